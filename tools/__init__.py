@@ -1,0 +1,1 @@
+"""Command-line tools, one script per job: ``python -m tools.NAME --help``."""

@@ -1,0 +1,84 @@
+"""What all tools share on the command line: strict options, one-line errors and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+DONE, FAILED = 0, 1
+
+
+def make_parser(module: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
+    """Return a parser for ``python -m tools.MODULE`` that accepts no abbreviated options and has ``--verbose``."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m tools.{module}",
+        description=description,
+        epilog=epilog,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--verbose", action="store_true", help="log each step, and show the traceback of an error")
+    return parser
+
+
+def run(
+    parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], None], argv: Sequence[str] | None
+) -> int:
+    """Parse the options, do the work, and turn any failure into one line on stderr.
+
+    Returns 0 when the work is done and 1 when the input, the model or the machine stood in its way; a
+    usage error leaves through argparse with 2. A termination signal counts as an interrupt, so that what
+    was half written is taken away again.
+    """
+    options = parser.parse_args(argv)
+    if options.verbose:
+        _log_to_stderr()
+    previous = _on_termination(_interrupt)
+    try:
+        work(options)
+    except KeyboardInterrupt:
+        return _fail(parser, options, "interrupted")
+    except (ValueError, OSError) as error:
+        return _fail(parser, options, _one_line(error))
+    except Exception as error:
+        return _fail(parser, options, f"{type(error).__name__}: {_one_line(error)}")
+    finally:
+        _on_termination(previous)
+    return DONE
+
+
+def _fail(parser: argparse.ArgumentParser, options: argparse.Namespace, message: str) -> int:
+    if options.verbose:
+        traceback.print_exc()
+    print(f"{parser.prog.removeprefix('python -m ')}: error: {message}", file=sys.stderr)
+    return FAILED
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: '{error.filename}'" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s", stream=sys.stderr)
+    for noisy in ("matplotlib", "PIL", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _on_termination(handler: object) -> object:
+    """Install the handler of SIGTERM and return the one it replaces; does nothing outside the main thread."""
+    try:
+        return signal.signal(signal.SIGTERM, handler)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return signal.SIG_DFL
