@@ -1,0 +1,101 @@
+"""Walking a graph with everything nested in it: subgraphs, where a constant lives, names that are still free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx_graphsurgeon as gs
+
+
+def graphs(graph: gs.Graph) -> Iterator[gs.Graph]:
+    """Yield the graph and then every graph nested in it (bodies of If, Loop and Scan), outer before inner."""
+    yield graph
+    for node in graph.nodes:
+        for body in bodies(node):
+            yield from graphs(body)
+
+
+def bodies(node: gs.Node) -> Iterator[gs.Graph]:
+    """Yield the graphs that a node holds as attributes, in the order of the attributes."""
+    return (value for value in node.attrs.values() if isinstance(value, gs.Graph))
+
+
+def nodes(graph: gs.Graph) -> Iterator[gs.Node]:
+    """Yield every node of the graph and of the graphs nested in it."""
+    for inner in graphs(graph):
+        yield from inner.nodes
+
+
+def constants(graph: gs.Graph) -> Iterator[gs.Constant]:
+    """Yield each initializer that a node or a graph output uses, once, in the order of first use."""
+    seen: set[int] = set()
+    for inner in graphs(graph):
+        used = (tensor for node in inner.nodes for tensor in node.inputs)
+        for tensor in (*used, *inner.outputs):
+            if isinstance(tensor, gs.Constant) and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield tensor
+
+
+def constant_homes(graph: gs.Graph) -> dict[int, gs.Graph]:
+    """Map ``id`` of each constant to the graph that it belongs to: the innermost one that encloses all its uses.
+
+    graph-surgeon does not record where an initializer is stored. A weight that two branches of an If capture
+    belongs to the graph around the If.
+    """
+    paths: dict[int, tuple[gs.Graph, ...]] = {}
+    for path in _paths(graph, ()):
+        inner = path[-1]
+        for tensor in (*(t for node in inner.nodes for t in node.inputs), *inner.outputs):
+            if isinstance(tensor, gs.Constant):
+                known = paths.get(id(tensor))
+                paths[id(tensor)] = path if known is None else _common(known, path)
+    return {key: path[-1] for key, path in paths.items()}
+
+
+def _paths(graph: gs.Graph, outer: tuple[gs.Graph, ...]) -> Iterator[tuple[gs.Graph, ...]]:
+    path = (*outer, graph)
+    yield path
+    for node in graph.nodes:
+        for body in bodies(node):
+            yield from _paths(body, path)
+
+
+def _common(a: tuple[gs.Graph, ...], b: tuple[gs.Graph, ...]) -> tuple[gs.Graph, ...]:
+    length = 0
+    while length < min(len(a), len(b)) and a[length] is b[length]:
+        length += 1
+    return a[:length]
+
+
+def is_output(tensor: gs.Tensor, graph: gs.Graph) -> bool:
+    """Return whether the tensor is an output of the graph or of a graph nested in it."""
+    return any(tensor is output for inner in graphs(graph) for output in inner.outputs)
+
+
+class Names:
+    """The tensor and node names of a whole model, to derive new ones from that are unique and stable."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        """Collect the names in use, those of nested graphs included: an inner name may not hide an outer one."""
+        self._taken: set[str] = set()
+        for inner in graphs(graph):
+            self._add(inner.inputs)
+            self._add(inner.outputs)
+            for node in inner.nodes:
+                self._taken.add(node.name)
+                self._add(node.inputs)
+                self._add(node.outputs)
+
+    def _add(self, tensors: Iterable[gs.Tensor]) -> None:
+        self._taken.update(tensor.name for tensor in tensors)
+
+    def derive(self, name: str, suffix: str) -> str:
+        """Return ``name_suffix``, with a number behind it where that is taken, and mark it as taken."""
+        stem = f"{name}_{suffix}" if name else suffix
+        candidate, number = stem, 1
+        while candidate in self._taken:
+            number += 1
+            candidate = f"{stem}_{number}"
+        self._taken.add(candidate)
+        return candidate
