@@ -1,0 +1,138 @@
+"""Let a bfloat16 model run where there are no bfloat16 kernels: compute in float32, round after every node."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from transforms import walk
+
+_BFLOAT16 = int(onnx.TensorProto.BFLOAT16)
+_RUNTIME_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
+_TYPE_BLIND = frozenset({"Cast", "CastLike", "Constant", "If", "Loop", "Scan", "Identity", "Reshape"})
+_TYPE_ATTRIBUTES = ("dtype", "output_dtype")
+
+
+def widen_bf16(graph: gs.Graph) -> int:
+    """Wrap every node that touches bfloat16 in Casts, in place; return how many nodes and graph ends changed.
+
+    A node's bfloat16 inputs come through a Cast to float32 (one per tensor and graph, however many consumers),
+    and its bfloat16 outputs are computed in float32 and go through a Cast to bfloat16. So each node's result
+    is rounded once, as on a machine with bfloat16 kernels that accumulate in float32.
+
+    * ConstantOfShape, EyeLike, the Random operators: ``value``, ``dtype`` or ``output_dtype`` becomes float32.
+    * If, Loop and Scan keep their bfloat16 inputs and outputs; their bodies are widened. A captured bfloat16
+      tensor is widened inside the body that uses it.
+    * Graph inputs of type bfloat16 take float32, which is rounded on entry; graph outputs of type bfloat16
+      become float32. Their names stay. An input that is handed straight to an output is handed on unrounded.
+    * Does nothing to Cast, CastLike, Constant, Identity and Reshape, which the CPU provider runs in bfloat16; to
+      operators of other domains than ONNX's and ONNX Runtime's own, which bring their own kernels; to operators
+      on sequences; to tensors of unknown type (``model_io.load`` infers types); to initializers.
+    """
+    names = walk.Names(graph)
+    changed = sum(_widen_nodes(inner, names) for inner in walk.graphs(graph))
+    return changed + _widen_inputs(graph, names) + _widen_outputs(graph, names)
+
+
+def is_bfloat16(tensor: gs.Tensor) -> bool:
+    """Return whether the tensor is known to be bfloat16, in any of the ways in which graph-surgeon says so."""
+    if not _is_tensor(tensor):
+        return False
+    if tensor.dtype is None or isinstance(tensor.dtype, int):
+        return bool(tensor.dtype == _BFLOAT16)
+    return np.dtype(tensor.dtype).name == "bfloat16"
+
+
+def _widen_nodes(graph: gs.Graph, names: walk.Names) -> int:
+    """Rebuild the graph's node list with the Casts next to the nodes that need them, which keeps its order."""
+    rebuilt: list[gs.Node] = []
+    widened: dict[int, gs.Variable] = {}
+    changed = 0
+    for node in graph.nodes:
+        if not _needs_wrapping(node):
+            rebuilt.append(node)
+            continue
+        for i, tensor in enumerate(node.inputs):
+            if is_bfloat16(tensor):
+                node.inputs[i] = _widened(tensor, widened, rebuilt, names)
+        rebuilt += [node, *_round_outputs(node, names)]
+        changed += 1
+    graph.nodes[:] = rebuilt
+    return changed
+
+
+def _needs_wrapping(node: gs.Node) -> bool:
+    tensors = (*node.inputs, *node.outputs)
+    foreign = node.op in _TYPE_BLIND or (node.domain or "") not in _RUNTIME_DOMAINS
+    return not foreign and all(map(_is_tensor, tensors)) and any(map(is_bfloat16, tensors))
+
+
+def _is_tensor(value: gs.Tensor) -> bool:
+    return getattr(value, "type", "tensor_type") == "tensor_type"
+
+
+def _widened(
+    tensor: gs.Tensor, widened: dict[int, gs.Variable], rebuilt: list[gs.Node], names: walk.Names
+) -> gs.Variable:
+    """Return the float32 form of a bfloat16 tensor in this graph; the first to ask inserts the Cast."""
+    if id(tensor) not in widened:
+        cast = _cast(tensor, _like(tensor, "float32", names), names)
+        rebuilt.append(cast)
+        widened[id(tensor)] = cast.outputs[0]
+    return widened[id(tensor)]
+
+
+def _round_outputs(node: gs.Node, names: walk.Names) -> list[gs.Node]:
+    _widen_attributes(node)
+    casts = []
+    for i, tensor in enumerate(node.outputs):
+        if is_bfloat16(tensor):
+            node.outputs[i] = _like(tensor, "unrounded", names)
+            casts.append(_cast(node.outputs[i], tensor, names))
+    return casts
+
+
+def _widen_attributes(node: gs.Node) -> None:
+    for name in _TYPE_ATTRIBUTES:
+        if node.attrs.get(name) == _BFLOAT16:
+            node.attrs[name] = int(onnx.TensorProto.FLOAT)
+    value = node.attrs.get("value")
+    if isinstance(value, gs.Constant) and is_bfloat16(value):
+        node.attrs["value"] = gs.Constant(value.name, np.asarray(value.values).astype(np.float32))
+
+
+def _widen_inputs(graph: gs.Graph, names: walk.Names) -> int:
+    """Let each bfloat16 graph input take float32: its consumers get the rounded value under a new name."""
+    count = 0
+    for i, tensor in enumerate(graph.inputs):
+        if is_bfloat16(tensor):
+            outer = gs.Variable(tensor.name, np.float32, tensor.shape)
+            tensor.name = names.derive(outer.name, "bfloat16")
+            graph.inputs[i] = outer
+            graph.outputs[:] = [outer if output is tensor else output for output in graph.outputs]
+            graph.nodes.insert(0, _cast(outer, tensor, names))
+            count += 1
+    return count
+
+
+def _widen_outputs(graph: gs.Graph, names: walk.Names) -> int:
+    """Let each bfloat16 graph output leave as float32 under its name, which the tensor inside hands over."""
+    count = 0
+    for i, tensor in enumerate(graph.outputs):
+        if is_bfloat16(tensor):
+            outer = gs.Variable(tensor.name, np.float32, tensor.shape)
+            tensor.name = names.derive(outer.name, "bfloat16")
+            graph.outputs[i] = outer
+            graph.nodes.append(_cast(tensor, outer, names))
+            count += 1
+    return count
+
+
+def _like(tensor: gs.Tensor, suffix: str, names: walk.Names) -> gs.Variable:
+    return gs.Variable(names.derive(tensor.name, suffix), np.float32, tensor.shape)
+
+
+def _cast(source: gs.Tensor, target: gs.Variable, names: walk.Names) -> gs.Node:
+    to = _BFLOAT16 if is_bfloat16(target) else int(onnx.TensorProto.FLOAT)
+    return gs.Node("Cast", names.derive(target.name, "cast"), {"to": to}, [source], [target])
