@@ -1,0 +1,89 @@
+"""The benchmark's model is what it claims to be, and its stop-watch tells the truth."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.benchmarks import bench_convert
+from tests.benchmarks.bench_convert import Cost, Costs
+from tests.benchmarks.transformer import SMALL, Size, transformer
+
+
+def parameters(model: onnx.ModelProto) -> int:
+    return sum(int(np.prod(weight.dims)) for weight in model.graph.initializer)
+
+
+def test_default_size_is_200_megabytes() -> None:
+    size = Size()
+    inside = 12 * size.width**2 * size.layers  # 4 projections, and 2 of 4 times the width
+    tables = (size.vocabulary + size.positions) * size.width
+    assert 4 * (inside + tables) == pytest.approx(200e6, rel=0.02)
+
+
+def test_parameters_grow_as_that_estimate_says() -> None:
+    more = Size(**{**vars(SMALL), "layers": SMALL.layers + 1})
+    grown = parameters(transformer(more)) - parameters(transformer(SMALL))
+    assert grown == 12 * SMALL.width**2 + 13 * SMALL.width  # 9 biases of the width and 4 rows of norms
+
+
+def test_generated_twice_is_the_same() -> None:
+    assert transformer(seed=3) == transformer(seed=3)
+    assert transformer(seed=3) != transformer(seed=4)
+
+
+def test_transformer_is_valid_decomposed_and_ignores_masked_words() -> None:
+    model = transformer()
+    onnx.checker.check_model(model, full_check=True)
+    kinds = {node.op_type for node in model.graph.node}
+    assert {"Gather", "Erf", "Softmax", "ReduceMean", "Sqrt"} <= kinds
+    assert not kinds & {"LayerNormalization", "Gelu"}
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    mask = np.array([[1, 1, 1, 0]])
+    one, two = (
+        session.run(None, {"input_ids": np.array([[5, 6, 7, last]]), "attention_mask": mask})[0][:, :3]
+        for last in (8, 9)
+    )
+    assert one.std() > 0.1
+    assert np.array_equal(one, two)
+
+
+MEASURE_TWO = """
+from tests.benchmarks.bench_convert import measure
+for command in ("pass", "import time; time.sleep(0.5); x = b'1' * 200_000_000"):
+    print(*vars(measure(["-c", command])).values())
+"""
+
+
+def test_measure_sees_time_and_memory_of_the_child_alone() -> None:
+    # From a process of its own, as in the benchmark: a child's peak starts at what its parent holds.
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE_TWO],
+        cwd=bench_convert.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    idle, busy = (Cost(*map(float, line.split())) for line in done.stdout.splitlines())
+    assert busy.seconds - idle.seconds > 0.3
+    assert busy.megabytes - idle.megabytes == pytest.approx(200, rel=0.1)
+
+
+def test_measure_refuses_a_failed_command() -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        bench_convert.measure(["-c", "raise SystemExit(3)"])
+
+
+def test_printed_ratios_are_medians_of_rounds_beside_their_targets() -> None:
+    plain = Costs([Cost(1, 100), Cost(2, 100), Cost(1, 100)], tiny=0.5)
+    converted = Costs([Cost(2, 130), Cost(8, 120), Cost(2, 150)], tiny=0.75)
+    lines = list(bench_convert.conversion_lines(plain, converted))
+    assert [line.split("target")[0].split()[-1] for line in lines[-3:]] == ["2.00x", "2.50x", "1.30x"]
+    assert lines[-1].endswith(": met")
+    slow = Costs([Cost(4, 100)] * 3, tiny=0.75)
+    assert list(bench_convert.conversion_lines(plain, slow))[-3].endswith(": MISSED")
