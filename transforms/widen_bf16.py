@@ -1,4 +1,4 @@
-"""Let a bfloat16 model run where there are no bfloat16 kernels: compute in float32, round after every node."""
+"""Let a bfloat16 model run without bfloat16 kernels: compute in float32, round after every node."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _TYPE_ATTRIBUTES = ("dtype", "output_dtype")
 
 
 def widen_bf16(graph: gs.Graph) -> int:
-    """Wrap every node that touches bfloat16 in Casts, in place; return how many nodes and graph ends changed.
+    """Wrap every node that touches bfloat16 in Casts, in place; return how many nodes and ends changed.
 
-    A node's bfloat16 inputs come through a Cast to float32 (one per tensor and graph, however many consumers),
-    and its bfloat16 outputs are computed in float32 and go through a Cast to bfloat16. So each node's result
-    is rounded once, as on a machine with bfloat16 kernels that accumulate in float32.
+    A node's bfloat16 inputs come through a Cast to float32 (one per tensor and graph, however many
+    consumers), and its bfloat16 outputs are computed in float32 and go through a Cast to bfloat16. So each
+    node's result is rounded once, as on a machine with bfloat16 kernels that accumulate in float32.
 
-    * ConstantOfShape, EyeLike, the Random operators: ``value``, ``dtype`` or ``output_dtype`` becomes float32.
+    * ConstantOfShape, EyeLike and the like: ``value``, ``dtype`` or ``output_dtype`` becomes float32.
     * If, Loop and Scan keep their bfloat16 inputs and outputs; their bodies are widened. A captured bfloat16
       tensor is widened inside the body that uses it.
     * Graph inputs of type bfloat16 take float32, which is rounded on entry; graph outputs of type bfloat16
       become float32. Their names stay. An input that is handed straight to an output is handed on unrounded.
-    * Does nothing to Cast, CastLike, Constant, Identity and Reshape, which the CPU provider runs in bfloat16; to
-      operators of other domains than ONNX's and ONNX Runtime's own, which bring their own kernels; to operators
-      on sequences; to tensors of unknown type (``model_io.load`` infers types); to initializers.
+    * Does nothing to Cast, CastLike, Constant, Identity and Reshape, which the CPU provider runs in
+      bfloat16; to operators of other domains than ONNX's and ONNX Runtime's own, which bring their own
+      kernels; to operators on sequences; to tensors of unknown type (``model_io.load`` infers types).
     """
     names = walk.Names(graph)
     changed = sum(_widen_nodes(inner, names) for inner in walk.graphs(graph))
@@ -36,7 +36,7 @@ def widen_bf16(graph: gs.Graph) -> int:
 
 
 def is_bfloat16(tensor: gs.Tensor) -> bool:
-    """Return whether the tensor is known to be bfloat16, in any of the ways in which graph-surgeon says so."""
+    """Return whether the tensor is known to be bfloat16, in any way in which graph-surgeon says so."""
     if not _is_tensor(tensor):
         return False
     if tensor.dtype is None or isinstance(tensor.dtype, int):
@@ -45,7 +45,7 @@ def is_bfloat16(tensor: gs.Tensor) -> bool:
 
 
 def _widen_nodes(graph: gs.Graph, names: walk.Names) -> int:
-    """Rebuild the graph's node list with the Casts next to the nodes that need them, which keeps its order."""
+    """Rebuild the graph's node list with the Casts next to the nodes that need them: the order holds."""
     rebuilt: list[gs.Node] = []
     widened: dict[int, gs.Variable] = {}
     changed = 0
