@@ -1,0 +1,37 @@
+"""Raising the version of the standard operator set, with ``onnx.version_converter``."""
+
+from __future__ import annotations
+
+import logging
+
+import onnx
+import onnx.version_converter
+import onnx_graphsurgeon as gs
+
+from transforms import model_pass, walk
+from transforms.read_model import ModelError
+
+log = logging.getLogger(__name__)
+
+CAST_TO_BFLOAT16 = 13
+"""First opset in which Cast, and the ops that only move data, take bfloat16."""
+
+
+def convert_opset(graph: gs.Graph, version: int) -> int:
+    """Raise the graph to an opset; return 1 when it changed, 0 when it is there already or above.
+
+    Raises ModelError when the converter of the onnx package knows no way for one of the operators.
+    """
+    if graph.opset >= version:
+        return 0
+    before = graph.opset
+
+    def convert(model: onnx.ModelProto) -> onnx.ModelProto:
+        return onnx.version_converter.convert_version(model, version)
+
+    try:
+        model_pass.apply(graph, convert)
+    except (RuntimeError, onnx.version_converter.ConvertError) as error:
+        raise ModelError(f"the model can not be raised from opset {before} to {version}: {error}") from error
+    log.debug("opset %d -> %d, %d nodes", before, version, sum(1 for _ in walk.nodes(graph)))
+    return 1

@@ -1,0 +1,37 @@
+"""Where a model comes from: the entries that the tools leave in its metadata, and how to find them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import metadata
+
+PREFIX = "onnx_narrow."
+
+
+def entries(tool: str, options: Mapping[str, object], source_sha256: str | None) -> dict[str, str]:
+    """Return metadata entries that name the tool, its version, its options (JSON) and the source's digest."""
+    result = {
+        "tool": tool,
+        "version": version(),
+        "options": json.dumps(dict(options), sort_keys=True),
+    }
+    if source_sha256:
+        result["source_sha256"] = source_sha256
+    return {PREFIX + key: value for key, value in result.items()}
+
+
+def option(metadata_props: Mapping[str, str], name: str) -> object | None:
+    """Return an option that an earlier conversion recorded, or None."""
+    try:
+        return json.loads(metadata_props.get(PREFIX + "options", "{}")).get(name)
+    except (ValueError, AttributeError):
+        return None
+
+
+def version() -> str:
+    """Return the version of the installed distribution, or "unknown" in a checkout that was not installed."""
+    try:
+        return metadata.version("onnx-narrow")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,113 @@
+"""Reading a model file with suspicion: every claim it makes about sizes and places is checked first."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import google.protobuf.message
+import numpy as np
+import onnx
+import onnx.external_data_helper as external
+
+
+class ModelError(ValueError):
+    """A model that can not be read, or can not become what was asked for; the message names the reason."""
+
+
+def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
+    """Return the model in a file with its external data, its SHA-256, and all files that it consists of.
+
+    Raises ModelError when the file is no ONNX model, is cut short, or names external data that is missing,
+    lies outside of its folder or is shorter than claimed; OSError when it can not be opened.
+    """
+    data = path.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except google.protobuf.message.DecodeError:
+        raise ModelError(f"'{path}' is not an ONNX model, or is cut short ({len(data)} bytes)") from None
+    del data
+    if not model.opset_import or not (model.graph.node or model.graph.output):
+        raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
+    files = [path, *_read_external(model, path)]
+    for tensor in tensors(model.graph):
+        _check_size(tensor, path)
+    return model, digest, files
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every initializer and tensor attribute of the graph and of the graphs nested in it."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                yield attribute.t
+            yield from attribute.tensors
+            for body in (attribute.g, *attribute.graphs):
+                if body.node or body.initializer:
+                    yield from tensors(body)
+
+
+def _read_external(model: onnx.ModelProto, path: Path) -> list[Path]:
+    outside = [t for t in tensors(model.graph) if external.uses_external_data(t)]
+    files = {_check_external(tensor, path) for tensor in outside}
+    if outside:
+        try:
+            external.load_external_data_for_model(model, str(path.parent))
+        except (onnx.checker.ValidationError, ValueError) as error:
+            raise ModelError(f"external data of '{path}': {error}") from None
+    return sorted(files)
+
+
+def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:
+    """Return the file that holds the tensor's data, after checking that it can."""
+    info = external.ExternalDataInfo(tensor)
+    location = Path(info.location)
+    file = (path.parent / location).resolve()
+    what = f"external data '{info.location}' of tensor '{tensor.name}'"
+    if location.is_absolute() or not file.is_relative_to(path.parent.resolve()):
+        raise ModelError(f"{what} lies outside the folder of '{path}'")
+    if not file.is_file():
+        raise ModelError(f"{what} is missing beside '{path}'")
+    offset = int(info.offset or 0)
+    length = _claimed_bytes(tensor) if info.length is None else int(info.length)
+    size = file.stat().st_size
+    if offset < 0 or length < 0 or offset + length > size:
+        raise ModelError(f"{what} claims bytes {offset} to {offset + length}, the file has {size}")
+    if length != _claimed_bytes(tensor):
+        raise ModelError(f"{what} has {length} bytes, its shape and type claim {_claimed_bytes(tensor)}")
+    return file
+
+
+def _check_size(tensor: onnx.TensorProto, path: Path) -> None:
+    """Refuse a tensor whose shape claims more or less data than the file holds."""
+    if tensor.data_type == onnx.TensorProto.STRING or not tensor.HasField("raw_data"):
+        return
+    claimed, held = _claimed_bytes(tensor), len(tensor.raw_data)
+    if claimed != held:
+        raise ModelError(
+            f"tensor '{tensor.name}' in '{path}' holds {held} bytes, its shape {list(tensor.dims)} claims {claimed}"
+        )
+
+
+def _claimed_bytes(tensor: onnx.TensorProto) -> int:
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    except (KeyError, TypeError, ValueError):
+        raise ModelError(f"tensor '{tensor.name}' has unknown element type {tensor.data_type}") from None
+    count = 1
+    for size in tensor.dims:
+        if size < 0:
+            raise ModelError(f"tensor '{tensor.name}' has a negative dimension in {list(tensor.dims)}")
+        count *= size
+    return (count * _bits(tensor.data_type, dtype) + 7) // 8
+
+
+def _bits(data_type: int, dtype: np.dtype) -> int:
+    """Return the bits per stored element; ml_dtypes gives small types a whole byte, files pack them."""
+    name = onnx.TensorProto.DataType.Name(data_type)
+    packed = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
+    return packed.get(name, 8 * dtype.itemsize)
