@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
 
 from transforms import walk
+from transforms.dtypes import BFLOAT16, FLOAT, is_type, variable
 
-_BFLOAT16 = int(onnx.TensorProto.BFLOAT16)
 _RUNTIME_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 _TYPE_BLIND = frozenset({"Cast", "CastLike", "Constant", "If", "Loop", "Scan", "Identity", "Reshape"})
 _TYPE_ATTRIBUTES = ("dtype", "output_dtype")
@@ -35,15 +34,6 @@ def widen_bf16(graph: gs.Graph) -> int:
     return changed + _widen_inputs(graph, names) + _widen_outputs(graph, names)
 
 
-def is_bfloat16(tensor: gs.Tensor) -> bool:
-    """Return whether the tensor is known to be bfloat16, in any way in which graph-surgeon says so."""
-    if not _is_tensor(tensor):
-        return False
-    if tensor.dtype is None or isinstance(tensor.dtype, int):
-        return bool(tensor.dtype == _BFLOAT16)
-    return np.dtype(tensor.dtype).name == "bfloat16"
-
-
 def _widen_nodes(graph: gs.Graph, names: walk.Names) -> int:
     """Rebuild the graph's node list with the Casts next to the nodes that need them: the order holds."""
     rebuilt: list[gs.Node] = []
@@ -54,7 +44,7 @@ def _widen_nodes(graph: gs.Graph, names: walk.Names) -> int:
             rebuilt.append(node)
             continue
         for i, tensor in enumerate(node.inputs):
-            if is_bfloat16(tensor):
+            if is_type(tensor, BFLOAT16):
                 node.inputs[i] = _widened(tensor, widened, rebuilt, names)
         rebuilt += [node, *_round_outputs(node, names)]
         changed += 1
@@ -65,7 +55,9 @@ def _widen_nodes(graph: gs.Graph, names: walk.Names) -> int:
 def _needs_wrapping(node: gs.Node) -> bool:
     tensors = (*node.inputs, *node.outputs)
     foreign = node.op in _TYPE_BLIND or (node.domain or "") not in _RUNTIME_DOMAINS
-    return not foreign and all(map(_is_tensor, tensors)) and any(map(is_bfloat16, tensors))
+    return (
+        not foreign and all(map(_is_tensor, tensors)) and any(is_type(tensor, BFLOAT16) for tensor in tensors)
+    )
 
 
 def _is_tensor(value: gs.Tensor) -> bool:
@@ -87,7 +79,7 @@ def _round_outputs(node: gs.Node, names: walk.Names) -> list[gs.Node]:
     _widen_attributes(node)
     casts = []
     for i, tensor in enumerate(node.outputs):
-        if is_bfloat16(tensor):
+        if is_type(tensor, BFLOAT16):
             node.outputs[i] = _like(tensor, "unrounded", names)
             casts.append(_cast(node.outputs[i], tensor, names))
     return casts
@@ -95,10 +87,10 @@ def _round_outputs(node: gs.Node, names: walk.Names) -> list[gs.Node]:
 
 def _widen_attributes(node: gs.Node) -> None:
     for name in _TYPE_ATTRIBUTES:
-        if node.attrs.get(name) == _BFLOAT16:
-            node.attrs[name] = int(onnx.TensorProto.FLOAT)
+        if node.attrs.get(name) == BFLOAT16:
+            node.attrs[name] = FLOAT
     value = node.attrs.get("value")
-    if isinstance(value, gs.Constant) and is_bfloat16(value):
+    if isinstance(value, gs.Constant) and is_type(value, BFLOAT16):
         node.attrs["value"] = gs.Constant(value.name, np.asarray(value.values).astype(np.float32))
 
 
@@ -106,8 +98,8 @@ def _widen_inputs(graph: gs.Graph, names: walk.Names) -> int:
     """Let each bfloat16 graph input take float32: its consumers get the rounded value under a new name."""
     count = 0
     for i, tensor in enumerate(graph.inputs):
-        if is_bfloat16(tensor):
-            outer = gs.Variable(tensor.name, np.float32, tensor.shape)
+        if is_type(tensor, BFLOAT16):
+            outer = variable(tensor.name, FLOAT, tensor)
             tensor.name = names.derive(outer.name, "bfloat16")
             graph.inputs[i] = outer
             graph.outputs[:] = [outer if output is tensor else output for output in graph.outputs]
@@ -120,8 +112,8 @@ def _widen_outputs(graph: gs.Graph, names: walk.Names) -> int:
     """Let each bfloat16 graph output leave as float32 under its name, which the tensor inside hands over."""
     count = 0
     for i, tensor in enumerate(graph.outputs):
-        if is_bfloat16(tensor):
-            outer = gs.Variable(tensor.name, np.float32, tensor.shape)
+        if is_type(tensor, BFLOAT16):
+            outer = variable(tensor.name, FLOAT, tensor)
             tensor.name = names.derive(outer.name, "bfloat16")
             graph.outputs[i] = outer
             graph.nodes.append(_cast(tensor, outer, names))
@@ -130,9 +122,9 @@ def _widen_outputs(graph: gs.Graph, names: walk.Names) -> int:
 
 
 def _like(tensor: gs.Tensor, suffix: str, names: walk.Names) -> gs.Variable:
-    return gs.Variable(names.derive(tensor.name, suffix), np.float32, tensor.shape)
+    return variable(names.derive(tensor.name, suffix), FLOAT, tensor)
 
 
 def _cast(source: gs.Tensor, target: gs.Variable, names: walk.Names) -> gs.Node:
-    to = _BFLOAT16 if is_bfloat16(target) else int(onnx.TensorProto.FLOAT)
+    to = BFLOAT16 if is_type(target, BFLOAT16) else FLOAT
     return gs.Node("Cast", names.derive(target.name, "cast"), {"to": to}, [source], [target])
