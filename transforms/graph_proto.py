@@ -11,7 +11,7 @@ the size of the weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -108,9 +108,14 @@ def export_model(graph: gs.Graph) -> onnx.ModelProto:
     return light
 
 
-def export_light(graph: gs.Graph) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return the graph as a model whose large initializers have type and shape but no data, and their arrays."""
-    with _quiet(), _without_data(graph) as weights:
+def export_light(
+    graph: gs.Graph, *, hide: Callable[[gs.Constant], bool] | None = None
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return the graph as a model whose large initializers have type and shape but no data, and their arrays.
+
+    Of the large ones only those are hidden for which ``hide`` is true, where it is given.
+    """
+    with _quiet(), _without_data(graph, hide) as weights:
         model = gs.export_onnx(graph, do_type_check=False)
     _store_constants_once(graph, model.graph)
     _carry_out(graph, model.graph)
@@ -282,10 +287,13 @@ def _pairs(graph: gs.Graph, proto: onnx.GraphProto) -> Iterator[tuple[gs.Graph, 
 
 
 @contextmanager
-def _without_data(graph: gs.Graph) -> Iterator[dict[str, np.ndarray]]:
+def _without_data(
+    graph: gs.Graph, hide: Callable[[gs.Constant], bool] | None
+) -> Iterator[dict[str, np.ndarray]]:
     """Let the large constants of the graph look empty to the exporter, and yield their arrays by name."""
     homes = walk.constant_homes(graph)
     large = [t for t in walk.constants(graph) if homes[id(t)] is graph and _is_large(t)]
+    large = [t for t in large if hide is None or hide(t)]
     weights = {tensor.name: tensor.values for tensor in large}
     for tensor in large:
         tensor.values = LazyValues(_empty(tensor.name, weights[tensor.name]))

@@ -12,16 +12,22 @@ from transforms import graph_proto, walk
 _REPLACED = ("nodes", "inputs", "outputs", "import_domains", "opset", "ir_version")
 
 
-def apply(graph: gs.Graph, change: Callable[[onnx.ModelProto], onnx.ModelProto]) -> None:
+def apply(
+    graph: gs.Graph,
+    change: Callable[[onnx.ModelProto], onnx.ModelProto],
+    *,
+    hide: Callable[[gs.Constant], bool] | None = None,
+) -> None:
     """Replace the graph's content by what ``change`` makes of it.
 
-    ``change`` gets a model in which large weights are graph inputs of the same name, so that no pass folds,
-    copies or serializes them, and returns a new model. Inputs and outputs must keep their names. Operator sets
+    ``change`` gets a model in which large weights, or those of them for which ``hide`` is true, are graph inputs
+    of the same name, so that no pass folds, copies or serializes them, and returns a new model. Inputs and outputs must keep their names. Operator sets
     that the pass imports without using them are dropped, and documentation of nodes that it loses is restored
     by node name.
     """
-    light, weights = graph_proto.export_light(graph)
-    changed = graph_proto.import_light(change(graph_proto.as_inputs(light, weights)), weights)
+    light, weights = graph_proto.export_light(graph, hide=hide)
+    light, shown = graph_proto.split(change(graph_proto.as_inputs(light, weights)))
+    changed = graph_proto.import_light(light, weights | shown)
     _restore_documentation(graph, changed)
     used = {node.domain or "" for node in walk.nodes(changed)} | {o.domain for o in graph.import_domains} | {""}
     changed.import_domains = [opset for opset in changed.import_domains if opset.domain in used]

@@ -1,0 +1,57 @@
+"""Constant nodes become initializers, so that every later rewrite sees one kind of constant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms import walk
+
+_VALUES: dict[str, Callable[[object], np.ndarray]] = {
+    "value_float": lambda value: np.array(value, np.float32),
+    "value_floats": lambda value: np.array(value, np.float32),
+    "value_int": lambda value: np.array(value, np.int64),
+    "value_ints": lambda value: np.array(value, np.int64),
+}
+
+
+def lift_constants(graph: gs.Graph) -> int:
+    """Turn Constant nodes, in all bodies, into initializers of the same name; return how many were turned.
+
+    Takes every attribute kind that holds numbers: ``value``, ``value_float(s)`` and ``value_int(s)``. Leaves
+    ``sparse_value`` and ``value_string(s)`` alone, and a Constant that is itself an output of its graph: such an
+    output has to come from a node.
+    """
+    return sum(_lift_in(inner) for inner in walk.graphs(graph))
+
+
+def _lift_in(graph: gs.Graph) -> int:
+    outputs = {id(tensor) for tensor in graph.outputs}
+    kept = []
+    for node in graph.nodes:
+        values = _constant_value(node)
+        if values is None or id(node.outputs[0]) in outputs:
+            kept.append(node)
+            continue
+        tensor = node.outputs[0]
+        node.outputs.clear()
+        tensor.to_constant(values)
+    lifted = len(graph.nodes) - len(kept)
+    if lifted:
+        graph.nodes = kept
+    return lifted
+
+
+def _constant_value(node: gs.Node) -> object | None:
+    """Return what the node holds, lazily where it is a tensor that graph-surgeon has not read yet."""
+    if node.op != "Constant" or node.domain:
+        return None
+    tensor = node.attrs.get("value")
+    if isinstance(tensor, gs.Constant):
+        return tensor._values  # `.values` would turn types without a NumPy form into something else
+    for name, convert in _VALUES.items():
+        if name in node.attrs:
+            return convert(node.attrs[name])
+    return None

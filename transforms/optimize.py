@@ -1,0 +1,60 @@
+"""Graph optimization by ONNX Runtime's offline optimizer, at its basic level.
+
+Chosen by measurement on thirteen real models against onnxslim: the same folding of BatchNorm, constants and
+dead nodes, in 0.00 to 0.4 s a model instead of 0.02 to 1.5 s.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+
+import onnx
+import onnx_graphsurgeon as gs
+import onnxruntime
+
+from transforms import dtypes, model_pass, walk
+from transforms.read_model import ModelError
+
+log = logging.getLogger(__name__)
+
+_DOT_PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "LSTM", "GRU", "RNN"})
+"""Operators whose weights the basic level leaves as they are, so that it need not see them."""
+
+_QUIET = 4  # the optimizer logs warnings on models that it handles well
+
+
+def optimize(graph: gs.Graph) -> int:
+    """Fold constants, BatchNorm and redundant nodes; return by how many nodes the graph changed in number.
+
+    The result computes the same numbers up to the order of float32 sums. Raises ModelError, with the reason and
+    the graph unchanged, when ONNX Runtime can not load the model: an operator of another library, for example,
+    or float16 arithmetic, for which its CPU provider would insert Casts of its own (widen such a graph first).
+    """
+    if any(dtypes.is_type(t, dtypes.FLOAT16) for node in walk.nodes(graph) for t in node.outputs if node.op != "Cast"):
+        raise ModelError("float16 arithmetic has to be widened before it is optimized")
+    before = sum(1 for _ in walk.nodes(graph))
+    try:
+        model_pass.apply(graph, _optimize_model, hide=_is_left_alone)
+    except Exception as error:  # the runtime's own exceptions share no narrower class
+        raise ModelError(f"ONNX Runtime can not load the model: {' '.join(str(error).split())}") from error
+    after = sum(1 for _ in walk.nodes(graph))
+    log.debug("optimized: %d nodes -> %d", before, after)
+    return abs(before - after)
+
+
+def _is_left_alone(tensor: gs.Constant) -> bool:
+    return all(node.op in _DOT_PRODUCTS and not node.domain for node in tensor.outputs)
+
+
+def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
+    with tempfile.TemporaryDirectory(prefix="onnx-narrow-") as folder:
+        target = Path(folder) / "optimized.onnx"
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(target)
+        options.log_severity_level = _QUIET
+        options.intra_op_num_threads = 1
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return onnx.load(target)

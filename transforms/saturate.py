@@ -1,0 +1,45 @@
+"""Infinite and huge weights brought into the range of BF16."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms import dtypes, walk
+from transforms.selection import Selection
+
+BFLOAT16_MAX = np.float32(3.38953139e38)
+"""The largest finite bfloat16, bits 0x7F7F."""
+
+
+def saturate(graph: gs.Graph, *, exclude: Selection | None = None) -> int:
+    """Clip float32 initializers to +-3.38953139e38, infinities included; return how many tensors changed.
+
+    Also the -Inf of attention masks becomes finite, as nothing in BF16 hardware promises to carry an infinity
+    through a Softmax. NaN is kept: see :func:`tensors_with_nan`. Does nothing to tensors that only nodes in
+    ``exclude`` use, and to types other than float32.
+    """
+    changed = 0
+    for tensor in _float_constants(graph, exclude):
+        if tensor.values.size and _exceeds(tensor.values):
+            tensor.values = np.clip(tensor.values, -BFLOAT16_MAX, BFLOAT16_MAX)
+            changed += 1
+    return changed
+
+
+def tensors_with_nan(graph: gs.Graph) -> list[str]:
+    """Return the names of float32 initializers that hold a NaN, in graph order."""
+    return [t.name for t in _float_constants(graph, None) if t.values.size and np.isnan(t.values.max())]
+
+
+def _exceeds(values: np.ndarray) -> bool:
+    # fmax and fmin pass over NaN, and make no temporary of the size of the tensor
+    return bool(np.fmax.reduce(values, axis=None) > BFLOAT16_MAX or np.fmin.reduce(values, axis=None) < -BFLOAT16_MAX)
+
+
+def _float_constants(graph: gs.Graph, exclude: Selection | None) -> list[gs.Constant]:
+    return [
+        tensor
+        for tensor in walk.constants(graph)
+        if dtypes.is_type(tensor, dtypes.FLOAT) and not (exclude and all(node in exclude for node in tensor.outputs))
+    ]
