@@ -1,0 +1,39 @@
+"""Run all checks of the project, from its root: ``python -m tests.check [PYTEST OPTIONS]``.
+
+Style, types and tests. Every check runs even if one before it failed; the exit code is 0 only if all passed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def commands(options: list[str]) -> list[list[str]]:
+    """Return the checks; the tests come last, so that their summary is the last line."""
+    python = [sys.executable, "-m"]
+    return [
+        [*python, "ruff", "check", "."],
+        [*python, "ruff", "format", "--check", "."],
+        [*python, "mypy"],
+        [*python, "pytest", *options],
+    ]
+
+
+def main() -> int:
+    """Run the checks and return the exit code."""
+    failed = []
+    for command in commands(sys.argv[1:]):
+        print("$", *command, file=sys.stderr, flush=True)
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            failed.append(" ".join(command[2:]))
+    for name in failed:
+        print(f"failed: {name}", file=sys.stderr)
+    return min(len(failed), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""A write that fails or is interrupted leaves nothing behind, and an older output as it was.
+
+The interrupts come at every call that makes a write durable or visible (fsync and rename), as an exception in
+this process and as a real signal to a child.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests import build
+from tests.refusal import Scene, snapshot
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 1_000_000
+WIDTH = 1024  # one weight of 2 MB as bfloat16: more than the limit
+STYLES = [[], ["--save_as_external_data"]]
+STYLE_NAMES = ["one file", "external data"]
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte, which only root may mount."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={LIMIT}", "tmpfs", str(disk)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("no mount command")
+    if done.returncode:
+        pytest.skip(f"mounting is not permitted: {done.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.fixture
+def file_size_limit() -> Iterator[None]:
+    """A limit on the size of any file that this process writes, for users who may not mount."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def interrupt_at(call: int, name: str, patch: pytest.MonkeyPatch) -> list[int]:
+    """Let the n-th call of ``os.NAME`` (from 0) be interrupted; return a list that grows with the calls."""
+    calls: list[int] = []
+    original = getattr(os, name)
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        calls.append(call)
+        if len(calls) == call + 1:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    patch.setattr(os, name, interrupted)
+    return calls
+
+
+@pytest.mark.parametrize("style", STYLES, ids=STYLE_NAMES)
+def test_full_disk(scene: Scene, full_disk: Path, style: list[str]) -> None:
+    scene.write(build.dense(WIDTH, dtype=scene.dtype))
+    message = scene.refused(*style, target=full_disk / "result.onnx")
+    assert os.strerror(errno.ENOSPC) in message and str(full_disk) in message
+
+
+@pytest.mark.parametrize("style", STYLES, ids=STYLE_NAMES)
+def test_full_disk_keeps_the_older_output(scene: Scene, full_disk: Path, style: list[str]) -> None:
+    scene.write(build.dense(WIDTH, dtype=scene.dtype))
+    (full_disk / "result.onnx").write_bytes(b"precious")
+    assert os.strerror(errno.ENOSPC) in scene.refused(*style, "--force", target=full_disk / "result.onnx")
+
+
+@pytest.mark.parametrize("style", STYLES, ids=STYLE_NAMES)
+def test_file_larger_than_the_system_allows(scene: Scene, file_size_limit: None, style: list[str]) -> None:
+    source = build.dense(64, layers=150, dtype=scene.dtype)  # more than the limit in all, little in each
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * LIMIT**2, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    scene.write(source)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    message = scene.refused(*style)
+    assert os.strerror(errno.EFBIG) in message and str(scene.target.parent) in message
+
+
+@pytest.mark.parametrize("style", STYLES, ids=STYLE_NAMES)
+def test_disk_that_fills_up_when_the_file_is_made_durable(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, style: list[str]
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    scene.write()
+    monkeypatch.setattr(os, "fsync", fail)
+    assert os.strerror(errno.ENOSPC) in scene.refused(*style)
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace"])
+@pytest.mark.parametrize("style", STYLES, ids=STYLE_NAMES)
+def test_interrupt_leaves_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, name: str, style: list[str]
+) -> None:
+    scene.write()
+    for call in range(1 + len(style)):  # external data are one more file
+        with monkeypatch.context() as patch:
+            calls = interrupt_at(call, name, patch)
+            assert "interrupted" in scene.refused(*style)
+            assert len(calls) >= call + 1
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace"])
+@pytest.mark.parametrize("style", STYLES, ids=STYLE_NAMES)
+def test_interrupt_keeps_the_older_output(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, name: str, style: list[str]
+) -> None:
+    scene.write(build.dense(dtype=scene.dtype, seed=1))
+    assert scene.convert(*style) == (0, "")
+    scene.write(build.dense(dtype=scene.dtype, seed=2))
+    for call in range(1 + len(style)):
+        with monkeypatch.context() as patch:
+            calls = interrupt_at(call, name, patch)
+            assert "interrupted" in scene.refused(*style, "--force")
+            assert len(calls) >= call + 1
+
+
+WAIT_IN_FSYNC = """
+import os, sys, time, importlib
+def fsync(descriptor):
+    print("writing", flush=True)
+    time.sleep(60)
+os.fsync = fsync
+sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_real_signal_in_the_middle_of_writing(scene: Scene, number: signal.Signals) -> None:
+    scene.write()
+    before = snapshot(scene.folder)
+    options = ["--input", str(scene.source), "--output", str(scene.target)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAIT_IN_FSYNC, f"tools.{scene.tool}", *options],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(scene.folder / "temporary")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "writing\n"
+    assert len(snapshot(scene.folder)) == len(before) + 1  # the signal does come while a file is half written
+    process.send_signal(number)
+    errors = process.communicate(timeout=30)[1]
+    assert "interrupted" in scene.message(process.returncode, errors)
+    assert snapshot(scene.folder) == before
+
+
+def test_input_and_output_are_whole_models_after_a_success(scene: Scene) -> None:
+    source = scene.write()
+    before = source.read_bytes(), source.stat().st_mtime_ns
+    assert scene.convert() == (0, "")
+    assert (source.read_bytes(), source.stat().st_mtime_ns) == before
+    onnx.checker.check_model(scene.target, full_check=True)
