@@ -1,0 +1,119 @@
+"""Decomposed GELU becomes one Gelu node, which keeps float32 inside."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from transforms import walk
+from transforms.algebra import RULES, interpret
+from transforms.constants import Constants
+from transforms.dtypes import element_type
+from transforms.frame import Frame, is_float, make_frame
+from transforms.polynomial import monomial
+from transforms.substitute import STANDARD_DOMAINS, replace, take_over
+
+log = logging.getLogger(__name__)
+
+OPSET = 20
+"""First opset with Gelu."""
+
+_DEPTH = 8  # nodes between x and its tanh; the longest known form has 6
+
+_FORMS = {
+    "none": {monomial(x=1): 0.5, monomial(x=1, erf=1): 0.5},
+    "tanh": {monomial(x=1): 0.5, monomial(x=1, tanh=1): 0.5},
+}
+_CORES = ("Erf", "Tanh")
+
+
+@dataclass(frozen=True)
+class _Match:
+    """``output = Gelu(x)``, x being the frame's tensor."""
+
+    frame: Frame
+    output: gs.Tensor
+    approximate: str
+
+
+def fuse_gelu(graph: gs.Graph) -> int:
+    """Replace decomposed GELUs by Gelu; return how many.
+
+    Takes ``x / 2 * (1 + erf(x / sqrt(2)))`` and ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))``,
+    multiplied out and associated in any way, in the bodies of If, Loop and Scan too. Intermediate results
+    that are used elsewhere, or are outputs, stay. Equal up to rounding and the order of operations.
+
+    Does nothing below opset 20, for x * sigmoid(1.702 * x) (another function), and where a constant differs
+    from those above by more than a relative 1e-6 (by more than the rounding of float16 or bfloat16 in those).
+    """
+    if graph.opset < OPSET:
+        log.debug("Gelu needs opset %d, the graph has %d", OPSET, graph.opset)
+        return 0
+    names = walk.Names(graph)
+    return _visit(graph, lambda inner, match: _replace(inner, match, names))
+
+
+def find_gelu(graph: gs.Graph) -> int:
+    """Return how many GELUs :func:`fuse_gelu` would replace if the opset were 20."""
+    return _visit(graph, lambda inner, match: None)
+
+
+def _visit(graph: gs.Graph, act: Callable[[gs.Graph, _Match], None]) -> int:
+    constants, seen = Constants(graph), set()
+    for inner in walk.graphs(graph):
+        cores = [node for node in inner.nodes if node.op in _CORES and node.domain in STANDARD_DOMAINS]
+        for match in (match for core in cores for match in _matches(inner, core, constants)):
+            reason = _why_not(match)
+            if reason:
+                log.debug("GELU '%s' stays as it is: %s", match.output.name, reason)
+            elif id(match.output) not in seen:
+                seen.add(id(match.output))
+                act(inner, match)
+    return len(seen)
+
+
+def _matches(graph: gs.Graph, core: gs.Node, constants: Constants) -> list[_Match]:
+    """Return the GELUs around an Erf or Tanh, of the nearest tensor before it that has any."""
+    for root in _ancestors(core, constants):
+        element = element_type(root)
+        if element is None or not is_float(element):
+            continue
+        frame = make_frame(root, element)
+        values = interpret(frame, graph, constants)
+        outputs = [node.outputs[0] for node in graph.nodes if node.outputs and id(node.outputs[0]) in values]
+        found = [
+            _Match(frame, output, approximate)
+            for output in outputs
+            for approximate, form in _FORMS.items()
+            if values[id(output)].polynomial.is_close(form, frame.tolerance)
+        ]
+        if found:
+            return found[:1]
+    return []
+
+
+def _ancestors(core: gs.Node, constants: Constants) -> Iterator[gs.Tensor]:
+    """Yield the tensors from which the node's argument is computed element by element, nearest first."""
+    level: list[gs.Tensor] = list(core.inputs)
+    seen: set[int] = set()
+    for _ in range(_DEPTH):
+        level = [t for t in level if id(t) not in seen and constants.shape(t) is None and not t.is_empty()]
+        seen.update(id(tensor) for tensor in level)
+        yield from level
+        level = [t for tensor in level for node in tensor.inputs if node.op in RULES for t in node.inputs]
+
+
+def _why_not(match: _Match) -> str | None:
+    """Return what speaks against replacing the match, None where nothing does."""
+    if element_type(match.output) not in (None, match.frame.element_type):
+        return f"its type is not that of '{match.frame.root.name}'"
+    return None
+
+
+def _replace(graph: gs.Graph, match: _Match, names: walk.Names) -> None:
+    attributes = {"approximate": match.approximate}
+    node = gs.Node("Gelu", names.derive(match.output.name, "gelu"), attributes, [match.frame.root])
+    replace(graph, [take_over(node, match.output)], [node])

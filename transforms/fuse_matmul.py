@@ -1,0 +1,198 @@
+"""Matrix products of one input with several constant weights become one product, then a Split."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from transforms import dimensions, walk
+from transforms.constants import Constants
+from transforms.substitute import STANDARD_DOMAINS, replace, take_over
+
+log = logging.getLogger(__name__)
+
+OPSET = 7
+"""First opset in which Add and Gemm broadcast as they do today."""
+
+_SPLIT_SIZES_AS_INPUT = 13
+_NEGATIVE_SPLIT_AXIS = 11
+_GEMM_DEFAULTS = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A MatMul, perhaps with the Add behind it, or a Gemm; it sums ``depth`` products in ``width`` columns."""
+
+    nodes: tuple[gs.Node, ...]
+    weight: gs.Tensor
+    bias: gs.Tensor | None
+    depth: int
+    width: int
+    element_type: int | None
+
+    @property
+    def output(self) -> gs.Tensor:
+        """The tensor that holds the result."""
+        return self.nodes[-1].outputs[0]
+
+
+def fuse_matmul(graph: gs.Graph) -> int:
+    """Fuse the matrix products that share their first input; return how many groups were fused.
+
+    Takes MatMul, MatMul followed by Add of a bias, and Gemm with equal attributes, in groups of two or more
+    that stand in the same graph (also in the same body of If, Loop or Scan) and have constant rank-2 weights
+    of one type. The weights are concatenated along the output axis, as are the biases (zeros for a member
+    that has none), and a Split gives back the original outputs under their names.
+
+    Each result is the same sum of products in an order that the runtime chooses by the shape, so it is equal
+    within 2 * K * u * sum |x| * |w|, K being the summed axis and u the type's unit roundoff.
+
+    Does nothing below opset 7, for weights that are not constant, that can be overridden through a graph
+    input, whose rank is not 2 or that have no columns, and for a bias that is not one number per column:
+    such a MatMul takes part without its Add, such a Gemm not at all.
+    """
+    if graph.opset < OPSET:
+        log.debug("fusing products needs opset %d, the graph has %d", OPSET, graph.opset)
+        return 0
+    constants, names, count = Constants(graph), walk.Names(graph), 0
+    for inner in walk.graphs(graph):
+        for group in _groups(inner, constants):
+            reason = _why_not(group, graph.opset)
+            if reason:
+                log.debug("'%s' and its siblings stay apart: %s", group[0].output.name, reason)
+            else:
+                _replace(inner, group, constants, names, graph.opset)
+                count += 1
+    return count
+
+
+def _groups(graph: gs.Graph, constants: Constants) -> list[list[_Member]]:
+    """Return the products that could be one, two or more each, in the order of the graph."""
+    groups: dict[tuple[object, ...], list[_Member]] = {}
+    for node in graph.nodes:
+        member = _member(graph, node, constants)
+        if member is not None:
+            key = (id(node.inputs[0]), node.op, member.depth, member.element_type, *_attributes(node))
+            groups.setdefault(key, []).append(member)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _member(graph: gs.Graph, node: gs.Node, constants: Constants) -> _Member | None:
+    """Return the product that a node computes of a tensor and constants, None where it is something else."""
+    if node.op not in ("MatMul", "Gemm") or node.domain not in STANDARD_DOMAINS:
+        return None
+    shape = constants.shape(node.inputs[1])
+    if shape is None or len(shape) != 2 or constants.shape(node.inputs[0]) is not None:
+        return None
+    depth, width = reversed(shape) if node.attrs.get("transB") else shape
+    element = constants.element_type(node.inputs[1])
+    member = _Member((node,), node.inputs[1], None, depth, width, element)
+    if width == 0:
+        return None
+    return _with_add(graph, member, constants) if node.op == "MatMul" else _with_c(member, constants)
+
+
+def _with_add(graph: gs.Graph, member: _Member, constants: Constants) -> _Member:
+    """Return the MatMul together with an Add of a bias that alone uses it, or as it is."""
+    product = member.output
+    if len(product.outputs) != 1 or walk.is_output(product, graph):
+        return member
+    add = product.outputs[0]
+    if add.op != "Add" or add.domain not in STANDARD_DOMAINS or all(add is not node for node in graph.nodes):
+        return member
+    bias = add.inputs[1] if add.inputs[0] is product else add.inputs[0]
+    rank = len(dimensions.shape_of(product) or (None,))
+    if not _is_row(constants.shape(bias), member.width, rank):
+        return member
+    return dataclasses.replace(member, nodes=(*member.nodes, add), bias=bias)
+
+
+def _with_c(member: _Member, constants: Constants) -> _Member | None:
+    """Return the Gemm with its C, None where C is something else than one constant number per column."""
+    inputs = member.nodes[0].inputs
+    if len(inputs) < 3 or inputs[2].is_empty():
+        return member
+    if not _is_row(constants.shape(inputs[2]), member.width, 2):
+        return None
+    return dataclasses.replace(member, bias=inputs[2])
+
+
+def _is_row(shape: tuple[int, ...] | None, width: int, rank: int) -> bool:
+    """Return whether a constant of the shape is, broadcast to ``rank`` dimensions, one number per column."""
+    if shape is None or len(shape) > rank:
+        return False
+    return all(size == 1 for size in shape[:-1]) and shape[-1:] in ((), (1,), (width,))
+
+
+def _attributes(node: gs.Node) -> tuple[float, ...]:
+    return tuple(node.attrs.get(name, default) for name, default in _GEMM_DEFAULTS.items())
+
+
+def _why_not(group: list[_Member], opset: int) -> str | None:
+    """Return what speaks against fusing a group, None where nothing does."""
+    if opset < _NEGATIVE_SPLIT_AXIS and dimensions.shape_of(group[0].output) is None:
+        return f"Split of opset {opset} needs the rank of '{group[0].output.name}', which is unknown"
+    return None
+
+
+def _replace(
+    graph: gs.Graph, group: list[_Member], constants: Constants, names: walk.Names, opset: int
+) -> None:
+    first = group[0]
+    weight_axis = 0 if first.nodes[0].attrs.get("transB") else 1
+    weights = _join([constants.values(member.weight) for member in group], weight_axis)
+    operands = [gs.Constant(names.derive(first.weight.name, "fused"), weights)]
+    if any(member.bias is not None for member in group):
+        biases = _join([_bias(member, constants, weights.dtype) for member in group], 0)
+        operands.append(gs.Constant(names.derive(first.output.name, "bias"), biases))
+    news = [*_product(group, operands, names)]
+    news.append(_split(group, news[-1].outputs[0], opset, names))
+    for member in group:
+        take_over(news[-1], member.output)
+    replace(graph, [node for member in group for node in member.nodes], news)
+
+
+def _join(arrays: list[NDArray | None], axis: int) -> NDArray:
+    return np.concatenate([array for array in arrays if array is not None], axis)
+
+
+def _bias(member: _Member, constants: Constants, dtype: np.dtype) -> NDArray:
+    values = None if member.bias is None else constants.values(member.bias)
+    return np.broadcast_to(np.zeros(1, dtype) if values is None else values.reshape(-1), (member.width,))
+
+
+def _product(group: list[_Member], operands: list[gs.Constant], names: walk.Names) -> Iterator[gs.Node]:
+    """Yield the fused MatMul and Add, or Gemm."""
+    node = group[0].nodes[0]
+    if node.op == "Gemm":
+        yield _node(node, [node.inputs[0], *operands], group, names)
+        return
+    product = _node(node, [node.inputs[0], operands[0]], group, names)
+    yield product
+    if len(operands) > 1:
+        yield _node(gs.Node("Add"), [product.outputs[0], operands[1]], group, names)
+
+
+def _node(like: gs.Node, inputs: list[gs.Tensor], group: list[_Member], names: walk.Names) -> gs.Node:
+    """Return a node with the operator and attributes of another, whose result is as wide as the group."""
+    output = group[0].output
+    shape = None if output.shape is None else [*output.shape[:-1], sum(member.width for member in group)]
+    result = gs.Variable(names.derive(output.name, f"fused_{like.op.lower()}"), inputs[1].dtype, shape)
+    return gs.Node(like.op, result.name, dict(like.attrs), inputs, [result])
+
+
+def _split(group: list[_Member], wide: gs.Tensor, opset: int, names: walk.Names) -> gs.Node:
+    """Return the Split of the fused result into the members' columns; it has no outputs yet."""
+    name = names.derive(group[0].output.name, "split")
+    sizes = [member.width for member in group]
+    axis = -1 if opset >= _NEGATIVE_SPLIT_AXIS else len(wide.shape) - 1
+    if opset < _SPLIT_SIZES_AS_INPUT:
+        return gs.Node("Split", name, {"axis": axis, "split": sizes}, [wide])
+    column_counts = gs.Constant(names.derive(group[0].output.name, "sizes"), np.array(sizes, np.int64))
+    return gs.Node("Split", name, {"axis": axis}, [wide, column_counts])
