@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -56,6 +57,22 @@ def test_file_truncated_anywhere(scene: Scene) -> None:
     for size in {*range(1, len(whole), len(whole) // 12), boundary - 2, boundary, len(whole) - 1}:
         scene.write(whole[:size])
         assert "model.onnx" in scene.refused()
+
+
+def test_file_with_damaged_bytes_is_converted_or_refused(scene: Scene) -> None:
+    whole = np.frombuffer(build.dense(4, dtype=scene.dtype).SerializeToString(), np.uint8)
+    random = np.random.default_rng(7)
+    refusals = 0
+    for _ in range(100):
+        damaged = whole.copy()
+        damaged[random.integers(len(whole), size=2)] = random.integers(256, size=2)
+        scene.write(damaged.tobytes())
+        code, errors = scene.convert("--force")
+        if code:
+            scene.message(code, errors)
+            refusals += 1
+        assert {path.name for path in scene.target.parent.iterdir()} <= {"result.onnx"}
+    assert 20 < refusals < 100  # the names and weights may change, the structure may not
 
 
 def test_wrong_tool_for_the_type_names_the_right_one(scene: Scene) -> None:
