@@ -1,0 +1,240 @@
+"""Compare two folders of results: ``python -m tools.evaluate --help``."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tools.command_line import make_parser, run
+from tools.text_file import check_writable, write_text
+
+if TYPE_CHECKING:
+    from transforms.compare_results import Comparison, Top1
+
+_DESCRIPTION = """\
+Compare the results of a quantized model with those of its baseline: .npy, .png and .jpg files of equal names
+in two folders. Results of several outputs lie in one sub-folder per output, as `python -m tools.infer` writes
+them, and are compared output by output."""
+
+_EPILOG = """\
+definitions, for baseline x and quantized y with n elements:
+  cos similarity  x.y / (|x| |y|), 1 for equal arrays, also if both are zero
+  l2 distance     sqrt(sum((x - y)^2)), not divided by n
+  psnr            10 log10(peak^2 n / sum((x - y)^2)) dB; the peak is 255 for arrays of type uint8 (8-bit
+                  images) and the largest magnitude of the baseline array otherwise, unless --peak sets it
+  ssim            mean structural similarity of scikit-image (uniform window of 7 x 7) with that peak as data
+                  range, for images: [H, W], [C, H, W], [H, W, C] with 1, 3 or 4 channels, and batches of them
+  sqnr            10 log10(sum(x^2) / sum((x - y)^2)) dB
+Equal arrays have a psnr and sqnr of inf, and so does a mean over files of which one is equal. Files with NaN
+or infinite elements are counted, left out of mean and worst values, and make the exit code 1. In JSON, inf is
+the string "inf" and what is left out is null; in CSV, "inf" and empty."""
+
+_SHOWN = 20
+"""So many files have a line each on the screen, the worst by SQNR if there are more."""
+
+_COLUMNS = ("cosine", "l2", "psnr", "ssim", "sqnr")
+_HEADINGS = ("cos similarity", "l2 distance", "psnr dB", "ssim", "sqnr dB", "NaN or inf")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    return run(_parser(), _evaluate, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("evaluate", _DESCRIPTION, _EPILOG)
+    for side, model in (("baseline", "float"), ("quantized", "quantized")):
+        parser.add_argument(
+            f"--{side}_results_folder",
+            required=True,
+            type=Path,
+            metavar="DIR",
+            help=f"results of the {model} model",
+        )
+    parser.add_argument("--peak", type=_positive, metavar="X", help="signal peak for psnr and ssim")
+    parser.add_argument(
+        "--top1",
+        type=Path,
+        metavar="LABELS.npy",
+        help="class numbers of all rows: report accuracy and agreement",
+    )
+    parser.add_argument(
+        "--allow-missing", action="store_true", help="compare the file names common to both folders"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line per file as CSV")
+    parser.add_argument("--force", action="store_true", help="overwrite the files of --json and --csv")
+    return parser
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from transforms import compare_results
+    from transforms.array_files import read_array
+
+    for path in filter(None, (options.json, options.csv)):
+        check_writable(path, force=options.force)
+    pairs = compare_results.pair_files(
+        options.baseline_results_folder, options.quantized_results_folder, allow_missing=options.allow_missing
+    )
+    labels = read_array(options.top1) if options.top1 else None
+    stream = compare_results.compare(pairs, options.peak)
+    comparisons = list(
+        tqdm(stream, total=len(pairs), unit="file", disable=not sys.stderr.isatty(), leave=False)
+    )
+    top1 = None if labels is None else compare_results.top1(pairs, labels)
+    _print_files(comparisons)
+    _print_summary(comparisons)
+    _print_outputs(comparisons)
+    if top1:
+        print(f"Top1 baseline: {top1.baseline:.6g}\nTop1 quantized: {top1.quantized:.6g}")
+        print(f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows")
+    if options.json:
+        write_text(options.json, _as_json(comparisons, top1))
+    if options.csv:
+        write_text(options.csv, _as_csv(comparisons))
+    _refuse_non_finite(comparisons)
+
+
+def _print_files(comparisons: Sequence[Comparison]) -> None:
+    """A table with one line per file, the files with NaN first, then by rising SQNR if there are too many."""
+    shown = list(comparisons)
+    if len(shown) > _SHOWN:
+        shown = sorted(shown, key=lambda one: one.sqnr if one.is_finite else -math.inf)[:_SHOWN]
+        print(f"The {_SHOWN} files of lowest sqnr, of {len(comparisons)} (--csv writes all):")
+    names = [_full_name(one) for one in shown]
+    width = max(map(len, (*names, "file")))
+    print(f"{'file':<{width}}" + "".join(f"{heading:>16}" for heading in _HEADINGS))
+    for name, one in zip(names, shown, strict=True):
+        cells = [*(_number(getattr(one, column)) for column in _COLUMNS), _count_non_finite(one)]
+        print(f"{name:<{width}}" + "".join(f"{cell:>16}" for cell in cells))
+    print()
+
+
+def _print_summary(comparisons: Sequence[Comparison]) -> None:
+    from transforms.compare_results import METRICS, summarize
+
+    summary = summarize(comparisons)
+    for metric in METRICS:
+        mean, worst = summary.mean[metric.field], summary.worst[metric.field]
+        if mean is None or worst is None:
+            reason = _why_left_out(comparisons, metric.field)
+            print(f"Mean {metric.label}: {reason}\n{metric.worst_word} {metric.label}: {reason}")
+        else:
+            print(f"Mean {metric.label}: {mean:.9g}\n{metric.worst_word} {metric.label}: {worst:.9g}")
+    print(f"Files: {len(comparisons)}, identical: {sum(one.is_identical for one in comparisons)}")
+    with_ssim = sum(one.ssim is not None for one in comparisons)
+    if 0 < with_ssim < len(comparisons):
+        print(f"Ssim of {with_ssim} files; the others: {_why_left_out(comparisons, 'ssim')}")
+
+
+def _why_left_out(comparisons: Sequence[Comparison], field: str) -> str:
+    reasons = [one.why_no_ssim for one in comparisons if one.why_no_ssim]
+    if field == "ssim" and reasons:
+        return f"left out ({reasons[0]})"
+    return "left out (NaN or infinite elements)"
+
+
+def _print_outputs(comparisons: Sequence[Comparison]) -> None:
+    """One line per output of the model, if there are several."""
+    by_output = _by_output(comparisons)
+    if len(by_output) < 2:
+        return
+    print("Mean of each output:")
+    width = max(map(len, by_output))
+    for output, members in by_output.items():
+        mean = _figures(members)["mean"]
+        print(f"  {output:<{width}}" + "".join(f"  {column} {_number(mean[column])}" for column in _COLUMNS))
+
+
+def _by_output(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+    groups: dict[str, list[Comparison]] = {}
+    for one in comparisons:
+        groups.setdefault(one.output, []).append(one)
+    return groups
+
+
+def _refuse_non_finite(comparisons: Sequence[Comparison]) -> None:
+    bad = [one for one in comparisons if not one.is_finite]
+    if bad:
+        sides = [sum(getattr(one, f"{side}_non_finite") for one in bad) for side in ("baseline", "quantized")]
+        raise ValueError(
+            f"NaN or infinite elements in {len(bad)} of {len(comparisons)} files, "
+            f"first '{_full_name(bad[0])}': {sides[0]} in the baseline, {sides[1]} in the quantized results"
+        )
+
+
+def _full_name(one: Comparison) -> str:
+    return f"{one.output}/{one.name}" if one.output else one.name
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.6g}"
+
+
+def _count_non_finite(one: Comparison) -> str:
+    return "-" if one.is_finite else f"{one.baseline_non_finite} | {one.quantized_non_finite}"
+
+
+def _figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    from transforms.compare_results import summarize
+
+    summary = summarize(comparisons)
+    return {
+        "files": len(comparisons),
+        "identical_files": sum(one.is_identical for one in comparisons),
+        "non_finite_files": sum(not one.is_finite for one in comparisons),
+        "mean": summary.mean,
+        "worst": summary.worst,
+    }
+
+
+def _as_json(comparisons: Sequence[Comparison], top1: Top1 | None) -> str:
+    report = _figures(comparisons)
+    report["outputs"] = {output: _figures(members) for output, members in _by_output(comparisons).items()}
+    report["top1"] = vars(top1) if top1 else None
+    report["per_file"] = [vars(one) for one in comparisons]
+    return json.dumps(_plain(report), indent=2, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """What strict JSON can say: infinities as strings, NaN as null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def _as_csv(comparisons: Sequence[Comparison]) -> str:
+    text = io.StringIO()
+    rows = [{"file": _full_name(one)} | vars(one) for one in comparisons]
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        shape = "x".join(map(str, row["shape"]))
+        writer.writerow(
+            {key: "" if value != value else value for key, value in row.items()} | {"shape": shape}
+        )
+    return text.getvalue()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

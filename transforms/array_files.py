@@ -1,0 +1,68 @@
+"""Arrays in a folder, as .npy files and images: finding them in a natural order and reading them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+ARRAY_SUFFIXES = (".npy", *IMAGE_SUFFIXES)
+
+_PLAIN_MODES = ("L", "RGB", "RGBA", "I;16", "I", "F")
+
+
+def find_files(folder: str | Path, suffixes: Collection[str] = ARRAY_SUFFIXES) -> dict[str, Path]:
+    """Return the files of a folder that have one of the suffixes (any letter case), by name.
+
+    Names keep their letter case but for the suffix, which is lower case, and come in natural order: 2 before
+    10. Raises OSError when the folder can not be listed, ValueError when two names differ only in the case
+    of the suffix.
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        raise FileNotFoundError(f"folder '{folder}' does not exist")
+    found: dict[str, Path] = {}
+    for path in folder.iterdir():
+        name = path.stem + path.suffix.lower()
+        if path.suffix.lower() not in suffixes or not path.is_file():
+            continue
+        if name in found:
+            raise ValueError(f"'{found[name]}' and '{path}' have the same name but for the case of letters")
+        found[name] = path
+    return {name: found[name] for name in sorted(found, key=natural_order)}
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that takes runs of digits as numbers: ``a2`` comes before ``a10``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def read_array(path: Path) -> np.ndarray:
+    """Return the array in a .npy file, or the pixels of an image, uint8 unless it has finer ones.
+
+    Images are [H, W] or [H, W, C]; palettes and rarer modes become RGB, one-bit images grey. Nothing is ever
+    unpickled. Raises ValueError naming the file when it can not be read.
+    """
+    try:
+        return _read_image(path) if path.suffix.lower() in IMAGE_SUFFIXES else _read_npy(path)
+    except FileNotFoundError:
+        raise
+    except (ValueError, OSError, EOFError, SyntaxError, MemoryError) as error:
+        raise ValueError(f"'{path}' can not be read: {error or 'it claims too much memory'}") from error
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    with path.open("rb") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _read_image(path: Path) -> np.ndarray:
+    from PIL import Image
+
+    with Image.open(path) as image:
+        if image.mode in _PLAIN_MODES:
+            return np.asarray(image)
+        return np.asarray(image.convert("L" if image.mode == "1" else "RGB"))
