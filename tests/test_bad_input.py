@@ -122,6 +122,29 @@ def test_tensor_of_impossible_shape(scene: Scene, dims: tuple[int, int], empty: 
     assert "weight0" in scene.refused()
 
 
+@pytest.mark.parametrize("dims", [(16, 16), (2**50, 2)], ids=["16x16", "huge"])
+@pytest.mark.parametrize("values", [0, 1, 300])
+def test_tensor_in_typed_fields_of_other_number_than_its_shape(
+    scene: Scene, dims: tuple[int, int], values: int
+) -> None:
+    model = build.dense(dtype=scene.dtype)
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.dims[:] = dims
+    getattr(weight, helper.tensor_dtype_to_field(weight.data_type)).extend([1] * values)
+    scene.write(model)
+    assert "weight0" in scene.refused()
+
+
+def test_constant_node_that_claims_more_than_it_holds(scene: Scene) -> None:
+    model = build.dense(dtype=scene.dtype)
+    weight = model.graph.initializer.pop()
+    weight.raw_data = weight.raw_data[:100]
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["weight0"], "constant", value=weight))
+    scene.write(model)
+    assert "weight0" in scene.refused()
+
+
 @pytest.mark.parametrize("code", [0, 999])
 def test_tensor_of_unknown_type(scene: Scene, code: int) -> None:
     model = build.dense(dtype=scene.dtype)
