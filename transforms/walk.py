@@ -68,6 +68,23 @@ def _common(a: tuple[gs.Graph, ...], b: tuple[gs.Graph, ...]) -> tuple[gs.Graph,
     return a[:length]
 
 
+def uses(tensor: gs.Tensor) -> list[tuple[gs.Node, int]]:
+    """Return each node that reads the tensor with the index of the input by which it does."""
+    users = {id(node): node for node in tensor.outputs}.values()
+    return [(node, index) for node in users for index, other in enumerate(node.inputs) if other is tensor]
+
+
+def redirect(tensor: gs.Tensor, target: gs.Tensor) -> None:
+    """Let every node that reads the tensor read the target instead."""
+    for node, index in uses(tensor):
+        node.inputs[index] = target
+
+
+def replace_output(node: gs.Node, tensor: gs.Tensor, target: gs.Tensor) -> None:
+    """Let the node make the target where it made the tensor."""
+    node.outputs[[id(output) for output in node.outputs].index(id(tensor))] = target
+
+
 def is_output(tensor: gs.Tensor, graph: gs.Graph) -> bool:
     """Return whether the tensor is an output of the graph or of a graph nested in it."""
     return any(tensor is output for inner in graphs(graph) for output in inner.outputs)

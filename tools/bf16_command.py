@@ -1,0 +1,93 @@
+"""The command line that both converters share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tools import command_line
+
+FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
+
+_EPILOG = """\
+formats:
+  with_cast      (default) Casts to bfloat16 and back on every float tensor between two nodes, on inputs and
+                 outputs; weights stored as bfloat16. Standard ONNX: runs on any ONNX Runtime CPU build.
+  bf16           every node computes in bfloat16 as far as its operator's schema allows, the rest in float
+                 between Casts. For runtimes with BF16 arithmetic; ONNX Runtime's CPU provider has none.
+                 Raises the model to opset 22, the first in which Conv, pooling and recurrent operators take
+                 bfloat16.
+  simulate_bf16  weights rounded to bfloat16 but stored as float32, one Cast pair per input, nothing else.
+  customqdq      ExtendedQuantizeLinear/ExtendedDequantizeLinear pairs where with_cast has Casts, with the same
+                 numbers. Needs this package's operator library (ops.register_custom_ops).
+
+Before that the graph is optimized (constants and BatchNorm folded, MatMuls on one input merged, decomposed
+LayerNorm and GELU fused so that they keep float32 inside), and weights beyond the range of BF16 saturate at
++-3.38953139e38. Arithmetic on shapes, and inputs that a schema ties to float32, stay as they are.
+
+exit codes: 0 done, or nothing to do; 1 the model or the machine stands in the way; 2 usage.
+"""
+
+
+def run(module: str, source: str, argv: Sequence[str] | None) -> int:
+    """Run a converter of models of type ``source`` ("float32" or "float16") and return its exit code."""
+    return command_line.run(_parser(module, source), lambda options: _work(module, source, options), argv)
+
+
+def _work(module: str, source: str, options: argparse.Namespace) -> None:
+    from tools import bf16_conversion  # heavy imports only once the options are known to be right
+
+    bf16_conversion.convert_file(module, source, options)
+
+
+def _parser(module: str, source: str) -> argparse.ArgumentParser:
+    parser = command_line.make_parser(module, f"Convert a {source} ONNX model to BF16.", _EPILOG)
+    parser.add_argument("--input", required=True, metavar="MODEL", help=f"the {source} model; never changed")
+    parser.add_argument("--output", required=True, metavar="MODEL", help="the BF16 model to write")
+    parser.add_argument("--format", choices=FORMATS, default="with_cast", help="how BF16 is written, see below")
+    parser.add_argument(
+        "--weights",
+        choices=("bfloat16", "float32"),
+        default="bfloat16",
+        help="how weights are stored: rounded, in half the bytes (default), or as they are, rounded at load",
+    )
+    parser.add_argument(
+        "--domain",
+        choices=("ai.onnx.contrib", "com.amd.quark"),
+        default="ai.onnx.contrib",
+        help="domain of the operators of customqdq (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--keep-io-types",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="whether inputs and outputs keep their type (default) or become bfloat16",
+    )
+    parser.add_argument(
+        "--exclude-node",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="keep nodes whose name matches in float; repeatable",
+    )
+    parser.add_argument(
+        "--exclude-op",
+        action="append",
+        default=[],
+        metavar="OP",
+        help="keep nodes of an operator type in float; repeatable",
+    )
+    parser.add_argument(
+        "--saturate-activations", action="store_true", help="clip activations to the BF16 range before rounding"
+    )
+    parser.add_argument("--strict", action="store_true", help="refuse a model with NaN in its weights")
+    parser.add_argument(
+        "--no-optimize", dest="optimize", action="store_false", help="leave out graph optimization and fusion"
+    )
+    parser.add_argument(
+        "--save_as_external_data",
+        action="store_true",
+        help="store weights in OUTPUT.data; done without asking above 2 GiB",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+    return parser

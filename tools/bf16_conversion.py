@@ -1,0 +1,134 @@
+"""The conversion to BF16 as a composition of transforms, shared by both converters."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx_graphsurgeon as gs
+
+from tools import bf16_summary
+from transforms import bf16_state, model_io, provenance, runtime_check
+from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
+from transforms.convert_type import convert_type
+from transforms.fold_weights import fold_weights
+from transforms.fuse_gelu import find_gelu, fuse_gelu
+from transforms.fuse_hardswish import fuse_hardswish
+from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
+from transforms.fuse_matmul import fuse_matmul
+from transforms.insert_cast import insert_cast
+from transforms.insert_qdq import insert_qdq
+from transforms.lift_constants import lift_constants
+from transforms.optimize import optimize
+from transforms.saturate import saturate, tensors_with_nan
+from transforms.saturate_activations import saturate_activations
+from transforms.selection import Selection, select
+from transforms.simulate_bf16 import simulate_bf16
+from transforms.widen_float16 import widen_float16
+
+BFLOAT16_OPSET = 22
+"""First opset in which Conv, pooling and recurrent operators take bfloat16."""
+
+LAYERNORM_OPSET, GELU_OPSET = 17, 20
+
+_RECORDED = (
+    "format", "weights", "domain", "keep_io_types", "exclude_node", "exclude_op", "saturate_activations", "optimize",
+)  # fmt: skip
+
+
+@dataclass
+class Conversion:
+    """What a conversion did, for the summary."""
+
+    format: str
+    tensors: int = 0
+    saturated: int = 0
+    fused: dict[str, int] = field(default_factory=dict)
+    tally: bf16_state.Tally | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
+    """Convert ``options.input`` to ``options.output`` and print what was done. Raises ValueError or OSError."""
+    output = model_io.check_output(options.output, options.input, force=options.force)
+    graph = model_io.load(options.input)
+    lift_constants(graph)
+    before = bf16_state.describe(graph)
+    if before.converted:
+        print(f"Nothing to do: '{options.input}' is a BF16 model already ({before.format}); nothing was written.")
+        return
+    bf16_state.require(before, source, options.input)
+    done = convert(graph, options)
+    if not done.tensors:
+        print(f"Nothing to do: '{options.input}' has no {source} tensor to convert; nothing was written.")
+        return
+    recorded = {name: getattr(options, name) for name in _RECORDED}
+    entries = provenance.entries(tool, recorded, graph.source_sha256)
+    files = model_io.save(graph, output, metadata=entries, external_data=options.save_as_external_data)
+    sizes = _total(graph.source_files), _total(files)
+    for line in bf16_summary.lines(done, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
+        print(line)
+
+
+def convert(graph: gs.Graph, options: argparse.Namespace) -> Conversion:
+    """Make a graph BF16 in place, following the options of the command line."""
+    done = Conversion(options.format)
+    _check_nan(graph, options, done)
+    exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)
+    widen_float16(graph, keep_io_types=options.keep_io_types)
+    convert_opset(graph, BFLOAT16_OPSET if options.format == "bf16" else CAST_TO_BFLOAT16)
+    if options.optimize:
+        _optimize(graph, exclude, done)
+        exclude = exclude.follow(graph)
+    done.saturated = saturate(graph, exclude=exclude)
+    if options.saturate_activations:
+        saturate_activations(graph, exclude=exclude, keep_io_types=options.keep_io_types)
+    done.tensors = _write_format(graph, exclude, options)
+    done.tally = bf16_state.tally(graph, exclude, options.format)
+    return done
+
+
+def _check_nan(graph: gs.Graph, options: argparse.Namespace, done: Conversion) -> None:
+    names = tensors_with_nan(graph)
+    if not names:
+        return
+    message = f"NaN in {len(names)} weights: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+    if options.strict:
+        raise ValueError(message)
+    done.notes.append(f"{message} (kept; --strict refuses them)")
+
+
+def _optimize(graph: gs.Graph, exclude: Selection, done: Conversion) -> None:
+    try:
+        optimize(graph)
+    except model_io.ModelError as error:
+        done.notes.append(f"Not optimized: {error}")
+    for name, version, find, fuse in (
+        ("LayerNormalization", LAYERNORM_OPSET, find_layernorm, fuse_layernorm),
+        ("Gelu", GELU_OPSET, find_gelu, fuse_gelu),
+    ):
+        if find(graph):
+            convert_opset(graph, version)
+            done.fused[name] = fuse(graph)
+    done.fused["HardSwish"] = fuse_hardswish(graph)
+    done.fused["MatMul"] = fuse_matmul(graph)
+
+
+def _write_format(graph: gs.Graph, exclude: Selection, options: argparse.Namespace) -> int:
+    common = {"exclude": exclude, "keep_io_types": options.keep_io_types}
+    if options.format == "simulate_bf16":
+        return simulate_bf16(graph, **common)
+    if options.format == "bf16":
+        count = convert_type(graph, **common)
+    elif options.format == "customqdq":
+        count = insert_qdq(graph, domain=options.domain, **common)
+    else:
+        count = insert_cast(graph, **common)
+    if options.weights == "bfloat16":
+        fold_weights(graph)
+    return count
+
+
+def _total(files: list[Path]) -> int:
+    return sum(path.stat().st_size for path in files)

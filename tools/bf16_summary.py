@@ -1,0 +1,52 @@
+"""The words in which a conversion to BF16 tells what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tools.bf16_conversion import Conversion
+
+_TENSORS = {
+    "with_cast": "tensors rounded by Casts",
+    "bf16": "nodes turned to bfloat16",
+    "simulate_bf16": "weights and inputs rounded, stored as float32",
+    "customqdq": "tensors rounded by ExtendedQuantizeLinear/ExtendedDequantizeLinear",
+}
+_LIBRARIES = {"customqdq": "this package's (ops.register_custom_ops, or ops.get_library_path)"}
+_BF16_RUNTIMES = "a runtime with BF16 kernels, such as ONNX Runtime with CUDA or with VitisAI on an NPU, can"
+
+
+def lines(done: Conversion, before: int, after: int, output: Path, cpu_error: str | None) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where the result runs."""
+    yield from done.notes
+    fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
+    if fused:
+        yield f"Fused: {fused}"
+    if done.saturated:
+        yield f"Saturated: {done.saturated} weights held values beyond +-3.38953139e38"
+    assert done.tally is not None
+    yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
+    yield from _kept(done)
+    yield f"Size: {before:,} -> {after:,} bytes ({after / before:.2f}x), written to '{output}'"
+    yield _runs(done, cpu_error)
+
+
+def _kept(done: Conversion) -> Iterator[str]:
+    assert done.tally is not None
+    total = sum(sum(ops.values()) for ops in done.tally.kept.values())
+    yield f"Kept in float: {total} nodes"
+    for reason, ops in done.tally.kept.items():
+        names = ", ".join(f"{op} {count}" for op, count in ops.most_common())
+        yield f"  {sum(ops.values())} {reason}: {names}"
+
+
+def _runs(done: Conversion, cpu_error: str | None) -> str:
+    library = _LIBRARIES.get(done.format, "none, standard ONNX")
+    if cpu_error is None:
+        return f"Runs on ONNX Runtime CPU: yes. Operator library needed: {library}"
+    if done.format == "bf16":
+        return f"Runs on ONNX Runtime CPU: no, it has no bfloat16 kernels; {_BF16_RUNTIMES}. Library needed: {library}"
+    return f"Runs on ONNX Runtime CPU: no ({cpu_error}). Operator library needed: {library}"

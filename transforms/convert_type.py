@@ -1,0 +1,126 @@
+"""True bfloat16: nodes that compute on bfloat16 tensors, as far as their operators' schemas let them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms import dtypes, schemas, walk
+from transforms.insert_cast import CastPair, insert_cast
+from transforms.rounding_plan import is_narrowing, is_widening
+from transforms.selection import Selection
+
+
+def convert_type(
+    graph: gs.Graph, dtype: str = "bfloat16", *, exclude: Selection | None = None, keep_io_types: bool = True
+) -> int:
+    """Make float32 nodes compute in ``dtype``; return how many nodes changed their type.
+
+    First every tensor gets its pair of Casts (:func:`transforms.insert_cast.insert_cast`, also before Relu); then each
+    node that stands between second and first halves of pairs, and whose schema at the model's opset allows the
+    type at every float input and output, takes the inside of the pairs, and the Casts around it go. Both forms
+    compute the same numbers where a node rounds its float32 result once. All other nodes stay in float32 between
+    Casts: operators without that type, excluded nodes, arithmetic on shapes, producers of inputs that are tied
+    to float32. If, Loop and Scan hand float32 in and out of their bodies; inside those, nodes are converted.
+    """
+    insert_cast(graph, dtype, exclude=exclude, keep_io_types=keep_io_types, commuting=False)
+    return _Converter(graph, CastPair(dtype).element).convert()
+
+
+class _Converter:
+    def __init__(self, graph: gs.Graph, element: int) -> None:
+        self._graph, self._element = graph, element
+        self._opsets = schemas.versions(graph)
+
+    def convert(self) -> int:
+        count = 0
+        for inner in walk.graphs(self._graph):
+            outputs = {id(tensor) for tensor in inner.outputs}
+            for node in inner.nodes:
+                if self._can_convert(node, outputs):
+                    self._convert(node)
+                    count += 1
+        if count:
+            _drop_dead_casts(self._graph)
+        return count
+
+    def _can_convert(self, node: gs.Node, graph_outputs: set[int]) -> bool:
+        if is_narrowing(node, self._element) or is_widening(node, self._element) or any(walk.bodies(node)):
+            return False
+        inputs, outputs = _floats(node.inputs), _floats(node.outputs)
+        if not (inputs or outputs) or not schemas.allows(node, self._element, self._opsets):
+            return False
+        inputs = [i for i in inputs if not schemas.is_bound(node, i, self._opsets)]
+        return (
+            all(any(is_widening(p, self._element) for p in node.inputs[i].inputs) for i in inputs)
+            and all(self._is_narrowed(node.outputs[i], graph_outputs) for i in outputs)
+            and all(self._follows(node, i, inputs) for i in outputs)
+        )
+
+    def _is_narrowed(self, tensor: gs.Tensor, graph_outputs: set[int]) -> bool:
+        return id(tensor) not in graph_outputs and all(is_narrowing(user, self._element) for user in tensor.outputs)
+
+    def _follows(self, node: gs.Node, output: int, inputs: list[int]) -> bool:
+        """Return whether the type of an output follows that of a float32 input, or can be set by an attribute."""
+        if node.op in _OUTPUT_TYPES:
+            return True
+        return schemas.output_follows(node, output, inputs, self._opsets)
+
+    def _convert(self, node: gs.Node) -> None:
+        for index in _floats(node.inputs):
+            if not schemas.is_bound(node, index, self._opsets):
+                node.inputs[index] = node.inputs[index].inputs[0].inputs[0]
+        for index in _floats(node.outputs):
+            _take_over(node, index, self._element)
+        if node.op in _OUTPUT_TYPES and _floats(node.outputs) == []:
+            _OUTPUT_TYPES[node.op](node, self._element)
+
+
+def _floats(tensors: list[gs.Tensor]) -> list[int]:
+    return [index for index, tensor in enumerate(tensors) if dtypes.is_type(tensor, dtypes.FLOAT)]
+
+
+def _take_over(node: gs.Node, index: int, element: int) -> None:
+    """Let the node make what the Casts behind its output make of that."""
+    casts = {id(cast): cast for cast in node.outputs[index].outputs}.values()
+    if not casts:
+        node.outputs[index].dtype = element
+        return
+    first, *others = [cast.outputs[0] for cast in casts]
+    for cast in casts:
+        cast.inputs.clear()
+        cast.outputs.clear()
+    for other in others:
+        walk.redirect(other, first)
+    node.outputs[index] = first
+
+
+def _set_cast(node: gs.Node, element: int) -> None:
+    if node.attrs["to"] == dtypes.FLOAT:
+        node.attrs["to"] = element
+
+
+def _set_value(node: gs.Node, element: int) -> None:
+    value = node.attrs.get("value")
+    values = np.zeros(1, np.float32) if value is None else value.values
+    node.attrs["value"] = gs.Constant(getattr(value, "name", "value"), values.astype(dtypes.NUMPY[element]))
+
+
+_OUTPUT_TYPES = {"Cast": _set_cast, "ConstantOfShape": _set_value}
+"""Operators whose output type stands in an attribute that can be changed, and how."""
+
+
+def _drop_dead_casts(graph: gs.Graph) -> None:
+    """Take out Casts that were taken over, or that nothing reads any more."""
+    for inner in walk.graphs(graph):
+        outputs = {id(tensor) for tensor in inner.outputs}
+        kept = [n for n in inner.nodes if n.op != "Cast" or _is_alive(n, outputs)]
+        gone = [node for node in inner.nodes if node.op == "Cast" and not _is_alive(node, outputs)]
+        inner.nodes = kept
+        for node in gone:
+            node.inputs.clear()
+            node.outputs.clear()
+
+
+def _is_alive(node: gs.Node, graph_outputs: set[int]) -> bool:
+    return any(tensor.outputs or id(tensor) in graph_outputs for tensor in node.outputs)

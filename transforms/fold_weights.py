@@ -1,0 +1,56 @@
+"""Weights stored as what they are rounded to, so that the file shrinks and no run rounds them again."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_graphsurgeon as gs
+
+import ops
+from transforms import dtypes, walk
+from transforms.rounding_plan import is_narrowing
+
+
+def fold_weights(graph: gs.Graph) -> int:
+    """Carry out the first half of each rounding pair that reads a float32 constant; return how many were.
+
+    A bfloat16 constant takes the place of the Cast or ExtendedQuantizeLinear node, and the name of the float32
+    constant where nothing else reads that. The second half of the pair stays, and with it every number that the
+    model computes. Does nothing to pairs of other types, to quantize nodes with a scale other than 1 or a zero
+    point other than 0, and to tensors that are computed.
+    """
+    return sum(_fold_in(inner) for inner in walk.graphs(graph))
+
+
+def _fold_in(graph: gs.Graph) -> int:
+    foldable = [node for node in graph.nodes if _is_foldable(node)]
+    for node in foldable:
+        _fold(node)
+    if foldable:
+        gone = {id(node) for node in foldable}
+        graph.nodes = [node for node in graph.nodes if id(node) not in gone]
+    return len(foldable)
+
+
+def _is_foldable(node: gs.Node) -> bool:
+    if not node.inputs or not isinstance(node.inputs[0], gs.Constant) or not is_narrowing(node, dtypes.BFLOAT16):
+        return False
+    if not dtypes.is_type(node.inputs[0], dtypes.FLOAT):
+        return False
+    return len(node.inputs) == 1 or _is_neutral(node.inputs[1], node.inputs[2])
+
+
+def _is_neutral(scale: gs.Tensor, zero_point: gs.Tensor) -> bool:
+    constant = isinstance(scale, gs.Constant) and isinstance(zero_point, gs.Constant)
+    return constant and bool(np.all(scale.values == 1)) and bool(np.all(zero_point.values == 0))
+
+
+def _fold(node: gs.Node) -> None:
+    source, target = node.inputs[0], node.outputs[0]
+    values = ops.to_bfloat16(source.values)
+    node.inputs.clear()
+    node.outputs.clear()
+    target.to_constant(values)
+    if not source.outputs:
+        target.name = source.name
+        source.values = np.empty(0, ml_dtypes.bfloat16)  # nothing reads it: let its memory go

@@ -1,0 +1,54 @@
+"""HardSwish put together again: ONNX Runtime's optimizer takes it apart for lack of a float32 kernel of its own."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms import walk
+
+OPSET = 14
+
+
+def fuse_hardswish(graph: gs.Graph) -> int:
+    """Replace ``x * HardSigmoid(x, alpha=1/6, beta=1/2)`` by HardSwish, in all bodies; return how many.
+
+    The node rounds its result once where the two would round twice. Does nothing below opset 14, for another alpha
+    or beta, and where the HardSigmoid is used elsewhere or is an output.
+    """
+    if graph.opset < OPSET:
+        return 0
+    return sum(_fuse_in(inner) for inner in walk.graphs(graph))
+
+
+def _fuse_in(graph: gs.Graph) -> int:
+    outputs = {id(tensor) for tensor in graph.outputs}
+    gone: set[int] = set()
+    for node in graph.nodes:
+        sigmoid = _hard_sigmoid(node, outputs)
+        if sigmoid is None:
+            continue
+        source = sigmoid.inputs[0]
+        gone.add(id(sigmoid))
+        sigmoid.inputs.clear()
+        sigmoid.outputs.clear()
+        node.op, node.inputs = "HardSwish", [source]
+    graph.nodes = [node for node in graph.nodes if id(node) not in gone]
+    return len(gone)
+
+
+def _hard_sigmoid(node: gs.Node, outputs: set[int]) -> gs.Node | None:
+    """Return the HardSigmoid of a Mul that multiplies it with its own input."""
+    if node.op != "Mul" or node.domain:
+        return None
+    for factor, other in ((0, 1), (1, 0)):
+        tensor = node.inputs[factor]
+        producers = [p for p in tensor.inputs if p.op == "HardSigmoid" and not p.domain]
+        if producers and _is_hardswish(producers[0], node.inputs[other], tensor) and id(tensor) not in outputs:
+            return producers[0]
+    return None
+
+
+def _is_hardswish(sigmoid: gs.Node, x: gs.Tensor, result: gs.Tensor) -> bool:
+    alpha, beta = sigmoid.attrs.get("alpha", 0.2), sigmoid.attrs.get("beta", 0.5)
+    exact = abs(alpha - 1 / 6) < 1e-7 and beta == 0.5
+    return exact and sigmoid.inputs[0] is x and len(result.outputs) == 1

@@ -1,0 +1,61 @@
+"""Activations brought into the range of BF16 before they are rounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms import dtypes, walk
+from transforms.rounding_plan import Rounding, RoundingPlan, is_saturation
+from transforms.saturate import BFLOAT16_MAX
+from transforms.selection import Selection
+
+
+def saturate_activations(graph: gs.Graph, *, exclude: Selection | None = None, keep_io_types: bool = True) -> int:
+    """Put a Clip to +-3.38953139e38 on every tensor that a conversion will round; return how many got one.
+
+    To be called before :func:`transforms.insert_cast.insert_cast` and its like: no sum that overflows BF16 then
+    becomes an infinity. Does nothing to weights (see :func:`transforms.saturate.saturate`), to tensors that are
+    clipped to the range already, and to inputs that are bfloat16 themselves with ``keep_io_types`` false.
+    Raises ValueError below opset 12, where Clip takes its bounds as attributes or not for all uses.
+    """
+    if graph.opset < 12:
+        raise ValueError(f"activations can be saturated from opset 12 on, the model has {graph.opset}")
+    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude)
+    inputs = [] if keep_io_types else graph.inputs
+    roundings = [r for r in plan.roundings if _is_open(r) and not any(r.tensor is t for t in inputs)]
+    names = walk.Names(graph)
+    bounds = [
+        gs.Constant(names.derive("", "bf16_min"), np.array(-BFLOAT16_MAX)),
+        gs.Constant(names.derive("", "bf16_max"), np.array(BFLOAT16_MAX)),
+    ]
+    for rounding in roundings:
+        _clip(rounding, bounds, names)
+    return len(roundings)
+
+
+def _is_open(rounding: Rounding) -> bool:
+    if isinstance(rounding.tensor, gs.Constant):
+        return False
+    return rounding.producer is None or not is_saturation(rounding.producer)
+
+
+def _clip(rounding: Rounding, bounds: list[gs.Constant], names: walk.Names) -> None:
+    tensor = rounding.tensor
+    new = dtypes.variable(names.derive(tensor.name, "unclipped" if rounding.is_output else "clipped"), dtypes.FLOAT, tensor)
+    if rounding.is_output and rounding.producer is not None:
+        source, target = new, tensor
+        rounded = {(id(node), index) for node, index in rounding.uses}
+        for node, index in walk.uses(tensor):
+            if (id(node), index) not in rounded:
+                node.inputs[index] = source
+        walk.replace_output(rounding.producer, tensor, source)
+    else:
+        source, target = tensor, new
+        for node, index in rounding.uses:
+            node.inputs[index] = target
+    clip = gs.Node("Clip", names.derive(tensor.name, "saturate"), inputs=[source, *bounds], outputs=[target])
+    place = 0
+    if rounding.producer is not None:
+        place = [id(node) for node in rounding.home.nodes].index(id(rounding.producer)) + 1
+    rounding.home.nodes.insert(place, clip)

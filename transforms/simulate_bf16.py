@@ -1,0 +1,45 @@
+"""BF16 weights and inputs in a model that computes in float32, as a quick look at what BF16 does to it."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+import ops
+from transforms import dtypes, walk
+from transforms.insert_cast import CastPair
+from transforms.insert_rounding import insert_rounding
+from transforms.rounding_plan import RoundingPlan
+from transforms.selection import Selection
+
+
+def simulate_bf16(graph: gs.Graph, *, exclude: Selection | None = None, keep_io_types: bool = True) -> int:
+    """Round weights to bfloat16, stored as float32, and give each float32 input one pair of Casts.
+
+    Nothing else is touched: activations stay float32. Returns how many tensors changed: weights that were not on
+    the grid and inputs that had no pair. Weights that only excluded nodes, shape arithmetic or inputs tied to
+    float32 (the scales of Resize) use stay as they are; where others use them too, those read a rounded copy.
+    """
+    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
+    weights = [r for r in plan.roundings if isinstance(r.tensor, gs.Constant)]
+    inputs = {id(tensor) for tensor in graph.inputs}
+    plan.roundings = [r for r in plan.roundings if id(r.tensor) in inputs]
+    names = walk.Names(graph)
+    changed = 0
+    for rounding in weights:
+        rounded = ops.from_bfloat16(ops.to_bfloat16(rounding.tensor.values))
+        if rounded.tobytes() == rounding.tensor.values.tobytes():
+            continue
+        changed += 1
+        target = _target(rounding.tensor, len(rounding.uses), names)
+        target.values = rounded
+        for node, index in rounding.uses:
+            node.inputs[index] = target
+    pair = CastPair("bfloat16")
+    return changed + insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
+
+
+def _target(tensor: gs.Constant, rounded_uses: int, names: walk.Names) -> gs.Constant:
+    """Return the constant to round: the tensor itself, or a copy where some uses need it unrounded."""
+    if rounded_uses == len(tensor.outputs):
+        return tensor
+    return gs.Constant(names.derive(tensor.name, "bf16"), tensor.values)

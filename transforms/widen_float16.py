@@ -1,0 +1,115 @@
+"""float16 graphs, and float16 islands in float32 graphs, computed in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms import dtypes, walk
+
+_TYPE_ATTRIBUTES = ("to", "dtype")
+"""Attributes that name the element type of an output, as in Cast, EyeLike or RandomNormal."""
+
+
+def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
+    """Make every float16 tensor float32, bodies included; return how many tensors, Casts among them, changed.
+
+    Widening is exact; results differ from float16 arithmetic in not being rounded to float16 in between. Inputs and
+    outputs of the model stay float16 behind a Cast, or become float32 with ``keep_io_types`` false. Casts from
+    float32 to float32 that remain are taken out.
+    """
+    names = walk.Names(graph)
+    boundary = [t for t in (*graph.inputs, *graph.outputs) if keep_io_types and dtypes.is_type(t, dtypes.FLOAT16)]
+    changed = sum(_cast_input(graph, tensor, names) for tensor in graph.inputs if _is_in(tensor, boundary))
+    changed += sum(_cast_output(graph, tensor, names) for tensor in graph.outputs if _is_in(tensor, boundary))
+    fixed = {id(tensor) for tensor in boundary}
+    changed += _widen_constants(graph) + _widen_variables(graph, fixed)
+    for node in walk.nodes(graph):
+        if all(id(tensor) not in fixed for tensor in node.outputs):
+            _widen_attributes(node)
+    if changed:
+        _drop_void_casts(graph)
+    return changed
+
+
+def _is_in(tensor: gs.Tensor, tensors: list[gs.Tensor]) -> bool:
+    return any(tensor is other for other in tensors)
+
+
+def _cast_input(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
+    """Let everything that reads a float16 input read its widened value."""
+    if all(node.op == "Cast" and node.attrs.get("to") == dtypes.FLOAT for node in tensor.outputs):
+        return 0
+    wide = dtypes.variable(names.derive(tensor.name, "float32"), dtypes.FLOAT, tensor)
+    walk.redirect(tensor, wide)
+    graph.nodes.insert(0, _cast(names, tensor, wide, dtypes.FLOAT))
+    return 1
+
+
+def _cast_output(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
+    """Let the producer of a float16 output, and what else reads that, work on a tensor to be widened."""
+    if not tensor.inputs or _is_narrowed(tensor):
+        return 0
+    producer = tensor.inputs[0]
+    wide = dtypes.variable(names.derive(tensor.name, "wide"), dtypes.FLOAT, tensor)
+    walk.redirect(tensor, wide)
+    walk.replace_output(producer, tensor, wide)
+    if producer.op == "Cast":
+        producer.attrs["to"] = dtypes.FLOAT
+    place = [id(node) for node in graph.nodes].index(id(producer)) + 1
+    graph.nodes.insert(place, _cast(names, wide, tensor, dtypes.FLOAT16))
+    return 1
+
+
+def _is_narrowed(tensor: gs.Variable) -> bool:
+    producer = tensor.inputs[0]
+    return producer.op == "Cast" and not tensor.outputs and dtypes.is_type(producer.inputs[0], dtypes.FLOAT)
+
+
+def _cast(names: walk.Names, source: gs.Tensor, target: gs.Tensor, element: int) -> gs.Node:
+    name = names.derive(target.name, "cast")
+    return gs.Node("Cast", name, attrs={"to": element}, inputs=[source], outputs=[target])
+
+
+def _widen_constants(graph: gs.Graph) -> int:
+    narrow = [t for t in walk.constants(graph) if dtypes.is_type(t, dtypes.FLOAT16)]
+    for tensor in narrow:
+        tensor.values = tensor.values.astype(np.float32)
+    return len(narrow)
+
+
+def _widen_variables(graph: gs.Graph, fixed: set[int]) -> int:
+    changed = 0
+    for inner in walk.graphs(graph):
+        for tensor in (*inner.inputs, *inner.outputs, *(t for node in inner.nodes for t in node.outputs)):
+            if id(tensor) not in fixed and dtypes.is_type(tensor, dtypes.FLOAT16):
+                tensor.dtype = np.dtype(np.float32)
+                changed += 1
+    return changed
+
+
+def _widen_attributes(node: gs.Node) -> None:
+    for name in _TYPE_ATTRIBUTES:
+        if node.attrs.get(name) == dtypes.FLOAT16:
+            node.attrs[name] = dtypes.FLOAT
+    value = node.attrs.get("value")
+    if isinstance(value, gs.Constant) and dtypes.is_type(value, dtypes.FLOAT16):
+        node.attrs["value"] = gs.Constant(value.name, value.values.astype(np.float32))
+
+
+def _drop_void_casts(graph: gs.Graph) -> None:
+    """Take out Casts from float32 to float32, except those that make an output of their graph."""
+    for inner in walk.graphs(graph):
+        outputs = {id(tensor) for tensor in inner.outputs}
+        void = [node for node in inner.nodes if _is_void(node) and id(node.outputs[0]) not in outputs]
+        for node in void:
+            source, target = node.inputs[0], node.outputs[0]
+            node.inputs.clear()
+            node.outputs.clear()
+            walk.redirect(target, source)
+        gone = {id(node) for node in void}
+        inner.nodes = [node for node in inner.nodes if id(node) not in gone]
+
+
+def _is_void(node: gs.Node) -> bool:
+    return node.op == "Cast" and node.attrs.get("to") == dtypes.FLOAT and dtypes.is_type(node.inputs[0], dtypes.FLOAT)
