@@ -1,0 +1,29 @@
+"""Number formats on arrays and as native operators of ONNX Runtime.
+
+Importing this package puts our operators into onnxruntime-extensions (domain ``ai.onnx.contrib``); it imports
+neither onnx nor onnxruntime.
+"""
+
+from __future__ import annotations
+
+from ops.bfloat16 import from_bfloat16, to_bfloat16
+from ops.registration import (
+    AMD_DOMAIN,
+    DOMAIN,
+    add_to_extensions,
+    get_library_path,
+    meet_imported_runtime,
+    register_custom_ops,
+)
+
+__all__ = [
+    "AMD_DOMAIN",
+    "DOMAIN",
+    "from_bfloat16",
+    "get_library_path",
+    "register_custom_ops",
+    "to_bfloat16",
+]
+
+add_to_extensions()
+meet_imported_runtime()

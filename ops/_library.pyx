@@ -1,0 +1,54 @@
+"""The native operator library: arithmetic on arrays, and the custom operators that ONNX Runtime loads.
+
+This one module is everything native, put together from the files that it includes. It has to be: ONNX Runtime may
+load the shared object by its path, without running Python's initialiser of the module, and then neither functions
+of another Cython module nor variables with initial values would be there.
+
+    _scalars.pxd           arithmetic on single numbers
+    _linear.pxi            quantize and dequantize with scale and zero point
+    _operators.pxi         the operators as ONNX Runtime sees them
+    _attributes.pxi        attributes of a node, checked
+    _linear_operators.pxi  the operators of _linear.pxi
+    _registration.pxi      all operators, handed to ONNX Runtime
+    _arrays.pxi            what NumPy callers use
+"""
+
+from libc.limits cimport INT_MAX
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free, malloc
+from libc.string cimport strstr
+
+from ops._ort_abi cimport *
+from ops._scalars cimport *
+
+cdef extern from *:
+    """
+    /* The array loops are compiled for three generations of x86-64 and chosen when the library is loaded; elsewhere
+       there is one portable copy. What they call must be inlined, or the clones would all call that one copy. */
+    #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) \\
+        && !defined(NARROW_NO_DISPATCH)
+    #define CLONED_VOID __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void
+    #else
+    #define CLONED_VOID void
+    #endif
+
+    #if defined(_MSC_VER)
+    #include <intrin.h>
+    #define atomic_increment(counter) _InterlockedIncrement(counter)
+    #define atomic_clear(counter) _InterlockedExchange(counter, 0)
+    #else
+    #define atomic_increment(counter) __atomic_add_fetch(counter, 1, __ATOMIC_RELAXED)
+    #define atomic_clear(counter) __atomic_store_n(counter, 0, __ATOMIC_RELAXED)
+    #endif
+    """
+    ctypedef void CLONED_VOID
+    long atomic_increment(long* counter) noexcept nogil
+    void atomic_clear(long* counter) noexcept nogil
+
+include "_linear.pxi"
+include "_operators.pxi"
+include "_attributes.pxi"
+include "_linear_operators.pxi"
+include "_registration.pxi"
+include "_arrays.pxi"

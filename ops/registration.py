@@ -1,0 +1,88 @@
+"""Where the native operators live: the two libraries that a session can register, and the domains they serve."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ops import _library
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+DOMAIN = "ai.onnx.contrib"
+AMD_DOMAIN = "com.amd.quark"
+DEVICES = ("CPU",)
+
+
+def get_library_path(device: str = "CPU", *, domain: str = DOMAIN) -> str:
+    """Return the library to give to ``SessionOptions.register_custom_ops_library`` for the operators of a domain.
+
+    For ``"ai.onnx.contrib"`` that is onnxruntime-extensions' own library, into which importing ``ops`` has put our
+    operators; for ``"com.amd.quark"`` it is the library of this package. Upper and lower case of ``device`` do not
+    matter. Raises ValueError for a device or a domain that does not exist.
+    """
+    if device.upper() not in DEVICES:
+        raise ValueError(f"device '{device}' is not supported, legal are {', '.join(DEVICES)}")
+    libraries = {DOMAIN: _extensions_library, AMD_DOMAIN: _own_library}
+    if domain not in libraries:
+        raise ValueError(f"domain '{domain}' has no operators here, legal are {', '.join(libraries)}")
+    meet_runtime()
+    return libraries[domain]()
+
+
+def register_custom_ops(options: onnxruntime.SessionOptions) -> None:
+    """Make a session that is created with these options know our operators in both domains.
+
+    Call it once per SessionOptions: ONNX Runtime refuses to register a library twice.
+    """
+    for domain in (DOMAIN, AMD_DOMAIN):
+        options.register_custom_ops_library(get_library_path(domain=domain))
+
+
+def add_to_extensions() -> None:
+    """Hand the operators to onnxruntime-extensions, without importing its Python side. Done when ops is imported."""
+    extensions = ctypes.CDLL(_extensions_library())
+    address = ctypes.cast(extensions.AddExternalCustomOp, ctypes.c_void_p).value
+    _library.add_to_extensions(address)
+
+
+def meet_runtime() -> None:
+    """Let our library see ONNX Runtime's functions, which shape inference calls without being handed them."""
+    if not _library.knows_runtime():
+        import onnxruntime
+
+        onnxruntime.SessionOptions().register_custom_ops_library(_own_library())
+
+
+def meet_imported_runtime() -> None:
+    """Do so if ONNX Runtime is imported already. Otherwise get_library_path does."""
+    if "onnxruntime" in sys.modules:
+        meet_runtime()
+
+
+def _own_library() -> str:
+    return str(Path(_library.__file__).resolve())
+
+
+def _extensions_library() -> str:
+    spec = importlib.util.find_spec("onnxruntime_extensions")
+    folders = spec.submodule_search_locations if spec else None
+    found = [
+        path
+        for folder in folders or ()
+        for path in Path(folder).glob("_extensions_pydll*")
+        if _is_library(path)
+    ]
+    if not found:
+        raise OSError(
+            "the library of onnxruntime-extensions is not installed: pip install onnxruntime-extensions"
+        )
+    return str(found[0])
+
+
+def _is_library(path: Path) -> bool:
+    return path.suffix in (".so", ".pyd", ".dylib")
