@@ -27,7 +27,7 @@ _GEMM_DEFAULTS = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 
 @dataclass(frozen=True)
 class _Member:
-    """A MatMul, perhaps with the Add behind it, or a Gemm; it sums ``depth`` products in ``width`` columns."""
+    """A MatMul, perhaps with the Add behind it, or a Gemm; the weight is ``[depth, width]``."""
 
     nodes: tuple[gs.Node, ...]
     weight: gs.Tensor
