@@ -74,6 +74,20 @@ def test_checks_are_style_types_and_tests() -> None:
     assert check.commands(["-x"])[-1][-1] == "-x"
 
 
+def test_all_checks_run_and_one_that_fails_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    scripts = ["pass", "raise SystemExit(3)", "print('the last one')"]
+    programs = [[sys.executable, "-c", script] for script in scripts]
+    monkeypatch.setattr(check, "commands", lambda options: programs)
+    assert check.main() == 1
+    printed = capfd.readouterr()
+    assert printed.out == "the last one\n"
+    assert printed.err.splitlines()[-1] == "failed: raise SystemExit(3)"
+    monkeypatch.setattr(check, "commands", lambda options: programs[::2])
+    assert check.main() == 0
+
+
 def test_all_blocks_run_in_their_order(copy: Path) -> None:
     count = 0
     for language, code in BLOCKS:
