@@ -54,8 +54,8 @@ TANH = {
     "o = Add(ones, t) h = Mul(half, o) y = Mul(x, h)",
     "factored": "q = Mul(x, x) c = Mul(q, cube) o = Add(c, one) l = Mul(x, k) a = Mul(l, o) t = Tanh(a) "
     "u = Add(t, one) h = Mul(x, half) y = Mul(h, u)",
-    "distributed": "q = Pow(x, two) c = Mul(q, k_cube) o = Add(c, k) a = Mul(x, o) t = Tanh(a) f = Mul(t, half) "
-    "u = Add(half, f) y = Mul(x, u)",
+    "distributed": "q = Pow(x, two) c = Mul(q, k_cube) o = Add(c, k) a = Mul(x, o) t = Tanh(a) "
+    "f = Mul(t, half) u = Add(half, f) y = Mul(x, u)",
 }
 FORMS = {**{f"erf {name}": body for name, body in ERF.items()}, **{f"tanh {n}": b for n, b in TANH.items()}}
 
@@ -73,9 +73,9 @@ def exact(x: NDArray, approximate: str) -> NDArray:
 
 
 def rounding_bound(x: NDArray) -> NDArray:
-    """The sum 1 + erf has an absolute error of u (its rounding) plus that of erf: the argument's relative error
-    times its sensitivity, |a f'(a)| < 1 for both functions, and the runtime's polynomial, below 4 u. With at most
-    6 rounded operations in an argument and 4 around it: |x| / 2 * (6 + 4 + 1) u + 4 u |y|, |y| <= |x|."""
+    """The sum 1 + erf has an absolute error of u (its rounding) plus that of erf: the relative error of the
+    argument, 6 u at most, times its sensitivity, |a f'(a)| < 1 for both functions, and the runtime's own
+    approximation, below 4 u. Four more operations follow: |x| / 2 * (6 + 4 + 1) u + 4 u |y|, |y| <= |x|."""
     return 10 * 2.0**-24 * np.abs(x.astype(np.float64)) + 1e-45
 
 
@@ -184,12 +184,12 @@ def test_half_precision_constants_are_rounded() -> None:
 
 
 def test_unknown_rank_and_empty_tensors() -> None:
-    body = f"x = Reshape(a, shape) {ERF['divided']}"
-    types = {"inputs": "float[N] a, int64[R] shape", "outputs": "float[?,?] y"}
+    body = f"x = Reshape(flat, shape) {ERF['divided']}"
+    types = {"inputs": "float[N] flat, int64[R] shape", "outputs": "float[?,?] y"}
     graph = fusion.load(fusion.parse(body, WEIGHTS, opset=20, **types))
     assert fuse_gelu(graph) == 1
     fused = fusion.export(graph)
-    (y,) = fusion.run(fused, a=np.zeros(0, np.float32), shape=np.array([0, 5]))
+    (y,) = fusion.run(fused, flat=np.zeros(0, np.float32), shape=np.array([0, 5]))
     assert y.shape == (0, 5)
 
 

@@ -365,7 +365,7 @@ def test_last_axis_is_found_where_shapes_were_lost() -> None:
 
 
 def test_half_precision() -> None:
-    """The float32 formula with one rounding to float16 at the end: u = 2^-11, subnormals in steps of 2^-24."""
+    """The float32 formula and one rounding to float16: relative 2^-11, subnormals in steps of 2^-24."""
     weights = {name: array if name == "axes" else array.astype(np.float16) for name, array in WEIGHTS.items()}
     types = {"inputs": "float16[B,T,16] x", "outputs": "float16[B,T,16] y"}
     graph = fusion.load(fusion.parse(expand(FORMS["pytorch"], 17), weights, **types))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from transforms import dimensions, walk
 from transforms.constants import Constants
-from transforms.substitute import STANDARD_DOMAINS, replace, take_over
+from transforms.substitute import STANDARD_DOMAINS, release, replace, take_over
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ def fuse_matmul(graph: gs.Graph) -> int:
                 log.debug("'%s' and its siblings stay apart: %s", group[0].output.name, reason)
             else:
                 _replace(inner, group, constants, names, graph.opset)
+                release(graph, [member.weight for member in group])
                 count += 1
     return count
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import walk
@@ -38,10 +39,33 @@ def remove_unused(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
             continue
         removed.add(id(node))
         producers = [producer for tensor in node.inputs for producer in tensor.inputs]
-        node.inputs.clear()
-        node.outputs.clear()
+        detach(node)
         pending += producers
     graph.nodes = [node for node in graph.nodes if id(node) not in removed]
+
+
+def detach(node: gs.Node) -> None:
+    """Take the node off its inputs and outputs, itself and no other.
+
+    Graph-surgeon's own way of clearing them removes the first node that *equals* this one, and two nodes
+    without a name that do the same are equal.
+    """
+    for tensors, users in ((node.inputs, "outputs"), (node.outputs, "inputs")):
+        for tensor in tensors:
+            nodes = getattr(tensor, users)
+            list.pop(nodes, next(i for i, other in enumerate(nodes) if other is node))
+        list.clear(tensors)
+
+
+def release(model: gs.Graph, tensors: Sequence[gs.Tensor]) -> None:
+    """Let go of the arrays of those constants that nobody in the whole model uses any more.
+
+    A tensor and its list of users refer to each other, so that a large weight would stay in memory until
+    Python collects its cycles.
+    """
+    for tensor in tensors:
+        if isinstance(tensor, gs.Constant) and not tensor.outputs and not walk.is_output(tensor, model):
+            tensor.values = np.empty(0)
 
 
 def take_over(node: gs.Node, output: gs.Tensor) -> gs.Node:
