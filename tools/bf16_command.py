@@ -18,8 +18,8 @@ formats:
                  Raises the model to opset 22, the first in which Conv, pooling and recurrent operators take
                  bfloat16.
   simulate_bf16  weights rounded to bfloat16 but stored as float32, one Cast pair per input, nothing else.
-  customqdq      ExtendedQuantizeLinear/ExtendedDequantizeLinear pairs where with_cast has Casts, with the same
-                 numbers. Needs this package's operator library (ops.register_custom_ops).
+  customqdq      ExtendedQuantizeLinear/ExtendedDequantizeLinear pairs where with_cast has Casts, with
+                 the same numbers. Needs this package's operator library (ops.register_custom_ops).
 
 Before that the graph is optimized (constants and BatchNorm folded, MatMuls on one input merged, decomposed
 LayerNorm and GELU fused so that they keep float32 inside), and weights beyond the range of BF16 saturate at
@@ -44,7 +44,9 @@ def _parser(module: str, source: str) -> argparse.ArgumentParser:
     parser = command_line.make_parser(module, f"Convert a {source} ONNX model to BF16.", _EPILOG)
     parser.add_argument("--input", required=True, metavar="MODEL", help=f"the {source} model; never changed")
     parser.add_argument("--output", required=True, metavar="MODEL", help="the BF16 model to write")
-    parser.add_argument("--format", choices=FORMATS, default="with_cast", help="how BF16 is written, see below")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="with_cast", help="how BF16 is written, see below"
+    )
     parser.add_argument(
         "--weights",
         choices=("bfloat16", "float32"),
@@ -78,7 +80,9 @@ def _parser(module: str, source: str) -> argparse.ArgumentParser:
         help="keep nodes of an operator type in float; repeatable",
     )
     parser.add_argument(
-        "--saturate-activations", action="store_true", help="clip activations to the BF16 range before rounding"
+        "--saturate-activations",
+        action="store_true",
+        help="clip activations to the BF16 range before rounding",
     )
     parser.add_argument("--strict", action="store_true", help="refuse a model with NaN in its weights")
     parser.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +34,8 @@ BFLOAT16_OPSET = 22
 LAYERNORM_OPSET, GELU_OPSET = 17, 20
 
 _RECORDED = (
-    "format", "weights", "domain", "keep_io_types", "exclude_node", "exclude_op", "saturate_activations", "optimize",
+    "format", "weights", "domain", "keep_io_types", "exclude_node", "exclude_op", "saturate_activations",
+    "optimize",
 )  # fmt: skip
 
 
@@ -44,24 +46,27 @@ class Conversion:
     format: str
     tensors: int = 0
     saturated: int = 0
-    fused: dict[str, int] = field(default_factory=dict)
+    fused: Counter[str] = field(default_factory=Counter)
     tally: bf16_state.Tally | None = None
     notes: list[str] = field(default_factory=list)
 
 
 def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
-    """Convert ``options.input`` to ``options.output`` and print what was done. Raises ValueError or OSError."""
+    """Convert ``options.input`` to ``options.output`` and print what was done.
+
+    Raises ValueError or OSError; nothing is written then.
+    """
     output = model_io.check_output(options.output, options.input, force=options.force)
     graph = model_io.load(options.input)
     lift_constants(graph)
     before = bf16_state.describe(graph)
     if before.converted:
-        print(f"Nothing to do: '{options.input}' is a BF16 model already ({before.format}); nothing was written.")
+        print(f"Nothing to do: '{options.input}' is a BF16 model already ({before.format}).")
         return
     bf16_state.require(before, source, options.input)
     done = convert(graph, options)
     if not done.tensors:
-        print(f"Nothing to do: '{options.input}' has no {source} tensor to convert; nothing was written.")
+        print(f"Nothing to do: '{options.input}' has no {source} tensor to convert.")
         return
     recorded = {name: getattr(options, name) for name in _RECORDED}
     entries = provenance.entries(tool, recorded, graph.source_sha256)
@@ -77,10 +82,12 @@ def convert(graph: gs.Graph, options: argparse.Namespace) -> Conversion:
     _check_nan(graph, options, done)
     exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)
     widen_float16(graph, keep_io_types=options.keep_io_types)
-    convert_opset(graph, BFLOAT16_OPSET if options.format == "bf16" else CAST_TO_BFLOAT16)
+    convert_opset(graph, CAST_TO_BFLOAT16)
     if options.optimize:
-        _optimize(graph, exclude, done)
-        exclude = exclude.follow(graph)
+        _optimize(graph, done)
+    if options.format == "bf16":
+        convert_opset(graph, BFLOAT16_OPSET)
+    exclude = exclude.follow(graph)
     done.saturated = saturate(graph, exclude=exclude)
     if options.saturate_activations:
         saturate_activations(graph, exclude=exclude, keep_io_types=options.keep_io_types)
@@ -99,20 +106,29 @@ def _check_nan(graph: gs.Graph, options: argparse.Namespace, done: Conversion) -
     done.notes.append(f"{message} (kept; --strict refuses them)")
 
 
-def _optimize(graph: gs.Graph, exclude: Selection, done: Conversion) -> None:
+def _optimize(graph: gs.Graph, done: Conversion) -> None:
+    """Fuse what exporters took apart, optimize, and fuse again what folding constants has laid open.
+
+    First fuse, for the optimizer moves Transposes into the middle of a LayerNorm.
+    """
+    _fuse(graph, done)
     try:
         optimize(graph)
     except model_io.ModelError as error:
         done.notes.append(f"Not optimized: {error}")
+    _fuse(graph, done)
+    done.fused["MatMul"] += fuse_matmul(graph)
+
+
+def _fuse(graph: gs.Graph, done: Conversion) -> None:
     for name, version, find, fuse in (
         ("LayerNormalization", LAYERNORM_OPSET, find_layernorm, fuse_layernorm),
         ("Gelu", GELU_OPSET, find_gelu, fuse_gelu),
     ):
         if find(graph):
             convert_opset(graph, version)
-            done.fused[name] = fuse(graph)
-    done.fused["HardSwish"] = fuse_hardswish(graph)
-    done.fused["MatMul"] = fuse_matmul(graph)
+            done.fused[name] += fuse(graph)
+    done.fused["HardSwish"] += fuse_hardswish(graph)
 
 
 def _write_format(graph: gs.Graph, exclude: Selection, options: argparse.Namespace) -> int:

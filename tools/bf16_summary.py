@@ -20,7 +20,7 @@ _BF16_RUNTIMES = "a runtime with BF16 kernels, such as ONNX Runtime with CUDA or
 
 
 def lines(done: Conversion, before: int, after: int, output: Path, cpu_error: str | None) -> Iterator[str]:
-    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where the result runs."""
+    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs."""
     yield from done.notes
     fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
     if fused:
@@ -48,5 +48,5 @@ def _runs(done: Conversion, cpu_error: str | None) -> str:
     if cpu_error is None:
         return f"Runs on ONNX Runtime CPU: yes. Operator library needed: {library}"
     if done.format == "bf16":
-        return f"Runs on ONNX Runtime CPU: no, it has no bfloat16 kernels; {_BF16_RUNTIMES}. Library needed: {library}"
+        return f"Runs on ONNX Runtime CPU: no, it has no BF16 kernels; {_BF16_RUNTIMES}. Library: {library}"
     return f"Runs on ONNX Runtime CPU: no ({cpu_error}). Operator library needed: {library}"

@@ -13,7 +13,7 @@ DONE, FAILED = 0, 1
 
 
 def make_parser(module: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
-    """Return a parser for ``python -m tools.MODULE`` that accepts no abbreviated options and has ``--verbose``."""
+    """Return a parser for ``python -m tools.MODULE`` with ``--verbose`` and without abbreviated options."""
     parser = argparse.ArgumentParser(
         prog=f"python -m tools.{module}",
         description=description,
@@ -21,7 +21,9 @@ def make_parser(module: str, description: str, epilog: str = "") -> argparse.Arg
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--verbose", action="store_true", help="log each step, and show the traceback of an error")
+    parser.add_argument(
+        "--verbose", action="store_true", help="log each step, and show the traceback of an error"
+    )
     return parser
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.command_line import make_parser, run
-from tools.text_file import check_writable, write_text
+from tools.output_file import check_writable, write_text
 
 if TYPE_CHECKING:
     from transforms.compare_results import Comparison, Top1

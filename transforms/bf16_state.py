@@ -1,4 +1,4 @@
-"""What a model is with regard to BF16: its float type, whether it was converted, what of it is not in BF16."""
+"""What a model is with regard to BF16: its float type, whether it was converted, what is not in BF16."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def describe(graph: gs.Graph) -> State:
 
 
 def require(state: State, source: str, name: str) -> None:
-    """Raise ModelError where a model is not of the float type that a tool converts, naming the tool that does."""
+    """Raise ModelError where a model is not of the float type that a tool converts, naming the right one."""
     if state.element in _TOOLS and state.element != source:
         raise ModelError(f"'{name}' is a {state.element} model; use {_TOOLS[state.element]}")
     if state.element is None:

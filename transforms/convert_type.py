@@ -16,12 +16,13 @@ def convert_type(
 ) -> int:
     """Make float32 nodes compute in ``dtype``; return how many nodes changed their type.
 
-    First every tensor gets its pair of Casts (:func:`transforms.insert_cast.insert_cast`, also before Relu); then each
-    node that stands between second and first halves of pairs, and whose schema at the model's opset allows the
-    type at every float input and output, takes the inside of the pairs, and the Casts around it go. Both forms
-    compute the same numbers where a node rounds its float32 result once. All other nodes stay in float32 between
-    Casts: operators without that type, excluded nodes, arithmetic on shapes, producers of inputs that are tied
-    to float32. If, Loop and Scan hand float32 in and out of their bodies; inside those, nodes are converted.
+    First every tensor gets its pair of Casts (:func:`transforms.insert_cast.insert_cast`, also before Relu);
+    then each node that stands between second and first halves of pairs, and whose schema at the model's
+    opset allows the type at every float input and output, takes the inside of the pairs, and the Casts
+    around it go. Both forms compute the same numbers where a node rounds its float32 result once. All other
+    nodes stay in float32 between Casts: operators without that type, excluded nodes, arithmetic on shapes,
+    producers of inputs that are tied to float32. If, Loop and Scan hand float32 in and out of their bodies;
+    inside those, nodes are converted.
     """
     insert_cast(graph, dtype, exclude=exclude, keep_io_types=keep_io_types, commuting=False)
     return _Converter(graph, CastPair(dtype).element).convert()
@@ -58,10 +59,12 @@ class _Converter:
         )
 
     def _is_narrowed(self, tensor: gs.Tensor, graph_outputs: set[int]) -> bool:
-        return id(tensor) not in graph_outputs and all(is_narrowing(user, self._element) for user in tensor.outputs)
+        return id(tensor) not in graph_outputs and all(
+            is_narrowing(user, self._element) for user in tensor.outputs
+        )
 
     def _follows(self, node: gs.Node, output: int, inputs: list[int]) -> bool:
-        """Return whether the type of an output follows that of a float32 input, or can be set by an attribute."""
+        """Return whether an output has the type of a float32 input, or one that an attribute sets."""
         if node.op in _OUTPUT_TYPES:
             return True
         return schemas.output_follows(node, output, inputs, self._opsets)

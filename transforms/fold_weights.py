@@ -14,10 +14,10 @@ from transforms.rounding_plan import is_narrowing
 def fold_weights(graph: gs.Graph) -> int:
     """Carry out the first half of each rounding pair that reads a float32 constant; return how many were.
 
-    A bfloat16 constant takes the place of the Cast or ExtendedQuantizeLinear node, and the name of the float32
-    constant where nothing else reads that. The second half of the pair stays, and with it every number that the
-    model computes. Does nothing to pairs of other types, to quantize nodes with a scale other than 1 or a zero
-    point other than 0, and to tensors that are computed.
+    A bfloat16 constant takes the place of the Cast or ExtendedQuantizeLinear node, and the name of the
+    float32 constant where nothing else reads that. The second half of the pair stays, and with it every
+    number that the model computes. Does nothing to pairs of other types, to quantize nodes with a scale
+    other than 1 or a zero point other than 0, and to tensors that are computed.
     """
     return sum(_fold_in(inner) for inner in walk.graphs(graph))
 
@@ -33,7 +33,11 @@ def _fold_in(graph: gs.Graph) -> int:
 
 
 def _is_foldable(node: gs.Node) -> bool:
-    if not node.inputs or not isinstance(node.inputs[0], gs.Constant) or not is_narrowing(node, dtypes.BFLOAT16):
+    if (
+        not node.inputs
+        or not isinstance(node.inputs[0], gs.Constant)
+        or not is_narrowing(node, dtypes.BFLOAT16)
+    ):
         return False
     if not dtypes.is_type(node.inputs[0], dtypes.FLOAT):
         return False

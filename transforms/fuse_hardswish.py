@@ -1,4 +1,4 @@
-"""HardSwish put together again: ONNX Runtime's optimizer takes it apart for lack of a float32 kernel of its own."""
+"""HardSwish put together again, which ONNX Runtime's optimizer takes apart for lack of a kernel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ OPSET = 14
 def fuse_hardswish(graph: gs.Graph) -> int:
     """Replace ``x * HardSigmoid(x, alpha=1/6, beta=1/2)`` by HardSwish, in all bodies; return how many.
 
-    The node rounds its result once where the two would round twice. Does nothing below opset 14, for another alpha
-    or beta, and where the HardSigmoid is used elsewhere or is an output.
+    The node rounds its result once where the two would round twice. Does nothing below opset 14, for another
+    alpha or beta, and where the HardSigmoid is used elsewhere or is an output.
     """
     if graph.opset < OPSET:
         return 0
@@ -43,7 +43,11 @@ def _hard_sigmoid(node: gs.Node, outputs: set[int]) -> gs.Node | None:
     for factor, other in ((0, 1), (1, 0)):
         tensor = node.inputs[factor]
         producers = [p for p in tensor.inputs if p.op == "HardSigmoid" and not p.domain]
-        if producers and _is_hardswish(producers[0], node.inputs[other], tensor) and id(tensor) not in outputs:
+        if (
+            producers
+            and _is_hardswish(producers[0], node.inputs[other], tensor)
+            and id(tensor) not in outputs
+        ):
             return producers[0]
     return None
 

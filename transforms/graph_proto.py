@@ -27,13 +27,14 @@ from transforms import walk
 LARGE = 1 << 16
 """Bytes from which a weight is kept out of the light model."""
 
-_ARRAY_TYPES = frozenset(
-    onnx.TensorProto.DataType.Value(name)
-    for name in "FLOAT FLOAT16 BFLOAT16 DOUBLE INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64 BOOL".split()
+_ARRAY_TYPE_NAMES = (
+    *("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL"),
+    *("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64"),
 )
+_ARRAY_TYPES = frozenset(onnx.TensorProto.DataType.Value(name) for name in _ARRAY_TYPE_NAMES)
 _SURGEON_ATTRIBUTES = frozenset(
     onnx.AttributeProto.AttributeType.Value(name)
-    for name in "FLOAT INT STRING TENSOR GRAPH FLOATS INTS STRINGS".split()
+    for name in ("FLOAT", "INT", "STRING", "TENSOR", "GRAPH", "FLOATS", "INTS", "STRINGS")
 )
 _LISTS = {
     onnx.AttributeProto.FLOATS: "floats",
@@ -127,7 +128,7 @@ def export_light(
 
 
 def as_inputs(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """Return the light model with its initializers without data turned into graph inputs, for passes to see."""
+    """Return the light model with its initializers without data as graph inputs, for passes to see."""
     result = onnx.ModelProto()
     _copy_fields(light, result, skip={"graph"})
     _copy_fields(light.graph, result.graph, skip={"initializer"})
@@ -169,7 +170,7 @@ def _copy_fields(source: object, target: object, *, skip: set[str]) -> None:
 
 
 def _unify_imports(model: onnx.ModelProto) -> None:
-    """Keep one import per domain, the newest: some exporters write the default domain twice, as "" and "ai.onnx"."""
+    """Keep one import per domain, the newest: some exporters write the default domain twice."""
     versions: dict[str, int] = {}
     for opset in model.opset_import:
         domain = "" if opset.domain == "ai.onnx" else opset.domain
@@ -213,8 +214,9 @@ def _write_entries(target: onnx.GraphProto | onnx.NodeProto, entries: dict[str, 
 
 
 def _forget_rare_types(graph: gs.Graph) -> None:
-    """Leave maps and optionals without a type: graph-surgeon exports them as tensors. Types of inputs and outputs
-    of the model are kept in its :class:`ModelInfo`, the others are inferred by whoever reads the model."""
+    """Leave maps and optionals without a type: graph-surgeon exports them as tensors. Types of inputs and
+    outputs of the model are kept in its :class:`ModelInfo`, the others are inferred by whoever reads the
+    model."""
     for inner in walk.graphs(graph):
         for tensor in (*inner.inputs, *inner.outputs, *(t for node in inner.nodes for t in node.outputs)):
             if isinstance(tensor, gs.Variable) and tensor.type not in ("tensor_type", "sequence_type"):

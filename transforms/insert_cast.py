@@ -40,10 +40,11 @@ def insert_cast(
 ) -> int:
     """Put a pair of Casts, to ``dtype`` and back, on every float32 tensor; return how many tensors got one.
 
-    Covers tensors between two nodes, inputs and outputs of the model, weights, and the same inside the bodies of
-    If, Loop and Scan; one pair serves all uses of a tensor. The cases in which a tensor is left alone are those of
-    :mod:`transforms.rounding_plan`; with ``commuting`` false also the tensor before a Relu gets a pair. A graph that has
-    its pairs is left as it is. ``dtype`` is "bfloat16" or "float16" (ValueError otherwise).
+    Covers tensors between two nodes, inputs and outputs of the model, weights, and the same inside the
+    bodies of If, Loop and Scan; one pair serves all uses of a tensor. The cases in which a tensor is left
+    alone are those of :mod:`transforms.rounding_plan`; with ``commuting`` false also the tensor before a
+    Relu gets a pair. A graph that has its pairs is left as it is. ``dtype`` is "bfloat16" or "float16"
+    (ValueError otherwise).
     """
     pair = CastPair(dtype)
     plan = RoundingPlan(graph, pair.element, exclude=exclude, commuting=commuting)

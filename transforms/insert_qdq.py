@@ -1,4 +1,4 @@
-"""Rounding written as ExtendedQuantizeLinear and ExtendedDequantizeLinear of this package's operator library."""
+"""Rounding written as ExtendedQuantizeLinear and ExtendedDequantizeLinear of our operator library."""
 
 from __future__ import annotations
 
@@ -46,10 +46,12 @@ def insert_qdq(
     exclude: Selection | None = None,
     keep_io_types: bool = True,
 ) -> int:
-    """Put a quantize and a dequantize node of type bfloat16 on every float32 tensor; return how many got them.
+    """Put a quantize and a dequantize node of type bfloat16 on every float32 tensor; return how many got
+    them.
 
-    In the same places as :func:`transforms.insert_cast.insert_cast` and with the same numbers as result. The model
-    imports version 1 of ``domain``, in which the operators are registered (``ops.DOMAIN`` or ``ops.AMD_DOMAIN``).
+    In the same places as :func:`transforms.insert_cast.insert_cast` and with the same numbers as result. The
+    model imports version 1 of ``domain``, in which the operators are registered (``ops.DOMAIN`` or
+    ``ops.AMD_DOMAIN``).
     """
     pair = QdqPair(graph, domain)
     plan = RoundingPlan(graph, pair.element, exclude=exclude)

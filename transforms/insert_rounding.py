@@ -23,14 +23,12 @@ class Pair(Protocol):
         """Return the node from the element type back to float32."""
 
 
-def insert_rounding(
-    graph: gs.Graph, plan: RoundingPlan, pair: Pair, *, keep_io_types: bool = True
-) -> int:
+def insert_rounding(graph: gs.Graph, plan: RoundingPlan, pair: Pair, *, keep_io_types: bool = True) -> int:
     """Insert the pairs of a plan and return how many tensors are rounded.
 
-    The first half of a tensor ``t`` makes ``t_bf16``, the second ``t_float32``; an output keeps its name for the
-    rounded value and its producer makes ``t_raw``. With ``keep_io_types`` false, float32 inputs and outputs of the
-    model take the element type and need one half only.
+    The first half of a tensor ``t`` makes ``t_bf16``, the second ``t_float32``; an output keeps its name for
+    the rounded value and its producer makes ``t_raw``. With ``keep_io_types`` false, float32 inputs and
+    outputs of the model take the element type and need one half only.
     """
     return _Writer(graph, pair, keep_io_types).write(plan)
 
@@ -123,4 +121,3 @@ class _Writer:
                 placed.append(node)
                 placed += self._after.get(id(node), [])
             inner.nodes = placed
-

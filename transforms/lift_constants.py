@@ -21,8 +21,8 @@ def lift_constants(graph: gs.Graph) -> int:
     """Turn Constant nodes, in all bodies, into initializers of the same name; return how many were turned.
 
     Takes every attribute kind that holds numbers: ``value``, ``value_float(s)`` and ``value_int(s)``. Leaves
-    ``sparse_value`` and ``value_string(s)`` alone, and a Constant that is itself an output of its graph: such an
-    output has to come from a node.
+    ``sparse_value`` and ``value_string(s)`` alone, and a Constant that is itself an output of its graph:
+    such an output has to come from a node.
     """
     return sum(_lift_in(inner) for inner in walk.graphs(graph))
 

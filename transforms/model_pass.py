@@ -1,4 +1,4 @@
-"""Letting a pass that works on ``onnx.ModelProto`` rewrite a graph in place, without showing it large weights."""
+"""Letting a pass over ``onnx.ModelProto`` rewrite a graph in place, without showing it large weights."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ def apply(
 ) -> None:
     """Replace the graph's content by what ``change`` makes of it.
 
-    ``change`` gets a model in which large weights, or those of them for which ``hide`` is true, are graph inputs
-    of the same name, so that no pass folds, copies or serializes them, and returns a new model. Inputs and outputs must keep their names. Operator sets
-    that the pass imports without using them are dropped, and documentation of nodes that it loses is restored
-    by node name.
+    ``change`` gets a model in which large weights, or those of them for which ``hide`` is true, are graph
+    inputs of the same name, so that no pass folds, copies or serializes them, and returns a new model.
+    Inputs and outputs must keep their names. Operator sets that the pass imports without using them are
+    dropped, and documentation of nodes that it loses is restored by node name.
     """
     light, weights = graph_proto.export_light(graph, hide=hide)
     light, shown = graph_proto.split(change(graph_proto.as_inputs(light, weights)))
     changed = graph_proto.import_light(light, weights | shown)
     _restore_documentation(graph, changed)
-    used = {node.domain or "" for node in walk.nodes(changed)} | {o.domain for o in graph.import_domains} | {""}
+    used = (
+        {node.domain or "" for node in walk.nodes(changed)} | {o.domain for o in graph.import_domains} | {""}
+    )
     changed.import_domains = [opset for opset in changed.import_domains if opset.domain in used]
     for name in _REPLACED:
         setattr(graph, name, getattr(changed, name))

@@ -28,11 +28,17 @@ _QUIET = 4  # the optimizer logs warnings on models that it handles well
 def optimize(graph: gs.Graph) -> int:
     """Fold constants, BatchNorm and redundant nodes; return by how many nodes the graph changed in number.
 
-    The result computes the same numbers up to the order of float32 sums. Raises ModelError, with the reason and
-    the graph unchanged, when ONNX Runtime can not load the model: an operator of another library, for example,
-    or float16 arithmetic, for which its CPU provider would insert Casts of its own (widen such a graph first).
+    The result computes the same numbers up to the order of float32 sums. Raises ModelError, with the reason
+    and the graph unchanged, when ONNX Runtime can not load the model: an operator of another library, for
+    example, or float16 arithmetic, for which its CPU provider would insert Casts of its own (widen such a
+    graph first).
     """
-    if any(dtypes.is_type(t, dtypes.FLOAT16) for node in walk.nodes(graph) for t in node.outputs if node.op != "Cast"):
+    if any(
+        dtypes.is_type(t, dtypes.FLOAT16)
+        for node in walk.nodes(graph)
+        for t in node.outputs
+        if node.op != "Cast"
+    ):
         raise ModelError("float16 arithmetic has to be widened before it is optimized")
     before = sum(1 for _ in walk.nodes(graph))
     try:

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import google.protobuf.message
 import numpy as np
 import onnx
 import onnx.external_data_helper as external
+from google.protobuf.message import DecodeError
 
 
 class ModelError(ValueError):
@@ -27,7 +27,7 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
-    except google.protobuf.message.DecodeError:
+    except DecodeError:
         raise ModelError(f"'{path}' is not an ONNX model, or is cut short ({len(data)} bytes)") from None
     del data
     if not model.opset_import or not (model.graph.node or model.graph.output):
@@ -89,7 +89,8 @@ def _check_size(tensor: onnx.TensorProto, path: Path) -> None:
     claimed, held = _claimed_bytes(tensor), len(tensor.raw_data)
     if claimed != held:
         raise ModelError(
-            f"tensor '{tensor.name}' in '{path}' holds {held} bytes, its shape {list(tensor.dims)} claims {claimed}"
+            f"tensor '{tensor.name}' in '{path}' holds {held} bytes, "
+            f"its shape {list(tensor.dims)} claims {claimed}"
         )
 
 

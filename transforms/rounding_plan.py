@@ -10,7 +10,8 @@ therefore compute the same numbers. A value is left as it is
 * between two nodes that are *kept*: chosen by the user, or arithmetic on shapes alone, where a rounded number
   would be a wrong size or a wrong position; a kept node also reads graph inputs and weights as they are;
 * where it is rounded already;
-* at outputs of a body (If, Loop, Scan): the tensor outside, or the input of the next round, is rounded instead.
+* at outputs of a body (If, Loop, Scan): the tensor outside, or the input of the next round, is rounded
+  instead.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class RoundingPlan:
     def __init__(
         self, graph: gs.Graph, element: int, *, exclude: Selection | None = None, commuting: bool = True
     ) -> None:
-        """Plan the graph and its bodies; ``commuting`` spares values before nodes that rounding commutes with."""
+        """Plan the graph and its bodies; ``commuting`` spares values that reach a commuting node."""
         self._graph, self._element, self._commuting = graph, element, commuting
         self._opsets = schemas.versions(graph)
         self.excluded = exclude or Selection()
@@ -110,7 +111,11 @@ class RoundingPlan:
         if node.op != "Relu" or producer is None or self.keeps(producer):
             return False
         result = node.outputs[0]
-        return all(not schemas.is_bound(user, i, self._opsets) for user in result.outputs for i in _places_of(result, user))
+        return all(
+            not schemas.is_bound(user, i, self._opsets)
+            for user in result.outputs
+            for i in _places_of(result, user)
+        )
 
 
 def is_narrowing(node: gs.Node, element: int) -> bool:
@@ -127,7 +132,11 @@ def is_widening(node: gs.Node, element: int) -> bool:
 
 def is_saturation(node: gs.Node) -> bool:
     """Return whether the node is a Clip to the range of bfloat16."""
-    if node.op != "Clip" or len(node.inputs) < 3 or not all(isinstance(t, gs.Constant) for t in node.inputs[1:3]):
+    if (
+        node.op != "Clip"
+        or len(node.inputs) < 3
+        or not all(isinstance(t, gs.Constant) for t in node.inputs[1:3])
+    ):
         return False
     low, high = (tensor.values for tensor in node.inputs[1:3])
     return low.dtype == np.float32 and bool(low == -BFLOAT16_MAX and high == BFLOAT16_MAX)
@@ -145,7 +154,9 @@ def _shape_arithmetic(graph: gs.Graph) -> set[int]:
         for node in inner.nodes:
             data = [t for t in node.inputs if not t.is_empty() and not isinstance(t, gs.Constant)]
             from_shapes = bool(data) and all(id(t) in tensors for t in data)
-            if (node.op in _SHAPE_SOURCES and not node.domain) or (from_shapes and not any(walk.bodies(node))):
+            if (node.op in _SHAPE_SOURCES and not node.domain) or (
+                from_shapes and not any(walk.bodies(node))
+            ):
                 found.add(id(node))
                 tensors.update(id(t) for t in node.outputs)
     return found

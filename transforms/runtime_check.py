@@ -11,10 +11,11 @@ _SILENT = 4
 
 
 def why_not_on_cpu(graph: gs.Graph) -> str | None:
-    """Return why the installed ONNX Runtime's CPU provider can not load the graph as a model; None where it can.
+    """Return why the installed ONNX Runtime's CPU provider can not load the graph as a model; None where it
+    can.
 
-    Our operators are registered. Large weights are declared as inputs, which changes nothing about which kernels
-    a node needs.
+    Our operators are registered. Large weights are declared as inputs, which changes nothing about which
+    kernels a node needs.
     """
     import onnxruntime
 

@@ -34,12 +34,15 @@ def tensors_with_nan(graph: gs.Graph) -> list[str]:
 
 def _exceeds(values: np.ndarray) -> bool:
     # fmax and fmin pass over NaN, and make no temporary of the size of the tensor
-    return bool(np.fmax.reduce(values, axis=None) > BFLOAT16_MAX or np.fmin.reduce(values, axis=None) < -BFLOAT16_MAX)
+    return bool(
+        np.fmax.reduce(values, axis=None) > BFLOAT16_MAX or np.fmin.reduce(values, axis=None) < -BFLOAT16_MAX
+    )
 
 
 def _float_constants(graph: gs.Graph, exclude: Selection | None) -> list[gs.Constant]:
     return [
         tensor
         for tensor in walk.constants(graph)
-        if dtypes.is_type(tensor, dtypes.FLOAT) and not (exclude and all(node in exclude for node in tensor.outputs))
+        if dtypes.is_type(tensor, dtypes.FLOAT)
+        and not (exclude and all(node in exclude for node in tensor.outputs))
     ]

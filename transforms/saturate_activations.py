@@ -11,13 +11,15 @@ from transforms.saturate import BFLOAT16_MAX
 from transforms.selection import Selection
 
 
-def saturate_activations(graph: gs.Graph, *, exclude: Selection | None = None, keep_io_types: bool = True) -> int:
+def saturate_activations(
+    graph: gs.Graph, *, exclude: Selection | None = None, keep_io_types: bool = True
+) -> int:
     """Put a Clip to +-3.38953139e38 on every tensor that a conversion will round; return how many got one.
 
-    To be called before :func:`transforms.insert_cast.insert_cast` and its like: no sum that overflows BF16 then
-    becomes an infinity. Does nothing to weights (see :func:`transforms.saturate.saturate`), to tensors that are
-    clipped to the range already, and to inputs that are bfloat16 themselves with ``keep_io_types`` false.
-    Raises ValueError below opset 12, where Clip takes its bounds as attributes or not for all uses.
+    To be called before :func:`transforms.insert_cast.insert_cast` and its like: no sum that overflows BF16
+    then becomes an infinity. Does nothing to weights (see :func:`transforms.saturate.saturate`), to tensors
+    that are clipped to the range already, and to inputs that are bfloat16 themselves with ``keep_io_types``
+    false. Raises ValueError below opset 12, where Clip takes its bounds as attributes or not for all uses.
     """
     if graph.opset < 12:
         raise ValueError(f"activations can be saturated from opset 12 on, the model has {graph.opset}")
@@ -42,7 +44,9 @@ def _is_open(rounding: Rounding) -> bool:
 
 def _clip(rounding: Rounding, bounds: list[gs.Constant], names: walk.Names) -> None:
     tensor = rounding.tensor
-    new = dtypes.variable(names.derive(tensor.name, "unclipped" if rounding.is_output else "clipped"), dtypes.FLOAT, tensor)
+    new = dtypes.variable(
+        names.derive(tensor.name, "unclipped" if rounding.is_output else "clipped"), dtypes.FLOAT, tensor
+    )
     if rounding.is_output and rounding.producer is not None:
         source, target = new, tensor
         rounded = {(id(node), index) for node, index in rounding.uses}

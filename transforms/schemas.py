@@ -1,4 +1,4 @@
-"""What the operator schemas of ONNX say about the types of a node, so that no list of operators is kept here."""
+"""What the operator schemas of ONNX say about the types of a node, in place of lists of operators."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
         _TYPE_STRINGS[element] in parameters[min(index, len(parameters) - 1)].types
         for tensors, parameters in ((node.inputs, found.inputs), (node.outputs, found.outputs))
         for index, tensor in enumerate(tensors)
-        if dtypes.is_type(tensor, dtypes.FLOAT) and not (tensors is node.inputs and is_bound(node, index, opsets))
+        if dtypes.is_type(tensor, dtypes.FLOAT)
+        and not (tensors is node.inputs and is_bound(node, index, opsets))
     )
 
 

@@ -17,10 +17,12 @@ class Selection:
         """Select the nodes given, and everything inside the bodies that they hold."""
         self._nodes = {id(inner): inner for node in nodes for inner in _with_bodies(node)}
         self._names = {node.name for node in self._nodes.values() if node.name}
-        self._outputs = {tensor.name for node in self._nodes.values() for tensor in node.outputs if tensor.name}
+        self._outputs = {
+            tensor.name for node in self._nodes.values() for tensor in node.outputs if tensor.name
+        }
 
     def follow(self, graph: gs.Graph) -> Selection:
-        """Return the selection in a rewritten graph: nodes of the same name, or that now make the same tensors."""
+        """Return the selection in a rewritten graph: nodes of the same name, or making the same tensors."""
         return Selection(
             node
             for node in walk.nodes(graph)

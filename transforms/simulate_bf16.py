@@ -15,9 +15,10 @@ from transforms.selection import Selection
 def simulate_bf16(graph: gs.Graph, *, exclude: Selection | None = None, keep_io_types: bool = True) -> int:
     """Round weights to bfloat16, stored as float32, and give each float32 input one pair of Casts.
 
-    Nothing else is touched: activations stay float32. Returns how many tensors changed: weights that were not on
-    the grid and inputs that had no pair. Weights that only excluded nodes, shape arithmetic or inputs tied to
-    float32 (the scales of Resize) use stay as they are; where others use them too, those read a rounded copy.
+    Nothing else is touched: activations stay float32. Returns how many tensors changed: weights that were
+    not on the grid and inputs that had no pair. Weights that only excluded nodes, shape arithmetic or inputs
+    tied to float32 (the scales of Resize) use stay as they are; where others use them too, those read a
+    rounded copy.
     """
     plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
     weights = [r for r in plan.roundings if isinstance(r.tensor, gs.Constant)]

@@ -1,4 +1,4 @@
-"""Walking a graph with everything nested in it: subgraphs, where a constant lives, names that are still free."""
+"""Walking a graph and what is nested in it: subgraphs, homes of constants, names that are still free."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def constants(graph: gs.Graph) -> Iterator[gs.Constant]:
 
 
 def constant_homes(graph: gs.Graph) -> dict[int, gs.Graph]:
-    """Map ``id`` of each constant to the graph that it belongs to: the innermost one that encloses all its uses.
+    """Map ``id`` of each constant to the graph that it belongs to: the innermost one that encloses all its
+    uses.
 
     graph-surgeon does not record where an initializer is stored. A weight that two branches of an If capture
     belongs to the graph around the If.
@@ -94,7 +95,7 @@ class Names:
     """The tensor and node names of a whole model, to derive new ones from that are unique and stable."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        """Collect the names in use, those of nested graphs included: an inner name may not hide an outer one."""
+        """Collect the names in use, in nested graphs too: an inner name may not hide an outer one."""
         self._taken: set[str] = set()
         for inner in graphs(graph):
             self._add(inner.inputs)

@@ -14,12 +14,14 @@ _TYPE_ATTRIBUTES = ("to", "dtype")
 def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
     """Make every float16 tensor float32, bodies included; return how many tensors, Casts among them, changed.
 
-    Widening is exact; results differ from float16 arithmetic in not being rounded to float16 in between. Inputs and
-    outputs of the model stay float16 behind a Cast, or become float32 with ``keep_io_types`` false. Casts from
-    float32 to float32 that remain are taken out.
+    Widening is exact; results differ from float16 arithmetic in not being rounded to float16 in between.
+    Inputs and outputs of the model stay float16 behind a Cast, or become float32 with ``keep_io_types``
+    false. Casts from float32 to float32 that remain are taken out.
     """
     names = walk.Names(graph)
-    boundary = [t for t in (*graph.inputs, *graph.outputs) if keep_io_types and dtypes.is_type(t, dtypes.FLOAT16)]
+    boundary = [
+        t for t in (*graph.inputs, *graph.outputs) if keep_io_types and dtypes.is_type(t, dtypes.FLOAT16)
+    ]
     changed = sum(_cast_input(graph, tensor, names) for tensor in graph.inputs if _is_in(tensor, boundary))
     changed += sum(_cast_output(graph, tensor, names) for tensor in graph.outputs if _is_in(tensor, boundary))
     fixed = {id(tensor) for tensor in boundary}
@@ -112,4 +114,8 @@ def _drop_void_casts(graph: gs.Graph) -> None:
 
 
 def _is_void(node: gs.Node) -> bool:
-    return node.op == "Cast" and node.attrs.get("to") == dtypes.FLOAT and dtypes.is_type(node.inputs[0], dtypes.FLOAT)
+    return (
+        node.op == "Cast"
+        and node.attrs.get("to") == dtypes.FLOAT
+        and dtypes.is_type(node.inputs[0], dtypes.FLOAT)
+    )

@@ -1,0 +1,47 @@
+"""Writing files whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def check_writable(path: Path, *, force: bool) -> None:
+    """Raise OSError, before any work, when the folder is missing, or the file exists and not ``force``."""
+    if path.is_dir():
+        raise IsADirectoryError(f"'{path}' is a folder, not a file")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"folder '{path.parent}' does not exist")
+    if path.exists() and not force:
+        raise FileExistsError(f"'{path}' exists; --force overwrites it")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write the text as UTF-8."""
+    with _replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write the array as .npy."""
+    import numpy as np
+
+    with _replacing(path) as temporary, temporary.open("xb") as file:
+        np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, and rename it when the block ends well; else take it away."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
