@@ -128,7 +128,7 @@ def _largest(graph: gs.Graph, matches: list[_Match]) -> list[_Match]:
         covered.add(id(output))
         if smaller is None:
             found[id(output)] = match
-        elif id(smaller) in found and True and not walk.is_output(smaller, graph):
+        elif id(smaller) in found and len(smaller.outputs) == 1 and not walk.is_output(smaller, graph):
             del found[id(smaller)]
             found[id(output)] = match
     return list(found.values())
