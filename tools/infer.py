@@ -1,0 +1,114 @@
+"""Run a model on a folder of samples: ``python -m tools.infer --help``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tools.command_line import make_parser, run
+from tools.data_options import SAMPLES_HELP, add_data_options, image_options
+from tools.output_file import write_array
+
+if TYPE_CHECKING:
+    from transforms.run_model import OpenModel
+    from transforms.samples import Samples
+
+_DESCRIPTION = """\
+Run a model on every sample of a folder and save its outputs as .npy files for `python -m tools.evaluate`: one
+file per sample in the output folder, or in one sub-folder per output where there are several. The operators
+of this package are registered. Bfloat16 nodes for which the provider has no kernels (ONNX Runtime's CPU
+provider has hardly any) run in float32 between Casts that are added in memory; the tool says so, and the
+model's file stays as it is."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code."""
+    return run(_parser(), _infer, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("infer", _DESCRIPTION, SAMPLES_HELP)
+    parser.add_argument("--model", required=True, type=Path, metavar="M.onnx", help="model to run")
+    parser.add_argument(
+        "--output_dir", required=True, type=Path, metavar="DIR", help="folder to save results in"
+    )
+    parser.add_argument("--force", action="store_true", help="write into an output folder that is not empty")
+    add_data_options(parser)
+    return parser
+
+
+def _infer(options: argparse.Namespace) -> None:
+    from transforms.run_model import RunOptions, open_model
+    from transforms.samples import Samples
+
+    _check_output_dir(options.output_dir, force=options.force)
+    model = open_model(options.model, RunOptions(options.provider, options.threads))
+    _check_outputs(model)
+    samples = Samples(options.data, model.inputs, image_options(options), options.limit)
+    folders = _output_folders(options.output_dir, model.outputs)
+    start = time.perf_counter()
+    computing = _run_all(model, samples, folders)
+    total = time.perf_counter() - start
+    if model.widened:
+        print(widening_note(model.widened))
+    print(f"Ran {len(samples)} samples in {total:.2f} s, {1e3 * computing / len(samples):.2f} ms each.")
+    inside = f", one folder for each of {len(folders)} outputs" if len(folders) > 1 else ""
+    print(f"Results saved to '{options.output_dir}'{inside}.")
+
+
+def widening_note(count: int) -> str:
+    """Return the words on a model of which ``count`` places were widened to run."""
+    return f"No bfloat16 kernels here: {count} nodes and ends ran in float32 between Casts added in memory."
+
+
+def _run_all(model: OpenModel, samples: Samples, folders: dict[str, Path]) -> float:
+    """Run and save; returns the seconds spent in the model."""
+    from tqdm import tqdm
+
+    seconds = 0.0
+    for name, feed in tqdm(samples, unit="sample", disable=not sys.stderr.isatty(), leave=False):
+        start = time.perf_counter()
+        results = model.run(feed)
+        seconds += time.perf_counter() - start
+        for output, array in results.items():
+            folders[output].mkdir(parents=True, exist_ok=True)
+            write_array(folders[output] / f"{name}.npy", array)
+    return seconds
+
+
+def _check_output_dir(folder: Path, *, force: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"output '{folder}' is a file, not a folder")
+    if not folder.resolve().parent.is_dir():
+        raise FileNotFoundError(
+            f"folder '{folder.parent}', in which to make the output folder, does not exist"
+        )
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise FileExistsError(f"output folder '{folder}' is not empty; --force writes into it")
+
+
+def _check_outputs(model: OpenModel) -> None:
+    for argument in model.session.get_outputs():
+        if not argument.type.startswith("tensor("):
+            raise ValueError(f"output '{argument.name}' of type {argument.type} can not be saved as .npy")
+
+
+def _output_folders(folder: Path, outputs: Sequence[str]) -> dict[str, Path]:
+    """The folder of each output, named after it as far as file systems allow."""
+    if len(outputs) == 1:
+        return {outputs[0]: folder}
+    folders: dict[str, Path] = {}
+    for i, output in enumerate(outputs):
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", output).strip(".") or f"output_{i}"
+        taken = {path.name.lower() for path in folders.values()}
+        folders[output] = folder / (f"{name}_{i}" if name.lower() in taken else name)
+    return folders
+
+
+if __name__ == "__main__":
+    sys.exit(main())

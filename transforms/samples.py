@@ -1,0 +1,149 @@
+"""The samples of a folder as feeds: .npz by input names, .npy and images for models of one input."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from transforms.array_files import ARRAY_SUFFIXES, IMAGE_SUFFIXES, find_files, read_array
+from transforms.run_model import ModelInput, check_feed
+
+SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How an image becomes an input: resized to ``size`` (height, width), then (pixel - mean) / std.
+
+    Pixels count from 0 to 255. ``mean`` and ``std`` have one number or one per channel. ``layout`` is "NCHW"
+    or "NHWC". What is None follows from the model's input.
+    """
+
+    size: tuple[int, int] | None = None
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    layout: str | None = None
+
+
+class Samples:
+    """The samples of a folder in natural order; iterating reads one after another and checks it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        inputs: Sequence[ModelInput],
+        images: ImageOptions | None = None,
+        limit: int | None = None,
+    ) -> None:
+        """List the folder, at most ``limit`` samples; OSError or ValueError when it holds none."""
+        found = find_files(folder, SAMPLE_SUFFIXES)
+        if not found:
+            raise FileNotFoundError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
+        self._paths = list(found.values())[:limit]
+        self._inputs, self._images = inputs, images or ImageOptions()
+        self._check_stems()
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._paths)
+
+    def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        """Yield name (without suffix) and feed of each sample; ValueError when one does not fit the model."""
+        for path in self._paths:
+            feed = self._read(path)
+            check_feed(self._inputs, feed, path.name)
+            yield path.stem, feed
+
+    def _check_stems(self) -> None:
+        seen: dict[str, Path] = {}
+        for path in self._paths:
+            if path.stem in seen:
+                raise ValueError(
+                    f"'{seen[path.stem].name}' and '{path.name}' would have the same result file"
+                )
+            seen[path.stem] = path
+
+    def _read(self, path: Path) -> dict[str, np.ndarray]:
+        suffix = path.suffix.lower()
+        if suffix == ".npz":
+            return _read_npz(path)
+        if len(self._inputs) != 1:
+            names = ", ".join(f"'{one.name}'" for one in self._inputs)
+            raise ValueError(f"sample '{path.name}': the model has inputs {names}, which takes a .npz file")
+        only = self._inputs[0]
+        array = read_image(path, only, self._images) if suffix in IMAGE_SUFFIXES else read_array(path)
+        return {only.name: array}
+
+
+def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndarray:
+    """Return an image file as a batch of one, in the type of the model's input.
+
+    Grey, RGB or RGBA as the input has 1, 3 or 4 channels, resized (bilinear) unless it has the size already.
+    Raises ValueError, naming the file, when the input is no image or its size must be given.
+    """
+    from PIL import Image
+
+    layout = options.layout or _layout(wanted, path)
+    height, width, channels = _image_shape(wanted, layout, path)
+    height, width = options.size or (height, width)
+    try:
+        with Image.open(path) as image:
+            picture = image.convert(_MODES[channels])
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"'{path}' can not be read: {error}") from error
+    if height and width and picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    pixels: np.ndarray = np.asarray(picture, np.float32).reshape(picture.height, picture.width, channels)
+    for name, numbers in (("mean", options.mean), ("std", options.std)):
+        if len(numbers) not in (1, channels):
+            raise ValueError(
+                f"{len(numbers)} numbers of {name} for the {channels} channels of '{wanted.name}'"
+            )
+    pixels = (pixels - np.array(options.mean, np.float32)) / np.array(options.std, np.float32)
+    batch = pixels[None] if layout == "NHWC" else np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
+    return batch.astype(wanted.dtype)
+
+
+def _layout(wanted: ModelInput, path: Path) -> str:
+    if len(wanted.shape) == 4:
+        if wanted.shape[1] in _MODES:
+            return "NCHW"
+        if wanted.shape[3] in _MODES:
+            return "NHWC"
+    shape = ["?" if size is None else size for size in wanted.shape]
+    raise ValueError(
+        f"sample '{path.name}': input '{wanted.name}' of shape {shape} is no image of 1, 3 or 4 channels"
+    )
+
+
+def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | None, int | None, int]:
+    """Height, width and channels that the input asks for; None where it takes any size."""
+    if len(wanted.shape) != 4:
+        raise ValueError(
+            f"sample '{path.name}': input '{wanted.name}' of rank {len(wanted.shape)} is no image"
+        )
+    _, first, second, third = wanted.shape
+    height, width, channels = (first, second, third) if layout == "NHWC" else (second, third, first)
+    channels = 3 if channels is None else channels
+    if channels not in _MODES:
+        raise ValueError(
+            f"sample '{path.name}': input '{wanted.name}' has {channels} channels in layout {layout}"
+        )
+    return height, width, channels
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it is no .npz archive")
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise
+    except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+        raise ValueError(f"'{path}' can not be read: {error or 'it claims too much memory'}") from error
