@@ -175,7 +175,7 @@ def test_interpretation_of_a_graph() -> None:
     body += "z = Exp(y) o = Add(z, d)"
     weights = {"w": np.ones(3, np.float32), "axis": np.array([1])}
     graph = fusion.load(fusion.parse(body, weights, inputs="float[3,3] x", outputs="float[3,3] o"))
-    values = interpret(make_frame(graph.inputs[0], 1, (-1,)), graph, Constants(graph))
+    values = interpret(make_frame(graph.inputs[0], 1, (-1,)), Constants(graph))
     named = {node.outputs[0].name: values.get(id(node.outputs[0])) for node in graph.nodes}
     assert {name for name, value in named.items() if value is None} == {"d", "z", "o"}
     m, y = named["m"], named["y"]

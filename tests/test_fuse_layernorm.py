@@ -159,7 +159,8 @@ def test_without_scale_ones_take_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes", "parameter"), [((2, 6, 5), (1,), (6, 1)), ((2, 6, 5, 4), (1, 3), (6, 1, 4))]
+    ("shape", "axes", "parameter"),
+    [((2, 6, 5), (1,), (6, 1)), ((2, 6, 5, 4), (1, 3), (6, 1, 4)), ((2, 6, 5, 4), (1,), (6, 1, 1))],
 )
 def test_other_axes_are_transposed_there_and_back(
     shape: tuple[int, ...], axes: tuple[int, ...], parameter: tuple[int, ...]
@@ -225,6 +226,15 @@ def test_reshape_that_may_move_elements_is_not_read_as_a_copy() -> None:
     assert fuse_layernorm(graph) == 0
 
 
+def test_reshape_with_two_unknown_sizes_is_not_read_as_a_copy() -> None:
+    body = f"shape = Concat<axis=0>(sizes, last) {expand(RESHAPED, 17)}"
+    types = {"inputs": "float[B,T,16] x, int64[2] sizes", "outputs": "float[?,?,16] y"}
+    built = fusion.parse(body, {**WEIGHTS, "last": np.array([1])}, **types)
+    graph = fusion.load(built)
+    assert next(node for node in graph.nodes if node.op == "Reshape").outputs[0].shape[2] == 1
+    assert fuse_layernorm(graph) == 0
+
+
 def test_expand_that_may_broadcast_is_not_read_as_a_copy() -> None:
     body = expand("m = Mean(x) f = Expand(m, shape) d = Sub(x, f) p = Mul(d, d) v = Mean(p) e = Add(v, eps) "
                   f"s = Sqrt(e) n = Div(d, s) {TAIL}", 17)  # fmt: skip
@@ -250,6 +260,12 @@ OTHER_FORMS = {
     "greater of two": f"{TWO_PASS} c = Max(v, half) e = Add(c, eps) s = Sqrt(e) n = Div(d, s) {TAIL}",
     "a cube": "m = Mean(x) d = Sub(x, m) f = Mul(d, d) p = Mul(f, d) v = Mean(p) "
     f"{ROOT} n = Div(d, s) {TAIL}",
+    "a sum of a mean": f"{TWO_PASS} {ROOT} k = Sum(m) h = Mul(k, recip_n) c = Sub(x, h) n = Div(c, s) "
+    f"{TAIL}",
+    "powers that differ": f"m = Mean(x) d = Sub(x, m) p = Pow(d, scale) v = Mean(p) {ROOT} n = Div(d, s) "
+    f"{TAIL}",
+    "variance over another axis": f"m = Mean(x) d = Sub(x, m) p = Mul(d, d) v = ReduceMean<axes=[1]>(p) {ROOT} "
+    f"n = Div(d, s) {TAIL}",
     "a constant a little off": f"{TWO_PASS} {ROOT} c = Mul(m, off) k = Sub(x, c) n = Div(k, s) {TAIL}",
 }
 

@@ -178,6 +178,12 @@ def test_add_that_is_not_alone_in_using_the_product_stays() -> None:
     check("a = MatMul(x, wq) q = Add(a, bq) k = MatMul(x, wk)", ["MatMul", "Split", "Add"], **types)
 
 
+def test_product_with_two_uses_takes_part_without_its_add() -> None:
+    types = {"outputs": "float[B,T,4] q, float[B,T,4] n, float[B,T,4] k"}
+    body = "a = MatMul(x, wq) q = Add(a, bq) n = Neg(a) k = MatMul(x, wk)"
+    check(body, ["MatMul", "Split", "Add", "Neg"], **types)
+
+
 def test_add_of_something_else_than_a_row_stays() -> None:
     types = {"inputs": "float[B,5,8] x", "outputs": "float[B,5,4] q, float[B,5,4] k"}
     check("a = MatMul(x, wq) q = Add(a, matrix) k = MatMul(x, wk)", ["MatMul", "Split", "Add"], **types)

@@ -36,23 +36,22 @@ from transforms.substitute import STANDARD_DOMAINS
 _MAX_TERMS = 24
 
 
-def interpret(frame: Frame, graph: gs.Graph, constants: Constants) -> dict[int, Value]:
-    """Return the values of all tensors of ``graph`` that follow from x alone, keyed by ``id(tensor)``."""
-    return _Reader(frame, graph, constants).read()
+def interpret(frame: Frame, constants: Constants) -> dict[int, Value]:
+    """Return the values of all tensors that follow from x alone, keyed by ``id(tensor)``."""
+    return _Reader(frame, constants).read()
 
 
 class _Reader:
-    def __init__(self, frame: Frame, graph: gs.Graph, constants: Constants) -> None:
+    def __init__(self, frame: Frame, constants: Constants) -> None:
         self.frame = frame
         self.constants = constants
-        self._inside = {id(node) for node in graph.nodes}
         self._values = {id(frame.root): Value(Polynomial.symbol(X), ALIGNED)}
 
     def read(self) -> dict[int, Value]:
         pending = deque(self.frame.root.outputs)
         while pending:
             node = pending.popleft()
-            if id(node) not in self._inside or not node.outputs or id(node.outputs[0]) in self._values:
+            if not node.outputs or id(node.outputs[0]) in self._values:
                 continue
             value = self._evaluate(node)
             if value is not None and len(value.polynomial.terms) <= _MAX_TERMS:

@@ -82,7 +82,7 @@ def _matches(graph: gs.Graph, core: gs.Node, constants: Constants) -> list[_Matc
         if element is None or not is_float(element):
             continue
         frame = make_frame(root, element)
-        values = interpret(frame, graph, constants)
+        values = interpret(frame, constants)
         outputs = [node.outputs[0] for node in graph.nodes if node.outputs and id(node.outputs[0]) in values]
         found = [
             _Match(frame, output, approximate)

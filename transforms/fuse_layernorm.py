@@ -107,7 +107,7 @@ def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
 
 def _matches(graph: gs.Graph, frame: Frame, constants: Constants) -> list[_Match]:
     """Return the normalisations of the frame's tensor, each as far down as only it uses what it computes."""
-    values = interpret(frame, graph, constants)
+    values = interpret(frame, constants)
     outputs = [node.outputs[0] for node in graph.nodes if node.outputs and id(node.outputs[0]) in values]
     matches = [m for output in outputs if (m := _match(frame, output, values[id(output)].polynomial))]
     reasons = {id(match.output): _why_not(match) for match in matches}

@@ -27,12 +27,11 @@ _GEMM_DEFAULTS = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 
 @dataclass(frozen=True)
 class _Member:
-    """A MatMul, perhaps with the Add behind it, or a Gemm; the weight is ``[depth, width]``."""
+    """A MatMul, perhaps with the Add behind it, or a Gemm; ``width`` columns of weight."""
 
     nodes: tuple[gs.Node, ...]
     weight: gs.Tensor
     bias: gs.Tensor | None
-    depth: int
     width: int
     element_type: int | None
 
@@ -79,7 +78,7 @@ def _groups(graph: gs.Graph, constants: Constants) -> list[list[_Member]]:
     for node in graph.nodes:
         member = _member(graph, node, constants)
         if member is not None:
-            key = (id(node.inputs[0]), node.op, member.depth, member.element_type, *_attributes(node))
+            key = (id(node.inputs[0]), node.op, member.element_type, *_attributes(node))
             groups.setdefault(key, []).append(member)
     return [group for group in groups.values() if len(group) > 1]
 
@@ -91,9 +90,9 @@ def _member(graph: gs.Graph, node: gs.Node, constants: Constants) -> _Member | N
     shape = constants.shape(node.inputs[1])
     if shape is None or len(shape) != 2 or constants.shape(node.inputs[0]) is not None:
         return None
-    depth, width = reversed(shape) if node.attrs.get("transB") else shape
+    width = shape[0 if node.attrs.get("transB") else 1]
     element = constants.element_type(node.inputs[1])
-    member = _Member((node,), node.inputs[1], None, depth, width, element)
+    member = _Member((node,), node.inputs[1], None, width, element)
     if width == 0:
         return None
     return _with_add(graph, member, constants) if node.op == "MatMul" else _with_c(member, constants)
