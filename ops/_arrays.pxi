@@ -51,3 +51,46 @@ def narrow_to_float16(const uint16_t[::1] source, uint16_t[::1] target):
     if source.shape[0]:
         with nogil:
             half_from_bfloat16(&source[0], &target[0], source.shape[0])
+
+
+def quantize_blocks(const uint8_t[::1] source, uint8_t[::1] target, int element_type, size_t outer, size_t length,
+                    size_t inner, grid):
+    """Quantize a tensor [outer, length, inner], given as bytes, in blocks along length; grid comes from a function below."""
+    cdef BlockTask task
+    cdef const uint8_t[::1] constants = grid
+    if source.shape[0] == 0:
+        return
+    memcpy(&task.grid, &constants[0], sizeof(Grid))
+    task.element_type = element_type
+    task.source = &source[0]
+    task.target = &target[0]
+    task.outer = outer
+    task.length = length
+    task.inner = inner
+    with nogil:
+        run_blocks(&task)
+
+
+cdef bytes grid_bytes(Grid grid):
+    return (<const char*>&grid)[:sizeof(Grid)]
+
+
+def bfp_grid(size_t block_size, int bit_width, int rounding_mode, bint compiler=False):
+    """The constants of block floating point."""
+    if compiler:
+        return grid_bytes(compiler_grid(block_size, bit_width - 9, rounding_mode))
+    return grid_bytes(plain_grid(block_size, bit_width - 9, rounding_mode))
+
+
+def microexponent_grid(size_t block_size, int bit_width, int rounding_mode, size_t sub_block_size, int shift_bits):
+    """The constants of Microexponents."""
+    return grid_bytes(prime_grid(block_size, bit_width - 9, rounding_mode, sub_block_size, shift_bits))
+
+
+def microscaling_grid(size_t block_size, str element_dtype, str scale_rule, int rounding_mode):
+    """The constants of Microscaling."""
+    cdef Element elements[ELEMENTS]
+    fill_elements(elements)
+    names = [elements[i].name.decode() for i in range(ELEMENTS)]
+    rule = ("floor", "ceil", "even", "rceil").index(scale_rule)
+    return grid_bytes(element_grid(block_size, &elements[<int>names.index(element_dtype)], rule, rounding_mode))

@@ -74,3 +74,36 @@ cdef Status check_axis(const Node* node, int64_t axis, size_t rank) noexcept nog
     snprintf(problem, sizeof(problem), "attribute 'axis' is %lld, legal are %lld to %lld for an input of rank %zu",
              <long long>axis, -<long long>rank, <long long>rank - 1, rank)
     return refuse(node, problem)
+
+
+cdef Status read_choice(const Node* node, const char* name, const char** legal, int n, int* choice) noexcept nogil:
+    """Read a string attribute as the index of one of the legal strings, of which the first is the default."""
+    cdef char value[64]
+    cdef size_t size = 0
+    cdef int i
+    cdef Status status = node.api.KernelInfoGetAttribute_string(node.info, name, NULL, &size)
+    if status != NULL and is_missing(node, status):
+        node.api.ReleaseStatus(status)
+        choice[0] = 0
+        return NULL
+    if status != NULL:
+        return refuse_type(node, status, name, "a string")
+    if size > sizeof(value):
+        return refuse_choice(node, name, "(a long text)", legal, n)
+    status = node.api.KernelInfoGetAttribute_string(node.info, name, value, &size)
+    if status != NULL:
+        return status
+    for i in range(n):
+        if strcmp(value, legal[i]) == 0:
+            choice[0] = i
+            return NULL
+    return refuse_choice(node, name, value, legal, n)
+
+
+cdef Status refuse_choice(const Node* node, const char* name, const char* value, const char** legal, int n) noexcept nogil:
+    cdef char problem[MESSAGE]
+    cdef int i, used = snprintf(problem, sizeof(problem), "attribute '%s' is '%s', legal are", name, value)
+    for i in range(n):
+        if 0 <= used < <int>sizeof(problem):
+            used += snprintf(problem + used, sizeof(problem) - <size_t>used, ", %s" if i else " %s", legal[i])
+    return refuse(node, problem)

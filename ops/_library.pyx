@@ -6,9 +6,12 @@ of another Cython module nor variables with initial values would be there.
 
     _scalars.pxd           arithmetic on single numbers
     _linear.pxi            quantize and dequantize with scale and zero point
+    _blocks.pxi            block formats
+    _grids.pxi             the constants of each block format
     _operators.pxi         the operators as ONNX Runtime sees them
     _attributes.pxi        attributes of a node, checked
     _linear_operators.pxi  the operators of _linear.pxi
+    _block_operators.pxi   the operators of _blocks.pxi
     _registration.pxi      all operators, handed to ONNX Runtime
     _arrays.pxi            what NumPy callers use
 """
@@ -17,7 +20,7 @@ from libc.limits cimport INT_MAX
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
-from libc.string cimport strstr
+from libc.string cimport memcpy, memset, strcmp, strstr
 
 from ops._ort_abi cimport *
 from ops._scalars cimport *
@@ -47,8 +50,11 @@ cdef extern from *:
     void atomic_clear(long* counter) noexcept nogil
 
 include "_linear.pxi"
+include "_blocks.pxi"
+include "_grids.pxi"
 include "_operators.pxi"
 include "_attributes.pxi"
 include "_linear_operators.pxi"
+include "_block_operators.pxi"
 include "_registration.pxi"
 include "_arrays.pxi"

@@ -4,10 +4,11 @@
 cdef enum OperatorKind:
     QUANTIZE
     DEQUANTIZE
+    BFP
+    MX
 
 cdef enum:
-    STORED_TYPES = 8
-    OPERATORS = 2 * STORED_TYPES
+    OPERATORS = 22
     MAX_RANK = 64
     MESSAGE = 512
     PIECE = 65536  # elements of one task on the thread pool; smaller tensors do not go there at all
@@ -16,7 +17,7 @@ cdef enum:
 cdef struct Operator:
     OrtCustomOp abi  # first, because ORT hands back a pointer to it
     OperatorKind kind
-    int element_type  # of the quantized tensor
+    int element_type  # of the quantized tensor, or of the only input
     bint shares_domain  # with the operators that Python code may define
     bint hidden
     long name_calls
@@ -25,6 +26,7 @@ cdef struct Kernel:  # what a node keeps; never written after its creation, so t
     const OrtApi* api
     const Operator* op
     int64_t axis
+    Grid grid  # of the block formats
 
 cdef struct Tensor:
     const void* data
@@ -36,7 +38,13 @@ cdef struct Tensor:
 cdef const char* kind_name(OperatorKind kind) noexcept nogil:
     if kind == QUANTIZE:
         return "ExtendedQuantizeLinear"
-    return "ExtendedDequantizeLinear"
+    if kind == DEQUANTIZE:
+        return "ExtendedDequantizeLinear"
+    return "BFPQuantizeDequantize" if kind == BFP else "MXQuantizeDequantize"
+
+
+cdef bint is_block_kind(OperatorKind kind) noexcept nogil:
+    return kind == BFP or kind == MX
 
 
 cdef const char* operator_name(const OrtCustomOp* abi) noexcept nogil:
@@ -65,7 +73,7 @@ cdef int input_type(const OrtCustomOp* abi, size_t i) noexcept nogil:
 
 
 cdef size_t input_count(const OrtCustomOp* abi) noexcept nogil:
-    return 3
+    return 1 if is_block_kind((<const Operator*>abi).kind) else 3
 
 
 cdef int output_type(const OrtCustomOp* abi, size_t i) noexcept nogil:
@@ -162,7 +170,7 @@ cdef Status create_kernel(const OrtCustomOp* abi, const OrtApi* api, const OrtKe
     node.api = api
     node.info = info
     node.operator_name = kind_name(checked.op.kind)
-    status = read_linear(&checked, &node)
+    status = read_blocks(&checked, &node) if is_block_kind(checked.op.kind) else read_linear(&checked, &node)
     if status != NULL:
         return status
     kernel[0] = malloc(sizeof(Kernel))
@@ -177,6 +185,8 @@ cdef void destroy_kernel(void* kernel) noexcept nogil:
 
 
 cdef Status compute(void* kernel, OrtKernelContext* context) noexcept nogil:
+    if is_block_kind((<const Kernel*>kernel).op.kind):
+        return compute_blocks(<const Kernel*>kernel, context)
     return compute_linear(<const Kernel*>kernel, context)
 
 

@@ -10,11 +10,15 @@ ctypedef bint (*AddExternalCustomOp)(const OrtCustomOp* op) noexcept nogil
 
 
 cdef void fill_operators(Operator* operators, bint shares_domain) noexcept nogil:
-    cdef int[STORED_TYPES] stored_types = [UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT16, BFLOAT16]
+    cdef int[8] stored_types = [UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT16, BFLOAT16]
+    cdef int[3] float_types = [FLOAT32, FLOAT16, BFLOAT16]
     cdef int i
-    for i in range(STORED_TYPES):
+    for i in range(8):
         fill_operator(&operators[2 * i], QUANTIZE, stored_types[i], shares_domain)
         fill_operator(&operators[2 * i + 1], DEQUANTIZE, stored_types[i], shares_domain)
+    for i in range(3):
+        fill_operator(&operators[16 + 2 * i], BFP, float_types[i], shares_domain)
+        fill_operator(&operators[16 + 2 * i + 1], MX, float_types[i], shares_domain)
 
 
 cdef Status create_domain(const OrtApi* api, OrtCustomOpDomain** domain) noexcept nogil:

@@ -6,17 +6,19 @@ cdef extern from *:
     """
     typedef struct { uint16_t bits; } float16_t;
     typedef struct { uint16_t bits; } bfloat16_t;
+    #define SIGN 0x80000000u
+    #define MAGNITUDE 0x7FFFFFFFu
+    #define EXPONENT 0x7F800000u     /* also the magnitude of infinity: what lies above is NaN */
+    #define MIN_NORMAL 0x00800000u
     """
+    const uint32_t SIGN
+    const uint32_t MAGNITUDE
+    const uint32_t EXPONENT
+    const uint32_t MIN_NORMAL
     ctypedef struct float16_t:
         uint16_t bits
     ctypedef struct bfloat16_t:
         uint16_t bits
-
-cdef enum:
-    SIGN = 0x80000000
-    MAGNITUDE = 0x7FFFFFFF
-    EXPONENT = 0x7F800000  # also the magnitude of infinity: what lies above is NaN
-    MIN_NORMAL = 0x00800000
 
 cdef union Float32:
     float number

@@ -1,0 +1,424 @@
+# Block formats on arrays: block floating point, Microexponents and Microscaling are one algorithm with other constants.
+#
+#   1. The largest magnitude of a block gives the block's exponent E, that of a group inside the block the group's own
+#      exponent, which is taken to be at most ``span`` below E. (One group per block, except for Microexponents.)
+#   2. Elements are scaled by 2^-E of their group into (-2, 2), so that the rest does not depend on the block.
+#   3. Each is rounded to a multiple of a step: fixed, or (floating elements) given by the element's own exponent.
+#      Adding and subtracting C = 1.5 * 2^23 steps rounds half to even; other ways of rounding correct its ties.
+#   4. Clamp, scale back, put the sign on.
+#
+#   block with        bfp, mx                          Microexponents
+#   Inf or NaN        passed through, not counted      all NaN
+#   zeros only        stays zero, sign kept            the same
+#   subnormals        count as exponent -127           flushed to zero, sign kept
+#
+# A tile of blocks is copied to scratch memory on the stack, widened to float32, quantized there and copied out: the
+# source is never written, and no buffer of the tensor's size exists. Three ways through a tensor: rows (blocks lie in
+# memory one after the other), columns (neighbours in memory belong to neighbouring blocks), and one block at a time for
+# sizes that the other two do not take.
+
+cdef enum Rounding:
+    HALF_AWAY = 0
+    HALF_UP = 1
+    HALF_EVEN = 2
+
+cdef enum Layout:
+    ROWS
+    COLUMNS
+    SINGLE
+
+cdef struct Grid:
+    size_t block_size
+    size_t group_size  # divides block_size
+    int span  # a group's exponent is at least the block's minus this
+    int rounding
+    bint floating  # elements have exponents of their own, down to the block's minus element_span
+    int element_span
+    int bits  # of an element's significand, the leading one included
+    int carry  # added to the bits of the largest magnitude before its exponent is taken: the scale rule
+    float highest  # clamp, in units of 2^E
+    float lowest  # its counterpart for negative numbers, as a magnitude
+    bint poison  # Inf or NaN makes the whole block NaN
+    float flush_below  # 0, or the smallest normal float32
+    bint bfloat16_first
+    bint grow  # E grows by one where a positive element would round to 2^(E+1)
+
+cdef struct BlockTask:
+    Grid grid
+    int element_type  # FLOAT32, FLOAT16 or BFLOAT16
+    const void* source
+    void* target
+    size_t outer  # the tensor is [outer, length, inner]; blocks run along length
+    size_t length
+    size_t inner
+    Layout layout
+    size_t tile  # elements of a fibre in one unit (ROWS), or fibres side by side in one unit (COLUMNS)
+    size_t tiles  # units along a fibre (ROWS, SINGLE), or along inner (COLUMNS)
+    size_t units  # independent pieces of work
+
+cdef extern from *:
+    """
+    #define ROW_TILE 1024
+    #define COLUMN_TILE 4096
+    #define MOST_LANES 512
+    #if defined(_MSC_VER)
+    #define ALIGNED __declspec(align(64))
+    #else
+    #define ALIGNED __attribute__((aligned(64)))
+    #endif
+    typedef struct {
+        ALIGNED float x[ROW_TILE];
+        ALIGNED int32_t a[ROW_TILE];
+        ALIGNED int32_t b[ROW_TILE];
+        ALIGNED int32_t c[ROW_TILE];
+    } RowScratch;
+    typedef struct {
+        ALIGNED float x[COLUMN_TILE];
+        ALIGNED int32_t block[MOST_LANES];
+        ALIGNED int32_t group[MOST_LANES];
+        ALIGNED float down[MOST_LANES];
+        ALIGNED float up[MOST_LANES];
+    } ColumnScratch;
+    """
+    enum:
+        ROW_TILE
+        COLUMN_TILE
+        MOST_LANES
+    ctypedef struct RowScratch:
+        float* x
+        int32_t* a
+        int32_t* b
+        int32_t* c
+    ctypedef struct ColumnScratch:
+        float* x
+        int32_t* block
+        int32_t* group
+        float* down
+        float* up
+
+
+# Single numbers ---------------------------------------------------------------------------------------------------
+
+cdef inline int32_t larger(int32_t a, int32_t b) noexcept nogil:
+    return a if a > b else b
+
+
+cdef inline int32_t counted_magnitude(float x, bint poison) noexcept nogil:
+    """The bits of |x|; zero for Inf and NaN, unless they poison the block."""
+    cdef int32_t magnitude = <int32_t>(bits_of(x) & MAGNITUDE)
+    cdef int32_t highest = <int32_t>(MAGNITUDE if poison else EXPONENT - 1)
+    return magnitude if magnitude <= highest else 0
+
+
+cdef inline int32_t exponent_field(int32_t magnitude, int32_t carry) noexcept nogil:
+    """The biased exponent of a magnitude after the carry. What lies below 2^-127 counts as 2^-127, field 0."""
+    cdef int32_t least = <int32_t>MIN_NORMAL
+    cdef int32_t subnormal = magnitude if magnitude < least else least
+    cdef int32_t fraction = larger(2 * subnormal - least, 0)  # of a number from 2^-127 to 2^-126
+    return ((fraction if magnitude < least else magnitude) + carry) >> 23
+
+
+cdef inline int32_t group_field(int32_t field, int32_t block, int32_t span) noexcept nogil:
+    """The biased exponent of a group in a block; 255 is the mark of a poisoned block."""
+    return 255 if block == 255 else larger(field, block - span)
+
+
+cdef inline float scale_down(int32_t field, bint poison) noexcept nogil:
+    """2^-E for the biased exponent of a group, where 255 means 2^-128, or NaN for a poisoned block."""
+    cdef uint32_t top = 0x7FC00000 if poison else 0x00200000
+    cdef uint32_t bits = <uint32_t>(254 - field) << 23
+    return float_of(bits if field < 254 else (<uint32_t>0x00400000 if field == 254 else top))
+
+
+cdef inline float scale_up(int32_t field) noexcept nogil:
+    """2^(E-1), half of the scale, because 2^128 is not a float32."""
+    cdef uint32_t bits = <uint32_t>(field - 1) << 23
+    return float_of(bits if field > 1 else (<uint32_t>0x00200000 << (field & 1)))
+
+
+cdef inline float round_element(float x, float down, float up, Grid grid, bint floating, int rounding) noexcept nogil:
+    cdef uint32_t sign = bits_of(x) & SIGN
+    cdef float magnitude = float_of(bits_of(x) & MAGNITUDE)
+    cdef float scaled = (<float>0.0 if magnitude < grid.flush_below else magnitude) * down
+    cdef int32_t own = 127 << 23  # the exponent that the step belongs to, in place
+    if floating:
+        own = larger(<int32_t>(bits_of(scaled) & EXPONENT), (127 - grid.element_span) << 23)
+    cdef float magic = float_of((<uint32_t>own + (<uint32_t>(24 - grid.bits) << 23)) | 0x00400000)
+    cdef float rounded = (scaled + magic) - magic
+    cdef float half = float_of(<uint32_t>own - (<uint32_t>grid.bits << 23))
+    cdef float toward = half
+    if rounding == HALF_UP:
+        toward = -half if sign else half  # up is towards zero for a negative number
+    if rounding != HALF_EVEN:
+        rounded = rounded + 2 * toward if scaled - rounded == toward else rounded
+    cdef float limit = grid.lowest if sign else grid.highest
+    rounded = limit if rounded > limit else rounded
+    rounded = rounded if scaled < float_of(EXPONENT) else scaled  # Inf and NaN pass
+    return float_of(bits_of((rounded + rounded) * up) | sign)
+
+
+# Between a tensor and scratch memory -------------------------------------------------------------------------------
+
+cdef inline void load_run(const BlockTask* task, size_t start, float* target, size_t n) noexcept nogil:
+    cdef size_t i
+    if task.element_type == FLOAT32:
+        memcpy(target, <const float*>task.source + start, n * sizeof(float))
+    elif task.element_type == FLOAT16:
+        for i in range(n):
+            target[i] = widen((<const float16_t*>task.source)[start + i])
+    else:
+        for i in range(n):
+            target[i] = widen((<const bfloat16_t*>task.source)[start + i])
+    if task.grid.bfloat16_first:
+        for i in range(n):
+            target[i] = float_of_bfloat16(bfloat16_bits(target[i]))
+
+
+cdef inline void store_run(const BlockTask* task, size_t start, const float* source, size_t n) noexcept nogil:
+    cdef size_t i
+    if task.element_type == FLOAT32:
+        memcpy(<float*>task.target + start, source, n * sizeof(float))
+    elif task.element_type == FLOAT16:
+        for i in range(n):
+            (<uint16_t*>task.target)[start + i] = <uint16_t>float16_bits(source[i])
+    else:
+        for i in range(n):
+            (<uint16_t*>task.target)[start + i] = <uint16_t>bfloat16_bits(source[i])
+
+
+# Rows: blocks one after the other ----------------------------------------------------------------------------------
+
+cdef inline void halve(const int32_t* a, int32_t* b, size_t n) noexcept nogil:
+    """Write the larger of each of n pairs."""
+    cdef size_t i
+    for i in range(n):
+        b[i] = larger(a[2 * i], a[2 * i + 1])
+
+
+cdef inline void twice(const int32_t* a, int32_t* b, size_t n) noexcept nogil:
+    """Write each of n numbers two times."""
+    cdef size_t i
+    for i in range(n):
+        b[2 * i] = a[i]
+        b[2 * i + 1] = a[i]
+
+
+cdef inline int32_t* row_fields(Grid grid, RowScratch* s, size_t n) noexcept nogil:
+    """Return, for each element, the biased exponent of its group. Sizes are powers of two: pairs of pairs of pairs."""
+    cdef int32_t* a = s.a
+    cdef int32_t* b = s.b
+    cdef size_t i, count = n, width = grid.group_size
+    for i in range(n):
+        a[i] = counted_magnitude(s.x[i], grid.poison)
+    while width > 1:
+        count //= 2
+        width //= 2
+        halve(a, b, count)
+        a, b = b, a
+    for i in range(count):
+        a[i] = exponent_field(a[i], grid.carry)
+    if grid.group_size < grid.block_size:
+        a = group_fields(grid, a, b, s.c, count)
+        b = s.b if a == s.a else s.a
+    while count < n:
+        twice(a, b, count)
+        a, b = b, a
+        count *= 2
+    return a
+
+
+cdef inline int32_t* group_fields(Grid grid, int32_t* a, int32_t* b, int32_t* fields, size_t n) noexcept nogil:
+    """Raise the exponents of groups to what the exponents of their blocks allow."""
+    cdef size_t i, count = n
+    for i in range(n):
+        fields[i] = a[i]
+    while count * grid.block_size > n * grid.group_size:
+        count //= 2
+        halve(a, b, count)
+        a, b = b, a
+    while count < n:
+        twice(a, b, count)
+        a, b = b, a
+        count *= 2
+    for i in range(n):
+        a[i] = group_field(fields[i], a[i], grid.span)
+    return a
+
+
+cdef inline void round_row(Grid grid, RowScratch* s, size_t n, bint floating, int rounding) noexcept nogil:
+    cdef const int32_t* fields = row_fields(grid, s, n)
+    cdef size_t i
+    for i in range(n):
+        s.x[i] = round_element(s.x[i], scale_down(fields[i], grid.poison), scale_up(fields[i]), grid, floating, rounding)
+
+
+cdef inline void row_unit(const BlockTask* task, size_t unit, bint floating, int rounding) noexcept nogil:
+    """Quantize one tile of a fibre; a short last block is a full one with zeros."""
+    cdef RowScratch s
+    cdef size_t i, first = (unit % task.tiles) * task.tile
+    cdef size_t n = min(task.tile, task.length - first)
+    cdef size_t start = (unit // task.tiles) * task.length + first
+    cdef size_t full = (n + task.grid.block_size - 1) // task.grid.block_size * task.grid.block_size
+    load_run(task, start, s.x, n)
+    for i in range(n, full):
+        s.x[i] = 0
+    round_row(task.grid, &s, full, floating, rounding)
+    store_run(task, start, s.x, n)
+
+
+# Columns: neighbours belong to neighbouring blocks -----------------------------------------------------------------
+
+cdef inline void column_maxima(const float* x, int32_t* maxima, size_t n, size_t lanes, bint poison) noexcept nogil:
+    """The largest magnitude of each lane over n lines."""
+    cdef size_t i, j
+    for j in range(lanes):
+        maxima[j] = 0
+    for i in range(n):
+        for j in range(lanes):
+            maxima[j] = larger(maxima[j], counted_magnitude(x[i * lanes + j], poison))
+
+
+cdef inline void column_group(Grid grid, ColumnScratch* s, float* x, size_t n, size_t lanes, bint floating,
+                              int rounding) noexcept nogil:
+    """Quantize n lines that make up one group of each lane."""
+    cdef size_t i, j
+    if grid.group_size < grid.block_size:
+        column_maxima(x, s.group, n, lanes, grid.poison)
+        for j in range(lanes):
+            s.group[j] = group_field(exponent_field(s.group[j], grid.carry), s.block[j], grid.span)
+    else:
+        for j in range(lanes):
+            s.group[j] = s.block[j]
+    for j in range(lanes):
+        s.down[j] = scale_down(s.group[j], grid.poison)
+        s.up[j] = scale_up(s.group[j])
+    for i in range(n):
+        for j in range(lanes):
+            x[i * lanes + j] = round_element(x[i * lanes + j], s.down[j], s.up[j], grid, floating, rounding)
+
+
+cdef inline void column_unit(const BlockTask* task, size_t unit, bint floating, int rounding) noexcept nogil:
+    """Quantize one block of each of some neighbouring fibres."""
+    cdef ColumnScratch s
+    cdef Grid grid = task.grid
+    cdef size_t blocks = (task.length + grid.block_size - 1) // grid.block_size
+    cdef size_t first = (unit // task.tiles) % blocks * grid.block_size
+    cdef size_t column = (unit % task.tiles) * task.tile
+    cdef size_t start = (unit // task.tiles // blocks * task.length + first) * task.inner + column
+    cdef size_t n = min(grid.block_size, task.length - first)
+    cdef size_t used = min(task.tile, task.inner - column)
+    cdef size_t lanes = (used + 15) & ~<size_t>15
+    cdef size_t i, j
+    for i in range(n):
+        load_run(task, start + i * task.inner, s.x + i * lanes, used)
+        for j in range(used, lanes):
+            s.x[i * lanes + j] = 0
+    column_maxima(s.x, s.block, n, lanes, grid.poison)
+    for j in range(lanes):
+        s.block[j] = exponent_field(s.block[j], grid.carry)
+    for i in range((n - 1) // grid.group_size + 1):
+        j = i * grid.group_size
+        column_group(grid, &s, s.x + j * lanes, min(grid.group_size, n - j), lanes, floating, rounding)
+    for i in range(n):
+        store_run(task, start + i * task.inner, s.x + i * lanes, used)
+
+
+# One block at a time: any size -------------------------------------------------------------------------------------
+
+cdef inline float load_one(const BlockTask* task, size_t at) noexcept nogil:
+    cdef float x
+    load_run(task, at, &x, 1)
+    return x
+
+
+cdef inline int32_t strided_maximum(const BlockTask* task, size_t start, size_t n, bint positive) noexcept nogil:
+    """The largest magnitude of n elements of a fibre, or of the positive ones among them."""
+    cdef int32_t result = 0
+    cdef float x
+    cdef size_t i
+    for i in range(n):
+        x = load_one(task, start + i * task.inner)
+        if not positive or x > 0:
+            result = larger(result, counted_magnitude(x, task.grid.poison))
+    return result
+
+
+cdef inline void single_unit(const BlockTask* task, size_t unit, bint floating, int rounding) noexcept nogil:
+    cdef Grid grid = task.grid
+    cdef size_t blocks = task.tiles
+    cdef size_t first = (unit // task.inner) % blocks * grid.block_size
+    cdef size_t start = (unit // task.inner // blocks * task.length + first) * task.inner + unit % task.inner
+    cdef size_t n = min(grid.block_size, task.length - first)
+    cdef int32_t block = exponent_field(strided_maximum(task, start, n, False), grid.carry)
+    cdef int32_t field
+    cdef size_t i, group, stop
+    cdef float x
+    if grid.grow:  # rounding up the bits below the significand carries into the exponent
+        block = larger(block, exponent_field(strided_maximum(task, start, n, True), 1 << (23 - grid.bits)))
+    for group in range((n - 1) // grid.group_size + 1):
+        field = block
+        stop = min((group + 1) * grid.group_size, n)
+        i = start + group * grid.group_size * task.inner
+        if grid.group_size < grid.block_size:
+            field = exponent_field(strided_maximum(task, i, stop - group * grid.group_size, False), grid.carry)
+            field = group_field(field, block, grid.span)
+        while i < start + stop * task.inner:
+            x = round_element(load_one(task, i), scale_down(field, grid.poison), scale_up(field), grid, floating, rounding)
+            store_run(task, i, &x, 1)
+            i += task.inner
+
+
+# A tensor ----------------------------------------------------------------------------------------------------------
+
+cdef inline void unit_range(const BlockTask* task, size_t first, size_t last, bint floating, int rounding) noexcept nogil:
+    cdef size_t unit
+    if task.layout == ROWS:
+        for unit in range(first, last):
+            row_unit(task, unit, floating, rounding)
+    elif task.layout == COLUMNS:
+        for unit in range(first, last):
+            column_unit(task, unit, floating, rounding)
+    else:
+        for unit in range(first, last):
+            single_unit(task, unit, floating, rounding)
+
+
+cdef CLONED_VOID block_range(const BlockTask* task, size_t first, size_t last) noexcept nogil:
+    """Quantize the units from first up to last, with constants where they make a loop fast."""
+    if task.grid.floating:
+        unit_range(task, first, last, True, HALF_EVEN)
+    elif task.grid.rounding == HALF_EVEN:
+        unit_range(task, first, last, False, HALF_EVEN)
+    elif task.grid.rounding == HALF_AWAY:
+        unit_range(task, first, last, False, HALF_AWAY)
+    else:
+        unit_range(task, first, last, False, HALF_UP)
+
+
+cdef bint is_power_of_two(size_t n) noexcept nogil:
+    return n & (n - 1) == 0
+
+
+cdef void choose_layout(BlockTask* task) noexcept nogil:
+    """Choose how to go through a tensor that is not empty, and how many units that makes."""
+    cdef size_t block = task.grid.block_size
+    cdef size_t lines = min(block, task.length)
+    cdef size_t blocks = (task.length - 1) // block + 1
+    if task.inner == 1 and block <= ROW_TILE and is_power_of_two(block) and not task.grid.grow \
+            and is_power_of_two(task.grid.group_size):
+        if task.length % block == 0:  # the end of a fibre is the end of a block, too
+            task.length *= task.outer
+            task.outer = 1
+        task.layout = ROWS
+        task.tile = ROW_TILE
+        task.tiles = (task.length - 1) // ROW_TILE + 1
+        task.units = task.outer * task.tiles
+    elif task.inner > 1 and lines * 16 <= COLUMN_TILE and not task.grid.grow:
+        task.layout = COLUMNS
+        task.tile = min(COLUMN_TILE // lines & ~<size_t>15, <size_t>MOST_LANES)
+        task.tiles = (task.inner - 1) // task.tile + 1
+        task.units = task.outer * blocks * task.tiles
+    else:
+        task.layout = SINGLE
+        task.tiles = blocks
+        task.units = task.outer * blocks * task.inner

@@ -1,0 +1,206 @@
+"""The native kernels once more, in readable NumPy: the specification of every format as code, and the oracle of the tests.
+
+Block formats work in float64, where scaling by powers of two and rounding 24-bit numbers is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+HALF_AWAY, HALF_UP, HALF_EVEN = 0, 1, 2
+LEAST_EXPONENT = -127  # of zeros and of float32's subnormal numbers
+
+
+@dataclass(frozen=True)
+class Element:
+    """An element type of Microscaling: exponent and mantissa bits, bias, exponent and value of the largest number."""
+
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    largest_exponent: int
+    largest: float
+
+
+ELEMENTS = {
+    "int8": Element(0, 6, 0, 0, 127 / 64),
+    "fp8_e4m3": Element(4, 3, 7, 8, 448.0),
+    "fp8_e5m2": Element(5, 2, 15, 15, 57344.0),
+    "fp6_e3m2": Element(3, 2, 3, 4, 28.0),
+    "fp6_e2m3": Element(2, 3, 1, 2, 7.5),
+    "fp4_e2m1": Element(2, 1, 1, 2, 6.0),
+}
+
+
+def bfloat16_bits(x: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return the upper halves of float32 numbers, rounded half to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(x), (bits >> 16) | 0x40, rounded).astype(np.uint16).reshape(np.shape(x))
+
+
+def quantize_linear(
+    x: NDArray[np.float32], scale: NDArray[np.float32], zero_point: NDArray[np.generic], axis: int = 0
+) -> NDArray[np.generic]:
+    """ExtendedQuantizeLinear: x / scale + zero_point, rounded half to even and in the type of zero_point."""
+    scale, zero_point = _along(scale, x.ndim, axis), _along(zero_point, x.ndim, axis)
+    with np.errstate(all="ignore"):
+        ratio = x / scale
+    if zero_point.dtype.kind in "iu":
+        return _saturate(ratio, zero_point)
+    with np.errstate(all="ignore"):
+        shifted = ratio - (np.float32(0) - zero_point.astype(np.float32))
+        if zero_point.dtype == np.float16:
+            return np.clip(shifted, -65504, 65504).astype(np.float16)
+    return bfloat16_bits(shifted).view(ml_dtypes.bfloat16)
+
+
+def dequantize_linear(
+    y: NDArray[np.generic], scale: NDArray[np.float32], zero_point: NDArray[np.generic], axis: int = 0
+) -> NDArray[np.float32]:
+    """ExtendedDequantizeLinear: (y - zero_point) * scale in float32; integers are subtracted exactly."""
+    wide = np.int64 if y.dtype.kind in "iu" else np.float32
+    scale, zero_point = _along(scale, y.ndim, axis), _along(zero_point, y.ndim, axis)
+    with np.errstate(all="ignore"):
+        return (y.astype(wide) - zero_point.astype(wide)).astype(np.float32) * scale
+
+
+def bfp(
+    x: NDArray[np.float32],
+    axis: int,
+    *,
+    bit_width: int = 16,
+    block_size: int = 8,
+    rounding_mode: int = HALF_AWAY,
+    compiler: bool = False,
+) -> NDArray[np.float32]:
+    """Block floating point: one exponent E per block, elements are multiples of 2^(E-m+1), m = bit_width - 9.
+
+    ``compiler``: two's complement, as on the target machine. Instead of a clamp at 2^m - 1 steps the exponent of the
+    block grows by one when an element needs 2^m steps.
+    """
+    blocks, finite, m = *_finite_blocks(x, axis, block_size), bit_width - 9
+    e = exponents(finite).max(-1, keepdims=True)
+    if compiler:
+        needs = round_half(finite * 2.0 ** (m - 1 - e), rounding_mode).max(-1, keepdims=True)
+        e = e + (needs >= 2**m)
+    step = 2.0 ** (e - m + 1)
+    low, high = (-(2**m), 2**m - 1) if compiler else (1 - 2**m, 2**m - 1)
+    y = np.clip(round_half(finite / step, rounding_mode), low, high) * step
+    return _join(np.where(np.isfinite(blocks), y, blocks), x, axis)
+
+
+def microexponent(
+    x: NDArray[np.float32],
+    axis: int,
+    *,
+    bit_width: int = 16,
+    block_size: int = 16,
+    sub_block_size: int = 2,
+    shift_bits: int = 1,
+    rounding_mode: int = HALF_AWAY,
+) -> NDArray[np.float32]:
+    """Microexponents (arXiv 2302.08007): a block exponent, lowered by up to 2^shift_bits - 1 in each sub-block.
+
+    Subnormal float32 become zero, one Inf or NaN makes its whole block NaN.
+    """
+    blocks, finite, m = *_finite_blocks(x, axis, block_size), bit_width - 9
+    finite = np.where(np.abs(finite) < 2.0**-126, 0 * finite, finite)
+    groups = finite.reshape(*finite.shape[:-1], block_size // sub_block_size, sub_block_size)
+    e_sub = exponents(groups).max(-1, keepdims=True)
+    e = e_sub.max(-2, keepdims=True)
+    shift = np.minimum(e - e_sub, 2**shift_bits - 1)
+    step = 2.0 ** (e - shift + 1 - m)
+    mode = HALF_EVEN if rounding_mode == HALF_EVEN else HALF_AWAY
+    y = (np.clip(round_half(groups / step, mode), 1 - 2**m, 2**m - 1) * step).reshape(blocks.shape)
+    poisoned = ~np.isfinite(blocks).all(-1, keepdims=True)
+    return _join(np.where(poisoned, np.nan, y), x, axis)
+
+
+def microscaling(
+    x: NDArray[np.float32],
+    axis: int,
+    *,
+    element_dtype: str = "int8",
+    block_size: int = 32,
+    rounding_mode: int = HALF_AWAY,
+    scale_rule: str = "floor",
+) -> NDArray[np.float32]:
+    """OCP Microscaling: elements of an 8-, 6- or 4-bit type times a power of two per block. They saturate."""
+    element = ELEMENTS[element_dtype]
+    blocks, finite = _finite_blocks(x, axis, block_size)
+    scale = 2.0 ** (block_exponents(finite, element, scale_rule) - element.largest_exponent)
+    y = round_to_element(finite / scale, element, rounding_mode) * scale
+    return _join(np.where(np.isfinite(blocks), y, blocks), x, axis)
+
+
+def round_to_element(v: Floats, element: Element, rounding_mode: int = HALF_AWAY) -> Floats:
+    """Round finite numbers to the grid of an element type, saturating. Floating elements round half to even."""
+    if element.exponent_bits == 0:
+        return np.clip(round_half(v * 64, rounding_mode), -128, 127) / 64
+    step = 2.0 ** (np.maximum(np.frexp(v)[1] - 1, 1 - element.bias) - element.mantissa_bits)
+    return np.copysign(np.clip(np.rint(v / step) * step, -element.largest, element.largest), v)
+
+
+def block_exponents(blocks: Floats, element: Element, scale_rule: str) -> Floats:
+    """The exponent of each block's largest magnitude (last axis), or the one that another scale rule picks."""
+    largest = np.abs(blocks).max(-1, keepdims=True)
+    e = exponents(largest)
+    fraction = largest / 2.0**e  # in [1, 2), or below 1 where e is the least exponent
+    if scale_rule == "ceil":
+        return e + (fraction > 1)
+    if scale_rule == "even":
+        return e + (np.rint(fraction * 2.0**element.mantissa_bits) >= 2.0 ** (element.mantissa_bits + 1))
+    if scale_rule == "rceil":
+        return e + (fraction > element.largest / 2.0**element.largest_exponent)
+    return e
+
+
+def exponents(x: Floats) -> Floats:
+    """floor(log2 |x|), exactly, and at least -127."""
+    return np.where(x == 0, LEAST_EXPONENT, np.maximum(np.frexp(x)[1] - 1, LEAST_EXPONENT)).astype(np.float64)
+
+
+def round_half(x: Floats, mode: int) -> Floats:
+    """Round to integers, ties away from zero, toward +inf or to even. The sign of x is kept on zeros."""
+    if mode == HALF_EVEN:
+        return np.rint(x)
+    rounded = np.floor(np.abs(x) + 0.5) if mode == HALF_AWAY else np.abs(np.floor(x + 0.5))
+    return np.copysign(rounded, x)
+
+
+def _saturate(ratio: NDArray[np.float32], zero_point: NDArray[np.generic]) -> NDArray[np.generic]:
+    limits = np.iinfo(zero_point.dtype)
+    rounded = np.rint(np.nan_to_num(ratio.astype(np.float64), nan=0.0, posinf=1e30, neginf=-1e30))
+    return np.clip(rounded + zero_point.astype(np.float64), limits.min, limits.max).astype(zero_point.dtype)
+
+
+def _along(values: NDArray[np.generic], rank: int, axis: int) -> NDArray[np.generic]:
+    """Shape one value, or one per channel, to broadcast against a tensor."""
+    if values.size == 1:
+        return values.reshape(())
+    shape = [1] * rank
+    shape[axis] = values.size
+    return values.reshape(shape)
+
+
+def _finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[Floats, Floats]:
+    """Cut a tensor into blocks [..., number, block_size] along an axis, padded with zeros; also with Inf, NaN as 0."""
+    last = np.moveaxis(x, axis, -1).astype(np.float64)
+    padding = [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[axis] % block_size)]
+    blocks = np.pad(last, padding).reshape(*last.shape[:-1], -1, block_size)
+    return blocks, np.where(np.isfinite(blocks), blocks, 0.0)
+
+
+def _join(blocks: Floats, like: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
+    """Undo _finite_blocks."""
+    length = like.shape[axis]
+    fibres = blocks.reshape(*blocks.shape[:-2], -1)[..., :length]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.moveaxis(fibres, -1, axis).astype(np.float32)
