@@ -56,7 +56,8 @@ def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
 
     Raises ValueError or OSError; nothing is written then.
     """
-    output = model_io.check_output(options.output, options.input, force=options.force)
+    external = options.save_as_external_data
+    output = model_io.check_output(options.output, options.input, force=options.force, external_data=external)
     graph = model_io.load(options.input)
     lift_constants(graph)
     before = bf16_state.describe(graph)
@@ -70,7 +71,7 @@ def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
         return
     recorded = {name: getattr(options, name) for name in _RECORDED}
     entries = provenance.entries(tool, recorded, graph.source_sha256)
-    files = model_io.save(graph, output, metadata=entries, external_data=options.save_as_external_data)
+    files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
     sizes = _total(graph.source_files), _total(files)
     for line in bf16_summary.lines(done, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
         print(line)

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import NoReturn
 
 DONE, FAILED = 0, 1
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Leave with one line, as any other error does, and exit code 2."""
+        self.exit(2, f"{_name(self)}: error: {message} (see --help)\n")
+
+
+def _name(parser: argparse.ArgumentParser) -> str:
+    return parser.prog.removeprefix("python -m ")
+
+
 def make_parser(module: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
     """Return a parser for ``python -m tools.MODULE`` with ``--verbose`` and without abbreviated options."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"python -m tools.{module}",
         description=description,
         epilog=epilog,
@@ -37,6 +49,7 @@ def run(
     was half written is taken away again.
     """
     options = parser.parse_args(argv)
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is first imported
     if options.verbose:
         _log_to_stderr()
     previous = _on_termination(_interrupt)
@@ -56,7 +69,7 @@ def run(
 def _fail(parser: argparse.ArgumentParser, options: argparse.Namespace, message: str) -> int:
     if options.verbose:
         traceback.print_exc()
-    print(f"{parser.prog.removeprefix('python -m ')}: error: {message}", file=sys.stderr)
+    print(f"{_name(parser)}: error: {message}", file=sys.stderr)
     return FAILED
 
 

@@ -84,8 +84,6 @@ def _reason_kept(node: gs.Node, plan: RoundingPlan, opsets: dict[str, int], form
         return "computes in float32 in this format"
     if form != "bf16" or any(dtypes.is_type(t, dtypes.BFLOAT16) for t in (*node.inputs, *node.outputs)):
         return None
-    if any(walk.bodies(node)):
-        return "hands float32 in and out of its bodies"
     if not schemas.allows(node, dtypes.BFLOAT16, opsets):
         return f"no bfloat16 in the operator's schema at opset {opsets['']}"
     return "next to tensors that stay float32"

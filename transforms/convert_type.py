@@ -6,6 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import dtypes, schemas, walk
+from transforms.convert_bodies import convert_bodies, is_narrowed, take_over
 from transforms.insert_cast import CastPair, insert_cast
 from transforms.rounding_plan import is_narrowing, is_widening
 from transforms.selection import Selection
@@ -21,10 +22,11 @@ def convert_type(
     opset allows the type at every float input and output, takes the inside of the pairs, and the Casts
     around it go. Both forms compute the same numbers where a node rounds its float32 result once. All other
     nodes stay in float32 between Casts: operators without that type, excluded nodes, arithmetic on shapes,
-    producers of inputs that are tied to float32. If, Loop and Scan hand float32 in and out of their bodies;
-    inside those, nodes are converted.
+    producers of inputs that are tied to float32. What If, Loop and Scan hand in and out of their bodies is
+    converted like any tensor.
     """
     insert_cast(graph, dtype, exclude=exclude, keep_io_types=keep_io_types, commuting=False)
+    convert_bodies(graph, dtype)
     return _Converter(graph, CastPair(dtype).element).convert()
 
 
@@ -54,13 +56,8 @@ class _Converter:
         inputs = [i for i in inputs if not schemas.is_bound(node, i, self._opsets)]
         return (
             all(any(is_widening(p, self._element) for p in node.inputs[i].inputs) for i in inputs)
-            and all(self._is_narrowed(node.outputs[i], graph_outputs) for i in outputs)
+            and all(is_narrowed(node.outputs[i], self._element, graph_outputs) for i in outputs)
             and all(self._follows(node, i, inputs) for i in outputs)
-        )
-
-    def _is_narrowed(self, tensor: gs.Tensor, graph_outputs: set[int]) -> bool:
-        return id(tensor) not in graph_outputs and all(
-            is_narrowing(user, self._element) for user in tensor.outputs
         )
 
     def _follows(self, node: gs.Node, output: int, inputs: list[int]) -> bool:
@@ -74,28 +71,13 @@ class _Converter:
             if not schemas.is_bound(node, index, self._opsets):
                 node.inputs[index] = node.inputs[index].inputs[0].inputs[0]
         for index in _floats(node.outputs):
-            _take_over(node, index, self._element)
+            take_over(node, index, self._element)
         if node.op in _OUTPUT_TYPES and _floats(node.outputs) == []:
             _OUTPUT_TYPES[node.op](node, self._element)
 
 
 def _floats(tensors: list[gs.Tensor]) -> list[int]:
     return [index for index, tensor in enumerate(tensors) if dtypes.is_type(tensor, dtypes.FLOAT)]
-
-
-def _take_over(node: gs.Node, index: int, element: int) -> None:
-    """Let the node make what the Casts behind its output make of that."""
-    casts = {id(cast): cast for cast in node.outputs[index].outputs}.values()
-    if not casts:
-        node.outputs[index].dtype = element
-        return
-    first, *others = [cast.outputs[0] for cast in casts]
-    for cast in casts:
-        cast.inputs.clear()
-        cast.outputs.clear()
-    for other in others:
-        walk.redirect(other, first)
-    node.outputs[index] = first
 
 
 def _set_cast(node: gs.Node, element: int) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms import graph_proto
+from transforms.atomic_write import replacing
 from transforms.read_model import ModelError, read
 
 __all__ = ["ModelError", "check", "check_output", "load", "save"]
@@ -46,11 +46,14 @@ def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
     return graph
 
 
-def check_output(path: str | Path, source: str | Path | None = None, *, force: bool = False) -> Path:
+def check_output(
+    path: str | Path, source: str | Path | None = None, *, force: bool = False, external_data: bool = False
+) -> Path:
     """Return the path to write to, or raise before any work is done.
 
     Raises OSError when the folder does not exist or can not be written to, ValueError when the path is a
-    folder, is the source itself (also by another name), or exists and ``force`` is not given.
+    folder, is the source itself (also by another name), or exists and ``force`` is not given; same for the
+    file of weights beside it where ``external_data`` asks for one.
     """
     path = Path(path)
     if path.is_dir():
@@ -59,8 +62,9 @@ def check_output(path: str | Path, source: str | Path | None = None, *, force: b
         raise FileNotFoundError(f"output folder '{path.parent}' does not exist")
     if source is not None and path.exists() and path.samefile(source):
         raise ValueError(f"output '{path}' is the input itself, which is never overwritten")
-    if path.exists() and not force:
-        raise FileExistsError(f"output '{path}' exists; --force overwrites it")
+    for file in (path, _data_path(path))[: 1 + external_data]:
+        if file.exists() and not force:
+            raise FileExistsError(f"output '{file}' exists; --force overwrites it")
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(f"output folder '{path.parent}' is not writable")
     return path
@@ -72,13 +76,14 @@ def save(
     *,
     metadata: Mapping[str, str] | None = None,
     external_data: bool = False,
+    force: bool = True,
 ) -> list[Path]:
     """Check the graph as a model and write it; return the files written, the model first.
 
     Weights go to ``NAME.data`` beside the model when ``external_data`` is given or the model would pass the
     2 GiB limit of protobuf. ``metadata`` is added to the model's metadata_props. Raises ModelError when the
     model does not pass ``onnx.checker`` with full_check, ValueError when a file of the source would be
-    overwritten, OSError when writing fails; nothing is left behind then.
+    overwritten, OSError when writing fails or, without ``force``, a file exists; nothing changes then.
     """
     path = Path(path)
     light, weights = graph_proto.export_light(graph)
@@ -86,20 +91,24 @@ def save(
     onnx.helper.set_model_props(light, properties)
     check(light, weights)
     total = light.ByteSize() + sum(array.nbytes for array in weights.values())
-    data_path = None
-    if external_data or total > PROTOBUF_LIMIT:
-        data_path = path.with_name(path.name + ".data")
+    external_data = external_data or total > PROTOBUF_LIMIT
+    check_output(path, force=force, external_data=external_data)
+    data_path = _data_path(path)
     _refuse_source(graph, [path, data_path])
-    if data_path is None:
+    if not external_data:
         graph_proto.fill(light, weights)
-        with _replacing(path) as temporary:
+        with replacing(path) as (temporary,):
             _write(temporary, light.SerializeToString(deterministic=True))
         return [path]
     _refer_to_external(light, weights, data_path.name)
-    with _replacing(path) as model_file, _replacing(data_path) as data_file:
+    with replacing(data_path, path) as (data_file, model_file):
         _write_arrays(data_file, (weights[t.name] for t in light.graph.initializer if t.name in weights))
         _write(model_file, light.SerializeToString(deterministic=True))
     return [path, data_path]
+
+
+def _data_path(path: Path) -> Path:
+    return path.with_name(path.name + ".data")
 
 
 def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
@@ -110,22 +119,11 @@ def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
         raise ModelError(f"the result does not pass onnx.checker: {error}") from error
 
 
-def _refuse_source(graph: gs.Graph, targets: list[Path | None]) -> None:
+def _refuse_source(graph: gs.Graph, targets: list[Path]) -> None:
     for source in getattr(graph, "source_files", []):
         for target in targets:
-            if target is not None and target.exists() and target.samefile(source):
+            if target.exists() and target.samefile(source):
                 raise ValueError(f"'{target}' belongs to the input, which is never overwritten")
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yield a path to write to, and rename it to ``path`` when the block ends well; else take it away."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -11,19 +11,26 @@ import onnx
 import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
 
+_PACKED_BITS = {
+    **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
+    **dict.fromkeys(("INT2", "UINT2"), 2),
+    **dict.fromkeys(("FLOAT6E2M3", "FLOAT6E3M2"), 6),
+}
+"""Bits per element of the types that files pack, and to which NumPy gives a whole byte."""
+
 
 class ModelError(ValueError):
     """A model that can not be read, or can not become what was asked for; the message names the reason."""
 
 
 def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
-    """Return the model in a file with its external data, its SHA-256, and all files that it consists of.
+    """Return the model in a file with its external data, the SHA-256 of its files, and those files.
 
     Raises ModelError when the file is no ONNX model, is cut short, or names external data that is missing,
     lies outside of its folder or is shorter than claimed; OSError when it can not be opened.
     """
     data = path.read_bytes()
-    digest = hashlib.sha256(data).hexdigest()
+    digest = hashlib.sha256(data)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
@@ -33,9 +40,11 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
     if not model.opset_import or not (model.graph.node or model.graph.output):
         raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
     files = [path, *_read_external(model, path)]
+    for file in files[1:]:
+        digest.update(file.read_bytes())
     for tensor in tensors(model.graph):
         _check_size(tensor, path)
-    return model, digest, files
+    return model, digest.hexdigest(), files
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -64,16 +73,19 @@ def _read_external(model: onnx.ModelProto, path: Path) -> list[Path]:
 
 def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:
     """Return the file that holds the tensor's data, after checking that it can."""
-    info = external.ExternalDataInfo(tensor)
-    location = Path(info.location)
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = Path(entries.get("location", ""))
     file = (path.parent / location).resolve()
-    what = f"external data '{info.location}' of tensor '{tensor.name}'"
+    what = f"external data '{location}' of tensor '{tensor.name}'"
     if location.is_absolute() or not file.is_relative_to(path.parent.resolve()):
         raise ModelError(f"{what} lies outside the folder of '{path}'")
     if not file.is_file():
         raise ModelError(f"{what} is missing beside '{path}'")
-    offset = int(info.offset or 0)
-    length = _claimed_bytes(tensor) if info.length is None else int(info.length)
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries.get("length", _claimed_bytes(tensor)))
+    except ValueError:
+        raise ModelError(f"{what} has an offset or length that is no number: {entries}") from None
     size = file.stat().st_size
     if offset < 0 or length < 0 or offset + length > size:
         raise ModelError(f"{what} claims bytes {offset} to {offset + length}, the file has {size}")
@@ -84,14 +96,40 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:
 
 def _check_size(tensor: onnx.TensorProto, path: Path) -> None:
     """Refuse a tensor whose shape claims more or less data than the file holds."""
-    if tensor.data_type == onnx.TensorProto.STRING or not tensor.HasField("raw_data"):
-        return
-    claimed, held = _claimed_bytes(tensor), len(tensor.raw_data)
+    claimed, held, unit = _claimed_bytes(tensor), len(tensor.raw_data), "bytes"
+    if not tensor.HasField("raw_data"):
+        claimed, held, unit = _claimed_entries(tensor), _entries(tensor), "numbers"
     if claimed != held:
         raise ModelError(
-            f"tensor '{tensor.name}' in '{path}' holds {held} bytes, "
+            f"tensor '{tensor.name}' in '{path}' holds {held} {unit}, "
             f"its shape {list(tensor.dims)} claims {claimed}"
         )
+
+
+_FIELDS = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data", "string_data")
+
+
+def _entries(tensor: onnx.TensorProto) -> int:
+    return sum(len(getattr(tensor, field)) for field in _FIELDS)
+
+
+def _claimed_entries(tensor: onnx.TensorProto) -> int:
+    """Return how many entries the typed fields must have: complex numbers take two, small types share bytes."""
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return _count(tensor)
+    name = onnx.TensorProto.DataType.Name(tensor.data_type)
+    if name in _PACKED_BITS:
+        return _claimed_bytes(tensor)
+    return _count(tensor) * (2 if name.startswith("COMPLEX") else 1)
+
+
+def _count(tensor: onnx.TensorProto) -> int:
+    count = 1
+    for size in tensor.dims:
+        if size < 0:
+            raise ModelError(f"tensor '{tensor.name}' has a negative dimension in {list(tensor.dims)}")
+        count *= size
+    return count
 
 
 def _claimed_bytes(tensor: onnx.TensorProto) -> int:
@@ -99,16 +137,5 @@ def _claimed_bytes(tensor: onnx.TensorProto) -> int:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     except (KeyError, TypeError, ValueError):
         raise ModelError(f"tensor '{tensor.name}' has unknown element type {tensor.data_type}") from None
-    count = 1
-    for size in tensor.dims:
-        if size < 0:
-            raise ModelError(f"tensor '{tensor.name}' has a negative dimension in {list(tensor.dims)}")
-        count *= size
-    return (count * _bits(tensor.data_type, dtype) + 7) // 8
-
-
-def _bits(data_type: int, dtype: np.dtype) -> int:
-    """Return the bits per stored element; ml_dtypes gives small types a whole byte, files pack them."""
-    name = onnx.TensorProto.DataType.Name(data_type)
-    packed = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
-    return packed.get(name, 8 * dtype.itemsize)
+    name = onnx.TensorProto.DataType.Name(tensor.data_type)
+    return (_count(tensor) * _PACKED_BITS.get(name, 8 * dtype.itemsize) + 7) // 8

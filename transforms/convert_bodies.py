@@ -1,0 +1,163 @@
+"""What If, Loop and Scan hand in and out of their bodies, turned to the element type of a conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from transforms import dtypes, schemas, walk
+from transforms.insert_cast import CastPair
+from transforms.rounding_plan import is_narrowing, is_widening
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Places that hold one value on its way through a node: indices, None where there is no such place."""
+
+    bodies: tuple[gs.Graph, ...]
+    node_input: int | None
+    body_input: int | None
+    body_output: int | None
+    node_output: int | None
+
+
+def convert_bodies(graph: gs.Graph, dtype: str) -> int:
+    """Let control flow carry ``dtype`` where every float32 value that it carries is rounded around it.
+
+    To be called on a graph with all pairs of Casts (:func:`transforms.insert_cast.insert_cast` with
+    ``commuting`` false). The Casts around a value that is carried go into the body: its producer there is
+    followed by the first half of a pair, its readers have no need for one any more. Returns how many values
+    changed their type; a value stays float32 where the schema does not allow the type, or where something
+    reads it unrounded.
+    """
+    pair = CastPair(dtype)
+    names = walk.Names(graph)
+    opsets = schemas.versions(graph)
+    count = 0
+    for inner in walk.graphs(graph):
+        outputs = {id(tensor) for tensor in inner.outputs}
+        for node in inner.nodes:
+            if node.op in _SLOTS and schemas.allows(node, pair.element, opsets):
+                for slot in list(_SLOTS[node.op](node)):
+                    count += _convert(node, slot, pair, names, outputs)
+    return count
+
+
+def _if_slots(node: gs.Node) -> Iterator[_Slot]:
+    bodies = (node.attrs["then_branch"], node.attrs["else_branch"])
+    for index in range(len(node.outputs)):
+        yield _Slot(bodies, None, None, index, index)
+
+
+def _loop_slots(node: gs.Node) -> Iterator[_Slot]:
+    body = node.attrs["body"]
+    states = len(body.inputs) - 2  # behind the iteration number and the condition
+    for index in range(len(node.outputs)):
+        carried = index < states
+        yield _Slot((body,), index + 2 if carried else None, index + 2 if carried else None, index + 1, index)
+
+
+def _scan_slots(node: gs.Node) -> Iterator[_Slot]:
+    body = node.attrs["body"]
+    states = len(node.inputs) - node.attrs["num_scan_inputs"]
+    for index in range(states):
+        yield _Slot((body,), index, index, index, index)
+    for index in range(states, len(node.inputs)):
+        yield _Slot((body,), index, index, None, None)
+    for index in range(states, len(node.outputs)):
+        yield _Slot((body,), None, None, index, index)
+
+
+_SLOTS: dict[str, Callable[[gs.Node], Iterator[_Slot]]] = {
+    "If": _if_slots,
+    "Loop": _loop_slots,
+    "Scan": _scan_slots,
+}
+
+
+def _convert(node: gs.Node, slot: _Slot, pair: CastPair, names: walk.Names, outputs: set[int]) -> int:
+    if not _is_rounded_around(node, slot, pair.element, outputs):
+        return 0
+    if slot.node_input is not None:
+        node.inputs[slot.node_input] = node.inputs[slot.node_input].inputs[0].inputs[0]
+    for body in slot.bodies:
+        if slot.body_input is not None:
+            _narrow_body_input(body.inputs[slot.body_input], pair.element)
+        if slot.body_output is not None:
+            _narrow_body_output(body, slot.body_output, pair, names)
+    if slot.node_output is not None:
+        take_over(node, slot.node_output, pair.element)
+    return 1
+
+
+def _is_rounded_around(node: gs.Node, slot: _Slot, element: int, outputs: set[int]) -> bool:
+    if slot.node_input is not None:
+        source = node.inputs[slot.node_input]
+        if not dtypes.is_type(source, dtypes.FLOAT) or not any(
+            is_widening(n, element) for n in source.inputs
+        ):
+            return False
+    if slot.node_output is not None and not is_narrowed(node.outputs[slot.node_output], element, outputs):
+        return False
+    return all(_is_rounded_inside(body, slot, element) for body in slot.bodies)
+
+
+def _is_rounded_inside(body: gs.Graph, slot: _Slot, element: int) -> bool:
+    if slot.body_output is not None and not dtypes.is_type(body.outputs[slot.body_output], dtypes.FLOAT):
+        return False
+    if slot.body_input is None:
+        return True
+    tensor = body.inputs[slot.body_input]
+    own = {id(body.outputs[slot.body_output])} if slot.body_output is not None else set()
+    others = {id(output) for output in body.outputs} - own
+    return is_narrowed(tensor, element, others)
+
+
+def is_narrowed(tensor: gs.Tensor, element: int, outputs: set[int]) -> bool:
+    """Return whether a float32 tensor, not among the outputs given, is read by first halves of pairs alone."""
+    if not dtypes.is_type(tensor, dtypes.FLOAT) or id(tensor) in outputs:
+        return False
+    return all(is_narrowing(user, element) for user in tensor.outputs)
+
+
+def _narrow_body_input(tensor: gs.Tensor, element: int) -> None:
+    for cast in {id(cast): cast for cast in tensor.outputs}.values():
+        low = cast.outputs[0]
+        cast.inputs.clear()
+        cast.outputs.clear()
+        walk.redirect(low, tensor)
+    tensor.dtype = element
+
+
+def _narrow_body_output(body: gs.Graph, index: int, pair: CastPair, names: walk.Names) -> None:
+    """Let the body hand out the rounded value, of a pair that is there or of a new first half."""
+    tensor = body.outputs[index]
+    if dtypes.is_type(tensor, pair.element):
+        return  # an input of the body that it hands on
+    if any(is_widening(node, pair.element) for node in tensor.inputs):
+        body.outputs[index] = tensor.inputs[0].inputs[0]
+        return
+    known = [node.outputs[0] for node in tensor.outputs if is_narrowing(node, pair.element)]
+    if not known:
+        known = [dtypes.variable(names.derive(tensor.name, pair.suffix), pair.element, tensor)]
+        cast = pair.narrow(names.derive(known[0].name, "narrow"), tensor, known[0])
+        producers = [i for i, node in enumerate(body.nodes) if any(t is tensor for t in node.outputs)]
+        body.nodes.insert(producers[0] + 1 if producers else 0, cast)
+    body.outputs[index] = known[0]
+
+
+def take_over(node: gs.Node, index: int, element: int) -> None:
+    """Let the node itself make what the first halves of pairs behind one of its outputs make of that."""
+    casts = list({id(cast): cast for cast in node.outputs[index].outputs}.values())
+    if not casts:
+        node.outputs[index].dtype = element
+        return
+    first, *others = [cast.outputs[0] for cast in casts]
+    for cast in casts:
+        cast.inputs.clear()
+        cast.outputs.clear()
+    for other in others:
+        walk.redirect(other, first)
+    node.outputs[index] = first
