@@ -226,12 +226,17 @@ def test_reshape_that_may_move_elements_is_not_read_as_a_copy() -> None:
     assert fuse_layernorm(graph) == 0
 
 
-def test_reshape_with_two_unknown_sizes_is_not_read_as_a_copy() -> None:
-    body = f"shape = Concat<axis=0>(sizes, last) {expand(RESHAPED, 17)}"
-    types = {"inputs": "float[B,T,16] x, int64[2] sizes", "outputs": "float[?,?,16] y"}
-    built = fusion.parse(body, {**WEIGHTS, "last": np.array([1])}, **types)
-    graph = fusion.load(built)
-    assert next(node for node in graph.nodes if node.op == "Reshape").outputs[0].shape[2] == 1
+@pytest.mark.parametrize(("first", "last"), [("sizes", "one"), ("two", "sizes")])
+def test_reshape_with_two_unknown_sizes_is_not_read_as_a_copy(first: str, last: str) -> None:
+    body = (
+        "m = Mean0(x) z = Reshape(m, shape) d = Sub(x, z) p = Mul(d, d) v = Mean0(p) k = Reshape(v, shape) "
+    )
+    body += f"e = Add(k, eps) s = Sqrt(e) n = Div(d, s) {TAIL} shape = Concat<axis=0>({first}, {last})"
+    *nodes, shape = expand(body, 17).rsplit(" shape =", 1)
+    weights = {**WEIGHTS, "one": np.array([1]), "two": np.array([2])}
+    types = {"inputs": "float[?,?,16] x, int64[2] sizes", "outputs": "float[?,?,16] y"}
+    graph = fusion.load(fusion.parse(f"shape ={shape} {nodes[0]}", weights, **types))
+    assert len(next(node for node in graph.nodes if node.op == "Reshape").outputs[0].shape) == 3
     assert fuse_layernorm(graph) == 0
 
 
@@ -260,19 +265,18 @@ OTHER_FORMS = {
     "greater of two": f"{TWO_PASS} c = Max(v, half) e = Add(c, eps) s = Sqrt(e) n = Div(d, s) {TAIL}",
     "a cube": "m = Mean(x) d = Sub(x, m) f = Mul(d, d) p = Mul(f, d) v = Mean(p) "
     f"{ROOT} n = Div(d, s) {TAIL}",
-    "a sum of a mean": f"{TWO_PASS} {ROOT} k = Sum(m) h = Mul(k, recip_n) c = Sub(x, h) n = Div(c, s) "
-    f"{TAIL}",
-    "powers that differ": f"m = Mean(x) d = Sub(x, m) p = Pow(d, scale) v = Mean(p) {ROOT} n = Div(d, s) "
-    f"{TAIL}",
-    "variance over another axis": f"m = Mean(x) d = Sub(x, m) p = Mul(d, d) v = ReduceMean<axes=[1]>(p) {ROOT} "
-    f"n = Div(d, s) {TAIL}",
+    "sum of a mean": f"{TWO_PASS} {ROOT} k = Sum(m) h = Mul(k, recip_n) c = Sub(x, h) n = Div(c, s) {TAIL}",
+    "other powers": f"m = Mean(x) d = Sub(x, m) p = Pow(d, scale) v = Mean(p) {ROOT} n = Div(d, s) {TAIL}",
+    "variance over another axis": "m = Mean(x) d = Sub(x, m) p = Mul(d, d) v = ReduceMean<axes=[1]>(p) "
+    f"{ROOT} n = Div(d, s) {TAIL}",
+    "infinite epsilon": f"{TWO_PASS} e = Add(v, infinite) s = Sqrt(e) n = Div(d, s) {TAIL}",
     "a constant a little off": f"{TWO_PASS} {ROOT} c = Mul(m, off) k = Sub(x, c) n = Div(k, s) {TAIL}",
 }
 
 
 @pytest.mark.parametrize("form", OTHER_FORMS)
 def test_other_formulas_stay(form: str) -> None:
-    weights = {**WEIGHTS, "off": np.float32(1 + 1e-5)}
+    weights = {**WEIGHTS, "off": np.float32(1 + 1e-5), "infinite": np.float32(np.inf)}
     body = expand(OTHER_FORMS[form], 17)
     graph = fusion.load(fusion.parse(body, weights, inputs="float[B,T,16] x, float[1] t"))
     before = fusion.operators(graph)

@@ -286,6 +286,20 @@ def test_branches_fuse_their_own_products_of_captured_tensors() -> None:
         np.testing.assert_array_equal(before, after)
 
 
+def test_add_in_a_branch_stays_there() -> None:
+    branches = (
+        "then_branch = t () => (float[B,4] c) { c = Add(a, bq) }, "
+        "else_branch = e () => (float[B,4] d) { d = Relu(q) }"
+    )
+    types = {"inputs": "float[B,8] x, bool k", "outputs": "float[B,4] q, float[?,?] y"}
+    body = f"a = MatMul(x, wq) q = MatMul(x, wk) y = If(k)<{branches}>"
+    graph = fusion.load(fusion.parse(body, WEIGHTS, **types))
+    assert fuse_matmul(graph) == 1
+    assert [node.op for node in graph.nodes] == ["MatMul", "Split", "If"]
+    assert [node.op for node in graph.nodes[-1].attrs["then_branch"].nodes] == ["Add"]
+    assert len(fusion.run(fusion.export(graph), x=integers(3, 8), k=np.array(True))) == 2
+
+
 def test_products_in_different_graphs_stay_apart() -> None:
     body = (
         "q = MatMul(x, wq) y = If(k)<then_branch = t () => (float[B,4] c) { c = MatMul(x, wk) }, "
