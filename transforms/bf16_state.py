@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
@@ -19,7 +19,10 @@ _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp1
 
 @dataclass(frozen=True)
 class State:
-    """The float type that most of a model is in (None without any), and the BF16 format where it has one."""
+    """The float type that most nodes compute in, None without any, and the BF16 format where it has one.
+
+    In float16 are therefore models that compute in it, not those that only store their weights so.
+    """
 
     element: str | None
     format: str | None
@@ -40,8 +43,8 @@ class Tally:
 
 def describe(graph: gs.Graph) -> State:
     """Return the state of a graph: by its metadata where a tool recorded it, else by its rounding pairs."""
-    counts = _weights(graph) or _activations(graph)
-    element = _NAMES[counts.most_common(1)[0][0]] if counts else None
+    counts = _arithmetic(graph) or _count((*graph.inputs, *walk.constants(graph), *graph.outputs))
+    element = _NAMES[max(counts, key=lambda e: (counts[e], e == dtypes.FLOAT))] if counts else None
     recorded = provenance.option(graph.info.metadata, "format")
     if recorded is not None:
         return State(element, f"format {recorded}")
@@ -78,35 +81,33 @@ def tally(graph: gs.Graph, exclude: Selection, form: str) -> Tally:
 def _reason_kept(node: gs.Node, plan: RoundingPlan, opsets: dict[str, int], form: str) -> str | None:
     if node in plan.excluded:
         return "excluded by option"
-    if id(node) in plan.shape_nodes:
+    if id(node) in plan.shape_nodes and not _has_bfloat16(node):
         return "arithmetic on shapes"
     if form == "simulate_bf16":
         return "computes in float32 in this format"
-    if form != "bf16" or any(dtypes.is_type(t, dtypes.BFLOAT16) for t in (*node.inputs, *node.outputs)):
+    if form != "bf16" or _has_bfloat16(node):
         return None
     if not schemas.allows(node, dtypes.BFLOAT16, opsets):
         return f"no bfloat16 in the operator's schema at opset {opsets['']}"
     return "next to tensors that stay float32"
 
 
-def _weights(graph: gs.Graph) -> Counter[int]:
-    """Count the elements of the constants of each float type."""
-    counts: Counter[int] = Counter()
-    for tensor in walk.constants(graph):
-        element = dtypes.element_type(tensor)
-        size = math.prod(tensor.shape)
-        if element in _NAMES and size:
-            counts[element] += size
-    return counts
+def _has_bfloat16(node: gs.Node) -> bool:
+    return any(dtypes.is_type(tensor, dtypes.BFLOAT16) for tensor in (*node.inputs, *node.outputs))
 
 
-def _activations(graph: gs.Graph) -> Counter[int]:
-    """Count the computed tensors and inputs of each float type."""
-    made = (tensor for node in walk.nodes(graph) for tensor in node.outputs)
-    elements = (dtypes.element_type(tensor) for tensor in (*graph.inputs, *made) if not tensor.is_empty())
-    return Counter(element for element in elements if element in _NAMES)
+def _arithmetic(graph: gs.Graph) -> Counter[int]:
+    """Count the tensors of each float type that are computed, not just cast."""
+    made = (tensor for node in walk.nodes(graph) if node.op != "Cast" for tensor in node.outputs)
+    return _count(made)
+
+
+def _count(tensors: Iterable[gs.Tensor]) -> Counter[int]:
+    return Counter(element for element in map(dtypes.element_type, tensors) if element in _NAMES)
 
 
 def _is_rounded_throughout(graph: gs.Graph) -> bool:
     elements = {dtypes.element_type(t) for node in walk.nodes(graph) for t in (*node.inputs, *node.outputs)}
-    return dtypes.BFLOAT16 in elements and not RoundingPlan(graph, dtypes.BFLOAT16).roundings
+    if dtypes.BFLOAT16 not in elements or dtypes.FLOAT16 in _arithmetic(graph):
+        return False
+    return not RoundingPlan(graph, dtypes.BFLOAT16).roundings

@@ -27,7 +27,7 @@ def element_type(tensor: gs.Tensor) -> int | None:
 
 def is_type(tensor: gs.Tensor, element: int) -> bool:
     """Return whether the tensor is known to have the element type."""
-    return not tensor.is_empty() and element_type(tensor) == element
+    return element_type(tensor) == element  # no look at the name: tensors in attributes have none
 
 
 def variable(name: str, element: int, like: gs.Tensor) -> gs.Variable:

@@ -17,15 +17,17 @@ def fold_weights(graph: gs.Graph) -> int:
     A bfloat16 constant takes the place of the Cast or ExtendedQuantizeLinear node, and the name of the
     float32 constant where nothing else reads that. The second half of the pair stays, and with it every
     number that the model computes. Does nothing to pairs of other types, to quantize nodes with a scale
-    other than 1 or a zero point other than 0, and to tensors that are computed.
+    other than 1 or a zero point other than 0, to tensors that are computed, and where the bfloat16 value is
+    itself an output of its graph.
     """
-    return sum(_fold_in(inner) for inner in walk.graphs(graph))
+    outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
+    return sum(_fold_in(inner, outputs) for inner in walk.graphs(graph))
 
 
-def _fold_in(graph: gs.Graph) -> int:
-    foldable = [node for node in graph.nodes if _is_foldable(node)]
+def _fold_in(graph: gs.Graph, outputs: set[int]) -> int:
+    foldable = [node for node in graph.nodes if _is_foldable(node) and id(node.outputs[0]) not in outputs]
     for node in foldable:
-        _fold(node)
+        _fold(node, is_output=id(node.inputs[0]) in outputs)
     if foldable:
         gone = {id(node) for node in foldable}
         graph.nodes = [node for node in graph.nodes if id(node) not in gone]
@@ -49,12 +51,12 @@ def _is_neutral(scale: gs.Tensor, zero_point: gs.Tensor) -> bool:
     return constant and bool(np.all(scale.values == 1)) and bool(np.all(zero_point.values == 0))
 
 
-def _fold(node: gs.Node) -> None:
+def _fold(node: gs.Node, *, is_output: bool) -> None:
     source, target = node.inputs[0], node.outputs[0]
     values = ops.to_bfloat16(source.values)
     node.inputs.clear()
     node.outputs.clear()
     target.to_constant(values)
-    if not source.outputs:
+    if not source.outputs and not is_output:
         target.name = source.name
         source.values = np.empty(0, ml_dtypes.bfloat16)  # nothing reads it: let its memory go

@@ -95,7 +95,7 @@ class RoundingPlan:
         return not any(is_widening(node, self._element) for node in tensor.inputs)
 
     def _rounds(self, tensor: gs.Tensor, node: gs.Node, index: int) -> bool:
-        if not self._is_open(tensor) or is_narrowing(node, self._element):
+        if not self._is_open(tensor) or _is_half(node, self._element):
             return False
         if schemas.is_bound(node, index, self._opsets):
             return False
@@ -128,6 +128,10 @@ def is_narrowing(node: gs.Node, element: int) -> bool:
 def is_widening(node: gs.Node, element: int) -> bool:
     """Return whether the node is the second half of a pair: the element type to float32."""
     return node.op in ("Cast", DEQUANTIZE) and bool(node.inputs) and dtypes.is_type(node.inputs[0], element)
+
+
+def _is_half(node: gs.Node, element: int) -> bool:
+    return is_narrowing(node, element) or is_widening(node, element)
 
 
 def is_saturation(node: gs.Node) -> bool:
