@@ -1,7 +1,7 @@
 """Fusing GELUs.
 
 Oracle: the formula in float64 (``math.erf``, ``math.tanh``); the original and the fused model must both lie
-within a bound of float32 rounding around it. Real models are compared with themselves.
+within a bound of float32 rounding around it.
 """
 
 from __future__ import annotations
@@ -203,21 +203,3 @@ def test_branches_with_captured_tensors() -> None:
     fused = fusion.export(graph)
     (y,) = fusion.run(fused, x=X, c=np.array(True))
     assert np.all(np.abs(y - exact(X, "none")) <= rounding_bound(X))
-
-
-REAL = {"minilm_l6_op13": 6, "magika_v3_3": 2, "vittrack": 3}
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_real_models(name: str) -> None:
-    graph = fusion.load(fusion.real_model(name))
-    assert find_gelu(graph) == REAL[name]
-    convert_opset(graph, 20)
-    original = fusion.export(graph)
-    assert fuse_gelu(graph) == REAL[name]
-    feeds = fusion.random_feeds(original)
-    # Element by element the two differ by 20 * 2^-24 |x|, which the layers behind neither grow nor shrink
-    # much: below that times the number of GELUs and a margin of 4 for the norm.
-    bound = 4 * REAL[name] * 20 * 2.0**-24
-    results = zip(fusion.run(original, **feeds), fusion.run(fusion.export(graph), **feeds), strict=True)
-    assert max(fusion.relative_error(after, before) for before, after in results) < bound

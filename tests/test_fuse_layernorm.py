@@ -1,7 +1,7 @@
 """Fusing layer normalisations.
 
 Oracle: the formula in float64 NumPy; both the original and the fused model must lie within the rounding bound
-of float32 around it (see ``rounding_bound``). Real models are compared with themselves.
+of float32 around it (see ``rounding_bound`` beside the forms).
 """
 
 from __future__ import annotations
@@ -10,105 +10,30 @@ import logging
 import re
 
 import numpy as np
-import onnx
 import pytest
-from numpy.typing import NDArray
 
 from tests import fusion
+from tests.layernorm_forms import (
+    BATCH,
+    BIAS,
+    EPSILON,
+    FORMS,
+    OTHER_FORMS,
+    RANDOM,
+    RESHAPED,
+    SCALE,
+    TAIL,
+    TWO_PASS,
+    WEIGHTS,
+    WIDTH,
+    X,
+    exact,
+    expand,
+    model,
+    rounding_bound,
+)
 from transforms.convert_opset import convert_opset
 from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
-
-WIDTH, EPSILON = 16, 1e-5
-RANDOM = np.random.default_rng(7)
-SCALE = RANDOM.normal(1, 0.5, WIDTH).astype(np.float32)
-BIAS = RANDOM.normal(0, 1, WIDTH).astype(np.float32)
-X = RANDOM.normal(0.5, 2, (2, 3, WIDTH)).astype(np.float32)
-
-WEIGHTS = {
-    "scale": SCALE,
-    "bias": BIAS,
-    "eps": np.float32(EPSILON),
-    "one": np.float32(1),
-    "two": np.float32(2),
-    "zero": np.float32(0),
-    "half": np.float32(0.5),
-    "minus_half": np.float32(-0.5),
-    "recip_n": np.float32(1 / WIDTH),
-    "n_eps": np.float32(WIDTH * EPSILON),
-    "root_n_scale": 4 * SCALE,
-    "axes": np.array([-1]),
-}
-
-TAIL = "g = Mul(n, scale) y = Add(g, bias)"
-TWO_PASS = "m = Mean(x) d = Sub(x, m) p = Pow(d, two) v = Mean(p)"
-FORMS = {
-    "pytorch": f"{TWO_PASS} e = Add(v, eps) s = Sqrt(e) n = Div(d, s) {TAIL}",
-    "two subtractions": "m = Mean(x) d = Sub(x, m) f = Sub(x, m) p = Mul(f, f) v = Mean(p) e = Add(eps, v) "
-    f"s = Sqrt(e) n = Div(d, s) {TAIL}",
-    "batch norm": f"{TWO_PASS} e = Add(v, eps) s = Sqrt(e) r = Reciprocal(s) h = Mul(r, scale) "
-    "a = Mul(x, h) c = Mul(m, h) o = Sub(bias, c) y = Add(a, o)",
-    "mean of squares": "m = Mean(x) q = Mul(x, x) w = Mean(q) c = Mul(m, m) v = Sub(w, c) k = Max(zero, v) "
-    f"e = Add(k, eps) s = Sqrt(e) r = Reciprocal(s) d = Sub(x, m) n = Mul(d, r) {TAIL}",
-    "sums": "t = Sum(x) m = Mul(t, recip_n) q = Mul(x, x) u = Sum(q) w = Mul(u, recip_n) c = Pow(m, two) "
-    f"v = Sub(w, c) k = Relu(v) e = Add(k, eps) r = Pow(e, minus_half) d = Sub(x, m) n = Mul(d, r) {TAIL}",
-    "without axis": "m = Mean0(x) z = Unsqueeze(m, axes) d = Sub(x, z) p = Mul(d, d) v = Mean0(p) "
-    f"e = Add(v, eps) f = Unsqueeze(e, axes) s = Sqrt(f) n = Div(d, s) {TAIL}",
-    "squeezed": f"{TWO_PASS} k = Squeeze(v, axes) e = Add(k, eps) s = Sqrt(e) f = Unsqueeze(s, axes) "
-    f"n = Div(d, f) {TAIL}",
-    "reciprocal first": f"{TWO_PASS} e = Add(v, eps) i = Div(one, e) r = Sqrt(i) n = Mul(r, d) {TAIL}",
-    "power a half": f"{TWO_PASS} c = Clip(v, zero) e = Add(c, eps) s = Pow(e, half) n = Div(d, s) {TAIL}",
-    "turned round": "m = Mean(x) d = Sub(m, x) p = Mul(d, d) v = Mean(p) e = Add(v, eps) s = Sqrt(e) "
-    "n = Div(d, s) g = Mul(scale, n) y = Sub(bias, g)",
-    "negated": f"{TWO_PASS} e = Add(v, eps) s = Sqrt(e) b = Neg(d) f = Div(b, s) n = Neg(f) {TAIL}",
-    "sum of squares": "m = Mean(x) d = Sub(x, m) p = Mul(d, d) v = Sum(p) e = Add(v, n_eps) s = Sqrt(e) "
-    "n = Div(d, s) g = Mul(n, root_n_scale) y = Add(g, bias)",
-    "copies": f"z = Identity(x) m = Mean(z) d = Sub(x, m) k = Cast<to=1>(d) p = Pow(k, two) v = Mean(p) "
-    f"e = Add(v, eps) s = Sqrt(e) n = Div(d, s) {TAIL}",
-    "constant nodes": "c2 = Constant<value_float = 2.0>() ce = Constant<value = float {1e-5}>() "
-    f"m = Mean(x) d = Sub(x, m) p = Pow(d, c2) v = Mean(p) e = Add(v, ce) s = Sqrt(e) n = Div(d, s) {TAIL}",
-}
-
-
-def expand(body: str, opset: int, *, axis: int = -1) -> str:
-    """Write Mean, Mean0 (without the axis) and Sum as the reductions of the opset."""
-
-    def reduction(match: re.Match[str]) -> str:
-        op, kept, tensor = match.groups()
-        keepdims = 0 if kept else 1
-        if op == "Mean" and opset < 18:
-            return f"ReduceMean<axes=[{axis}], keepdims={keepdims}>({tensor})"
-        return f"Reduce{op}<keepdims={keepdims}>({tensor}, axes)"
-
-    return re.sub(r"\b(Mean|Sum)(0?)\((\w+)\)", reduction, body)
-
-
-def model(body: str, opset: int = 17, **kwargs: str) -> onnx.ModelProto:
-    return fusion.parse(expand(body, opset), WEIGHTS, opset=opset, **kwargs)
-
-
-def exact(x: NDArray, scale: object = SCALE, bias: object = BIAS, axis: int = -1) -> NDArray:
-    """The formula, in float64."""
-    wide = x.astype(np.float64)
-    normal = (wide - wide.mean(axis, keepdims=True)) / np.sqrt(wide.var(axis, keepdims=True) + EPSILON)
-    return normal * scale + bias
-
-
-def rounding_bound(x: NDArray, scale: object = SCALE, bias: object = BIAS, axis: int = -1) -> NDArray:
-    """First-order bound of the error of any of the forms in float32.
-
-    u = 2^-24, n the number of normalised elements, M = max|x|. A sum of n rounded terms errs by at most
-    (n + 1) u times the sum of magnitudes, whatever its order, so x - mean errs by d <= (n + 2) u M. The
-    variance errs by (n + 4) u 2 E[x^2] at most in either form, which is half of that relatively in its root.
-    With z = (x - mean) / sigma the normalised value errs by d / sigma
-    + |z| (d / sigma + (n + 4) u E[x^2] / sigma^2 + 4 u); scale and bias add one rounding each.
-    """
-    wide, n, u = x.astype(np.float64), x.shape[axis], 2.0**-24
-    sigma = np.sqrt(wide.var(axis, keepdims=True) + EPSILON)
-    z = np.abs(exact(x, 1, 0, axis))
-    d = (n + 2) * u * np.abs(wide).max(axis, keepdims=True) / sigma
-    square = (wide**2).mean(axis, keepdims=True) / sigma**2
-    error = d + z * (d + (n + 4) * u * square + 4 * u)
-    return np.abs(scale) * error + 2 * u * (np.abs(scale * z) + np.abs(bias))
 
 
 @pytest.mark.parametrize("opset", [17, 20])
@@ -200,13 +125,6 @@ def test_scale_over_several_last_axes() -> None:
     assert np.all(np.abs(y.reshape(2, -1) - exact(rows, *affine)) <= rounding_bound(rows, *affine))
 
 
-RESHAPED = (
-    "m = Mean0(x) z = Reshape(m, shape) f = Expand(z, shape) d = Sub(x, f) p = Mul(d, d) v = Mean0(p) "
-    f"k = Reshape(v, shape) e = Add(k, eps) s = Sqrt(e) n = Div(d, s) {TAIL}"
-)
-BATCH = "b = Shape<start=0, end=1>(x) shape = Concat<axis=0>(b, rest)"
-
-
 @pytest.mark.parametrize(("shape", "rest"), [("B,3,16", [3, 1]), ("B,16", [1]), ("2,T,16", [3, 1])])
 def test_statistics_reshaped_at_run_time(shape: str, rest: list[int]) -> None:
     """One dimension may be known by the count of elements only."""
@@ -228,14 +146,11 @@ def test_reshape_that_may_move_elements_is_not_read_as_a_copy() -> None:
 
 @pytest.mark.parametrize(("first", "last"), [("sizes", "one"), ("two", "sizes")])
 def test_reshape_with_two_unknown_sizes_is_not_read_as_a_copy(first: str, last: str) -> None:
-    body = (
-        "m = Mean0(x) z = Reshape(m, shape) d = Sub(x, z) p = Mul(d, d) v = Mean0(p) k = Reshape(v, shape) "
-    )
-    body += f"e = Add(k, eps) s = Sqrt(e) n = Div(d, s) {TAIL} shape = Concat<axis=0>({first}, {last})"
-    *nodes, shape = expand(body, 17).rsplit(" shape =", 1)
+    body = "m = Mean0(x) z = Reshape(m, shape) d = Sub(x, z) p = Mul(d, d) v = Mean0(p) k = Reshape(v, shape)"
+    body = expand(f"shape = Concat<axis=0>({first}, {last}) {body} e = Add(k, eps) s = Sqrt(e)", 17)
     weights = {**WEIGHTS, "one": np.array([1]), "two": np.array([2])}
     types = {"inputs": "float[?,?,16] x, int64[2] sizes", "outputs": "float[?,?,16] y"}
-    graph = fusion.load(fusion.parse(f"shape ={shape} {nodes[0]}", weights, **types))
+    graph = fusion.load(fusion.parse(f"{body} n = Div(d, s) {TAIL}", weights, **types))
     assert len(next(node for node in graph.nodes if node.op == "Reshape").outputs[0].shape) == 3
     assert fuse_layernorm(graph) == 0
 
@@ -245,33 +160,6 @@ def test_expand_that_may_broadcast_is_not_read_as_a_copy() -> None:
                   f"s = Sqrt(e) n = Div(d, s) {TAIL}", 17)  # fmt: skip
     types = {"inputs": "float[B,T,16] x, int64[3] shape", "outputs": "float[?,?,16] y"}
     assert find_layernorm(fusion.load(fusion.parse(body, WEIGHTS, **types))) == 0
-
-
-ROOT = "e = Add(v, eps) s = Sqrt(e)"
-OTHER_FORMS = {
-    "RMS": f"p = Mul(x, x) v = Mean(p) {ROOT} n = Div(x, s) {TAIL}",
-    "epsilon outside the root": f"{TWO_PASS} s = Sqrt(v) e = Add(s, eps) n = Div(d, e) {TAIL}",
-    "no epsilon": f"{TWO_PASS} s = Sqrt(v) n = Div(d, s) {TAIL}",
-    "negative epsilon": f"{TWO_PASS} e = Sub(v, eps) s = Sqrt(e) n = Div(d, s) {TAIL}",
-    "epsilon that is not constant": f"{TWO_PASS} e = Add(v, t) s = Sqrt(e) n = Div(d, s) {TAIL}",
-    "scale that is not constant": f"{TWO_PASS} {ROOT} h = Mul(t, s) n = Div(d, h) {TAIL}",
-    "another mean": f"{TWO_PASS} {ROOT} h = Mul(m, two) c = Sub(x, h) n = Div(c, s) {TAIL}",
-    "twice the mean square": "m = Mean(x) q = Mul(x, x) w = Mean(q) a = Mul(w, two) c = Mul(m, m) "
-    f"v = Sub(a, c) {ROOT} d = Sub(x, m) n = Div(d, s) {TAIL}",
-    "a sum for a mean": f"m = Sum(x) d = Sub(x, m) p = Mul(d, d) v = Mean(p) {ROOT} n = Div(d, s) {TAIL}",
-    "the variance itself": f"{TWO_PASS} e = Add(v, eps) n = Div(d, e) {TAIL}",
-    "clipped from above": f"{TWO_PASS} c = Clip(v, zero, one) e = Add(c, eps) s = Sqrt(e) n = Div(d, s) "
-    f"{TAIL}",
-    "greater of two": f"{TWO_PASS} c = Max(v, half) e = Add(c, eps) s = Sqrt(e) n = Div(d, s) {TAIL}",
-    "a cube": "m = Mean(x) d = Sub(x, m) f = Mul(d, d) p = Mul(f, d) v = Mean(p) "
-    f"{ROOT} n = Div(d, s) {TAIL}",
-    "sum of a mean": f"{TWO_PASS} {ROOT} k = Sum(m) h = Mul(k, recip_n) c = Sub(x, h) n = Div(c, s) {TAIL}",
-    "other powers": f"m = Mean(x) d = Sub(x, m) p = Pow(d, scale) v = Mean(p) {ROOT} n = Div(d, s) {TAIL}",
-    "variance over another axis": "m = Mean(x) d = Sub(x, m) p = Mul(d, d) v = ReduceMean<axes=[1]>(p) "
-    f"{ROOT} n = Div(d, s) {TAIL}",
-    "infinite epsilon": f"{TWO_PASS} e = Add(v, infinite) s = Sqrt(e) n = Div(d, s) {TAIL}",
-    "a constant a little off": f"{TWO_PASS} {ROOT} c = Mul(m, off) k = Sub(x, c) n = Div(k, s) {TAIL}",
-}
 
 
 @pytest.mark.parametrize("form", OTHER_FORMS)
@@ -411,22 +299,3 @@ def test_branches_with_captured_tensors() -> None:
     (y,) = fusion.run(fused, x=X, k=np.array(True))
     assert np.all(np.abs(y - exact(X)) <= rounding_bound(X))
     np.testing.assert_array_equal(fusion.run(fused, x=X, k=np.array(False))[0], X)
-
-
-REAL = {"minilm_l6_op13": 13, "magika_v3_3": 2, "gtcrn_simple": 4, "vittrack": 7}
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_real_models(name: str) -> None:
-    graph = fusion.load(fusion.real_model(name))
-    assert find_layernorm(graph) == REAL[name]
-    convert_opset(graph, 17)
-    original = fusion.export(graph)
-    assert fuse_layernorm(graph) == REAL[name]
-    assert fuse_layernorm(graph) == 0
-    feeds = fusion.random_feeds(original)
-    # Sums of at most 1536 products, whose rounding errors add up like random ones: a relative error of
-    # sqrt(1536) * 2^-24 per layer, which the normalisations keep from growing over at most 40 layers.
-    bound = 40 * np.sqrt(1536) * 2.0**-24
-    results = zip(fusion.run(original, **feeds), fusion.run(fusion.export(graph), **feeds), strict=True)
-    assert max(fusion.relative_error(after, before) for before, after in results) < bound

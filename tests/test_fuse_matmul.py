@@ -7,7 +7,6 @@ tested with equality; for real numbers there is a bound on the rounding of a sum
 from __future__ import annotations
 
 import gc
-import logging
 import tracemalloc
 
 import ml_dtypes
@@ -18,35 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests import fusion
+from tests.shared_input_products import PAIR, PRODUCTS, QKV, RANDOM, WEIGHTS, X, integers
 from transforms.fuse_matmul import fuse_matmul
-
-RANDOM = np.random.default_rng(11)
-
-
-def integers(*shape: int) -> NDArray:
-    return RANDOM.integers(-8, 9, shape).astype(np.float32)
-
-
-WEIGHTS = {
-    "wq": integers(8, 4),
-    "wk": integers(8, 4),
-    "wv": integers(8, 6),
-    "tq": integers(4, 8),
-    "tk": integers(6, 8),
-    "bq": integers(4),
-    "bk": integers(1, 1, 4),
-    "bv": integers(6),
-    "scalar": integers(),
-    "square": integers(8, 8),
-    "matrix": integers(5, 4),
-    "batched": integers(2, 8, 4),
-    "none": np.zeros((8, 0), np.float32),
-}
-PRODUCTS = "q = MatMul(x, wq) k = MatMul(x, wk) v = MatMul(x, wv)"
-PAIR = "q = MatMul(x, wq) k = MatMul(x, wk)"
-PAIR_TYPES = {"inputs": "float[B,8] x", "outputs": "float[B,4] q, float[B,4] k"}
-QKV = "float[B,T,4] q, float[B,T,4] k, float[B,T,6] v"
-X = integers(2, 5, 8)
 
 
 def check(
@@ -194,55 +166,6 @@ def test_bias_that_raises_the_rank_stays() -> None:
     check("a = MatMul(x, wk) q = Add(a, bk) k = MatMul(x, wq)", ["MatMul", "Split", "Add"], x=X[0], **types)
 
 
-ONE, TWO = "float[?,?,4] q", "float[?,?,4] q, float[?,?,4] k"
-FLAT = "float[B,4] q, float[B,4] k"
-APART = {
-    "a single one": ("q = MatMul(x, wq)", "float[B,T,8] x", ONE),
-    "weights that are inputs": ("q = MatMul(x, w) k = MatMul(x, w)", "float[B,T,8] x, float[8,4] w", TWO),
-    "computed weights": ("r = Relu(wq) q = MatMul(x, r) k = MatMul(x, r)", "float[B,T,8] x", TWO),
-    "different inputs": ("y = Relu(x) q = MatMul(x, wq) k = MatMul(y, wk)", "float[B,T,8] x", TWO),
-    "weights on the left": ("q = MatMul(square, x) k = MatMul(square, x)", "float[B,8,4] x", TWO),
-    "batched weights": ("q = MatMul(x, batched) k = MatMul(x, batched)", "float[B,T,8] x", TWO),
-    "no columns": ("q = MatMul(x, none) k = MatMul(x, none)", "float[B,8] x", "float[B,0] q, float[B,0] k"),
-    "different operators": ("q = MatMul(x, wq) k = Gemm(x, wk)", "float[B,8] x", FLAT),
-    "different attributes": ("q = Gemm(x, wq) k = Gemm<alpha=2.0>(x, wk)", "float[B,8] x", FLAT),
-    "different transposition": (
-        "q = Gemm(x, square) k = Gemm<transB=1>(x, square)",
-        "float[B,8] x",
-        "float[B,8] q, float[B,8] k",
-    ),
-    "a Gemm with a matrix": ("q = Gemm(x, wq, matrix) k = Gemm(x, wk)", "float[5,8] x", FLAT),
-}
-
-
-@pytest.mark.parametrize("case", APART)
-def test_does_nothing(case: str) -> None:
-    body, inputs, outputs = APART[case]
-    graph = fusion.load(fusion.parse(body, WEIGHTS, inputs=inputs, outputs=outputs))
-    before = [node.op for node in graph.nodes]
-    assert fuse_matmul(graph) == 0
-    assert [node.op for node in graph.nodes] == before
-
-
-def test_weight_that_an_input_overrides_is_not_constant() -> None:
-    graph = fusion.load(fusion.parse(PAIR, WEIGHTS, **PAIR_TYPES))
-    graph.inputs.append(graph.nodes[0].inputs[1])
-    assert fuse_matmul(graph) == 0
-
-
-def test_old_opset_and_unknown_rank_are_refused_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
-    body = "a = Reshape(x, shape) q = MatMul(a, wq) k = MatMul(a, wk)"
-    types = {"inputs": "float[B,8] x, int64[R] shape", "outputs": "float[B,4] y"}
-    built = fusion.parse(f"{body} y = Add(q, k)", WEIGHTS, opset=10, **types)
-    graph = fusion.load(built)
-    with caplog.at_level(logging.DEBUG, "transforms.fuse_matmul"):
-        assert fuse_matmul(graph) == 0
-        graph.opset = 6
-        assert fuse_matmul(graph) == 0
-    assert "'q' and its siblings stay apart: Split of opset 10 needs the rank of 'q'" in caplog.text
-    assert "needs opset 7, the graph has 6" in caplog.text
-
-
 @pytest.mark.parametrize("dtype", ["float16", "double", "int32"])
 def test_other_types(dtype: str) -> None:
     numpy_type = {"double": np.float64}.get(dtype, np.dtype(dtype).type)
@@ -346,14 +269,3 @@ def test_names_are_the_same_every_time() -> None:
     assert [fuse_matmul(graph) for graph in graphs] == [1, 1]
     first, second = (fusion.export(graph).SerializeToString(deterministic=True) for graph in graphs)
     assert first == second
-
-
-def test_minilm() -> None:
-    graph = fusion.load(fusion.real_model("minilm_l6_op13"))
-    original = fusion.export(graph)
-    assert fuse_matmul(graph) == 6
-    feeds = fusion.random_feeds(original)
-    # Sums of at most 1536 products; errors like random ones over 40 layers, as for the layer normalisations.
-    bound = 40 * np.sqrt(1536) * 2.0**-24
-    results = zip(fusion.run(original, **feeds), fusion.run(fusion.export(graph), **feeds), strict=True)
-    assert max(fusion.relative_error(after, before) for before, after in results) < bound
