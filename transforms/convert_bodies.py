@@ -116,7 +116,7 @@ def _is_rounded_inside(body: gs.Graph, slot: _Slot, element: int) -> bool:
 
 
 def is_narrowed(tensor: gs.Tensor, element: int, outputs: set[int]) -> bool:
-    """Return whether a float32 tensor, not among the outputs given, is read by first halves of pairs alone."""
+    """Return whether a float32 tensor, not one of the outputs, is read by first halves of pairs alone."""
     if not dtypes.is_type(tensor, dtypes.FLOAT) or id(tensor) in outputs:
         return False
     return all(is_narrowing(user, element) for user in tensor.outputs)

@@ -114,7 +114,7 @@ def _entries(tensor: onnx.TensorProto) -> int:
 
 
 def _claimed_entries(tensor: onnx.TensorProto) -> int:
-    """Return how many entries the typed fields must have: complex numbers take two, small types share bytes."""
+    """Return how many entries the typed fields must have: complex numbers take two, small types share."""
     if tensor.data_type == onnx.TensorProto.STRING:
         return _count(tensor)
     name = onnx.TensorProto.DataType.Name(tensor.data_type)
