@@ -13,16 +13,17 @@ from transforms.selection import Selection
 
 
 def simulate_bf16(graph: gs.Graph, *, exclude: Selection | None = None, keep_io_types: bool = True) -> int:
-    """Round weights to bfloat16, stored as float32, and give each float32 input one pair of Casts.
+    """Round weights to bfloat16, stored as float32, and give each input one pair of Casts.
 
-    Nothing else is touched: activations stay float32. Returns how many tensors changed: weights that were
-    not on the grid and inputs that had no pair. Weights that only excluded nodes, shape arithmetic or inputs
+    Nothing else is touched: activations stay float32. Inputs are float32, or float16 that a Cast widens (see
+    :mod:`transforms.widen_float16`). Returns how many tensors changed: weights that were not on the grid and
+    inputs that had no pair. Weights that only excluded nodes, shape arithmetic or inputs
     tied to float32 (the scales of Resize) use stay as they are; where others use them too, those read a
     rounded copy.
     """
     plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
     weights = [r for r in plan.roundings if isinstance(r.tensor, gs.Constant)]
-    inputs = {id(tensor) for tensor in graph.inputs}
+    inputs = {id(tensor) for tensor in _inputs(graph)}
     plan.roundings = [r for r in plan.roundings if id(r.tensor) in inputs]
     names = walk.Names(graph)
     changed = 0
@@ -37,6 +38,13 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Selection | None = None, keep_io_
             node.inputs[index] = target
     pair = CastPair("bfloat16")
     return changed + insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
+
+
+def _inputs(graph: gs.Graph) -> list[gs.Tensor]:
+    """Return the inputs of the model, and what the Casts make of those that are float16."""
+    narrow = [tensor for tensor in graph.inputs if dtypes.is_type(tensor, dtypes.FLOAT16)]
+    casts = [node for tensor in narrow for node in tensor.outputs if node.op == "Cast"]
+    return [*graph.inputs, *(node.outputs[0] for node in casts)]
 
 
 def _target(tensor: gs.Constant, rounded_uses: int, names: walk.Names) -> gs.Constant:

@@ -16,8 +16,10 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
 
     Widening is exact; results differ from float16 arithmetic in not being rounded to float16 in between.
     Inputs and outputs of the model stay float16 behind a Cast, or become float32 with ``keep_io_types``
-    false. Casts from float32 to float32 that remain are taken out.
+    false. Casts from float32 to float32 that remain are taken out. Raises ValueError where an input or output
+    is a sequence of float16 tensors, which no Cast takes.
     """
+    _refuse_sequences(graph)
     names = walk.Names(graph)
     boundary = [
         t for t in (*graph.inputs, *graph.outputs) if keep_io_types and dtypes.is_type(t, dtypes.FLOAT16)
@@ -25,13 +27,19 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
     changed = sum(_cast_input(graph, tensor, names) for tensor in graph.inputs if _is_in(tensor, boundary))
     changed += sum(_cast_output(graph, tensor, names) for tensor in graph.outputs if _is_in(tensor, boundary))
     fixed = {id(tensor) for tensor in boundary}
-    changed += _widen_constants(graph) + _widen_variables(graph, fixed)
+    changed += _widen_constants(graph, fixed, names) + _widen_variables(graph, fixed)
     for node in walk.nodes(graph):
         if all(id(tensor) not in fixed for tensor in node.outputs):
             _widen_attributes(node)
     if changed:
         _drop_void_casts(graph)
     return changed
+
+
+def _refuse_sequences(graph: gs.Graph) -> None:
+    for tensor in (*graph.inputs, *graph.outputs):
+        if not dtypes.is_type(tensor, dtypes.FLOAT16) and tensor.dtype == np.float16:
+            raise ValueError(f"'{tensor.name}' is a sequence of float16 tensors, which can not be widened")
 
 
 def _is_in(tensor: gs.Tensor, tensors: list[gs.Tensor]) -> bool:
@@ -73,18 +81,23 @@ def _cast(names: walk.Names, source: gs.Tensor, target: gs.Tensor, element: int)
     return gs.Node("Cast", name, attrs={"to": element}, inputs=[source], outputs=[target])
 
 
-def _widen_constants(graph: gs.Graph) -> int:
+def _widen_constants(graph: gs.Graph, fixed: set[int], names: walk.Names) -> int:
     narrow = [t for t in walk.constants(graph) if dtypes.is_type(t, dtypes.FLOAT16)]
     for tensor in narrow:
-        tensor.values = tensor.values.astype(np.float32)
-    return len(narrow)
+        if id(tensor) not in fixed:
+            tensor.values = tensor.values.astype(np.float32)
+        elif tensor.outputs:
+            wide = gs.Constant(names.derive(tensor.name, "float32"), tensor.values.astype(np.float32))
+            walk.redirect(tensor, wide)
+    return sum(id(tensor) not in fixed or bool(tensor.outputs) for tensor in narrow)
 
 
 def _widen_variables(graph: gs.Graph, fixed: set[int]) -> int:
     changed = 0
     for inner in walk.graphs(graph):
         for tensor in (*inner.inputs, *inner.outputs, *(t for node in inner.nodes for t in node.outputs)):
-            if id(tensor) not in fixed and dtypes.is_type(tensor, dtypes.FLOAT16):
+            # also sequences of them, whose type dtypes.is_type does not tell
+            if id(tensor) not in fixed and isinstance(tensor, gs.Variable) and tensor.dtype == np.float16:
                 tensor.dtype = np.dtype(np.float32)
                 changed += 1
     return changed
