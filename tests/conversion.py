@@ -1,0 +1,64 @@
+"""Running the converters in this process, and what their results are held against."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+
+import ops
+from transforms import model_io
+from transforms.widen_bf16 import widen_bf16
+
+FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
+
+
+def convert(
+    model: onnx.ModelProto, folder: Path, *options: str, tool: str = "convert_fp32_to_bf16"
+) -> onnx.ModelProto:
+    """Return what the tool makes of a model; assert that it succeeds, keeps its input and passes the checker."""
+    source, target = folder / "in.onnx", folder / "out.onnx"
+    data = model.SerializeToString(deterministic=True)
+    source.write_bytes(data)
+    arguments = ["--input", str(source), "--output", str(target), "--force", *options]
+    assert importlib.import_module(f"tools.{tool}").main(arguments) == 0
+    assert source.read_bytes() == data
+    onnx.checker.check_model(str(target), full_check=True)
+    return onnx.load(target)
+
+
+def run(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """Return the outputs by name, each node computed as it stands in the file, with our operators at hand."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    ops.register_custom_ops(options)
+    data = model.SerializeToString()
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def run_wrapped(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """Run a bfloat16 model on float32 kernels, every node's result rounded."""
+    graph = model_io.load(model)
+    widen_bf16(graph)
+    return run(model_io.graph_proto.export_model(graph), feeds)
+
+
+def same(a: Mapping[str, NDArray], b: Mapping[str, NDArray]) -> bool:
+    """Return whether all outputs are the same bit for bit; NaN equals NaN."""
+    return a.keys() == b.keys() and all(_equal(a[name], b[name]) for name in a)
+
+
+def _equal(a: object, b: object) -> bool:
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(_equal, a, b))
+    a, b = np.asarray(a), np.asarray(b)
+    numeric = a.dtype.kind == "f"
+    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b, equal_nan=numeric)
