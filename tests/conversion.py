@@ -21,7 +21,7 @@ FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
 def convert(
     model: onnx.ModelProto, folder: Path, *options: str, tool: str = "convert_fp32_to_bf16"
 ) -> onnx.ModelProto:
-    """Return what the tool makes of a model; assert that it succeeds, keeps its input and passes the checker."""
+    """Return what the tool makes of a model; assert that it succeeds and passes the checker."""
     source, target = folder / "in.onnx", folder / "out.onnx"
     data = model.SerializeToString(deterministic=True)
     source.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Small models with one difficulty each, by name, in the text form of ``onnx.parser``: float32, every node reachable.
+"""Small float32 models with one difficulty each, by name, in the text form of ``onnx.parser``.
 
 The difficulties are those that users of such converters have reported: control flow that captures tensors,
 outputs that are used further, inputs that a schema ties to float32, types that are not float, and so on.
@@ -16,7 +16,8 @@ MODELS = {
     "unnamed twins": "(float[N] x) => (float[N] y) { a = Sigmoid(x) b = Sigmoid(x) y = Mul(a, b) }",
     "input twice": "(float[N] x) => (float[N] y) { a = Tanh(x) y = Mul(a, a) }",
     "two consumers": "(float[N] x) => (float[N] y) { a = Tanh(x) b = Exp(a) c = Neg(a) y = Add(b, c) }",
-    "relu beside another": "(float[N] x) => (float[N] y) { a = Tanh(x) b = Relu(a) c = Exp(a) y = Add(b, c) }",
+    "relu beside another": """(float[N] x) => (float[N] y) {
+        a = Tanh(x) b = Relu(a) c = Exp(a) y = Add(b, c) }""",
     "relu of relu": "(float[N] x) => (float[N] y) { a = Tanh(x) b = Relu(a) y = Relu(b) }",
     "output also used": "(float[N] x) => (float[N] a, float[N] y) { a = Tanh(x) y = Exp(a) }",
     "output also used by relu": "(float[N] x) => (float[N] a, float[N] y) { a = Tanh(x) y = Relu(a) }",
@@ -29,12 +30,14 @@ MODELS = {
     "empty": "(float[N] x) => (float[M] y) <float[0] w = {}> { a = Tanh(x) y = Concat <axis = 0> (a, w) }",
     "zero size": """(float[0,N] x) => (float[0,N] y) { a = Tanh(x) y = Exp(a) }""",
     "casts": """(float[N] x) => (float[N] y) {
-        i = Cast <to = 7> (x) f = Cast <to = 1> (i) d = Cast <to = 11> (f) g = Cast <to = 1> (d) y = Add(f, g) }""",
+        i = Cast <to = 7> (x) f = Cast <to = 1> (i) d = Cast <to = 11> (f)
+        g = Cast <to = 1> (d) y = Add(f, g) }""",
     "void cast": "(float[N] x) => (float[N] y) { a = Cast <to = 1> (x) y = Tanh(a) }",
     "output of a cast": "(int64[N] x) => (float[N] y, float[N] z) { y = Cast <to = 1> (x) z = Tanh(y) }",
     "half island": """(float[N] x) => (float[N] y) {
         h = Cast <to = 10> (x) s = Add(h, half_w) f = Cast <to = 1> (s) y = Tanh(f) }""",
-    "half output": "(float[N] x) => (float16[N] y, float[N] z) { a = Tanh(x) y = Cast <to = 10> (a) z = Exp(a) }",
+    "half output": """(float[N] x) => (float16[N] y, float[N] z) {
+        a = Tanh(x) y = Cast <to = 10> (a) z = Exp(a) }""",
     "half input": "(float16[N] h, float[N] x) => (float[N] y) { a = Cast <to = 1> (h) y = Mul(a, x) }",
     "double island": """(float[N] x) => (float[N] y) <double[1] w = {0.1}> {
         d = Cast <to = 11> (x) s = Add(d, w) f = Cast <to = 1> (s) y = Tanh(f) }""",
@@ -44,13 +47,13 @@ MODELS = {
         c = Greater(x, z) m = Mul(x, s) y = Where(c, x, m) }""",
     "shape arithmetic": """(float[N,M] x) => (float[K] y) <int64 at = {0}, float[1] k = {3.3}> {
         s = Shape(x) n = Gather(s, at) f = Cast <to = 1> (n) g = Sqrt(f) h = Mul(g, k) c = Ceil(h)
-        i = Cast <to = 7> (c) q = Div(i, i) a = Tanh(x) m = ReduceMax <keepdims = 0> (a) y = Expand(m, i) }""",
+        i = Cast <to = 7> (c) a = Tanh(x) m = ReduceMax <keepdims = 0> (a) y = Expand(m, i) }""",
     "scale by size": """(float[N,M] x) => (float[N,M] y) <int64 at = {1}> {
         s = Shape(x) n = Gather(s, at) f = Cast <to = 1> (n) r = Sqrt(f) a = Tanh(x) y = Div(a, r) }""",
-    "resize": """(float[1,1,H,W] x) => (float[A,B,C,D] y, float[4] z) <float[4] scales = {1, 1, 2.3, 2.3}> {
-        a = Tanh(x) y = Resize <mode = "linear"> (a, , scales) z = Sqrt(scales) }""",
-    "resize computed": """(float[1,1,4,4] x, float[4] s) => (float[A,B,C,D] y) <float[4] one = {1, 1, 1.1, 1.1}> {
-        t = Mul(s, one) y = Resize (x, , t) }""",
+    "resize": """(float[1,1,H,W] x) => (float[A,B,C,D] y, float[4] z)
+        <float[4] scales = {1, 1, 2.3, 2.3}> { a = Tanh(x) y = Resize <mode = "linear"> (a, , scales) z = Sqrt(scales) }""",
+    "resize computed": """(float[1,1,4,4] x, float[4] s) => (float[A,B,C,D] y)
+        <float[4] one = {1, 1, 1.1, 1.1}> { t = Mul(s, one) y = Resize (x, , t) }""",
     "clip": """(float[N] x) => (float[N] y) <float high = {0.1}, float low = {-0.1}> {
         a = Clip(x, , high) b = Clip(a, low) y = Clip(b) }""",
     "constants": """(float[2] x) => (float[2] y, float[2] held) {
@@ -72,7 +75,8 @@ MODELS = {
         a = Tanh(x) b = Exp(x) s = SequenceConstruct(a, b) e = SequenceAt(s, at) n = Neg(e)
         t = ConcatFromSequence <axis = 0> (s) y = Concat <axis = 0> (t, n) }""",
     "sequence output": "(float[N] x) => (seq(float[N]) s) { a = Tanh(x) s = SequenceConstruct(a, x) }",
-    "optional": "(float[N] x) => (float[N] y) { a = Tanh(x) o = Optional(a) e = OptionalGetElement(o) y = Exp(e) }",
+    "optional": """(float[N] x) => (float[N] y) {
+        a = Tanh(x) o = Optional(a) e = OptionalGetElement(o) y = Exp(e) }""",
     "shared weight": """(float[2] x) => (float[2] y, float[2] z) <float[2] w = {0.1, 0.2}> {
         a = Add(x, w) y = Mul(a, w) z = Sub(w, x) }""",
     "layers": """(float[N,4] x) => (float[N,2] y) {
@@ -84,7 +88,8 @@ MODELS = {
     "if": """(float[N] x, bool c) => (float[N] y) <float[1] w = {0.1}> {
         a = Tanh(x)
         y = If (c) <then_branch = t () => (float[N] p) { q = Exp(a) p = Mul(q, w) },
-                    else_branch = e () => (float[N] p) <float[1] v = {0.3}> { q = Add(a, v) p = Sub(q, x) }> }""",
+                    else_branch = e () => (float[N] p) <float[1] v = {0.3}> {
+                        q = Add(a, v) p = Sub(q, x) }> }""",
     "if of twins": """(float[N] x, bool c) => (float[N] y) {
         y = If (c) <then_branch = t () => (float[N] p) { p = Exp(x) },
                     else_branch = e () => (float[N] p) { p = Exp(x) }> }""",
@@ -97,14 +102,16 @@ MODELS = {
                             else_branch = te () => (float[N] s) { s = Mul(b, w) }> },
                     else_branch = e () => (float[N] p) { p = Neg(a) }> }""",
     "constants in branches": """(float[2] x, bool c) => (float[2] y) {
-        y = If (c) <then_branch = t () => (float[2] p) { k = Constant <value = float[2] {0.1, 0.2}> () p = Add(x, k) },
+        y = If (c) <then_branch = t () => (float[2] p) {
+                        k = Constant <value = float[2] {0.1, 0.2}> () p = Add(x, k) },
                     else_branch = e () => (float[2] p) { p = Constant <value_floats = [0.3, 0.4]> () }> }""",
-    "loop": """(float[2] x, int64 n) => (float[2] y, float[K,2] steps) <bool on = {1}, float[2] w = {0.9, 0.8}> {
-        a = Tanh(x)
-        y, steps = Loop (n, on, a) <body = b (int64 i, bool go, float[2] s) => (bool more, float[2] r, float[2] o) {
+    "loop": """(float[2] x, int64 n) => (float[2] y, float[K,2] steps)
+        <bool on = {1}, float[2] w = {0.9, 0.8}> { a = Tanh(x) y, steps = Loop (n, on, a)
+        <body = b (int64 i, bool go, float[2] s) => (bool more, float[2] r, float[2] o) {
             more = Identity(go) m = Mul(s, w) r = Add(m, a) o = Exp(r) }> }""",
     "loop that hands on": """(float[2] x, int64 n) => (float[2] y, float[K,2] steps) <bool on = {1}> {
-        a = Tanh(x) b, steps = Loop (n, on, a) <body = b (int64 i, bool go, float[2] s) => (bool go, float[2] s, float[2] o) {
+        a = Tanh(x) b, steps = Loop (n, on, a)
+        <body = b (int64 i, bool go, float[2] s) => (bool go, float[2] s, float[2] o) {
             o = Exp(s) }> y = Neg(b) }""",
     "scan": """(float[T,2] x, float[2] s0) => (float[2] s, float[T,2] y) {
         s, y = Scan <num_scan_inputs = 1, body = b (float[2] p, float[2] q) => (float[2] r, float[2] o) {
