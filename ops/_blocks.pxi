@@ -17,7 +17,7 @@
 # memory one after the other), columns (neighbours in memory belong to neighbouring blocks), and one block at a time for
 # sizes that the other two do not take.
 
-cdef enum Rounding:
+cdef enum Rounding:  # of ties
     HALF_AWAY = 0
     HALF_UP = 1
     HALF_EVEN = 2
@@ -27,19 +27,22 @@ cdef enum Layout:
     COLUMNS
     SINGLE
 
+cdef enum Kind:
+    PLAIN  # elements are multiples of one step
+    PRIME  # the same, with the special cases of Microexponents
+    FLOATING  # elements have exponents of their own
+
 cdef struct Grid:
+    Kind kind
     size_t block_size
     size_t group_size  # divides block_size
     int span  # a group's exponent is at least the block's minus this
     int rounding
-    bint floating  # elements have exponents of their own, down to the block's minus element_span
-    int element_span
+    int element_span  # the exponent of a floating element is at least the block's minus this
     int bits  # of an element's significand, the leading one included
     int carry  # added to the bits of the largest magnitude before its exponent is taken: the scale rule
     float highest  # clamp, in units of 2^E
-    float lowest  # its counterpart for negative numbers, as a magnitude
-    bint poison  # Inf or NaN makes the whole block NaN
-    float flush_below  # 0, or the smallest normal float32
+    float lowest
     bint bfloat16_first
     bint grow  # E grows by one where a positive element would round to 2^(E+1)
 
@@ -71,6 +74,7 @@ cdef extern from *:
         ALIGNED int32_t a[ROW_TILE];
         ALIGNED int32_t b[ROW_TILE];
         ALIGNED int32_t c[ROW_TILE];
+        ALIGNED int32_t d[ROW_TILE];
     } RowScratch;
     typedef struct {
         ALIGNED float x[COLUMN_TILE];
@@ -89,6 +93,7 @@ cdef extern from *:
         int32_t* a
         int32_t* b
         int32_t* c
+        int32_t* d
     ctypedef struct ColumnScratch:
         float* x
         int32_t* block
@@ -103,10 +108,10 @@ cdef inline int32_t larger(int32_t a, int32_t b) noexcept nogil:
     return a if a > b else b
 
 
-cdef inline int32_t counted_magnitude(float x, bint poison) noexcept nogil:
+cdef inline int32_t counted_magnitude(float x, bint poisoned) noexcept nogil:
     """The bits of |x|; zero for Inf and NaN, unless they poison the block."""
     cdef int32_t magnitude = <int32_t>(bits_of(x) & MAGNITUDE)
-    cdef int32_t highest = <int32_t>(MAGNITUDE if poison else EXPONENT - 1)
+    cdef int32_t highest = <int32_t>(MAGNITUDE if poisoned else EXPONENT - 1)
     return magnitude if magnitude <= highest else 0
 
 
@@ -123,9 +128,9 @@ cdef inline int32_t group_field(int32_t field, int32_t block, int32_t span) noex
     return 255 if block == 255 else larger(field, block - span)
 
 
-cdef inline float scale_down(int32_t field, bint poison) noexcept nogil:
+cdef inline float scale_down(int32_t field, bint poisoned) noexcept nogil:
     """2^-E for the biased exponent of a group, where 255 means 2^-128, or NaN for a poisoned block."""
-    cdef uint32_t top = 0x7FC00000 if poison else 0x00200000
+    cdef uint32_t top = 0x7FC00000 if poisoned else 0x00200000
     cdef uint32_t bits = <uint32_t>(254 - field) << 23
     return float_of(bits if field < 254 else (<uint32_t>0x00400000 if field == 254 else top))
 
@@ -136,25 +141,23 @@ cdef inline float scale_up(int32_t field) noexcept nogil:
     return float_of(bits if field > 1 else (<uint32_t>0x00200000 << (field & 1)))
 
 
-cdef inline float round_element(float x, float down, float up, Grid grid, bint floating, int rounding) noexcept nogil:
-    cdef uint32_t sign = bits_of(x) & SIGN
-    cdef float magnitude = float_of(bits_of(x) & MAGNITUDE)
-    cdef float scaled = (<float>0.0 if magnitude < grid.flush_below else magnitude) * down
+cdef inline float round_element(float x, float down, float up, Grid grid, Kind kind, int rounding) noexcept nogil:
+    cdef uint32_t bits = bits_of(x)
+    cdef float scaled = (<float>0.0 if kind == PRIME and bits & MAGNITUDE < MIN_NORMAL else x) * down
     cdef int32_t own = 127 << 23  # the exponent that the step belongs to, in place
-    if floating:
+    if kind == FLOATING:
         own = larger(<int32_t>(bits_of(scaled) & EXPONENT), (127 - grid.element_span) << 23)
     cdef float magic = float_of((<uint32_t>own + (<uint32_t>(24 - grid.bits) << 23)) | 0x00400000)
     cdef float rounded = (scaled + magic) - magic
-    cdef float half = float_of(<uint32_t>own - (<uint32_t>grid.bits << 23))
-    cdef float toward = half
-    if rounding == HALF_UP:
-        toward = -half if sign else half  # up is towards zero for a negative number
+    cdef float tie = float_of((<uint32_t>own - (<uint32_t>grid.bits << 23)))  # half a step
+    if rounding == HALF_AWAY:
+        tie = float_of(bits_of(tie) | (bits & SIGN))
     if rounding != HALF_EVEN:
-        rounded = rounded + 2 * toward if scaled - rounded == toward else rounded
-    cdef float limit = grid.lowest if sign else grid.highest
-    rounded = limit if rounded > limit else rounded
-    rounded = rounded if scaled < float_of(EXPONENT) else scaled  # Inf and NaN pass
-    return float_of(bits_of((rounded + rounded) * up) | sign)
+        rounded = rounded + (tie + tie) if scaled - rounded == tie else rounded
+    cdef float clamped = grid.highest if rounded > grid.highest else rounded
+    clamped = grid.lowest if clamped < grid.lowest else clamped
+    clamped = clamped if bits & MAGNITUDE < EXPONENT else scaled  # Inf and NaN pass
+    return float_of((bits_of((clamped + clamped) * up) & MAGNITUDE) | (bits & SIGN))
 
 
 # Between a tensor and scratch memory -------------------------------------------------------------------------------
@@ -203,32 +206,34 @@ cdef inline void twice(const int32_t* a, int32_t* b, size_t n) noexcept nogil:
         b[2 * i + 1] = a[i]
 
 
-cdef inline int32_t* row_fields(Grid grid, RowScratch* s, size_t n) noexcept nogil:
-    """Return, for each element, the biased exponent of its group. Sizes are powers of two: pairs of pairs of pairs."""
-    cdef int32_t* a = s.a
-    cdef int32_t* b = s.b
-    cdef size_t i, count = n, width = grid.group_size
-    for i in range(n):
-        a[i] = counted_magnitude(s.x[i], grid.poison)
-    while width > 1:
-        count //= 2
-        width //= 2
-        halve(a, b, count)
+cdef inline int32_t* spread(int32_t* a, int32_t* b, size_t n, size_t full) noexcept nogil:
+    """Repeat each of n numbers until there are full of them; a and b are used in turns."""
+    while n < full:
+        twice(a, b, n)
         a, b = b, a
-    for i in range(count):
-        a[i] = exponent_field(a[i], grid.carry)
-    if grid.group_size < grid.block_size:
-        a = group_fields(grid, a, b, s.c, count)
-        b = s.b if a == s.a else s.a
-    while count < n:
-        twice(a, b, count)
-        a, b = b, a
-        count *= 2
+        n *= 2
     return a
 
 
-cdef inline int32_t* group_fields(Grid grid, int32_t* a, int32_t* b, int32_t* fields, size_t n) noexcept nogil:
-    """Raise the exponents of groups to what the exponents of their blocks allow."""
+cdef inline int32_t* row_fields(Grid grid, const float* x, RowScratch* s, size_t n, Kind kind) noexcept nogil:
+    """Return the biased exponent of each group of a row. Sizes are powers of two: pairs, pairs of pairs and so on."""
+    cdef int32_t* a = s.a
+    cdef int32_t* b = s.b
+    cdef size_t i, width = grid.group_size
+    for i in range(n):
+        a[i] = counted_magnitude(x[i], kind == PRIME)
+    while width > 1:
+        n //= 2
+        width //= 2
+        halve(a, b, n)
+        a, b = b, a
+    for i in range(n):
+        a[i] = exponent_field(a[i], grid.carry)
+    return raised_fields(grid, a, b, s.c, n) if kind == PRIME else a
+
+
+cdef inline int32_t* raised_fields(Grid grid, int32_t* a, int32_t* b, int32_t* fields, size_t n) noexcept nogil:
+    """Raise the exponents of groups to the least that the exponents of their blocks allow."""
     cdef size_t i, count = n
     for i in range(n):
         fields[i] = a[i]
@@ -236,68 +241,74 @@ cdef inline int32_t* group_fields(Grid grid, int32_t* a, int32_t* b, int32_t* fi
         count //= 2
         halve(a, b, count)
         a, b = b, a
-    while count < n:
-        twice(a, b, count)
-        a, b = b, a
-        count *= 2
+    a = spread(a, b, count, n)
     for i in range(n):
         a[i] = group_field(fields[i], a[i], grid.span)
     return a
 
 
-cdef inline void round_row(Grid grid, RowScratch* s, size_t n, bint floating, int rounding) noexcept nogil:
-    cdef const int32_t* fields = row_fields(grid, s, n)
-    cdef size_t i
+cdef inline void round_row(Grid grid, const float* x, float* y, RowScratch* s, size_t n, Kind kind, int rounding) noexcept nogil:
+    """Quantize n elements, whole blocks, from x to y, which may be the same."""
+    cdef int32_t* fields = row_fields(grid, x, s, n, kind)
+    cdef size_t i, groups = n // grid.group_size
+    for i in range(groups):
+        s.c[i] = <int32_t>bits_of(scale_up(fields[i]))
+        fields[i] = <int32_t>bits_of(scale_down(fields[i], kind == PRIME))
+    cdef const int32_t* down = spread(fields, s.b if fields == s.a else s.a, groups, n)
+    cdef const int32_t* up = spread(s.c, s.d, groups, n)
     for i in range(n):
-        s.x[i] = round_element(s.x[i], scale_down(fields[i], grid.poison), scale_up(fields[i]), grid, floating, rounding)
+        y[i] = round_element(x[i], float_of(<uint32_t>down[i]), float_of(<uint32_t>up[i]), grid, kind, rounding)
 
 
-cdef inline void row_unit(const BlockTask* task, size_t unit, bint floating, int rounding) noexcept nogil:
+cdef inline void row_unit(const BlockTask* task, size_t unit, Kind kind, int rounding) noexcept nogil:
     """Quantize one tile of a fibre; a short last block is a full one with zeros."""
     cdef RowScratch s
     cdef size_t i, first = (unit % task.tiles) * task.tile
     cdef size_t n = min(task.tile, task.length - first)
     cdef size_t start = (unit // task.tiles) * task.length + first
     cdef size_t full = (n + task.grid.block_size - 1) // task.grid.block_size * task.grid.block_size
+    if task.element_type == FLOAT32 and n == full and not task.grid.bfloat16_first:
+        round_row(task.grid, <const float*>task.source + start, <float*>task.target + start, &s, n, kind, rounding)
+        return
     load_run(task, start, s.x, n)
     for i in range(n, full):
         s.x[i] = 0
-    round_row(task.grid, &s, full, floating, rounding)
+    round_row(task.grid, s.x, s.x, &s, full, kind, rounding)
     store_run(task, start, s.x, n)
 
 
 # Columns: neighbours belong to neighbouring blocks -----------------------------------------------------------------
 
-cdef inline void column_maxima(const float* x, int32_t* maxima, size_t n, size_t lanes, bint poison) noexcept nogil:
+cdef inline void column_maxima(const float* x, int32_t* maxima, size_t n, size_t lanes, bint poisoned) noexcept nogil:
     """The largest magnitude of each lane over n lines."""
     cdef size_t i, j
     for j in range(lanes):
         maxima[j] = 0
     for i in range(n):
         for j in range(lanes):
-            maxima[j] = larger(maxima[j], counted_magnitude(x[i * lanes + j], poison))
+            maxima[j] = larger(maxima[j], counted_magnitude(x[i * lanes + j], poisoned))
 
 
-cdef inline void column_group(Grid grid, ColumnScratch* s, float* x, size_t n, size_t lanes, bint floating,
+cdef inline void column_group(Grid grid, ColumnScratch* s, float* x, size_t n, size_t lanes, Kind kind,
                               int rounding) noexcept nogil:
     """Quantize n lines that make up one group of each lane."""
     cdef size_t i, j
-    if grid.group_size < grid.block_size:
-        column_maxima(x, s.group, n, lanes, grid.poison)
+    if kind == PRIME:
+        column_maxima(x, s.group, n, lanes, kind == PRIME)
         for j in range(lanes):
             s.group[j] = group_field(exponent_field(s.group[j], grid.carry), s.block[j], grid.span)
     else:
         for j in range(lanes):
             s.group[j] = s.block[j]
     for j in range(lanes):
-        s.down[j] = scale_down(s.group[j], grid.poison)
+        s.down[j] = scale_down(s.group[j], kind == PRIME)
         s.up[j] = scale_up(s.group[j])
     for i in range(n):
         for j in range(lanes):
-            x[i * lanes + j] = round_element(x[i * lanes + j], s.down[j], s.up[j], grid, floating, rounding)
+            x[i * lanes + j] = round_element(x[i * lanes + j], s.down[j], s.up[j], grid, kind, rounding)
 
 
-cdef inline void column_unit(const BlockTask* task, size_t unit, bint floating, int rounding) noexcept nogil:
+cdef inline void column_unit(const BlockTask* task, size_t unit, Kind kind, int rounding) noexcept nogil:
     """Quantize one block of each of some neighbouring fibres."""
     cdef ColumnScratch s
     cdef Grid grid = task.grid
@@ -313,12 +324,12 @@ cdef inline void column_unit(const BlockTask* task, size_t unit, bint floating, 
         load_run(task, start + i * task.inner, s.x + i * lanes, used)
         for j in range(used, lanes):
             s.x[i * lanes + j] = 0
-    column_maxima(s.x, s.block, n, lanes, grid.poison)
+    column_maxima(s.x, s.block, n, lanes, kind == PRIME)
     for j in range(lanes):
         s.block[j] = exponent_field(s.block[j], grid.carry)
     for i in range((n - 1) // grid.group_size + 1):
         j = i * grid.group_size
-        column_group(grid, &s, s.x + j * lanes, min(grid.group_size, n - j), lanes, floating, rounding)
+        column_group(grid, &s, s.x + j * lanes, min(grid.group_size, n - j), lanes, kind, rounding)
     for i in range(n):
         store_run(task, start + i * task.inner, s.x + i * lanes, used)
 
@@ -331,7 +342,7 @@ cdef inline float load_one(const BlockTask* task, size_t at) noexcept nogil:
     return x
 
 
-cdef inline int32_t strided_maximum(const BlockTask* task, size_t start, size_t n, bint positive) noexcept nogil:
+cdef inline int32_t strided_maximum(const BlockTask* task, size_t start, size_t n, bint positive, bint poisoned) noexcept nogil:
     """The largest magnitude of n elements of a fibre, or of the positive ones among them."""
     cdef int32_t result = 0
     cdef float x
@@ -339,60 +350,64 @@ cdef inline int32_t strided_maximum(const BlockTask* task, size_t start, size_t 
     for i in range(n):
         x = load_one(task, start + i * task.inner)
         if not positive or x > 0:
-            result = larger(result, counted_magnitude(x, task.grid.poison))
+            result = larger(result, counted_magnitude(x, poisoned))
     return result
 
 
-cdef inline void single_unit(const BlockTask* task, size_t unit, bint floating, int rounding) noexcept nogil:
+cdef inline void single_unit(const BlockTask* task, size_t unit, Kind kind, int rounding) noexcept nogil:
     cdef Grid grid = task.grid
     cdef size_t blocks = task.tiles
     cdef size_t first = (unit // task.inner) % blocks * grid.block_size
     cdef size_t start = (unit // task.inner // blocks * task.length + first) * task.inner + unit % task.inner
     cdef size_t n = min(grid.block_size, task.length - first)
-    cdef int32_t block = exponent_field(strided_maximum(task, start, n, False), grid.carry)
+    cdef int32_t block = exponent_field(strided_maximum(task, start, n, False, kind == PRIME), grid.carry)
     cdef int32_t field
     cdef size_t i, group, stop
     cdef float x
     if grid.grow:  # rounding up the bits below the significand carries into the exponent
-        block = larger(block, exponent_field(strided_maximum(task, start, n, True), 1 << (23 - grid.bits)))
+        block = larger(block, exponent_field(strided_maximum(task, start, n, True, False), 1 << (23 - grid.bits)))
     for group in range((n - 1) // grid.group_size + 1):
         field = block
         stop = min((group + 1) * grid.group_size, n)
         i = start + group * grid.group_size * task.inner
-        if grid.group_size < grid.block_size:
-            field = exponent_field(strided_maximum(task, i, stop - group * grid.group_size, False), grid.carry)
+        if kind == PRIME:
+            field = exponent_field(strided_maximum(task, i, stop - group * grid.group_size, False, True), grid.carry)
             field = group_field(field, block, grid.span)
         while i < start + stop * task.inner:
-            x = round_element(load_one(task, i), scale_down(field, grid.poison), scale_up(field), grid, floating, rounding)
+            x = round_element(load_one(task, i), scale_down(field, kind == PRIME), scale_up(field), grid, kind, rounding)
             store_run(task, i, &x, 1)
             i += task.inner
 
 
 # A tensor ----------------------------------------------------------------------------------------------------------
 
-cdef inline void unit_range(const BlockTask* task, size_t first, size_t last, bint floating, int rounding) noexcept nogil:
+cdef inline void unit_range(const BlockTask* task, size_t first, size_t last, Kind kind, int rounding) noexcept nogil:
     cdef size_t unit
     if task.layout == ROWS:
         for unit in range(first, last):
-            row_unit(task, unit, floating, rounding)
+            row_unit(task, unit, kind, rounding)
     elif task.layout == COLUMNS:
         for unit in range(first, last):
-            column_unit(task, unit, floating, rounding)
+            column_unit(task, unit, kind, rounding)
     else:
         for unit in range(first, last):
-            single_unit(task, unit, floating, rounding)
+            single_unit(task, unit, kind, rounding)
 
 
 cdef CLONED_VOID block_range(const BlockTask* task, size_t first, size_t last) noexcept nogil:
     """Quantize the units from first up to last, with constants where they make a loop fast."""
-    if task.grid.floating:
-        unit_range(task, first, last, True, HALF_EVEN)
+    if task.grid.kind == FLOATING:
+        unit_range(task, first, last, FLOATING, HALF_EVEN)
+    elif task.grid.kind == PRIME and task.grid.rounding == HALF_EVEN:
+        unit_range(task, first, last, PRIME, HALF_EVEN)
+    elif task.grid.kind == PRIME:
+        unit_range(task, first, last, PRIME, HALF_AWAY)
     elif task.grid.rounding == HALF_EVEN:
-        unit_range(task, first, last, False, HALF_EVEN)
+        unit_range(task, first, last, PLAIN, HALF_EVEN)
     elif task.grid.rounding == HALF_AWAY:
-        unit_range(task, first, last, False, HALF_AWAY)
+        unit_range(task, first, last, PLAIN, HALF_AWAY)
     else:
-        unit_range(task, first, last, False, HALF_UP)
+        unit_range(task, first, last, PLAIN, HALF_UP)
 
 
 cdef bint is_power_of_two(size_t n) noexcept nogil:

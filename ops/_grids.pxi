@@ -16,12 +16,12 @@ cdef enum:
 
 
 cdef void fill_elements(Element* elements) noexcept nogil:
-    elements[0] = Element(b"int8", False, 7, 0, 127.0 / 64, 2)
-    elements[1] = Element(b"fp8_e4m3", True, 4, 14, 1.75, 1.75)
-    elements[2] = Element(b"fp8_e5m2", True, 3, 29, 1.75, 1.75)
-    elements[3] = Element(b"fp6_e3m2", True, 3, 6, 1.75, 1.75)
-    elements[4] = Element(b"fp6_e2m3", True, 4, 2, 1.875, 1.875)
-    elements[5] = Element(b"fp4_e2m1", True, 2, 2, 1.5, 1.5)
+    elements[0] = Element(b"int8", False, 7, 0, 127.0 / 64, -2)
+    elements[1] = Element(b"fp8_e4m3", True, 4, 14, 1.75, -1.75)
+    elements[2] = Element(b"fp8_e5m2", True, 3, 29, 1.75, -1.75)
+    elements[3] = Element(b"fp6_e3m2", True, 3, 6, 1.75, -1.75)
+    elements[4] = Element(b"fp6_e2m3", True, 4, 2, 1.875, -1.875)
+    elements[5] = Element(b"fp4_e2m1", True, 2, 2, 1.5, -1.5)
 
 
 cdef int scale_carry(int rule, const Element* element) noexcept nogil:
@@ -44,7 +44,7 @@ cdef Grid plain_grid(size_t block_size, int bits, int rounding) noexcept nogil:
     grid.bits = bits
     grid.rounding = rounding
     grid.highest = 2 - <float>1.0 / (1 << (bits - 1))
-    grid.lowest = grid.highest
+    grid.lowest = -grid.highest
     return grid
 
 
@@ -53,7 +53,7 @@ cdef Grid compiler_grid(size_t block_size, int bits, int rounding) noexcept nogi
     cdef Grid grid = plain_grid(block_size, bits, rounding)
     grid.grow = True
     grid.highest = 2
-    grid.lowest = 2
+    grid.lowest = -2
     return grid
 
 
@@ -62,15 +62,14 @@ cdef Grid prime_grid(size_t block_size, int bits, int rounding, size_t group_siz
     cdef Grid grid = plain_grid(block_size, bits, HALF_EVEN if rounding == HALF_EVEN else HALF_AWAY)
     grid.group_size = group_size
     grid.span = (1 << shift_bits) - 1
-    grid.poison = True
-    grid.flush_below = float_of(MIN_NORMAL)
+    grid.kind = PRIME
     return grid
 
 
 cdef Grid element_grid(size_t block_size, const Element* element, int rule, int rounding) noexcept nogil:
     """Microscaling (OCP MX v1.0)."""
     cdef Grid grid = plain_grid(block_size, element.bits, rounding)
-    grid.floating = element.floating
+    grid.kind = FLOATING if element.floating else PLAIN
     grid.element_span = element.span
     grid.carry = scale_carry(rule, element)
     grid.highest = element.highest
