@@ -51,7 +51,8 @@ MODELS = {
     "scale by size": """(float[N,M] x) => (float[N,M] y) <int64 at = {1}> {
         s = Shape(x) n = Gather(s, at) f = Cast <to = 1> (n) r = Sqrt(f) a = Tanh(x) y = Div(a, r) }""",
     "resize": """(float[1,1,H,W] x) => (float[A,B,C,D] y, float[4] z)
-        <float[4] scales = {1, 1, 2.3, 2.3}> { a = Tanh(x) y = Resize <mode = "linear"> (a, , scales) z = Sqrt(scales) }""",
+        <float[4] scales = {1, 1, 2.3, 2.3}> { a = Tanh(x)
+        y = Resize <mode = "linear"> (a, , scales) z = Sqrt(scales) }""",
     "resize computed": """(float[1,1,4,4] x, float[4] s) => (float[A,B,C,D] y)
         <float[4] one = {1, 1, 1.1, 1.1}> { t = Mul(s, one) y = Resize (x, , t) }""",
     "clip": """(float[N] x) => (float[N] y) <float high = {0.1}, float low = {-0.1}> {

@@ -204,6 +204,8 @@ def _write_info(info: ModelInfo, model: onnx.ModelProto) -> None:
             continue
         if before.type.WhichOneof("value") != "tensor_type":
             value.CopyFrom(before)
+        elif before.type.tensor_type.HasField("shape"):  # inference may have put numbers for symbols
+            value.type.tensor_type.shape.CopyFrom(before.type.tensor_type.shape)
         value.doc_string = before.doc_string
         value.metadata_props.extend(before.metadata_props)
 
