@@ -31,7 +31,11 @@ from transforms.widen_float16 import widen_float16
 BFLOAT16_OPSET = 22
 """First opset in which Conv, pooling and recurrent operators take bfloat16."""
 
-LAYERNORM_OPSET, GELU_OPSET = 17, 20
+_FUSIONS = {
+    "LayerNormalization": (17, find_layernorm, fuse_layernorm),
+    "Gelu": (20, find_gelu, fuse_gelu),
+}
+"""First opset that has the operator, how to count what could become one, and how to make it one."""
 
 _RECORDED = (
     "format", "weights", "domain", "keep_io_types", "exclude_node", "exclude_op", "saturate_activations",
@@ -85,7 +89,7 @@ def convert(graph: gs.Graph, options: argparse.Namespace) -> Conversion:
     widen_float16(graph, keep_io_types=options.keep_io_types)
     convert_opset(graph, CAST_TO_BFLOAT16)
     if options.optimize:
-        _optimize(graph, done)
+        _optimize(graph, exclude, done)
     if options.format == "bf16":
         convert_opset(graph, BFLOAT16_OPSET)
     exclude = exclude.follow(graph)
@@ -107,7 +111,7 @@ def _check_nan(graph: gs.Graph, options: argparse.Namespace, done: Conversion) -
     done.notes.append(f"{message} (kept; --strict refuses them)")
 
 
-def _optimize(graph: gs.Graph, done: Conversion) -> None:
+def _optimize(graph: gs.Graph, exclude: Selection, done: Conversion) -> None:
     """Fuse what exporters took apart, optimize, and fuse again what folding constants has laid open.
 
     First fuse, for the optimizer moves Transposes into the middle of a LayerNorm.
@@ -118,17 +122,14 @@ def _optimize(graph: gs.Graph, done: Conversion) -> None:
     except model_io.ModelError as error:
         done.notes.append(f"Not optimized: {error}")
     _fuse(graph, done)
-    done.fused["MatMul"] += fuse_matmul(graph)
+    done.fused["MatMul"] += fuse_matmul(graph, exclude=exclude.follow(graph))
 
 
 def _fuse(graph: gs.Graph, done: Conversion) -> None:
-    for name, version, find, fuse in (
-        ("LayerNormalization", LAYERNORM_OPSET, find_layernorm, fuse_layernorm),
-        ("Gelu", GELU_OPSET, find_gelu, fuse_gelu),
-    ):
-        if find(graph):
-            convert_opset(graph, version)
-            done.fused[name] += fuse(graph)
+    found = [version for version, find, _ in _FUSIONS.values() if version > graph.opset and find(graph)]
+    convert_opset(graph, max(found, default=0))
+    for name, (_, _, fuse) in _FUSIONS.items():
+        done.fused[name] += fuse(graph)
     done.fused["HardSwish"] += fuse_hardswish(graph)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +31,15 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
     lies outside of its folder or is shorter than claimed; OSError when it can not be opened.
     """
     data = path.read_bytes()
-    digest = hashlib.sha256(data)
     model = onnx.ModelProto()
-    try:
-        model.ParseFromString(data)
-    except DecodeError:
-        raise ModelError(f"'{path}' is not an ONNX model, or is cut short ({len(data)} bytes)") from None
+    with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
+        hashing = beside.submit(hashlib.sha256, data)
+        try:
+            model.ParseFromString(data)
+        except DecodeError:
+            raise ModelError(f"'{path}' is not an ONNX model, or is cut short ({len(data)} bytes)") from None
+        digest = hashing.result()
+    del hashing
     del data
     if not model.opset_import or not (model.graph.node or model.graph.output):
         raise ModelError(f"'{path}' is not an ONNX model: it has no graph")

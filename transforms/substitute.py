@@ -63,8 +63,9 @@ def release(model: gs.Graph, tensors: Sequence[gs.Tensor]) -> None:
     A tensor and its list of users refer to each other, so that a large weight would stay in memory until
     Python collects its cycles.
     """
+    outputs = {id(tensor) for graph in walk.graphs(model) for tensor in graph.outputs}
     for tensor in tensors:
-        if isinstance(tensor, gs.Constant) and not tensor.outputs and not walk.is_output(tensor, model):
+        if isinstance(tensor, gs.Constant) and not tensor.outputs and id(tensor) not in outputs:
             tensor.values = np.empty(0)
 
 

@@ -87,8 +87,8 @@ def replace_output(node: gs.Node, tensor: gs.Tensor, target: gs.Tensor) -> None:
 
 
 def is_output(tensor: gs.Tensor, graph: gs.Graph) -> bool:
-    """Return whether the tensor is an output of the graph or of a graph nested in it."""
-    return any(tensor is output for inner in graphs(graph) for output in inner.outputs)
+    """Return whether the tensor is an output of the graph itself, which no graph nested in it matters to."""
+    return any(tensor is output for output in graph.outputs)
 
 
 class Names:
