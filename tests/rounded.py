@@ -1,6 +1,6 @@
-"""The exact oracle of the conversions: a model evaluated node by node, every float32 value rounded by ml_dtypes.
+"""The exact oracle of the conversions: a model evaluated node by node, with ml_dtypes' rounding in between.
 
-Each node of the float model runs in a session of its own on rounded inputs, and its float32 outputs are rounded.
+Each node of the float model runs in a session of its own on rounded inputs; its float32 outputs are rounded.
 Nothing of the transforms takes part in it.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +41,7 @@ class _Member:
         return self.nodes[-1].outputs[0]
 
 
-def fuse_matmul(graph: gs.Graph) -> int:
+def fuse_matmul(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
     """Fuse the matrix products that share their first input; return how many groups were fused.
 
     Takes MatMul, MatMul followed by Add of a bias, and Gemm with equal attributes, in groups of two or more
@@ -53,15 +53,15 @@ def fuse_matmul(graph: gs.Graph) -> int:
     within 2 * K * u * sum |x| * |w|, K being the summed axis and u the type's unit roundoff.
 
     Does nothing below opset 7, for weights that are not constant, that can be overridden through a graph
-    input, whose rank is not 2 or that have no columns, and for a bias that is not one number per column:
-    such a MatMul takes part without its Add, such a Gemm not at all.
+    input, whose rank is not 2 or that have no columns, for a bias that is not one number per column (such a
+    MatMul takes part without its Add, such a Gemm not at all), and to products in ``exclude``.
     """
     if graph.opset < OPSET:
         log.debug("fusing products needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     constants, names, count = Constants(graph), walk.Names(graph), 0
     for inner in walk.graphs(graph):
-        for group in _groups(inner, constants):
+        for group in _groups(inner, constants, exclude):
             reason = _why_not(group, graph.opset)
             if reason:
                 log.debug("'%s' and its siblings stay apart: %s", group[0].output.name, reason)
@@ -72,12 +72,12 @@ def fuse_matmul(graph: gs.Graph) -> int:
     return count
 
 
-def _groups(graph: gs.Graph, constants: Constants) -> list[list[_Member]]:
+def _groups(graph: gs.Graph, constants: Constants, exclude: Container[gs.Node]) -> list[list[_Member]]:
     """Return the products that could be one, two or more each, in the order of the graph."""
     groups: dict[tuple[object, ...], list[_Member]] = {}
     for node in graph.nodes:
         member = _member(graph, node, constants)
-        if member is not None:
+        if member is not None and not any(node in exclude for node in member.nodes):
             key = (id(node.inputs[0]), node.op, member.element_type, *_attributes(node))
             groups.setdefault(key, []).append(member)
     return [group for group in groups.values() if len(group) > 1]
