@@ -22,6 +22,9 @@ cdef enum Rounding:  # of ties
     HALF_UP = 1
     HALF_EVEN = 2
 
+cdef enum:
+    STREAM_FROM = 1 << 22  # elements: 16 MB
+
 cdef enum Layout:
     ROWS
     COLUMNS
@@ -58,6 +61,7 @@ cdef struct BlockTask:
     size_t tile  # elements of a fibre in one unit (ROWS), or fibres side by side in one unit (COLUMNS)
     size_t tiles  # units along a fibre (ROWS, SINGLE), or along inner (COLUMNS)
     size_t units  # independent pieces of work
+    bint streams  # write past the caches, because the tensor does not fit into them
 
 cdef extern from *:
     """
@@ -83,7 +87,32 @@ cdef extern from *:
         ALIGNED float down[MOST_LANES];
         ALIGNED float up[MOST_LANES];
     } ColumnScratch;
+
+    #if defined(__GNUC__)
+    #define prefetch(address) __builtin_prefetch(address)
+    #else
+    #define prefetch(address) ((void)0)
+    #endif
+
+    #if defined(__SSE2__)
+    #include <emmintrin.h>
+    /* Copy floats past the caches: what is written is not read again soon, and the lines need not be fetched first. */
+    static inline void stream_floats(float *target, const float *source, size_t n) {
+        size_t i = 0;
+        for (; i < n && ((uintptr_t)(target + i) & 63); i++) target[i] = source[i];
+        for (; i + 16 <= n; i += 16)
+            for (size_t j = 0; j < 16; j += 4) _mm_stream_ps(target + i + j, _mm_loadu_ps(source + i + j));
+        for (; i < n; i++) target[i] = source[i];
+    }
+    #define stream_fence() _mm_sfence()
+    #else
+    #define stream_floats(target, source, n) memcpy(target, source, (n) * sizeof(float))
+    #define stream_fence() ((void)0)
+    #endif
     """
+    void stream_floats(float* target, const float* source, size_t n) noexcept nogil
+    void stream_fence() noexcept nogil
+    void prefetch(const void* address) noexcept nogil
     enum:
         ROW_TILE
         COLUMN_TILE
@@ -179,7 +208,9 @@ cdef inline void load_run(const BlockTask* task, size_t start, float* target, si
 
 cdef inline void store_run(const BlockTask* task, size_t start, const float* source, size_t n) noexcept nogil:
     cdef size_t i
-    if task.element_type == FLOAT32:
+    if task.streams:
+        stream_floats(<float*>task.target + start, source, n)
+    elif task.element_type == FLOAT32:
         memcpy(<float*>task.target + start, source, n * sizeof(float))
     elif task.element_type == FLOAT16:
         for i in range(n):
@@ -250,14 +281,26 @@ cdef inline int32_t* raised_fields(Grid grid, int32_t* a, int32_t* b, int32_t* f
 cdef inline void round_row(Grid grid, const float* x, float* y, RowScratch* s, size_t n, Kind kind, int rounding) noexcept nogil:
     """Quantize n elements, whole blocks, from x to y, which may be the same."""
     cdef int32_t* fields = row_fields(grid, x, s, n, kind)
-    cdef size_t i, groups = n // grid.group_size
+    cdef size_t i, groups = n // grid.group_size, eights = grid.group_size // 8
     for i in range(groups):
         s.c[i] = <int32_t>bits_of(scale_up(fields[i]))
         fields[i] = <int32_t>bits_of(scale_down(fields[i], kind == PRIME))
+    if eights:
+        for i in range(groups):
+            round_run(grid, x, y, 8 * eights, float_of(<uint32_t>fields[i]), float_of(<uint32_t>s.c[i]), kind, rounding)
+            x += 8 * eights
+            y += 8 * eights
+        return
     cdef const int32_t* down = spread(fields, s.b if fields == s.a else s.a, groups, n)
     cdef const int32_t* up = spread(s.c, s.d, groups, n)
     for i in range(n):
         y[i] = round_element(x[i], float_of(<uint32_t>down[i]), float_of(<uint32_t>up[i]), grid, kind, rounding)
+
+
+cdef inline void round_run(Grid grid, const float* x, float* y, size_t n, float down, float up, Kind kind, int rounding) noexcept nogil:
+    cdef size_t i
+    for i in range(n):
+        y[i] = round_element(x[i], down, up, grid, kind, rounding)
 
 
 cdef inline void row_unit(const BlockTask* task, size_t unit, Kind kind, int rounding) noexcept nogil:
@@ -267,13 +310,17 @@ cdef inline void row_unit(const BlockTask* task, size_t unit, Kind kind, int rou
     cdef size_t n = min(task.tile, task.length - first)
     cdef size_t start = (unit // task.tiles) * task.length + first
     cdef size_t full = (n + task.grid.block_size - 1) // task.grid.block_size * task.grid.block_size
+    cdef const float* x = s.x
+    if task.streams:  # fetch the next tile while this one is worked on
+        for i in range(n // 16):
+            prefetch(<const float*>task.source + start + task.tile + 16 * i)
     if task.element_type == FLOAT32 and n == full and not task.grid.bfloat16_first:
-        round_row(task.grid, <const float*>task.source + start, <float*>task.target + start, &s, n, kind, rounding)
-        return
-    load_run(task, start, s.x, n)
+        x = <const float*>task.source + start  # saves a copy
+    else:
+        load_run(task, start, s.x, n)
     for i in range(n, full):
         s.x[i] = 0
-    round_row(task.grid, s.x, s.x, &s, full, kind, rounding)
+    round_row(task.grid, x, s.x, &s, full, kind, rounding)
     store_run(task, start, s.x, n)
 
 
@@ -408,6 +455,8 @@ cdef CLONED_VOID block_range(const BlockTask* task, size_t first, size_t last) n
         unit_range(task, first, last, PLAIN, HALF_AWAY)
     else:
         unit_range(task, first, last, PLAIN, HALF_UP)
+    if task.streams:
+        stream_fence()
 
 
 cdef bint is_power_of_two(size_t n) noexcept nogil:
@@ -416,6 +465,7 @@ cdef bint is_power_of_two(size_t n) noexcept nogil:
 
 cdef void choose_layout(BlockTask* task) noexcept nogil:
     """Choose how to go through a tensor that is not empty, and how many units that makes."""
+    task.streams = task.element_type == FLOAT32 and task.outer * task.length * task.inner >= STREAM_FROM
     cdef size_t block = task.grid.block_size
     cdef size_t lines = min(block, task.length)
     cdef size_t blocks = (task.length - 1) // block + 1
