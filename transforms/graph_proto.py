@@ -23,6 +23,7 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from transforms import walk
+from transforms.densify import densify
 
 LARGE = 1 << 16
 """Bytes from which a weight is kept out of the light model."""
@@ -90,6 +91,7 @@ def split(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.ndarray
     light = onnx.ModelProto()
     _copy_fields(model, light, skip={"graph"})
     _copy_fields(model.graph, light.graph, skip={"initializer"})
+    densify(light.graph)
     inputs = {value.name for value in model.graph.input}
     weights = {}
     for tensor in model.graph.initializer:
@@ -206,7 +208,8 @@ def _write_info(info: ModelInfo, model: onnx.ModelProto) -> None:
             value.CopyFrom(before)
         elif before.type.tensor_type.HasField("shape"):  # inference may have put numbers for symbols
             value.type.tensor_type.shape.CopyFrom(before.type.tensor_type.shape)
-        value.doc_string = before.doc_string
+        if before.doc_string:
+            value.doc_string = before.doc_string
         value.metadata_props.extend(before.metadata_props)
 
 
