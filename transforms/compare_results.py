@@ -131,9 +131,31 @@ def compare_files(pair: Pair, peak: float | None = None) -> Comparison:
     """Return the comparison of one pair of files."""
     x, y = read_array(pair.baseline), read_array(pair.quantized)
     try:
-        return _compare_arrays(pair, x, y, peak)
+        return compare_arrays(pair.name, pair.output, x, y, peak)
     except ValueError as error:
         raise ValueError(f"'{pair.quantized}' against '{pair.baseline}': {error}") from error
+
+
+def compare_arrays(
+    name: str, output: str, x: np.ndarray, y: np.ndarray, peak: float | None = None
+) -> Comparison:
+    """Return the comparison of quantized y with baseline x; ValueError when their shapes differ."""
+    totals = metrics.sums(x, y)
+    peak = metrics.default_peak(x) if peak is None else peak
+    reason = metrics.why_no_ssim(x.shape) or _why_no_library()
+    return Comparison(
+        name=name,
+        output=output,
+        shape=x.shape,
+        cosine=totals.cosine(),
+        l2=totals.l2(),
+        psnr=totals.psnr(peak),
+        ssim=None if reason else metrics.ssim(x, y, peak),
+        sqnr=totals.sqnr(),
+        why_no_ssim=reason,
+        baseline_non_finite=totals.baseline_non_finite,
+        quantized_non_finite=totals.other_non_finite,
+    )
 
 
 def summarize(comparisons: Sequence[Comparison]) -> Summary:
@@ -185,25 +207,6 @@ def _check_same(missing: Iterable[tuple[str, str]], where: str) -> None:
         raise ValueError(
             f"{where}: {', '.join(names[:_SHOWN])}{more}; --allow-missing compares the common ones"
         )
-
-
-def _compare_arrays(pair: Pair, x: np.ndarray, y: np.ndarray, peak: float | None) -> Comparison:
-    totals = metrics.sums(x, y)
-    peak = metrics.default_peak(x) if peak is None else peak
-    reason = metrics.why_no_ssim(x.shape) or _why_no_library()
-    return Comparison(
-        name=pair.name,
-        output=pair.output,
-        shape=x.shape,
-        cosine=totals.cosine(),
-        l2=totals.l2(),
-        psnr=totals.psnr(peak),
-        ssim=None if reason else metrics.ssim(x, y, peak),
-        sqnr=totals.sqnr(),
-        why_no_ssim=reason,
-        baseline_non_finite=totals.baseline_non_finite,
-        quantized_non_finite=totals.other_non_finite,
-    )
 
 
 def _why_no_library() -> str:

@@ -1,0 +1,55 @@
+"""The style sheet of the report: system fonts, light and dark, one column on small screens."""
+
+from __future__ import annotations
+
+STYLE = """<style>
+:root { --page: #fbfbf9; --ink: #1c2127; --soft: #59626d; --line: #dcdfe3;
+  --first: #25629f; --second: #a4500f; --alarm: #a3201a; --fill: #b9cfe4; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #15181c; --ink: #e4e7ea; --soft: #a0a9b4; --line: #343b44;
+    --first: #86b6ea; --second: #e3a566; --alarm: #f2938b; --fill: #34506d; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 75rem; padding: 1.5rem clamp(1rem, 4vw, 3rem) 4rem; background: var(--page);
+  color: var(--ink); font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+header { margin: 1rem 0 1.5rem; }
+header p { margin: 0; color: var(--soft); overflow-wrap: anywhere; }
+.kind { text-transform: uppercase; letter-spacing: .08em; font-size: .8rem; }
+h1 { margin: .2rem 0; font-size: 1.8rem; line-height: 1.2; overflow-wrap: anywhere; }
+h2 { margin: 0 0 .5rem; font-size: 1.3rem; }
+h3 { margin: 1.5rem 0 .4rem; font-size: 1rem; overflow-wrap: anywhere; }
+h3 span { font-weight: normal; color: var(--soft); }
+section { border-top: 1px solid var(--line); margin-top: 2.5rem; padding-top: 1.5rem; }
+section > p { max-width: 46rem; color: var(--soft); margin: .3rem 0 1rem; }
+p.alarm { color: var(--alarm); font-weight: 600; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: 1rem; margin: 0; }
+.tiles div { border-left: 3px solid var(--first); padding: .1rem 0 .1rem .8rem; }
+.tiles dt { color: var(--soft); font-size: .85rem; }
+.tiles dd { margin: 0; font-size: 1.5rem; font-variant-numeric: tabular-nums; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th { text-align: left; font-weight: 600; color: var(--soft); }
+th, td { padding: .4rem .9rem .4rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+td small { display: block; color: var(--soft); }
+.models td { width: 42%; } .models td:first-child { width: 16%; min-width: 8rem; color: var(--soft); }
+.models b { font-weight: 600; }
+.figures :is(th, td):not(:first-child) { text-align: right; padding: .4rem 0 .4rem .9rem; }
+.layers { min-width: 52rem; }
+.layers :is(th, td):nth-child(n+5) { text-align: right; padding-left: .9rem; padding-right: 0; }
+.layers td:nth-child(2) { max-width: 22rem; overflow-wrap: anywhere; }
+.layers td:last-child { white-space: nowrap; }
+code { font: .87em ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(27rem, 100%), 1fr)); gap: 1rem; }
+svg { display: block; width: 100%; min-width: 24rem; height: auto; }
+svg text { fill: var(--soft); font-family: inherit; font-size: 12px; }
+svg .label { fill: var(--ink); }
+.rule { stroke: var(--line); fill: none; }
+.dot { fill: var(--first); } .ring { fill: none; stroke: var(--second); stroke-width: 1.4; }
+.bad { fill: var(--alarm); }
+.area { fill: var(--fill); } .outline { fill: none; stroke: var(--second); stroke-width: 1.5; }
+.stem path { stroke: var(--second); } .stem circle { fill: var(--second); }
+details { margin: .5rem 0; } summary { cursor: pointer; padding: .3rem 0; }
+summary:focus-visible { outline: 2px solid var(--first); }
+ul { columns: 20rem; padding-left: 1.2rem; }
+@media print { .plots, tr { break-inside: avoid; } }
+</style>"""

@@ -1,0 +1,150 @@
+"""Plots as inline SVG, coloured by the style sheet of the page they stand in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 560, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 14, 40
+
+
+@dataclass(frozen=True)
+class Point:
+    """A dot at x, y with a tooltip; ``kind`` is its CSS class. An infinite y lies on the edge."""
+
+    x: float
+    y: float
+    title: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The plotting area with its ranges of x and y."""
+
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+
+    def x(self, value: float) -> float:
+        """Return the horizontal place of a value, in units of the drawing."""
+        return _LEFT + (value - self.x_low) / (self.x_high - self.x_low) * (WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        """Return the vertical place of a value, kept inside the area."""
+        share = (value - self.y_low) / (self.y_high - self.y_low)
+        return HEIGHT - _BOTTOM - min(1.0, max(0.0, share)) * (HEIGHT - _BOTTOM - _TOP)
+
+
+def scatter(points: Sequence[Point], x_label: str, y_label: str, title: str) -> str:
+    """Return a plot of dots over positions 1, 2, 3 ... on x."""
+    finite = [point.y for point in points if math.isfinite(point.y)] or [0.0]
+    ticks = nice_ticks(min(0.0, *finite), max(*finite, 1.0))
+    frame = Frame(0, max((point.x for point in points), default=1) + 1, ticks[0], ticks[-1])
+    dots = "".join(
+        f'<circle class="{point.kind}" cx="{frame.x(point.x):.1f}" cy="{frame.y(point.y):.1f}" r="3">'
+        f"<title>{escape(point.title)}</title></circle>"
+        for point in points
+    )
+    x_ticks = [t for t in nice_ticks(0, frame.x_high) if t <= frame.x_high and t == int(t)]
+    return _drawing(title, _axes(frame, x_ticks, ticks, x_label, y_label) + dots)
+
+
+def histogram(
+    edges: Sequence[float], filled: Sequence[int], outlined: Sequence[int], x_label: str, title: str
+) -> str:
+    """Return filled columns and the outline of a second histogram, counts on a logarithmic axis."""
+    frame, ticks, labels = _count_frame(edges, max(*filled, *outlined))
+    area = _step_path(frame, edges, filled, closed=True)
+    line = _step_path(frame, edges, outlined, closed=False)
+    axes = _axes(frame, _inside(edges), ticks, x_label, "values", labels)
+    return _drawing(title, f'{axes}<path class="area" d="{area}"/><path class="outline" d="{line}"/>')
+
+
+def grid_plot(
+    edges: Sequence[float], filled: Sequence[int], grid: dict[float, int], x_label: str, title: str
+) -> str:
+    """Return filled columns with a stem at each value of a grid, as high as its count."""
+    frame, ticks, labels = _count_frame(edges, max([*filled, *grid.values()]))
+    area = _step_path(frame, edges, filled, closed=True)
+    stems = "".join(
+        f'<g class="stem"><title>{value:.6g}: {count} values</title>'
+        f'<path d="M{frame.x(value):.1f} {frame.y(0):.1f}V{frame.y(_log(count)):.1f}"/>'
+        f'<circle cx="{frame.x(value):.1f}" cy="{frame.y(_log(count)):.1f}" r="2.5"/></g>'
+        for value, count in sorted(grid.items())
+    )
+    axes = _axes(frame, _inside(edges), ticks, x_label, "values", labels)
+    return _drawing(title, f'{axes}<path class="area" d="{area}"/>{stems}')
+
+
+def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return about ``count`` round numbers that enclose the range."""
+    span = (high - low) or 1.0
+    raw = span / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def _inside(edges: Sequence[float]) -> list[float]:
+    return [tick for tick in nice_ticks(edges[0], edges[-1]) if edges[0] <= tick <= edges[-1]]
+
+
+def _count_frame(edges: Sequence[float], largest: int) -> tuple[Frame, list[float], list[str]]:
+    """A frame for counts: 0 at the bottom, then powers of ten."""
+    powers = range(1, max(1, math.ceil(math.log10(largest + 1))) + 1)
+    ticks = [0.0, *(_log(10**power) for power in powers)]
+    labels = ["0", *(f"{10**power:,}" if power < 4 else f"1e{power}" for power in powers)]
+    return Frame(edges[0], edges[-1], 0.0, ticks[-1]), ticks, labels
+
+
+def _log(count: int) -> float:
+    return math.log10(1 + count)
+
+
+def _step_path(frame: Frame, edges: Sequence[float], counts: Sequence[int], *, closed: bool) -> str:
+    base = frame.y(0)
+    steps = [
+        f"V{frame.y(_log(int(n))):.1f}H{frame.x(right):.1f}"
+        for n, right in zip(counts, edges[1:], strict=True)
+    ]
+    return f"M{frame.x(edges[0]):.1f} {base:.1f}" + "".join(steps) + f"V{base:.1f}" + ("Z" if closed else "")
+
+
+def _axes(
+    frame: Frame,
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+    x_label: str,
+    y_label: str,
+    y_texts: Sequence[str] | None = None,
+) -> str:
+    bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
+    parts = []
+    for value, text in zip(y_ticks, y_texts or [f"{tick:g}" for tick in y_ticks], strict=True):
+        y = frame.y(value)
+        parts.append(f'<path class="rule" d="M{_LEFT} {y:.1f}H{right}"/>')
+        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+    for value in x_ticks:
+        x = frame.x(value)
+        parts.append(f'<path class="rule" d="M{x:.1f} {bottom}v4"/>')
+        parts.append(
+            f'<text class="tick" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>'
+        )
+    middle = (_LEFT + right) / 2
+    parts.append(
+        f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
+    )
+    turned = f'transform="translate(12 {(bottom + _TOP) / 2}) rotate(-90)"'
+    parts.append(f'<text class="label" text-anchor="middle" {turned}>{escape(y_label)}</text>')
+    return "".join(parts)
+
+
+def _drawing(title: str, content: str) -> str:
+    label = escape(title, quote=True)
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{content}</svg>'

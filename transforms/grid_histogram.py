@@ -1,0 +1,69 @@
+"""Histograms of a tensor before and after quantization, and a close look at the grid it falls on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_BINS = 96
+_ZOOM_BINS = 72
+_ZOOM_REACH = 10
+"""Grid values to either side of the centre of the close look."""
+_ZOOM_QUANTILE = 0.75
+"""Where the centre lies among the magnitudes: the finest values of a float grid are too dense to see."""
+
+
+class GridHistogram:
+    """Counts of float values (``original``) and quantized values (``rounded``) over fixed ``edges``.
+
+    The close look has ``zoom_edges`` around some ten neighbours of a typical value of the first arrays added,
+    ``zoom_original`` counts, and in ``zoom_grid`` the quantized values that occur there with their counts.
+    Memory does not grow with the number of arrays: a grid too dense for the window is not kept.
+    """
+
+    def __init__(self, low: float, high: float) -> None:
+        """Take the range of the values to count; what lies outside goes to the outermost bins."""
+        if not low < high:
+            low, high = low - 0.5, low + 0.5
+        self.edges = np.linspace(low, high, _BINS + 1)
+        self.original = np.zeros(_BINS, np.int64)
+        self.rounded = np.zeros(_BINS, np.int64)
+        self.zoom_edges: np.ndarray | None = None
+        self.zoom_original = np.zeros(_ZOOM_BINS, np.int64)
+        self.zoom_grid: dict[float, int] = {}
+
+    def add(self, original: np.ndarray, rounded: np.ndarray) -> None:
+        """Add the values of one sample; NaN and infinities are left out."""
+        x, y = _finite(original), _finite(rounded)
+        if self.zoom_edges is None and y.size:
+            self.zoom_edges = np.linspace(*_window(y), _ZOOM_BINS + 1)
+        self.original += _counts(x, self.edges)
+        self.rounded += _counts(y, self.edges)
+        if self.zoom_edges is not None:
+            self._add_zoom(x, y, self.zoom_edges)
+
+    def _add_zoom(self, x: np.ndarray, y: np.ndarray, edges: np.ndarray) -> None:
+        self.zoom_original += np.histogram(x, edges)[0]
+        values, counts = np.unique(y[(y >= edges[0]) & (y <= edges[-1])], return_counts=True)
+        for value, count in zip(values[:_BINS].tolist(), counts.tolist(), strict=False):
+            if value in self.zoom_grid or len(self.zoom_grid) < _BINS:
+                self.zoom_grid[value] = self.zoom_grid.get(value, 0) + count
+
+
+def _finite(array: np.ndarray) -> np.ndarray:
+    flat = np.asarray(array, np.float64).reshape(-1)
+    return flat[np.isfinite(flat)]
+
+
+def _counts(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    return np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
+
+
+def _window(values: np.ndarray) -> tuple[float, float]:
+    """The range of some neighbouring grid values around a typical one, half a step more on either side."""
+    grid = np.unique(values)
+    sizes = np.abs(values[values != 0])
+    typical = np.quantile(sizes, _ZOOM_QUANTILE) if sizes.size else 0.0
+    centre = int(np.searchsorted(grid, typical if typical <= grid[-1] else -typical))
+    near = grid[max(0, centre - _ZOOM_REACH) : centre + _ZOOM_REACH + 1]
+    margin = 0.5 * (near[-1] - near[0]) / max(1, near.size - 1) or 0.5
+    return float(near[0] - margin), float(near[-1] + margin)
