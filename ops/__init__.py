@@ -7,6 +7,7 @@ neither onnx nor onnxruntime.
 from __future__ import annotations
 
 from ops.bfloat16 import from_bfloat16, to_bfloat16
+from ops.formats import FORMATS, Format, get_format, quantize_dequantize
 from ops.registration import (
     AMD_DOMAIN,
     DOMAIN,
@@ -19,8 +20,12 @@ from ops.registration import (
 __all__ = [
     "AMD_DOMAIN",
     "DOMAIN",
+    "FORMATS",
+    "Format",
     "from_bfloat16",
+    "get_format",
     "get_library_path",
+    "quantize_dequantize",
     "register_custom_ops",
     "to_bfloat16",
 ]

@@ -94,3 +94,29 @@ def microscaling_grid(size_t block_size, str element_dtype, str scale_rule, int 
     names = [elements[i].name.decode() for i in range(ELEMENTS)]
     rule = ("floor", "ceil", "even", "rceil").index(scale_rule)
     return grid_bytes(element_grid(block_size, &elements[<int>names.index(element_dtype)], rule, rounding_mode))
+
+
+def round_linear(const float[::1] source, float[::1] target, int stored_type, float scale, int64_t zero_point):
+    """Quantize with one scale and zero point, and dequantize again."""
+    cdef uint32_t stored_tile[1024]
+    cdef LinearTask task
+    cdef size_t first, n, size = <size_t>source.shape[0]
+    cdef const float* x = &source[0] if size else NULL
+    cdef float* y = &target[0] if size else NULL
+    task.stored_type = stored_type
+    task.scale = &scale
+    task.zero_point = &zero_point  # the low bytes of an integer come first, and a float's zero is 0
+    task.channels = 1
+    task.inner = 1024
+    task.one_zero_point = True
+    with nogil:
+        for first in range(0, size, 1024):
+            n = min(<size_t>1024, size - first)
+            task.quantize = True
+            task.source = x + first
+            task.target = stored_tile
+            linear_range(&task, 0, n)
+            task.quantize = False
+            task.source = stored_tile
+            task.target = y + first
+            linear_range(&task, 0, n)

@@ -14,8 +14,8 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 def to_bfloat16(x: NDArray[np.floating]) -> NDArray[ml_dtypes.bfloat16]:
     """Round float32 or float16 numbers half to even to bfloat16: the upper half of a float32's bits.
 
-    NaN stays NaN, subnormal numbers are kept, what lies beyond the largest bfloat16 (3.39e38) by half a step or
-    more becomes infinite. Any shape and memory layout. Raises ValueError for other types.
+    NaN stays NaN, subnormal numbers are kept, what exceeds the largest bfloat16 (3.39e38) by half a step
+    or more becomes infinite. Any shape and memory layout. Raises ValueError for other types.
     """
     source = np.asarray(x)
     result = np.empty(source.shape, np.uint16)

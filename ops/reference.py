@@ -1,4 +1,4 @@
-"""The native kernels once more, in readable NumPy: the specification of every format as code, and the oracle of the tests.
+"""The native kernels once more, in readable NumPy: the specification of every format as code, and an oracle.
 
 Block formats work in float64, where scaling by powers of two and rounding 24-bit numbers is exact.
 """
@@ -6,6 +6,7 @@ Block formats work in float64, where scaling by powers of two and rounding 24-bi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -46,12 +47,12 @@ def bfloat16_bits(x: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def quantize_linear(
-    x: NDArray[np.float32], scale: NDArray[np.float32], zero_point: NDArray[np.generic], axis: int = 0
-) -> NDArray[np.generic]:
+    x: NDArray[np.float32], scale: NDArray[np.float32], zero_point: NDArray[Any], axis: int = 0
+) -> NDArray[Any]:
     """ExtendedQuantizeLinear: x / scale + zero_point, rounded half to even and in the type of zero_point."""
-    scale, zero_point = _along(scale, x.ndim, axis), _along(zero_point, x.ndim, axis)
+    factor, zero_point = _along(scale, x.ndim, axis), _along(zero_point, x.ndim, axis)
     with np.errstate(all="ignore"):
-        ratio = x / scale
+        ratio = x / factor
     if zero_point.dtype.kind in "iu":
         return _saturate(ratio, zero_point)
     with np.errstate(all="ignore"):
@@ -62,13 +63,13 @@ def quantize_linear(
 
 
 def dequantize_linear(
-    y: NDArray[np.generic], scale: NDArray[np.float32], zero_point: NDArray[np.generic], axis: int = 0
+    y: NDArray[Any], scale: NDArray[np.float32], zero_point: NDArray[Any], axis: int = 0
 ) -> NDArray[np.float32]:
     """ExtendedDequantizeLinear: (y - zero_point) * scale in float32; integers are subtracted exactly."""
     wide = np.int64 if y.dtype.kind in "iu" else np.float32
-    scale, zero_point = _along(scale, y.ndim, axis), _along(zero_point, y.ndim, axis)
+    factor, zero_point = _along(scale, y.ndim, axis), _along(zero_point, y.ndim, axis)
     with np.errstate(all="ignore"):
-        return (y.astype(wide) - zero_point.astype(wide)).astype(np.float32) * scale
+        return (y.astype(wide) - zero_point.astype(wide)).astype(np.float32) * factor
 
 
 def bfp(
@@ -175,13 +176,13 @@ def round_half(x: Floats, mode: int) -> Floats:
     return np.copysign(rounded, x)
 
 
-def _saturate(ratio: NDArray[np.float32], zero_point: NDArray[np.generic]) -> NDArray[np.generic]:
+def _saturate(ratio: NDArray[np.float32], zero_point: NDArray[Any]) -> NDArray[Any]:
     limits = np.iinfo(zero_point.dtype)
     rounded = np.rint(np.nan_to_num(ratio.astype(np.float64), nan=0.0, posinf=1e30, neginf=-1e30))
     return np.clip(rounded + zero_point.astype(np.float64), limits.min, limits.max).astype(zero_point.dtype)
 
 
-def _along(values: NDArray[np.generic], rank: int, axis: int) -> NDArray[np.generic]:
+def _along(values: NDArray[Any], rank: int, axis: int) -> NDArray[Any]:
     """Shape one value, or one per channel, to broadcast against a tensor."""
     if values.size == 1:
         return values.reshape(())
@@ -192,7 +193,8 @@ def _along(values: NDArray[np.generic], rank: int, axis: int) -> NDArray[np.gene
 
 def _finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[Floats, Floats]:
     """Cut a tensor into blocks [..., number, block_size] along an axis, padded with zeros; also with Inf, NaN as 0."""
-    last = np.moveaxis(x, axis, -1).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        last = np.moveaxis(x, axis, -1).astype(np.float64)
     padding = [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[axis] % block_size)]
     blocks = np.pad(last, padding).reshape(*last.shape[:-1], -1, block_size)
     return blocks, np.where(np.isfinite(blocks), blocks, 0.0)

@@ -1,4 +1,4 @@
-"""Where the native operators live: the two libraries that a session can register, and the domains they serve."""
+"""The two libraries that a session can register for the native operators, and the domains they serve."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DEVICES = ("CPU",)
 
 
 def get_library_path(device: str = "CPU", *, domain: str = DOMAIN) -> str:
-    """Return the library to give to ``SessionOptions.register_custom_ops_library`` for the operators of a domain.
+    """Return the library for ``SessionOptions.register_custom_ops_library`` that has the operators of a domain.
 
-    For ``"ai.onnx.contrib"`` that is onnxruntime-extensions' own library, into which importing ``ops`` has put our
-    operators; for ``"com.amd.quark"`` it is the library of this package. Upper and lower case of ``device`` do not
-    matter. Raises ValueError for a device or a domain that does not exist.
+    For ``"ai.onnx.contrib"`` that is onnxruntime-extensions' own library, into which importing ``ops`` has put
+    our operators; for ``"com.amd.quark"`` it is the library of this package. Upper and lower case of ``device``
+    do not matter. Raises ValueError for a device or a domain that does not exist.
     """
     if device.upper() not in DEVICES:
         raise ValueError(f"device '{device}' is not supported, legal are {', '.join(DEVICES)}")
@@ -44,7 +44,7 @@ def register_custom_ops(options: onnxruntime.SessionOptions) -> None:
 
 
 def add_to_extensions() -> None:
-    """Hand the operators to onnxruntime-extensions, without importing its Python side. Done when ops is imported."""
+    """Hand the operators to onnxruntime-extensions, without its Python side. Done when ops is imported."""
     extensions = ctypes.CDLL(_extensions_library())
     address = ctypes.cast(extensions.AddExternalCustomOp, ctypes.c_void_p).value
     _library.add_to_extensions(address)

@@ -38,7 +38,9 @@ FORMATS: list[tuple[str, str | None, dict[str, object], float]] = [
 ]
 
 
-def make_session(nodes: list[onnx.NodeProto], threads: int, constants: list[onnx.TensorProto]) -> onnxruntime.InferenceSession:
+def make_session(
+    nodes: list[onnx.NodeProto], threads: int, constants: list[onnx.TensorProto]
+) -> onnxruntime.InferenceSession:
     """Return a session on a graph from x to y."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy"]
     graph = helper.make_graph(nodes, "bench", values[:1], values[1:], constants)
@@ -50,10 +52,14 @@ def make_session(nodes: list[onnx.NodeProto], threads: int, constants: list[onnx
     return onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
-def format_session(op: str | None, attributes: dict[str, object], threads: int, axis: int = 1) -> onnxruntime.InferenceSession:
+def format_session(
+    op: str | None, attributes: dict[str, object], threads: int, axis: int = 1
+) -> onnxruntime.InferenceSession:
     """Return a session that quantizes and dequantizes x."""
     if op:
-        return make_session([helper.make_node(op, ["x"], ["y"], domain=ops.DOMAIN, axis=axis, **attributes)], threads, [])
+        return make_session(
+            [helper.make_node(op, ["x"], ["y"], domain=ops.DOMAIN, axis=axis, **attributes)], threads, []
+        )
     constants = [
         helper.make_tensor("scale", TensorProto.FLOAT, [], [1.0]),
         helper.make_tensor("zero", TensorProto.BFLOAT16, [], [0.0]),
@@ -77,7 +83,9 @@ def best_times(works: list[Callable[[], object]], turns: int, repeats: int = 1) 
     return best
 
 
-def bench_format(name: str, op: str | None, attributes: dict[str, object], target: float, x: np.ndarray) -> None:
+def bench_format(
+    name: str, op: str | None, attributes: dict[str, object], target: float, x: np.ndarray
+) -> None:
     """Print one line: ratio to the copy, two threads to one, axis 0 to the last."""
     copy = np.empty_like(x)
     sessions = [format_session(op, attributes, 1), format_session(op, attributes, 2)]
@@ -86,7 +94,9 @@ def bench_format(name: str, op: str | None, attributes: dict[str, object], targe
     works = [lambda: np.copyto(copy, x), *(lambda s=s: s.run(None, {"x": x}) for s in sessions)]
     base, one, two, *other = best_times(works, 15)
     axis = f"{other[0] / one:8.2f}" if other else "       -"
-    print(f"{name:16} {one * 1e3:8.1f} ms {one / base:8.2f} (<= {target:g}) {two / one:8.2f} (<= 0.6) {axis} (<= 1.5)")
+    print(
+        f"{name:16} {one * 1e3:8.1f} ms {one / base:8.2f} (<= {target:g}) {two / one:8.2f} (<= 0.6) {axis} (<= 1.5)"
+    )
 
 
 def bench_middle_axis(x: np.ndarray) -> None:
@@ -106,8 +116,12 @@ def bench_small() -> None:
     for name, op, attributes, _ in FORMATS:
         if op:
             session = format_session(op, attributes, 1)
-            base, time_ = best_times([lambda: identity.run(None, {"x": x}), lambda s=session: s.run(None, {"x": x})], 40, 500)
-            print(f"{name:16} 8 elements: {time_ * 1e6:6.2f} us, Identity {base * 1e6:6.2f} us, {time_ / base:5.2f} (<= 1.3)")
+            base, time_ = best_times(
+                [lambda: identity.run(None, {"x": x}), lambda s=session: s.run(None, {"x": x})], 40, 500
+            )
+            print(
+                f"{name:16} 8 elements: {time_ * 1e6:6.2f} us, Identity {base * 1e6:6.2f} us, {time_ / base:5.2f} (<= 1.3)"
+            )
 
 
 def bench_memory(x: np.ndarray) -> None:
