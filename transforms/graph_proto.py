@@ -33,6 +33,9 @@ _ARRAY_TYPE_NAMES = (
     *("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64"),
 )
 _ARRAY_TYPES = frozenset(onnx.TensorProto.DataType.Value(name) for name in _ARRAY_TYPE_NAMES)
+_INVENTED = "unk__"
+"""How onnx.shape_inference begins the names of dimensions that it can not know."""
+
 _SURGEON_ATTRIBUTES = frozenset(
     onnx.AttributeProto.AttributeType.Value(name)
     for name in ("FLOAT", "INT", "STRING", "TENSOR", "GRAPH", "FLOATS", "INTS", "STRINGS")
@@ -55,6 +58,19 @@ class ModelInfo:
     graph_metadata: dict[str, str] = field(default_factory=dict)
     annotations: list[onnx.TensorAnnotation] = field(default_factory=list)
     interface: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
+
+
+class _Node(gs.Node):
+    """A node that equals itself alone.
+
+    Nodes of graph-surgeon are equal when they do the same, and its lists of users remove the first equal one:
+    of two unnamed nodes in the branches of an If, the wrong one.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
 
 
 def import_model(model: onnx.ModelProto) -> gs.Graph:
@@ -231,6 +247,7 @@ def _forget_rare_types(graph: gs.Graph) -> None:
 def _carry_in(proto: onnx.GraphProto, graph: gs.Graph) -> None:
     """Hang on each node what graph-surgeon does not keep, and drop what it can not export again."""
     for source, node in zip(proto.node, graph.nodes, strict=True):
+        node.__class__ = _Node
         node.doc_string = source.doc_string
         node.metadata = {entry.key: entry.value for entry in source.metadata_props}
         node.carried = [attribute for attribute in source.attribute if _is_lost(attribute)]
@@ -273,15 +290,23 @@ def _store_constants_once(root: gs.Graph, proto: onnx.GraphProto) -> None:
             if all(other.name != tensor.name for other in home.initializer):
                 home.initializer.append(tensor)
             target.initializer.remove(tensor)
-        _drop_foreign_values(inner, target)
+        _clean_values(inner, target)
 
 
-def _drop_foreign_values(graph: gs.Graph, proto: onnx.GraphProto) -> None:
-    """Drop the value_info of captured tensors: a body may declare only what it produces itself."""
+def _clean_values(graph: gs.Graph, proto: onnx.GraphProto) -> None:
+    """Drop the value_info of captured tensors, and names of dimensions that shape inference made up.
+
+    A body may declare only what it produces itself. The invented names are unique in one inference alone:
+    after several they may call different sizes the same, which runtimes take at its word.
+    """
     own = {tensor.name for node in graph.nodes for tensor in node.outputs}
     kept = [value for value in proto.value_info if value.name in own]
     del proto.value_info[:]
     proto.value_info.extend(kept)
+    for value in proto.value_info:
+        for dimension in value.type.tensor_type.shape.dim:
+            if dimension.dim_param.startswith(_INVENTED):
+                dimension.ClearField("dim_param")
 
 
 def _pairs(graph: gs.Graph, proto: onnx.GraphProto) -> Iterator[tuple[gs.Graph, onnx.GraphProto]]:

@@ -1,0 +1,63 @@
+"""Oracle: graphs small enough to be counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import corpus
+from transforms import model_io, walk
+from transforms.selection import Selection, select
+
+GRAPH = """(float[N] x, bool c) => (float[N] y) { [enc_0] a = Tanh(x) [enc_1] b = Exp(a) [dec_0] d = Neg(b)
+    [branch] y = If (c) <then_branch = t () => (float[N] p) { [in_then] p = Exp(d) },
+                         else_branch = e () => (float[N] p) { p = Tanh(d) }> }"""
+
+
+def chosen(names: tuple[str, ...] = (), op_types: tuple[str, ...] = ()) -> list[str]:
+    graph = model_io.load(corpus.parse(GRAPH))
+    selection = select(graph, names=names, op_types=op_types)
+    return [node.name or f"unnamed {node.op}" for node in walk.nodes(graph) if node in selection]
+
+
+@pytest.mark.parametrize(
+    ("names", "op_types", "expected"),
+    (
+        ((), (), []),
+        (("enc_*",), (), ["enc_0", "enc_1"]),
+        (("enc_0", "d?c_0"), (), ["enc_0", "dec_0"]),
+        (("in_then",), (), ["in_then"]),
+        (("ENC_*", "enc_1"), (), None),
+        ((), ("Exp",), ["enc_1", "in_then"]),
+        (("enc_1",), ("Exp", "Neg"), ["enc_1", "dec_0", "in_then"]),
+        (("branch",), (), ["branch", "in_then", "unnamed Tanh"]),
+        ((), ("If",), ["branch", "in_then", "unnamed Tanh"]),
+        (("*",), (), ["enc_0", "enc_1", "dec_0", "branch", "in_then", "unnamed Tanh"]),
+    ),
+)
+def test_patterns_and_operators(
+    names: tuple[str, ...], op_types: tuple[str, ...], expected: list[str] | None
+) -> None:
+    if expected is None:
+        with pytest.raises(ValueError, match=r"no node name matches 'ENC_\*'"):
+            chosen(names, op_types)
+    else:
+        assert chosen(names, op_types) == expected
+
+
+def test_an_operator_that_is_absent_is_named_with_those_present() -> None:
+    with pytest.raises(
+        ValueError, match="no node has operator type 'tanh'; the model has Exp, If, Neg, Tanh"
+    ):
+        chosen(op_types=("tanh",))
+
+
+def test_follow_finds_nodes_by_name_or_by_what_they_make() -> None:
+    graph = model_io.load(corpus.parse(GRAPH))
+    selection = select(graph, names=("enc_0", "dec_0"))
+    other = model_io.load(
+        corpus.parse(GRAPH.replace("[enc_0]", "[renamed]").replace("[dec_0] d", "[dec_0] d"))
+    )
+    followed = selection.follow(other)
+    assert [node.name for node in walk.nodes(other) if node in followed] == ["renamed", "dec_0"]
+    assert not any(node in selection for node in walk.nodes(other))
+    assert len(Selection()) == len(Selection().follow(other)) == 0
