@@ -20,7 +20,7 @@ from libc.limits cimport INT_MAX
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset, strcmp, strstr
+from libc.string cimport memcpy, memset, strcmp, strcpy, strlen, strstr
 
 from ops._ort_abi cimport *
 from ops._scalars cimport *

@@ -139,16 +139,18 @@ cdef bint name_dynamic_dims(const OrtApi* api, TensorInfo* info, size_t rank) no
     """Name the nameless dynamic dimensions, which ORT would otherwise hand on as the constant -1."""
     cdef int64_t dims[MAX_RANK]
     cdef const char* names[MAX_RANK]
-    cdef char fresh[MAX_RANK][48]
+    cdef char copies[MAX_RANK][64]
     cdef size_t i
     if not succeeds(api, api.GetDimensions(info, dims, rank)):
         return False
     if not succeeds(api, api.GetSymbolicDimensions(info, names, rank)):
         return False
-    for i in range(rank):
-        if dims[i] < 0 and names[i][0] == 0:
-            snprintf(fresh[i], sizeof(fresh[i]), "narrow_dim_%ld", atomic_increment(&fresh_names))
-            names[i] = fresh[i]
+    for i in range(rank):  # the names belong to `info`, which lets go of them when it gets new ones
+        if (dims[i] < 0 and names[i][0] == 0) or strlen(names[i]) >= sizeof(copies[i]):
+            snprintf(copies[i], sizeof(copies[i]), "narrow_dim_%ld", atomic_increment(&fresh_names))
+        else:
+            strcpy(copies[i], names[i])
+        names[i] = copies[i]
     return succeeds(api, api.SetSymbolicDimensions(info, names, rank))
 
 
