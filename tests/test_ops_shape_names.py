@@ -1,6 +1,8 @@
-"""Shape inference of the operators: symbolic dimensions keep their names, nameless ones never become constants."""
+"""Shape inference of the operators: symbolic dimensions keep their names, nameless ones stay open."""
 
 from __future__ import annotations
+
+import itertools
 
 import ml_dtypes
 import numpy as np
@@ -20,7 +22,7 @@ def output_shape(shape: Shape, domain: str, pairs: int) -> list[int | str | None
     kinds = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
     nodes = [
         helper.make_node(kinds[i % 2], [source, "scale", "zero"], [target], domain=domain)
-        for i, (source, target) in enumerate(zip(names[:-1], names[1:], strict=True))
+        for i, (source, target) in enumerate(itertools.pairwise(names))
     ]
     weights = {"scale": np.array(1, np.float32), "zero": np.array(0, ml_dtypes.bfloat16)}
     graph = helper.make_graph(
