@@ -6,6 +6,8 @@ outputs that are used further, inputs that a schema ties to float32, types that 
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -70,7 +72,7 @@ MODELS = {
     "strings": """(string[N] t, float[N] x) => (string[N] u, float[N] y) { u = Identity(t) y = Tanh(x) }""",
     "split": """(float[N,4] x) => (float[N,2] y, float[N,2] z) { a, b = Split <axis = 1, num_outputs = 2> (x)
         y = Tanh(a) z = Exp(b) }""",
-    "unused output": """(float[N,4] x) => (float[N,2] y) { v, i = TopK (x, k) y = Tanh(v) }""",
+    "unused output": """(float[N,4] x) => (float[N,2] y) { v, i = TopK (x, top) y = Tanh(v) }""",
     "dropout and mask": "(float[N] x) => (float[N] y, bool[N] m) { a = Tanh(x) y, m = Dropout(a) }",
     "sequence": """(float[N] x) => (float[M] y) <int64 at = {1}> {
         a = Tanh(x) b = Exp(x) s = SequenceConstruct(a, b) e = SequenceAt(s, at) n = Neg(e)
@@ -132,7 +134,7 @@ def _weights() -> dict[str, NDArray]:
     arrays = {name: random.standard_normal(shape).astype(np.float32) / 4 for name, shape in shapes.items()}
     return arrays | {
         "one2": np.array([1.1, 0.9], np.float32),
-        "k": np.array([2]),
+        "top": np.array([2]),
         "half_w": np.array([0.1], np.float16),
     }
 
@@ -150,10 +152,9 @@ def parse(text: str, *, opset: int = 18, ir_version: int = 8, domains: str = "")
     head = f'<ir_version: {ir_version}, opset_import: ["": {opset}{domains}]> main '
     model = onnx.parser.parse_model(head + text)
     known = {tensor.name for tensor in model.graph.initializer} | {value.name for value in model.graph.input}
-    made = {name for node in model.graph.node for name in node.output}
-    used = {name for node in model.graph.node for name in node.input}
-    for missing in sorted((used & WEIGHTS.keys()) - known - made):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHTS[missing], missing))
+    for name in sorted(WEIGHTS.keys() - known):
+        if re.search(rf"\b{name}\b", text):
+            model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHTS[name], name))
     onnx.checker.check_model(model, full_check=not domains)
     return model
 
