@@ -16,8 +16,16 @@ if TYPE_CHECKING:
     from transforms.grid_histogram import GridHistogram
     from transforms.tensor_statistics import LayerStatistics
 
+_META = (
+    '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<meta name="color-scheme" content="light dark">'
+)
 _WORST_ROWS = 12
-_KINDS = ("Activations", "Weights")
+_KINDS = {
+    "Activations": "Dots: all errors up to this layer, against the float model. Rings: this layer's own "
+    "rounding alone, where the value before it is at hand. A layer that hurts is a step down of the dots.",
+    "Weights": "Each weight as the quantized model uses it, against the float model's.",
+}
 _RESULT_METRICS = (
     ("cosine", "cos similarity"),
     ("l2", "l2 distance"),
@@ -42,11 +50,8 @@ def page(comparison: ModelComparison) -> str:
             _all_layers(comparison),
         ]
     )
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">{STYLE}'
-    )
-    scheme = '<meta name="color-scheme" content="light dark">'
-    return f'<!doctype html>\n<html lang="en"><head>{head}{scheme}<title>{names[1]}</title></head><body>{body}</body></html>\n'
+    head = f"{_META}<title>{names[1]}</title>{STYLE}"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
 
 def _tiles(comparison: ModelComparison) -> str:
@@ -78,13 +83,13 @@ def _models(comparison: ModelComparison) -> str:
         ("Peak memory to open and run", [_bytes(measured.peak_bytes) for _, measured in columns]),
     ]
     table = _table(["", "Float", "Quantized"], [[label, *cells] for label, cells in rows], "models")
-    note = ""
+    note = "Time and memory are those of this machine, where narrow formats are emulated by extra nodes."
     if comparison.widened:
-        note = (
-            f"<p>The runtime has no bfloat16 kernels: {comparison.widened} nodes and ends of the quantized model ran in "
-            "float32 between Casts added in memory. Its time and memory say nothing about hardware that has them.</p>"
+        note += (
+            f" The runtime has no bfloat16 kernels: {comparison.widened} nodes and ends of the quantized "
+            "model ran in float32 between Casts added in memory."
         )
-    return f"<section><h2>Models</h2>{table}{note}</section>"
+    return f"<section><h2>Models</h2>{table}<p>{note}</p></section>"
 
 
 def _results(comparison: ModelComparison) -> str:
@@ -114,7 +119,7 @@ def _results(comparison: ModelComparison) -> str:
 def _layers(comparison: ModelComparison, kind: str) -> str:
     layers = _of_kind(comparison.layers, kind)
     if not layers:
-        return f"<section><h2>{kind}</h2><p>No tensor of the float model was found in the quantized one.</p></section>"
+        return f"<section><h2>{kind}</h2><p>None of the float model's are in the quantized one.</p></section>"
     order = _dots(layers, kind)
     ranked = sorted(layers, key=lambda one: one.total.sqnr())
     plots = [
@@ -123,16 +128,11 @@ def _layers(comparison: ModelComparison, kind: str) -> str:
         ),
         scatter(_dots(ranked, kind), "rank, worst first", "SQNR, dB", f"SQNR of {kind.lower()}, sorted"),
     ]
-    text = {
-        "Activations": "Filled dots: all errors up to this layer, against the float model. Rings: this layer's own "
-        "rounding alone, where the value before it is at hand. A layer that hurts is a step down of the filled dots.",
-        "Weights": "Each weight as the quantized model uses it, against the float model's.",
-    }[kind]
     identical = sum(one.total.sqnr() == math.inf for one in layers)
     above = f" {identical} of {len(layers)} are identical and lie on the upper edge." if identical else ""
     worst = ranked[:_WORST_ROWS]
     return (
-        f"<section><h2>{kind}</h2><p>{text}{above}</p>{_figures(plots)}"
+        f"<section><h2>{kind}</h2><p>{_KINDS[kind]}{above}</p>{_figures(plots)}"
         f"<h3>Lowest SQNR</h3>{_layer_table(worst, comparison.layers)}</section>"
     )
 
@@ -159,9 +159,9 @@ def _histograms(comparison: ModelComparison) -> str:
     if not parts:
         return ""
     return (
-        "<section><h2>The worst tensors and their grids</h2><p>Left: all values, float (filled) and quantized (line), "
-        "counts on a logarithmic scale. Right: a close look at some typical values, with a stem at each value "
-        f"that the quantized tensor takes there.</p>{''.join(parts)}</section>"
+        "<section><h2>The worst tensors and their grids</h2><p>Left: all values, float (filled) and "
+        "quantized (line), counts on a logarithmic scale. Right: a close look at some typical values, with a "
+        f"stem at each value that the quantized tensor takes there.</p>{''.join(parts)}</section>"
     )
 
 
@@ -177,8 +177,8 @@ def _histogram(one: LayerStatistics, counts: GridHistogram) -> str:
         plots.append(
             grid_plot(edges, _list(counts.zoom_original), counts.zoom_grid, "value", f"grid of {name}")
         )
-    facts = f"{_kind_of(one)} of {escape(one.match.op)}, {escape(one.match.format)}, {_number(one.total.sqnr())} dB"
-    return f"<h3><code>{escape(name)}</code> <span>{facts}</span></h3>{_figures(plots)}"
+    facts = f"{_kind_of(one)} of {one.match.op}, {one.match.format}, {_number(one.total.sqnr())} dB"
+    return f"<h3><code>{escape(name)}</code> <span>{escape(facts)}</span></h3>{_figures(plots)}"
 
 
 def _all_layers(comparison: ModelComparison) -> str:
@@ -187,16 +187,16 @@ def _all_layers(comparison: ModelComparison) -> str:
     missing = ""
     if names:
         missing = (
-            f"<details><summary>{len(comparison.missing)} tensors of the float model without a counterpart</summary>"
-            f"<p>Fused, folded or renamed.</p><ul>{names}</ul></details>"
+            f"<details><summary>{len(comparison.missing)} tensors of the float model without a counterpart: "
+            f"fused, folded or renamed</summary><ul>{names}</ul></details>"
         )
     inner = max(model.subgraphs for model in comparison.models)
     note = (
         f"<p>Tensors inside the {inner} bodies of If, Loop and Scan can not be watched.</p>" if inner else ""
     )
     return (
-        f"<section><h2>All layers</h2><details><summary>{len(comparison.layers)} tensors in execution order</summary>"
-        f"{table}</details>{missing}{note}</section>"
+        f"<section><h2>All layers</h2><details><summary>{len(comparison.layers)} tensors in execution order"
+        f"</summary>{table}</details>{missing}{note}</section>"
     )
 
 
@@ -228,7 +228,8 @@ def _layer_table(layers: Iterable[LayerStatistics], order: Sequence[LayerStatist
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], kind: str) -> str:
     top = "".join(f'<th scope="col">{label}</th>' for label in header)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    head = f"<thead><tr>{top}</tr></thead>"
+    return f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
 
 
 def _figures(plots: Sequence[str]) -> str:

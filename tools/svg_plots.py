@@ -87,8 +87,8 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     raw = span / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    return [round(i * step, 12) for i in range(first, last + 1)]
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
 def _inside(edges: Sequence[float]) -> list[float]:
