@@ -36,8 +36,9 @@ LINEAR_TYPES = {
 class Format:
     """A number format.
 
-    ``bits`` per element include its share of a block's exponents. ``block`` is the number of elements that share
-    an exponent (1: none). ``highest`` is the largest number at the largest scale, for integers at scale 1.
+    ``bits`` per element include its share of a block's exponents. ``block`` is the number of elements that
+    share an exponent (1: none). ``highest`` is the largest number at the largest scale, for integers at
+    scale 1.
     """
 
     name: str
@@ -111,13 +112,13 @@ def quantize_dequantize(
 ) -> NDArray[np.generic]:
     """Round an array to a number format: what the format's operators do in a model, by the same native code.
 
-    ``x`` is float32, float16 or bfloat16 of any rank and memory layout; the result (``out``, which may be ``x``)
-    has the same type and shape. Blocks run along ``axis``; other formats ignore it. Integers get one scale for
-    the whole array, from its largest finite magnitude (signed) or its finite range including zero (unsigned). A
-    block format leaves an array of exactly one number as it is.
+    ``x`` is float32, float16 or bfloat16 of any rank and memory layout; the result (``out``, which may be
+    ``x``) has the same type and shape. Blocks run along ``axis``; other formats ignore it. Integers get one
+    scale for the whole array, from its largest finite magnitude (signed) or its finite range including zero
+    (unsigned). A block format leaves an array of exactly one number as it is.
 
-    Raises ValueError for an unknown format, a type that is not a float, an axis that is not there, or an ``out`` of
-    another type or shape.
+    Raises ValueError for an unknown format, a type that is not a float, an axis that is not there, or an
+    ``out`` of another type or shape.
     """
     row, x = get_format(format), np.asarray(x)
     _check(x, axis, out)

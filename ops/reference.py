@@ -20,7 +20,8 @@ LEAST_EXPONENT = -127  # of zeros and of float32's subnormal numbers
 
 @dataclass(frozen=True)
 class Element:
-    """An element type of Microscaling: exponent and mantissa bits, bias, exponent and value of the largest number."""
+    """An element type of Microscaling: exponent and mantissa bits, bias, exponent and value of the largest
+    number."""
 
     exponent_bits: int
     mantissa_bits: int
@@ -83,8 +84,8 @@ def bfp(
 ) -> NDArray[np.float32]:
     """Block floating point: one exponent E per block, elements are multiples of 2^(E-m+1), m = bit_width - 9.
 
-    ``compiler``: two's complement, as on the target machine. Instead of a clamp at 2^m - 1 steps the exponent of the
-    block grows by one when an element needs 2^m steps.
+    ``compiler``: two's complement, as on the target machine. Instead of a clamp at 2^m - 1 steps the
+    exponent of the block grows by one when an element needs 2^m steps.
     """
     blocks, finite, m = *_finite_blocks(x, axis, block_size), bit_width - 9
     e = exponents(finite).max(-1, keepdims=True)
@@ -107,7 +108,8 @@ def microexponent(
     shift_bits: int = 1,
     rounding_mode: int = HALF_AWAY,
 ) -> NDArray[np.float32]:
-    """Microexponents (arXiv 2302.08007): a block exponent, lowered by up to 2^shift_bits - 1 in each sub-block.
+    """Microexponents (arXiv 2302.08007): a block exponent, lowered by up to 2^shift_bits - 1 in each sub-
+    block.
 
     Subnormal float32 become zero, one Inf or NaN makes its whole block NaN.
     """
@@ -142,7 +144,8 @@ def microscaling(
 
 
 def round_to_element(v: Floats, element: Element, rounding_mode: int = HALF_AWAY) -> Floats:
-    """Round finite numbers to the grid of an element type, saturating. Floating elements round half to even."""
+    """Round finite numbers to the grid of an element type, saturating. Floating elements round half to
+    even."""
     if element.exponent_bits == 0:
         return np.clip(round_half(v * 64, rounding_mode), -128, 127) / 64
     step = 2.0 ** (np.maximum(np.frexp(v)[1] - 1, 1 - element.bias) - element.mantissa_bits)
@@ -150,7 +153,7 @@ def round_to_element(v: Floats, element: Element, rounding_mode: int = HALF_AWAY
 
 
 def block_exponents(blocks: Floats, element: Element, scale_rule: str) -> Floats:
-    """The exponent of each block's largest magnitude (last axis), or the one that another scale rule picks."""
+    """The exponent of each block's largest magnitude, or the one that another scale rule picks."""
     largest = np.abs(blocks).max(-1, keepdims=True)
     e = exponents(largest)
     fraction = largest / 2.0**e  # in [1, 2), or below 1 where e is the least exponent
@@ -192,7 +195,8 @@ def _along(values: NDArray[Any], rank: int, axis: int) -> NDArray[Any]:
 
 
 def _finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[Floats, Floats]:
-    """Cut a tensor into blocks [..., number, block_size] along an axis, padded with zeros; also with Inf, NaN as 0."""
+    """Cut a tensor into blocks [..., number, block_size] along an axis, padded with zeros; also with Inf,
+    NaN as 0."""
     with np.errstate(invalid="ignore"):  # signalling NaNs
         last = np.moveaxis(x, axis, -1).astype(np.float64)
     padding = [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[axis] % block_size)]

@@ -19,11 +19,12 @@ DEVICES = ("CPU",)
 
 
 def get_library_path(device: str = "CPU", *, domain: str = DOMAIN) -> str:
-    """Return the library for ``SessionOptions.register_custom_ops_library`` that has the operators of a domain.
+    """Return the library for ``SessionOptions.register_custom_ops_library`` that has the operators of a
+    domain.
 
-    For ``"ai.onnx.contrib"`` that is onnxruntime-extensions' own library, into which importing ``ops`` has put
-    our operators; for ``"com.amd.quark"`` it is the library of this package. Upper and lower case of ``device``
-    do not matter. Raises ValueError for a device or a domain that does not exist.
+    For ``"ai.onnx.contrib"`` that is onnxruntime-extensions' own library, into which importing ``ops`` has
+    put our operators; for ``"com.amd.quark"`` it is the library of this package. Upper and lower case of
+    ``device`` do not matter. Raises ValueError for a device or a domain that does not exist.
     """
     if device.upper() not in DEVICES:
         raise ValueError(f"device '{device}' is not supported, legal are {', '.join(DEVICES)}")

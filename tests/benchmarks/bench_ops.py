@@ -1,8 +1,9 @@
 """Speed of the native operators, as ratios: ``python tests/benchmarks/bench_ops.py``.
 
-Each line compares one session.run on a 4096 x 4096 float32 tensor with numpy.copyto of that tensor, measured in
-turns in the same process, best of several; then two threads with one, the other axes with the last, the extra memory
-of a call, and the overhead on a tensor of 8 elements with that of ONNX Runtime's Identity.
+Each line compares one session.run on a 4096 x 4096 float32 tensor with numpy.copyto of that tensor,
+measured in turns in the same process, best of several; then two threads with one, the other axes with the
+last, the extra memory of a call, and the overhead on a tensor of 8 elements with that of ONNX Runtime's
+Identity.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ def bench_format(
     base, one, two, *other = best_times(works, 15)
     axis = f"{other[0] / one:8.2f}" if other else "       -"
     print(
-        f"{name:16} {one * 1e3:8.1f} ms {one / base:8.2f} (<= {target:g}) {two / one:8.2f} (<= 0.6) {axis} (<= 1.5)"
+        f"{name:16} {one * 1e3:8.1f} ms {one / base:8.2f} (<= {target:g})"
+        f" {two / one:8.2f} (<= 0.6) {axis} (<= 1.5)"
     )
 
 
@@ -120,7 +122,8 @@ def bench_small() -> None:
                 [lambda: identity.run(None, {"x": x}), lambda s=session: s.run(None, {"x": x})], 40, 500
             )
             print(
-                f"{name:16} 8 elements: {time_ * 1e6:6.2f} us, Identity {base * 1e6:6.2f} us, {time_ / base:5.2f} (<= 1.3)"
+                f"{name:16} 8 elements: {time_ * 1e6:6.2f} us, Identity {base * 1e6:6.2f} us,"
+                f" {time_ / base:5.2f} (<= 1.3)"
             )
 
 
