@@ -88,7 +88,7 @@ def _reason_kept(node: gs.Node, plan: RoundingPlan, opsets: dict[str, int], form
     if form != "bf16" or _has_bfloat16(node):
         return None
     if not schemas.allows(node, dtypes.BFLOAT16, opsets):
-        return f"no bfloat16 in the operator's schema at opset {opsets['']}"
+        return f"not all in bfloat16 by the operator's schema at opset {opsets['']}"
     return "next to tensors that stay float32"
 
 

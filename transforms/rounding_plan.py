@@ -4,7 +4,8 @@ A float32 value is rounded on its way from one node to another, into the graph, 
 of a conversion follows this one plan: pairs of Casts, QuantizeLinear and DequantizeLinear, and true bfloat16
 therefore compute the same numbers. A value is left as it is
 
-* where the schema ties an input to float32 (the scales of Resize);
+* where an input has to stay float32: by its schema (the scales of Resize), or as the scale of a quantization;
+* for constants of an operator that onnx does not define: nobody here knows what they mean;
 * before a Relu, or the Clip of :mod:`transforms.saturate_activations`: rounding commutes with both, and what
   they make is rounded;
 * between two nodes that are *kept*: chosen by the user, or arithmetic on shapes alone, where a rounded number
@@ -98,6 +99,8 @@ class RoundingPlan:
         if not self._is_open(tensor) or _is_half(node, self._element):
             return False
         if schemas.is_bound(node, index, self._opsets):
+            return False
+        if isinstance(tensor, gs.Constant) and schemas.schema(node, self._opsets) is None:
             return False
         _, producer = self._places.get(id(tensor), (None, None))
         if self.keeps(node):

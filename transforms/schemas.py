@@ -37,18 +37,29 @@ def schema(node: gs.Node, opsets: dict[str, int]) -> onnx.defs.OpSchema | None:
 
 
 def is_bound(node: gs.Node, index: int, opsets: dict[str, int]) -> bool:
-    """Return whether the schema ties an input to float32 by name, as it does the scales of Resize."""
+    """Return whether an input has to stay float32.
+
+    Either the schema names that type, as for the scales of Resize, or the input is the scale of a
+    quantization: it says what integers that are stored already mean.
+    """
     found = schema(node, opsets)
     if found is None or not found.inputs:
         return False
     parameter = found.inputs[min(index, len(found.inputs) - 1)]
-    return parameter.type_str == _TYPE_STRINGS[dtypes.FLOAT]
+    return parameter.type_str == _TYPE_STRINGS[dtypes.FLOAT] or _is_scale(parameter, found)
+
+
+def _is_scale(parameter: onnx.defs.OpSchema.FormalParameter, found: onnx.defs.OpSchema) -> bool:
+    return parameter.name.endswith("scale") and any(p.name.endswith("zero_point") for p in found.inputs)
 
 
 def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
-    """Return whether every float32 input and output of the node could have the element type as well."""
+    """Return whether every float32 input and output of the node could have the element type as well.
+
+    Inputs that have to stay float32 do not count, unless their type is that of other tensors too.
+    """
     found = schema(node, opsets)
-    if found is None:
+    if found is None or _shares_bound_type(node, found, opsets):
         return False
     return all(
         _TYPE_STRINGS[element] in parameters[min(index, len(parameters) - 1)].types
@@ -56,6 +67,16 @@ def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
         for index, tensor in enumerate(tensors)
         if dtypes.is_type(tensor, dtypes.FLOAT)
         and not (tensors is node.inputs and is_bound(node, index, opsets))
+    )
+
+
+def _shares_bound_type(node: gs.Node, found: onnx.defs.OpSchema, opsets: dict[str, int]) -> bool:
+    """Return whether a type variable of the schema also covers an input that has to stay float32."""
+    variables = {constraint.type_param_str for constraint in found.type_constraints}
+    return any(
+        found.inputs[min(index, len(found.inputs) - 1)].type_str in variables
+        for index in range(len(node.inputs))
+        if is_bound(node, index, opsets)
     )
 
 
