@@ -110,7 +110,7 @@ def test_quantize_and_dequantize(prefix: str, domain: str, zero: np.ndarray, nam
         ("BFPQuantizeDequantize", {}, "bfp16"),
         ("BFPQuantizeDequantize", {"bfp_method": "to_bfp_prime", "bit_width": 16}, "mx9"),
         ("BFPQuantizeDequantize", {"bfp_method": "to_bfp_prime_shared", "bit_width": 11}, "mx4"),
-        ("BFPQuantizeDequantize", {"bit_width": 12}, "bfp of 12 bits"),
+        ("BFPQuantizeDequantize", {"bit_width": 12}, "BFPQuantizeDequantize 12"),
         ("MXQuantizeDequantize", {}, "mxint8"),
         ("MXQuantizeDequantize", {"element_dtype": "fp8_e4m3"}, "mxfp8_e4m3"),
         ("MXQuantizeDequantize", {"element_dtype": "fp4_e2m1"}, "mxfp4"),

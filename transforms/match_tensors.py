@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
 import onnx_graphsurgeon as gs
 
+from ops.formats import BFP, FORMATS, MX
 from transforms import dtypes
 
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE)})
@@ -16,12 +17,17 @@ _SUFFIXES = ("bf16", "fp16", "quantized")
 
 _QUANTIZE = {"QuantizeLinear", "ExtendedQuantizeLinear"}
 _DEQUANTIZE = {"DequantizeLinear", "ExtendedDequantizeLinear"}
-_BLOCK_FORMATS = {
-    ("to_bfp", 16): "bfp16",
-    ("to_bfp_prime", 11): "mx4",
-    ("to_bfp_prime", 13): "mx6",
-    ("to_bfp_prime", 16): "mx9",
-}
+_BLOCK_ATTRIBUTES = {"bfp_method": "to_bfp", "bit_width": 16, "element_dtype": "int8"}
+"""The attributes that tell block formats apart, with the operators' defaults."""
+
+
+def _block_key(op: str, attributes: Mapping[str, object]) -> tuple[object, ...]:
+    values = (attributes.get(name, default) for name, default in _BLOCK_ATTRIBUTES.items())
+    return op, *(value.removesuffix("_shared") if isinstance(value, str) else value for value in values)
+
+
+_BLOCK_FORMATS = {_block_key(row.op, row.attributes): name for name, row in FORMATS.items() if row.block > 1}
+_BLOCK_OPERATORS = {BFP, MX}
 
 
 @dataclass(frozen=True)
@@ -79,12 +85,9 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
 
 def format_of(node: gs.Node) -> str:
     """Return the name of the format that a node rounds to, "" if it rounds to none."""
-    if node.op == "BFPQuantizeDequantize":
-        method = str(node.attrs.get("bfp_method", "to_bfp")).removesuffix("_shared")
-        width = int(node.attrs.get("bit_width", 16))
-        return _BLOCK_FORMATS.get((method, width), f"{method.removeprefix('to_')} of {width} bits")
-    if node.op == "MXQuantizeDequantize":
-        return f"mx{node.attrs.get('element_dtype', 'int8')}".replace("fp4_e2m1", "fp4")
+    if node.op in _BLOCK_OPERATORS:
+        key = _block_key(node.op, node.attrs)
+        return _BLOCK_FORMATS.get(key, " ".join(map(str, (node.op, *node.attrs.values()))))
     if node.op in _QUANTIZE and len(node.inputs) > 2:
         return _type_name(dtypes.element_type(node.inputs[2]))
     if node.op in _QUANTIZE:
@@ -176,7 +179,7 @@ def _is_widening(node: gs.Node) -> bool:
 
 
 def _rounds_alone(node: gs.Node) -> bool:
-    return node.op in ("BFPQuantizeDequantize", "MXQuantizeDequantize")
+    return node.op in _BLOCK_OPERATORS
 
 
 def _producer(tensor: gs.Tensor) -> gs.Node | None:
