@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DOMAIN = "ai.onnx.contrib"
 AMD_DOMAIN = "com.amd.quark"
-DEVICES = ("CPU",)
+DEVICES = ("CPU", "CUDA", "ROCM")
 
 
 def get_library_path(device: str = "CPU", *, domain: str = DOMAIN) -> str:
@@ -23,8 +23,9 @@ def get_library_path(device: str = "CPU", *, domain: str = DOMAIN) -> str:
     domain.
 
     For ``"ai.onnx.contrib"`` that is onnxruntime-extensions' own library, into which importing ``ops`` has
-    put our operators; for ``"com.amd.quark"`` it is the library of this package. Upper and lower case of
-    ``device`` do not matter. Raises ValueError for a device or a domain that does not exist.
+    put our operators; for ``"com.amd.quark"`` it is the library of this package. The kernels run on the CPU:
+    "CUDA" and "ROCM" (upper or lower case) name the device of the session's other nodes, as code written for
+    AMD Quark does, and get the same library. Raises ValueError for other devices and domains.
     """
     if device.upper() not in DEVICES:
         raise ValueError(f"device '{device}' is not supported, legal are {', '.join(DEVICES)}")
