@@ -27,12 +27,12 @@ def convert_type(
     """
     insert_cast(graph, dtype, exclude=exclude, keep_io_types=keep_io_types, commuting=False)
     convert_bodies(graph, dtype)
-    return _Converter(graph, CastPair(dtype).element).convert()
+    return _Converter(graph, CastPair(dtype).element, exclude or Selection()).convert()
 
 
 class _Converter:
-    def __init__(self, graph: gs.Graph, element: int) -> None:
-        self._graph, self._element = graph, element
+    def __init__(self, graph: gs.Graph, element: int, exclude: Selection) -> None:
+        self._graph, self._element, self._exclude = graph, element, exclude
         self._opsets = schemas.versions(graph)
 
     def convert(self) -> int:
@@ -48,12 +48,14 @@ class _Converter:
         return count
 
     def _can_convert(self, node: gs.Node, graph_outputs: set[int]) -> bool:
-        if is_narrowing(node, self._element) or is_widening(node, self._element) or any(walk.bodies(node)):
+        if is_narrowing(node, self._element) or is_widening(node, self._element):
             return False
-        inputs, outputs = _floats(node.inputs), _floats(node.outputs)
+        if node in self._exclude or any(walk.bodies(node)):
+            return False
+        inputs = [i for i in _floats(node.inputs) if not schemas.is_bound(node, i, self._opsets)]
+        outputs = _floats(node.outputs)
         if not (inputs or outputs) or not schemas.allows(node, self._element, self._opsets):
             return False
-        inputs = [i for i in inputs if not schemas.is_bound(node, i, self._opsets)]
         return (
             all(any(is_widening(p, self._element) for p in node.inputs[i].inputs) for i in inputs)
             and all(is_narrowed(node.outputs[i], self._element, graph_outputs) for i in outputs)
