@@ -1,4 +1,4 @@
-"""Illegal attributes are refused at session creation: the error names node, attribute, value and what is legal."""
+"""Illegal attributes are refused at session creation, naming node, attribute, value and what is legal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BFPQuantizeDequantize and MXQuantizeDequantize. Oracles: recorded vectors, and the NumPy twin, bit for bit."""
+"""BFPQuantizeDequantize and MXQuantizeDequantize. Oracles: recorded vectors, the NumPy twin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ExtendedQuantizeLinear and ExtendedDequantizeLinear. Oracles: recorded vectors, the NumPy twin, ml_dtypes."""
+"""ExtendedQuantizeLinear and ExtendedDequantizeLinear. Oracles: recorded vectors, twin, ml_dtypes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_per_channel_equals_twin(name: str, axis: int) -> None:
 
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers_saturate(name: str) -> None:
-    """Exact by the definition: infinities and huge numbers go to the ends of the range, NaN to the zero point."""
+    """Exact by definition: infinities and huge numbers go to the ends of the range, NaN to the zero point."""
     limits = np.iinfo(name)
     x = np.array([np.inf, -np.inf, 3e38, -3e38, np.nan, 2.5, 3.5, -0.5], np.float32)
     constants = {"scale": np.float32(1), "zero": np.array(5, name)}

@@ -1,0 +1,134 @@
+"""The table of formats, and rounding arrays. Oracles: operators, twins, recorded fidelities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ops
+from ops.formats import BFP, LINEAR, MX, choose_scale
+from tests.number_patterns import PATTERNS, make_pattern
+from tests.operator_sessions import BFLOAT16, assert_same, block_session, run_bits, run_twin
+
+NAMES = (
+    "int8 uint8 int16 uint16 int32 uint32 float16 bfloat16 bfp16 mx4 mx6 mx9 "
+    "mxint8 mxfp8_e4m3 mxfp8_e5m2 mxfp6_e3m2 mxfp6_e2m3 mxfp4"
+).split()
+BITS = {
+    "bfp16": 9,
+    "mx4": 4,
+    "mx6": 6,
+    "mx9": 9,
+    "mxint8": 8.25,
+    "mxfp8_e5m2": 8.25,
+    "mxfp6_e3m2": 6.25,
+    "mxfp4": 4.25,
+}
+FIDELITY = {  # dB on N(0, 1)
+    "bfloat16": 55.6,
+    "mx9": 46.5,
+    "bfp16": 44.1,
+    "mxint8": 41.7,
+    "mxfp6_e2m3": 30.9,
+    "mxfp8_e4m3": 30.7,
+    "mx6": 28.3,
+    "mxfp8_e5m2": 25.4,
+    "mxfp6_e3m2": 25.4,
+    "mxfp4": 18.8,
+    "mx4": 15.7,
+}
+BLOCK_FORMATS = [name for name, row in ops.FORMATS.items() if row.op != LINEAR]
+
+
+def test_table() -> None:
+    assert sorted(ops.FORMATS) == sorted(NAMES)
+    assert {name: ops.FORMATS[name].bits for name in BITS} == BITS
+    assert {row.op for row in ops.FORMATS.values()} == {LINEAR, BFP, MX}
+    with pytest.raises(TypeError):
+        ops.FORMATS["new"] = ops.FORMATS["mx4"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("name", "expected"), FIDELITY.items())
+def test_fidelity_on_a_normal_distribution(name: str, expected: float) -> None:
+    """The recorded figures are rounded to 0.1 dB; 2^20 samples vary by less than another 0.05 dB."""
+    x = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
+    error = ops.quantize_dequantize(x, name).astype(np.float64) - x
+    assert 10 * np.log10((x.astype(np.float64) ** 2).sum() / (error**2).sum()) == pytest.approx(
+        expected, abs=0.1
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16])
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+def test_block_formats_equal_their_operator_and_twin(name: str, dtype: Any) -> None:
+    row = ops.FORMATS[name]
+    rng = np.random.default_rng(0)
+    for pattern in PATTERNS:
+        with np.errstate(invalid="ignore", over="ignore"):
+            x = make_pattern(pattern, (3, 33, 5), rng).astype(dtype)
+        for axis in (0, 1, -1):
+            attributes = {**row.attributes, "axis": axis}
+            y = ops.quantize_dequantize(x, name, axis)
+            assert_same(y, run_twin(row.op, attributes, x))
+        assert_same(y, run_bits(block_session(row.op, attributes, dtype=x.dtype), x))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_layouts(name: str) -> None:
+    """Transposed, reversed, strided and Fortran arrays give what their contiguous copies give."""
+    x = np.random.default_rng(1).standard_normal((6, 40, 34), np.float32)
+    for array in (x.T, x[::-1], x[:, ::2], np.asfortranarray(x), x.transpose(1, 0, 2), x[..., 3], x[0, 0]):
+        for axis in range(-array.ndim, array.ndim):
+            expected = ops.quantize_dequantize(np.ascontiguousarray(array), name, axis)
+            assert_same(ops.quantize_dequantize(array, name, axis), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_out(name: str) -> None:
+    x = np.random.default_rng(2).standard_normal((33, 40), np.float32)
+    expected = ops.quantize_dequantize(x, name, 0)
+    for out in (np.empty_like(x), np.empty_like(x.T).T, np.zeros((66, 40), np.float32)[::2], x.copy()):
+        source = out if out.base is None and np.array_equal(out, x) else x
+        assert ops.quantize_dequantize(source, name, 0, out=out) is out
+        assert_same(out, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0, 3)])
+def test_small_shapes(name: str, shape: tuple[int, ...]) -> None:
+    x = np.ones(shape, np.float32)
+    assert_same(ops.quantize_dequantize(x, name, -1 if shape else 0), x)
+
+
+def test_reads_only_and_read_only() -> None:
+    x = np.random.default_rng(3).standard_normal((8, 64), np.float32)
+    copy = x.copy()
+    x.flags.writeable = False
+    ops.quantize_dequantize(x, "bfp16")
+    assert np.array_equal(x, copy)
+
+
+def test_integer_scales() -> None:
+    x = np.array([-1.0, 0.5, 2.54, np.nan, np.inf], np.float32)
+    assert choose_scale(x, ops.FORMATS["int8"]) == (pytest.approx(2.54 / 127), 0)
+    assert choose_scale(x, ops.FORMATS["uint8"]) == (pytest.approx(3.54 / 255), 72)
+    assert choose_scale(np.zeros(3, np.float32), ops.FORMATS["int8"]) == (1.0, 0)
+    y = ops.quantize_dequantize(x, "int8")
+    assert np.abs(y[:3] - x[:3]).max() <= 2.54 / 127 / 2 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x: ops.quantize_dequantize(x, "mx5"), "format 'mx5' is unknown, legal are int8"),
+        (lambda x: ops.quantize_dequantize(x, "mx4", 2), "axis 2 is out of range for an array of rank 2"),
+        (lambda x: ops.quantize_dequantize(x.astype(float), "mx4"), "float64 cannot be rounded"),
+        (lambda x: ops.quantize_dequantize(x, "mx4", out=x[:1].copy()), r"out is float32\[1, 3\]"),
+        (lambda x: ops.quantize_dequantize(x, "mx4", out=x.astype(np.float16)), "out is float16"),
+    ],
+)
+def test_errors(call: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call(np.ones((2, 3), np.float32))
