@@ -1,0 +1,23 @@
+#!/bin/sh
+# Build the extension with AddressSanitizer and UndefinedBehaviorSanitizer in a temporary folder and run the operator
+# tests on it: tests/sanitize.sh [PYTHON] [pytest arguments]. Needs gcc with its sanitizer libraries. Leaks are not
+# looked for, because Python itself keeps memory until it ends.
+set -eu
+python=${1:-python}
+[ $# -gt 0 ] && shift
+root=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd)
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT INT TERM
+mkdir "$folder/project"
+cp -R "$root/ops" "$root/tests" "$root/setup.py" "$root/pyproject.toml" "$folder/project"
+rm -f "$folder/project/ops/"_library*.so "$folder/project/ops/_library.c"
+[ -d "$root/../shared" ] && ln -s "$root/../shared" "$folder/shared"
+cd "$folder/project"
+touch README.md LICENSE
+NARROW_BUILD=sanitize "$python" setup.py --quiet build_ext --inplace
+# Threads of the Python tests that start interpreters of their own, and counts of memory, are not for this build.
+LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
+ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONPATH=. \
+    "$python" -m pytest -q -p no:cacheprovider tests/test_ops_blocks.py tests/test_ops_linear.py \
+    tests/test_ops_attributes.py tests/test_ops_bfloat16.py tests/test_ops_concurrency.py tests/test_formats.py \
+    --deselect tests/test_ops_concurrency.py::test_a_thousand_sessions_do_not_grow_memory "$@"

@@ -1,0 +1,139 @@
+"""Print the table of number formats with their measured fidelity: ``python -m tools.formats``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tools import command_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Samples = dict[str, list[NDArray[np.float32]]]
+
+SAMPLES = 1 << 20
+EPILOG = """\
+Fidelity is the ratio of the signal's power to the power of the rounding error, in decibel (6 dB are one bit).
+Integer formats get one scale per tensor. The heavy-tailed distribution is Student's t with 3 degrees of freedom.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; returns the exit code."""
+    parser = command_line.make_parser(
+        "formats", "Print all number formats and how well they keep numbers.", EPILOG
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="M.onnx", help="measure on the weights of this model instead"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="also draw fidelity over bits: .png or .svg"
+    )
+    return command_line.run(parser, show_formats, argv)
+
+
+def show_formats(options: argparse.Namespace) -> None:
+    """Measure, print the table and draw the plot."""
+    if options.plot:
+        check_plot(options.plot)
+    samples = read_weights(options.model) if options.model else draw_samples()
+    rows = measure_formats(samples)
+    print_table(list(samples), rows)
+    if options.plot:
+        draw_plot(options.plot, list(samples), rows)
+        print(f"plot: {options.plot}")
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a plot that cannot be drawn, before any work. Raises ValueError."""
+    import importlib.util
+
+    if path.suffix not in (".png", ".svg"):
+        raise ValueError(f"plot '{path}' must end in .png or .svg")
+    if not path.parent.is_dir():
+        raise ValueError(f"folder '{path.parent}' of the plot does not exist")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--plot needs matplotlib: pip install 'onnx-narrow[plot]'")
+
+
+def draw_samples() -> Samples:
+    """Return a million numbers of a normal and of a heavy-tailed distribution."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    normal, heavy = rng.standard_normal(SAMPLES), rng.standard_t(3, SAMPLES)
+    return {"normal": [normal.astype(np.float32)], "heavy tail": [heavy.astype(np.float32)]}
+
+
+def read_weights(path: Path) -> Samples:
+    """Return the float32 and float16 weights of a model, as float32. Raises ValueError if it has none."""
+    import numpy as np
+
+    from transforms import model_io, walk
+
+    graph = model_io.load(path)
+    floats = (t for t in walk.constants(graph) if t.dtype in (np.float32, np.float16))
+    arrays = [np.asarray(tensor.values) for tensor in floats]
+    weights = [array.astype(np.float32) for array in arrays if array.size > 1]
+    if not weights:
+        raise ValueError(f"model '{path}' has no float weights")
+    return {"weights": weights}
+
+
+def measure_formats(samples: Samples) -> list[tuple[str, float, int, list[float]]]:
+    """Return name, bits per element, block and the fidelity on each kind of sample, for each format."""
+    import ops
+
+    return [
+        (name, row.bits, row.block, [fidelity(arrays, name) for arrays in samples.values()])
+        for name, row in ops.FORMATS.items()
+    ]
+
+
+def fidelity(arrays: Iterable[NDArray[np.float32]], name: str) -> float:
+    """Return 10 log10 of signal power over error power of all arrays together, blocks along the last axis."""
+    import numpy as np
+
+    import ops
+
+    signal = error = 0.0
+    for x in arrays:
+        difference = ops.quantize_dequantize(x, name).astype(np.float64) - x
+        signal += float((x.astype(np.float64) ** 2).sum())
+        error += float((difference**2).sum())
+    return 10 * float(np.log10(signal / error)) if error and signal else float("inf")
+
+
+def print_table(kinds: list[str], rows: list[tuple[str, float, int, list[float]]]) -> None:
+    """Print one line per format."""
+    print(f"{'format':12} {'bits':>6} {'block':>6}" + "".join(f" {kind + ' dB':>14}" for kind in kinds))
+    for name, bits, block, values in rows:
+        print(f"{name:12} {bits:6g} {block:6}" + "".join(f" {value:14.1f}" for value in values))
+
+
+def draw_plot(path: Path, kinds: list[str], rows: list[tuple[str, float, int, list[float]]]) -> None:
+    """Draw fidelity over bits per element."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 6))
+    for i, kind in enumerate(kinds):
+        axes.scatter([row[1] for row in rows], [row[3][i] for row in rows], label=kind)
+    for name, bits, _, values in rows:
+        axes.annotate(name, (bits, values[0]), textcoords="offset points", xytext=(5, 3), fontsize=8)
+    axes.set(xlabel="bits per element", ylabel="fidelity in dB", xscale="log")
+    axes.set_xticks([4, 6, 8, 9, 16, 32], labels=["4", "6", "8", "9", "16", "32"])
+    axes.legend()
+    figure.savefig(path, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
