@@ -120,6 +120,21 @@ def test_excluded_nodes_stay_between_casts() -> None:
     assert convert_type(graph, exclude=select(graph, names=[], op_types=["Exp", "Tanh", "Neg", "Add"])) == 0
 
 
+@pytest.mark.parametrize("op", ("If", "Loop"))
+def test_excluded_control_flow_hands_float32_in_and_out(op: str) -> None:
+    text = corpus.MODELS[op.lower()].replace("=> (float[N] y)", "=> (float[N] z)")
+    text = text.replace("=> (float[2] y, float[K,2] steps)", "=> (float[2] z)")
+    model = corpus.parse(text[: text.rindex("}")] + " z = Neg(y) }", opset=22)
+    graph = model_io.load(model)
+    convert_type(graph, exclude=select(graph, op_types=[op]))
+    assert low_operators(graph) == ["Tanh", "Neg"]
+    (node,) = [node for node in graph.nodes if node.op == op]
+    inside = [
+        t for body in walk.bodies(node) for inner in body.nodes for t in (*inner.inputs, *inner.outputs)
+    ]
+    assert not any(dtypes.is_type(tensor, LOW) for tensor in (*inside, *node.inputs, *node.outputs))
+
+
 def test_operators_of_other_domains_stay() -> None:
     text = "(float[2] x) => (float[2] y) { a = Tanh(x) b = org.example.Odd(a) y = Neg(b) }"
     graph = model_io.load(corpus.parse(text, opset=22, domains=', "org.example": 1'))

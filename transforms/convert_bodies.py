@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from transforms import dtypes, schemas, walk
 from transforms.insert_cast import CastPair
 from transforms.rounding_plan import is_narrowing, is_widening
+from transforms.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -23,23 +24,24 @@ class _Slot:
     node_output: int | None
 
 
-def convert_bodies(graph: gs.Graph, dtype: str) -> int:
+def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Selection | None = None) -> int:
     """Let control flow carry ``dtype`` where every float32 value that it carries is rounded around it.
 
     To be called on a graph with all pairs of Casts (:func:`transforms.insert_cast.insert_cast` with
     ``commuting`` false). The Casts around a value that is carried go into the body: its producer there is
     followed by the first half of a pair, its readers have no need for one any more. Returns how many values
-    changed their type; a value stays float32 where the schema does not allow the type, or where something
-    reads it unrounded.
+    changed their type; a value stays float32 where the schema does not allow the type, where something
+    reads it unrounded, and around excluded nodes.
     """
     pair = CastPair(dtype)
     names = walk.Names(graph)
     opsets = schemas.versions(graph)
+    kept = exclude or Selection()
     count = 0
     for inner in walk.graphs(graph):
         outputs = {id(tensor) for tensor in inner.outputs}
         for node in inner.nodes:
-            if node.op in _SLOTS and schemas.allows(node, pair.element, opsets):
+            if node.op in _SLOTS and node not in kept and schemas.allows(node, pair.element, opsets):
                 for slot in list(_SLOTS[node.op](node)):
                     count += _convert(node, slot, pair, names, outputs)
     return count

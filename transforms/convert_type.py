@@ -26,7 +26,7 @@ def convert_type(
     converted like any tensor.
     """
     insert_cast(graph, dtype, exclude=exclude, keep_io_types=keep_io_types, commuting=False)
-    convert_bodies(graph, dtype)
+    convert_bodies(graph, dtype, exclude=exclude)
     return _Converter(graph, CastPair(dtype).element, exclude or Selection()).convert()
 
 
