@@ -110,6 +110,13 @@ def test_ssim_is_left_out_with_a_word(three: tuple, capsys: pytest.CaptureFixtur
     assert found["Mean ssim"] == "left out (shape [1, 10] is smaller than the window of 7)"
 
 
+def test_ssim_of_a_baseline_of_zeros(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
+    folders.save("0.npy", np.zeros((9, 9)), np.ones((9, 9)))
+    assert folders.evaluate() == 0
+    found = summary(capsys.readouterr().out)
+    assert found["Min ssim"] == "left out (the baseline is zero throughout and has no data range)"
+
+
 def test_ssim_without_scikit_image(
     folders: Folders, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

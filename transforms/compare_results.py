@@ -143,6 +143,8 @@ def compare_arrays(
     totals = metrics.sums(x, y)
     peak = metrics.default_peak(x) if peak is None else peak
     reason = metrics.why_no_ssim(x.shape) or _why_no_library()
+    if not reason and peak is None and totals.peak == 0 and totals.error_energy:
+        reason = "the baseline is zero throughout and has no data range"
     return Comparison(
         name=name,
         output=output,
@@ -159,11 +161,11 @@ def compare_arrays(
 
 
 def summarize(comparisons: Sequence[Comparison]) -> Summary:
-    """Return mean and worst value of each metric over the comparisons without NaN and infinities."""
+    """Return mean and worst value of each metric over the comparisons in which it is not NaN or left out."""
     mean: dict[str, float | None] = {}
     worst: dict[str, float | None] = {}
     for metric in METRICS:
-        values = [getattr(one, metric.field) for one in comparisons if one.is_finite]
+        values = [getattr(one, metric.field) for one in comparisons]
         known = [value for value in values if value is not None and not math.isnan(value)]
         mean[metric.field] = sum(known) / len(known) if known else None
         worst[metric.field] = metric.worst(known) if known else None
