@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import build, conversion, corpus
-from transforms import graph_proto
+from transforms import graph_proto, light_model
 
-LARGE = np.arange(graph_proto.LARGE // 4, dtype=np.float32).reshape(4, -1)
+LARGE = np.arange(light_model.LARGE // 4, dtype=np.float32).reshape(4, -1)
 SMALL = np.array([0.5, -2], np.float32)
 
 
@@ -89,7 +89,7 @@ def test_light_model_has_no_large_weights() -> None:
         [build.value("y", ["n", LARGE.shape[1]])],
         {"big": LARGE, "half": SMALL[:1]},
     )
-    light, weights = graph_proto.split(model)
+    light, weights = light_model.split(model)
     assert list(weights) == ["big"]
     assert [t.name for t in light.graph.initializer] == ["half"]
     assert light.ByteSize() < 500
@@ -98,11 +98,11 @@ def test_light_model_has_no_large_weights() -> None:
     assert light.ByteSize() < 500
     assert [t.name for t in light.graph.initializer] == ["big", "half"]
     assert weights["big"].tobytes() == LARGE.tobytes()
-    hidden = graph_proto.as_inputs(light, weights)
+    hidden = light_model.as_inputs(light, weights)
     assert [value.name for value in hidden.graph.input] == ["x", "big"]
     _, weights = graph_proto.export_light(graph, hide=lambda tensor: False)
     assert not weights
-    graph_proto.fill(light, {"big": LARGE})
+    light_model.fill(light, {"big": LARGE})
     assert numpy_helper.to_array(light.graph.initializer[0]).tobytes() == LARGE.tobytes()
 
 
@@ -121,7 +121,7 @@ def test_initializers_that_are_inputs_become_constants(array: np.ndarray) -> Non
     assert conversion.same(conversion.run(result, feeds), conversion.run(model, feeds))
 
 
-@pytest.mark.parametrize("size", (2, graph_proto.LARGE // 4))
+@pytest.mark.parametrize("size", (2, light_model.LARGE // 4))
 def test_captured_weight_is_stored_once(size: int) -> None:
     text = f"""(float[{size}] x, bool c) => (float[{size}] y) {{
         y = If (c) <then_branch = t () => (float[{size}] p) {{ p = Add(x, w) }},
@@ -137,7 +137,7 @@ def test_captured_weight_is_stored_once(size: int) -> None:
 
 
 def test_large_weight_of_a_branch_stays_in_it() -> None:
-    size = graph_proto.LARGE // 4
+    size = light_model.LARGE // 4
     model = corpus.parse(f"""(float[{size}] x, bool c) => (float[{size}] y) {{
         y = If (c) <then_branch = t () => (float[{size}] p) {{ p = Exp(x) }},
                     else_branch = e () => (float[{size}] p) {{ p = Neg(x) }}> }}""")

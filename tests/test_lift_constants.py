@@ -8,10 +8,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import build, conversion, corpus
-from transforms import graph_proto, model_io, walk
+from transforms import graph_proto, light_model, model_io, walk
 from transforms.lift_constants import lift_constants
 
-BIG = np.arange(graph_proto.LARGE, dtype=np.float32)
+BIG = np.arange(light_model.LARGE, dtype=np.float32)
 
 
 def constant(**attribute: object) -> onnx.ModelProto:

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests import build, corpus
-from transforms import graph_proto, model_io, walk
+from transforms import light_model, model_io, walk
 from transforms.saturate import BFLOAT16_MAX, saturate, tensors_with_nan
 from transforms.selection import select
 
@@ -44,7 +44,7 @@ def test_the_limit() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("repeat", (1, graph_proto.LARGE))
+@pytest.mark.parametrize("repeat", (1, light_model.LARGE))
 def test_values_beyond_the_range(name: str, repeat: int) -> None:
     before, after = (np.tile(np.array(values, np.float32), repeat) for values in CASES[name])
     graph = adding(before)
@@ -72,7 +72,7 @@ def test_empty_tensors_and_other_types(array: np.ndarray) -> None:
 
 
 def test_the_source_is_not_changed() -> None:
-    array = np.full(graph_proto.LARGE, np.inf, np.float32)
+    array = np.full(light_model.LARGE, np.inf, np.float32)
     graph = adding(array)
     saturate(graph)
     assert np.isinf(array).all()

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto
+from transforms import graph_proto, light_model
 from transforms.atomic_write import replacing
 from transforms.read_model import ModelError, read
 
@@ -96,7 +96,7 @@ def save(
     data_path = _data_path(path)
     _refuse_source(graph, [path, data_path])
     if not external_data:
-        graph_proto.fill(light, weights)
+        light_model.fill(light, weights)
         with replacing(path) as (temporary,):
             _write(temporary, light.SerializeToString(deterministic=True))
         return [path]
@@ -114,7 +114,7 @@ def _data_path(path: Path) -> Path:
 def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
     """Raise ModelError when a light model does not pass ``onnx.checker.check_model(full_check=True)``."""
     try:
-        onnx.checker.check_model(graph_proto.as_inputs(light, dict(weights)), full_check=True)
+        onnx.checker.check_model(light_model.as_inputs(light, dict(weights)), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ModelError(f"the result does not pass onnx.checker: {error}") from error
 

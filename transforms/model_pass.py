@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto, walk
+from transforms import graph_proto, light_model, walk
 
 _REPLACED = ("nodes", "inputs", "outputs", "import_domains", "opset", "ir_version")
 
@@ -26,7 +26,7 @@ def apply(
     dropped, and documentation of nodes that it loses is restored by node name.
     """
     light, weights = graph_proto.export_light(graph, hide=hide)
-    light, shown = graph_proto.split(change(graph_proto.as_inputs(light, weights)))
+    light, shown = light_model.split(change(light_model.as_inputs(light, weights)))
     changed = graph_proto.import_light(light, weights | shown)
     _restore_documentation(graph, changed)
     used = (

@@ -1,0 +1,121 @@
+"""What graph-surgeon does not keep of a model, carried beside the graph and written back.
+
+Domain, version, documentation and metadata of the model; documentation and metadata of nodes; quantization
+annotations; the types of inputs and outputs that are not tensors; attributes of the rarer kinds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import onnx
+import onnx_graphsurgeon as gs
+
+_SURGEON_ATTRIBUTES = frozenset(
+    onnx.AttributeProto.AttributeType.Value(name)
+    for name in ("FLOAT", "INT", "STRING", "TENSOR", "GRAPH", "FLOATS", "INTS", "STRINGS")
+)
+_LISTS = {
+    onnx.AttributeProto.FLOATS: "floats",
+    onnx.AttributeProto.INTS: "ints",
+    onnx.AttributeProto.STRINGS: "strings",
+}
+
+
+@dataclass
+class ModelInfo:
+    """What a model says of itself beside its graph; ``graph.info`` of every graph that was loaded here."""
+
+    domain: str = ""
+    model_version: int = 0
+    doc_string: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    graph_metadata: dict[str, str] = field(default_factory=dict)
+    annotations: list[onnx.TensorAnnotation] = field(default_factory=list)
+    interface: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
+
+
+class _Node(gs.Node):
+    """A node that equals itself alone.
+
+    Nodes of graph-surgeon are equal when they do the same, and its lists of users remove the first equal one:
+    of two unnamed nodes in the branches of an If, the wrong one.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+def read_info(model: onnx.ModelProto) -> ModelInfo:
+    """Return what a model says of itself."""
+    interface = [*model.graph.input, *model.graph.output]
+    return ModelInfo(
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        metadata={entry.key: entry.value for entry in model.metadata_props},
+        graph_metadata={entry.key: entry.value for entry in model.graph.metadata_props},
+        annotations=list(model.graph.quantization_annotation),
+        interface={value.name: value for value in interface},
+    )
+
+
+def write_info(info: ModelInfo, model: onnx.ModelProto) -> None:
+    """Write back what a model says of itself, as far as the tensors that it speaks of are there."""
+    model.domain, model.model_version, model.doc_string = info.domain, info.model_version, info.doc_string
+    onnx.helper.set_model_props(model, info.metadata)
+    _write_entries(model.graph, info.graph_metadata)
+    names = {t.name for t in model.graph.initializer} | {n for node in model.graph.node for n in node.output}
+    model.graph.quantization_annotation.extend(a for a in info.annotations if a.tensor_name in names)
+    for value in (*model.graph.input, *model.graph.output):
+        before = info.interface.get(value.name)
+        if before is None:
+            continue
+        if before.type.WhichOneof("value") != "tensor_type":
+            value.CopyFrom(before)
+        elif before.type.tensor_type.HasField("shape"):  # inference may have put numbers for symbols
+            value.type.tensor_type.shape.CopyFrom(before.type.tensor_type.shape)
+        if before.doc_string:
+            value.doc_string = before.doc_string
+        value.metadata_props.extend(before.metadata_props)
+
+
+def carry_in(proto: onnx.GraphProto, graph: gs.Graph) -> None:
+    """Hang on each node what graph-surgeon does not keep, and drop what it can not export again."""
+    for source, node in zip(proto.node, graph.nodes, strict=True):
+        node.__class__ = _Node
+        node.doc_string = source.doc_string
+        node.metadata = {entry.key: entry.value for entry in source.metadata_props}
+        node.carried = [attribute for attribute in source.attribute if _is_lost(attribute)]
+        for attribute in node.carried:
+            node.attrs.pop(attribute.name, None)
+        inner = {attribute.name: attribute.g for attribute in source.attribute}
+        for name, body in node.attrs.items():
+            if isinstance(body, gs.Graph):
+                carry_in(inner[name], body)
+
+
+def carry_out(graph: gs.Graph, proto: onnx.GraphProto) -> None:
+    """Write back to each node what hangs on it."""
+    for node, target in zip(graph.nodes, proto.node, strict=True):
+        target.doc_string = getattr(node, "doc_string", "")
+        _write_entries(target, getattr(node, "metadata", {}))
+        target.attribute.extend(getattr(node, "carried", ()))
+        inner = {attribute.name: attribute.g for attribute in target.attribute}
+        for name, body in node.attrs.items():
+            if isinstance(body, gs.Graph):
+                carry_out(body, inner[name])
+
+
+def _is_lost(attribute: onnx.AttributeProto) -> bool:
+    """Return whether graph-surgeon skips the attribute, or fails to export it: rare kinds and empty lists."""
+    if attribute.type not in _SURGEON_ATTRIBUTES:
+        return True
+    return attribute.type in _LISTS and not getattr(attribute, _LISTS[attribute.type])
+
+
+def _write_entries(target: onnx.GraphProto | onnx.NodeProto, entries: dict[str, str]) -> None:
+    for key, text in entries.items():
+        target.metadata_props.add(key=key, value=text)
