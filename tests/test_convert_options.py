@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +18,7 @@ from onnx import TensorProto, numpy_helper
 
 from tests import build, conversion, corpus
 from tests.rounded import bf16, evaluate
-from tools import convert_fp32_to_bf16
+from tools import convert_fp16_to_bf16, convert_fp32_to_bf16
 from transforms import model_io
 
 CHAIN = corpus.parse("""(float[2] x) => (float[2] y) <float[2] w = {0.1, 0.2}> {
@@ -110,10 +111,10 @@ def test_excluding_every_node_leaves_nothing_to_do(
     assert not (tmp_path / "out.onnx").exists()
 
 
-def main(model: onnx.ModelProto, folder: Path, *options: str) -> int:
+def main(model: onnx.ModelProto, folder: Path, *options: str, tool: ModuleType = convert_fp32_to_bf16) -> int:
     source, target = build.save(model, folder / "in.onnx"), folder / "out.onnx"
     target.unlink(missing_ok=True)
-    return convert_fp32_to_bf16.main(["--input", str(source), "--output", str(target), *options])
+    return tool.main(["--input", str(source), "--output", str(target), *options])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -196,14 +197,16 @@ def test_saturated_activations_never_overflow(form: str, tmp_path: Path) -> None
     assert np.isfinite(found["y"]).all()
 
 
-def test_strict_refuses_nan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    weights = {"w": np.array([1, np.nan, np.inf], np.float32)}
+@pytest.mark.parametrize("tool", (convert_fp32_to_bf16, convert_fp16_to_bf16))
+def test_strict_refuses_nan(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dtype = np.float32 if tool is convert_fp32_to_bf16 else np.float16
+    weights = {"w": np.array([1, np.nan, np.inf], dtype)}
     nodes = [onnx.helper.make_node("Add", ["x", "w"], ["y"])]
-    model = build.model(nodes, [build.value("x", [3])], [build.value("y", [3])], weights)
-    assert main(model, tmp_path, "--strict") == 1
+    model = build.model(nodes, [build.value("x", [3], dtype)], [build.value("y", [3], dtype)], weights)
+    assert main(model, tmp_path, "--strict", tool=tool) == 1
     assert "NaN" in capsys.readouterr().err
     assert not (tmp_path / "out.onnx").exists()
-    converted = conversion.convert(model, tmp_path)
+    converted = conversion.convert(model, tmp_path, tool=tool.__name__.removeprefix("tools."))
     printed = capsys.readouterr().out
     assert "NaN in 1 weights: w" in printed
     assert "Saturated: 1 weights" in printed

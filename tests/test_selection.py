@@ -51,6 +51,16 @@ def test_an_operator_that_is_absent_is_named_with_those_present() -> None:
         chosen(op_types=("tanh",))
 
 
+def test_follow_tells_branches_and_equal_names_apart() -> None:
+    text = GRAPH.replace("[enc_1] b", "[enc_0] b")
+    graph = model_io.load(corpus.parse(text))
+    other = model_io.load(corpus.parse(text.replace("d = Neg(b)", "b2 = Abs(b) d = Neg(b2)")))
+    followed = select(graph, op_types=["Exp"]).follow(other)
+    assert [node.op for node in walk.nodes(other) if node in followed] == ["Exp", "Exp"], "not the Tanh enc_0"
+    followed = select(graph, names=["in_then"]).follow(other)
+    assert [node.name for node in walk.nodes(other) if node in followed] == ["in_then"], "not what else makes"
+
+
 def test_follow_finds_nodes_by_name_or_by_what_they_make() -> None:
     graph = model_io.load(corpus.parse(GRAPH))
     selection = select(graph, names=("enc_0", "dec_0"))

@@ -28,8 +28,9 @@ def saturate(graph: gs.Graph, *, exclude: Selection | None = None) -> int:
 
 
 def tensors_with_nan(graph: gs.Graph) -> list[str]:
-    """Return the names of float32 initializers that hold a NaN, in graph order."""
-    return [t.name for t in _float_constants(graph, None) if t.values.size and np.isnan(t.values.max())]
+    """Return the names of float32 and float16 initializers that hold a NaN, in graph order."""
+    found = [t for t in walk.constants(graph) if dtypes.element_type(t) in (dtypes.FLOAT, dtypes.FLOAT16)]
+    return [t.name for t in found if t.values.size and np.isnan(t.values.max())]
 
 
 def _exceeds(values: np.ndarray) -> bool:

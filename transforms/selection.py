@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import onnx_graphsurgeon as gs
 
 from transforms import walk
 
+Mark = tuple[str, ...]
+
 
 class Selection:
     """A fixed set of nodes of a graph; ``node in selection`` asks for membership."""
 
-    def __init__(self, nodes: Iterable[gs.Node] = ()) -> None:
-        """Select the nodes given, and everything inside the bodies that they hold."""
-        self._nodes = {id(inner): inner for node in nodes for inner in _with_bodies(node)}
-        self._names = {node.name for node in self._nodes.values() if node.name}
-        self._outputs = {
-            tensor.name for node in self._nodes.values() for tensor in node.outputs if tensor.name
-        }
+    def __init__(self, nodes: Iterable[tuple[gs.Node, frozenset[Mark]]] = ()) -> None:
+        """Select the nodes given, each with the marks by which it is found again."""
+        chosen = list(nodes)
+        self._nodes = {id(node): node for node, _ in chosen}
+        self._marks = frozenset(mark for _, marks in chosen for mark in marks)
 
     def follow(self, graph: gs.Graph) -> Selection:
-        """Return the selection in a rewritten graph: nodes of the same name, or making the same tensors."""
-        return Selection(
-            node
-            for node in walk.nodes(graph)
-            if node.name in self._names or any(tensor.name in self._outputs for tensor in node.outputs)
-        )
+        """Return the selection in a rewritten graph.
+
+        Found are nodes of the same name and operator, and nodes that now make the same tensors, in the same
+        body each time: branches of an If often use one name twice.
+        """
+        return Selection((node, marks) for node, marks in _marked(graph) if marks & self._marks)
 
     def __contains__(self, node: gs.Node) -> bool:
         return id(node) in self._nodes
@@ -55,10 +55,22 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
             present = ", ".join(sorted({node.op for node in everything}))
             raise ValueError(f"no node has operator type '{op_type}'; the model has {present}")
         chosen += found
-    return Selection(chosen)
+    inside = {id(node) for outer in chosen for node in (outer, *_nodes_in(outer))}
+    return Selection((node, marks) for node, marks in _marked(graph) if id(node) in inside)
 
 
-def _with_bodies(node: gs.Node) -> Iterable[gs.Node]:
-    yield node
-    for body in walk.bodies(node):
-        yield from walk.nodes(body)
+def _nodes_in(node: gs.Node) -> Iterator[gs.Node]:
+    return (inner for body in walk.bodies(node) for inner in walk.nodes(body))
+
+
+def _marked(graph: gs.Graph, place: Mark = ()) -> Iterator[tuple[gs.Node, frozenset[Mark]]]:
+    """Yield every node with its marks: where it is, together with its name or with what it makes."""
+    for node in graph.nodes:
+        outputs = [tensor.name for tensor in node.outputs if tensor.name]
+        marks = {(*place, "makes", name) for name in outputs}
+        if node.name:
+            marks.add((*place, "is", node.op, node.name))
+        yield node, frozenset(marks)
+        for attribute, body in node.attrs.items():
+            if isinstance(body, gs.Graph):
+                yield from _marked(body, (*place, "in", *outputs[:1], attribute))

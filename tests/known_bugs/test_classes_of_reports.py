@@ -1,6 +1,6 @@
 """Bug classes that users of converters to low precision have reported elsewhere, a test or more each.
 
-All go through the command line, the full checker (in ``conversion.convert``) and, where it runs, ONNX Runtime.
+All go through the command line, the full checker (in ``conversion.convert``) and ONNX Runtime.
 """
 
 from __future__ import annotations
