@@ -12,6 +12,9 @@ import onnx
 import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
 
+_BLOCK = 1 << 22
+"""Bytes of external data that are hashed at a time."""
+
 _PACKED_BITS = {
     **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
     **dict.fromkeys(("INT2", "UINT2"), 2),
@@ -45,7 +48,9 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
         raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
     files = [path, *_read_external(model, path)]
     for file in files[1:]:
-        digest.update(file.read_bytes())
+        with file.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
     for tensor in tensors(model.graph):
         _check_size(tensor, path)
     return model, digest.hexdigest(), files
