@@ -12,10 +12,20 @@ from ops.formats import BFP, LINEAR, MX, choose_scale
 from tests.number_patterns import PATTERNS, make_pattern
 from tests.operator_sessions import BFLOAT16, assert_same, block_session, run_bits, run_twin
 
-NAMES = (
-    "int8 uint8 int16 uint16 int32 uint32 float16 bfloat16 bfp16 mx4 mx6 mx9 "
-    "mxint8 mxfp8_e4m3 mxfp8_e5m2 mxfp6_e3m2 mxfp6_e2m3 mxfp4"
-).split()
+SCALARS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16"]
+BLOCKS = [
+    "bfp16",
+    "mx4",
+    "mx6",
+    "mx9",
+    "mxint8",
+    "mxfp8_e4m3",
+    "mxfp8_e5m2",
+    "mxfp6_e3m2",
+    "mxfp6_e2m3",
+    "mxfp4",
+]
+NAMES = SCALARS + BLOCKS
 BITS = {
     "bfp16": 9,
     "mx4": 4,

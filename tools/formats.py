@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SAMPLES = 1 << 20
 EPILOG = """\
 Fidelity is the ratio of the signal's power to the power of the rounding error, in decibel (6 dB are one bit).
-Integer formats get one scale per tensor. The heavy-tailed distribution is Student's t with 3 degrees of freedom.
+Integer formats get one scale per tensor. The heavy-tailed distribution is Student's t, 3 degrees of freedom.
 """
 
 
