@@ -37,7 +37,7 @@ def find_files(folder: str | Path, suffixes: Collection[str] = ARRAY_SUFFIXES) -
 
 def natural_order(name: str) -> list[tuple[int, str]]:
     """Return a sort key that takes runs of digits as numbers: ``a2`` comes before ``a10``."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def read_array(path: Path) -> np.ndarray:

@@ -21,7 +21,7 @@ class ImageOptions:
     """How an image becomes an input: resized to ``size`` (height, width), then (pixel - mean) / std.
 
     Pixels count from 0 to 255. ``mean`` and ``std`` have one number or one per channel. ``layout`` is "NCHW"
-    or "NHWC". What is None follows from the model's input.
+    or "NHWC". What is None follows from the model's input, NCHW if both would do.
     """
 
     size: tuple[int, int] | None = None
@@ -139,9 +139,10 @@ def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | Non
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it is no .npz archive")
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it is no .npz archive")
+        with archive:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise
