@@ -6,7 +6,10 @@ of another Cython module nor variables with initial values would be there.
 
     _scalars.pxd           arithmetic on single numbers
     _linear.pxi            quantize and dequantize with scale and zero point
-    _blocks.pxi            block formats
+    _blocks.pxi            block formats: one element, and scratch memory
+    _block_rows.pxi        blocks one after the other
+    _block_columns.pxi     neighbouring blocks at once
+    _block_tensors.pxi     blocks of any size, and the way through a tensor
     _grids.pxi             the constants of each block format
     _operators.pxi         the operators as ONNX Runtime sees them
     _attributes.pxi        attributes of a node, checked
@@ -51,6 +54,9 @@ cdef extern from *:
 
 include "_linear.pxi"
 include "_blocks.pxi"
+include "_block_rows.pxi"
+include "_block_columns.pxi"
+include "_block_tensors.pxi"
 include "_grids.pxi"
 include "_operators.pxi"
 include "_attributes.pxi"
