@@ -71,7 +71,7 @@ def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
     bf16_state.require(before, source, options.input)
     done = convert(graph, options)
     if not done.tensors:
-        print(f"Nothing to do: '{options.input}' has no {source} tensor to convert.")
+        print(f"Nothing to do: no tensor of '{options.input}' is left to round.")
         return
     recorded = {name: getattr(options, name) for name in _RECORDED}
     entries = provenance.entries(tool, recorded, graph.source_sha256)
@@ -116,21 +116,23 @@ def _optimize(graph: gs.Graph, exclude: Selection, done: Conversion) -> None:
 
     First fuse, for the optimizer moves Transposes into the middle of a LayerNorm.
     """
-    _fuse(graph, done)
+    _fuse(graph, exclude, done)
     try:
-        optimize(graph)
+        optimize(graph, exclude=exclude.follow(graph))
     except model_io.ModelError as error:
         done.notes.append(f"Not optimized: {error}")
-    _fuse(graph, done)
+    _fuse(graph, exclude, done)
     done.fused["MatMul"] += fuse_matmul(graph, exclude=exclude.follow(graph))
 
 
-def _fuse(graph: gs.Graph, done: Conversion) -> None:
-    found = [version for version, find, _ in _FUSIONS.values() if version > graph.opset and find(graph)]
-    convert_opset(graph, max(found, default=0))
+def _fuse(graph: gs.Graph, exclude: Selection, done: Conversion) -> None:
+    apart = exclude.follow(graph)
+    newer = [(version, find) for version, find, _ in _FUSIONS.values() if version > graph.opset]
+    convert_opset(graph, max((version for version, find in newer if find(graph, exclude=apart)), default=0))
+    apart = exclude.follow(graph)
     for name, (_, _, fuse) in _FUSIONS.items():
-        done.fused[name] += fuse(graph)
-    done.fused["HardSwish"] += fuse_hardswish(graph)
+        done.fused[name] += fuse(graph, exclude=apart)
+    done.fused["HardSwish"] += fuse_hardswish(graph, exclude=apart)
 
 
 def _write_format(graph: gs.Graph, exclude: Selection, options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ A node that is not understood, or whose broadcast can not be proven, simply has 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import numpy as np
 import onnx
@@ -36,14 +36,18 @@ from transforms.substitute import STANDARD_DOMAINS
 _MAX_TERMS = 24
 
 
-def interpret(frame: Frame, constants: Constants) -> dict[int, Value]:
-    """Return the values of all tensors that follow from x alone, keyed by ``id(tensor)``."""
-    return _Reader(frame, constants).read()
+def interpret(frame: Frame, constants: Constants, exclude: Container[gs.Node] = ()) -> dict[int, Value]:
+    """Return the values of all tensors that follow from x alone, keyed by ``id(tensor)``.
+
+    What a node in ``exclude`` makes is not looked into.
+    """
+    return _Reader(frame, constants, exclude).read()
 
 
 class _Reader:
-    def __init__(self, frame: Frame, constants: Constants) -> None:
+    def __init__(self, frame: Frame, constants: Constants, exclude: Container[gs.Node]) -> None:
         self.frame = frame
+        self._exclude = exclude
         self.constants = constants
         self._values = {id(frame.root): Value(Polynomial.symbol(X), ALIGNED)}
 
@@ -51,7 +55,7 @@ class _Reader:
         pending = deque(self.frame.root.outputs)
         while pending:
             node = pending.popleft()
-            if not node.outputs or id(node.outputs[0]) in self._values:
+            if not node.outputs or id(node.outputs[0]) in self._values or node in self._exclude:
                 continue
             value = self._evaluate(node)
             if value is not None and len(value.polynomial.terms) <= _MAX_TERMS:

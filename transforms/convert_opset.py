@@ -13,6 +13,9 @@ from transforms.read_model import ModelError
 
 log = logging.getLogger(__name__)
 
+_SCAN_CHANGED = 9
+"""Opset in which Scan lost its batch axis, which the converter of the onnx package passes over in silence."""
+
 CAST_TO_BFLOAT16 = 13
 """First opset in which Cast, and the ops that only move data, take bfloat16."""
 
@@ -20,11 +23,14 @@ CAST_TO_BFLOAT16 = 13
 def convert_opset(graph: gs.Graph, version: int) -> int:
     """Raise the graph to an opset; return 1 when it changed, 0 when it is there already or above.
 
-    Raises ModelError when the converter of the onnx package knows no way for one of the operators.
+    Raises ModelError when the converter of the onnx package knows no way for one of the operators, or gets it
+    wrong (Scan of opset 8).
     """
     if graph.opset >= version:
         return 0
     before = graph.opset
+    if before < _SCAN_CHANGED and any(node.op == "Scan" for node in walk.nodes(graph)):
+        raise ModelError(f"Scan of opset {before} has other inputs than later ones; export the model anew")
 
     def convert(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.version_converter.convert_version(model, version)

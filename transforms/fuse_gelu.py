@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
@@ -39,33 +39,34 @@ class _Match:
     approximate: str
 
 
-def fuse_gelu(graph: gs.Graph) -> int:
+def fuse_gelu(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
     """Replace decomposed GELUs by Gelu; return how many.
 
     Takes ``x / 2 * (1 + erf(x / sqrt(2)))`` and ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))``,
     multiplied out and associated in any way, in the bodies of If, Loop and Scan too. Intermediate results
     that are used elsewhere, or are outputs, stay. Equal up to rounding and the order of operations.
 
-    Does nothing below opset 20, for x * sigmoid(1.702 * x) (another function), and where a constant differs
-    from those above by more than a relative 1e-6 (by more than the rounding of float16 or bfloat16 in those).
+    Does nothing below opset 20, where a node of the pattern is in ``exclude``, for x * sigmoid(1.702 * x)
+    (another function), and where a constant differs from those above by more than a relative 1e-6 (by more
+    than the rounding of float16 or bfloat16 in those).
     """
     if graph.opset < OPSET:
         log.debug("Gelu needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     names = walk.Names(graph)
-    return _visit(graph, lambda inner, match: _replace(inner, match, names))
+    return _visit(graph, exclude, lambda inner, match: _replace(inner, match, names))
 
 
-def find_gelu(graph: gs.Graph) -> int:
+def find_gelu(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
     """Return how many GELUs :func:`fuse_gelu` would replace if the opset were 20."""
-    return _visit(graph, lambda inner, match: None)
+    return _visit(graph, exclude, lambda inner, match: None)
 
 
-def _visit(graph: gs.Graph, act: Callable[[gs.Graph, _Match], None]) -> int:
+def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[gs.Graph, _Match], None]) -> int:
     constants, seen = Constants(graph), set()
     for inner in walk.graphs(graph):
         cores = [node for node in inner.nodes if node.op in _CORES and node.domain in STANDARD_DOMAINS]
-        for match in (match for core in cores for match in _matches(inner, core, constants)):
+        for match in (match for core in cores for match in _matches(inner, core, constants, exclude)):
             reason = _why_not(match)
             if reason:
                 log.debug("GELU '%s' stays as it is: %s", match.output.name, reason)
@@ -75,14 +76,16 @@ def _visit(graph: gs.Graph, act: Callable[[gs.Graph, _Match], None]) -> int:
     return len(seen)
 
 
-def _matches(graph: gs.Graph, core: gs.Node, constants: Constants) -> list[_Match]:
+def _matches(
+    graph: gs.Graph, core: gs.Node, constants: Constants, exclude: Container[gs.Node]
+) -> list[_Match]:
     """Return the GELUs around an Erf or Tanh, of the nearest tensor before it that has any."""
     for root in _ancestors(core, constants):
         element = element_type(root)
         if element is None or not is_float(element):
             continue
         frame = make_frame(root, element)
-        values = interpret(frame, constants)
+        values = interpret(frame, constants, exclude)
         outputs = [node.outputs[0] for node in graph.nodes if node.outputs and id(node.outputs[0]) in values]
         found = [
             _Match(frame, output, approximate)

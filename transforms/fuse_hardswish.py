@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import onnx_graphsurgeon as gs
 
 from transforms import walk
@@ -9,23 +11,24 @@ from transforms import walk
 OPSET = 14
 
 
-def fuse_hardswish(graph: gs.Graph) -> int:
+def fuse_hardswish(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
     """Replace ``x * HardSigmoid(x, alpha=1/6, beta=1/2)`` by HardSwish, in all bodies; return how many.
 
     The node rounds its result once where the two would round twice. Does nothing below opset 14, for another
-    alpha or beta, and where the HardSigmoid is used elsewhere or is an output.
+    alpha or beta, where one of the two is in ``exclude``, and where the HardSigmoid is used elsewhere or is
+    an output.
     """
     if graph.opset < OPSET:
         return 0
-    return sum(_fuse_in(inner) for inner in walk.graphs(graph))
+    return sum(_fuse_in(inner, exclude) for inner in walk.graphs(graph))
 
 
-def _fuse_in(graph: gs.Graph) -> int:
+def _fuse_in(graph: gs.Graph, exclude: Container[gs.Node]) -> int:
     outputs = {id(tensor) for tensor in graph.outputs}
     gone: set[int] = set()
     for node in graph.nodes:
         sigmoid = _hard_sigmoid(node, outputs)
-        if sigmoid is None:
+        if sigmoid is None or node in exclude or sigmoid in exclude:
             continue
         source = sigmoid.inputs[0]
         gone.add(id(sigmoid))

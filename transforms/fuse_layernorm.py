@@ -7,7 +7,7 @@ E[x^2] - E[x]^2 cancels.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +41,7 @@ class _Match:
     bias: NDArray[np.float64] | None
 
 
-def fuse_layernorm(graph: gs.Graph) -> int:
+def fuse_layernorm(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
     """Replace decomposed layer normalisations by LayerNormalization; return how many.
 
     Takes every form that is algebraically ``(x - mean(x)) / sqrt(var(x) + epsilon) * scale + bias`` with
@@ -53,28 +53,29 @@ def fuse_layernorm(graph: gs.Graph) -> int:
     are used elsewhere, or are outputs, stay. Equal up to rounding: LayerNormalization computes the same in
     float32, in another order.
 
-    Does nothing below opset 17, for double (LayerNormalization computes in float32 at most), where the size
-    of a normalised axis is not known, where a scale varies along other axes, where a Reshape or Expand can
-    not be proven to move nothing, and where epsilon is not positive.
+    Does nothing below opset 17, where a node of the pattern is in ``exclude``, for double
+    (LayerNormalization computes in float32 at most), where the size of a normalised axis is not known, where
+    a scale varies along other axes, where a Reshape or Expand can not be proven to move nothing, and where
+    epsilon is not positive.
     """
     if graph.opset < OPSET:
         log.debug("LayerNormalization needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     names = walk.Names(graph)
-    return _visit(graph, lambda inner, match: _replace(inner, match, names))
+    return _visit(graph, exclude, lambda inner, match: _replace(inner, match, names))
 
 
-def find_layernorm(graph: gs.Graph) -> int:
+def find_layernorm(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
     """Return how many layer normalisations :func:`fuse_layernorm` would replace if the opset were 17."""
-    return _visit(graph, lambda inner, match: None)
+    return _visit(graph, exclude, lambda inner, match: None)
 
 
-def _visit(graph: gs.Graph, act: Callable[[gs.Graph, _Match], None]) -> int:
+def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[gs.Graph, _Match], None]) -> int:
     """Call ``act`` on every match that nothing speaks against; return how many there were."""
     constants, seen = Constants(graph), set()
     for inner in walk.graphs(graph):
         for frame in list(_frames(inner, constants)):
-            for match in _matches(inner, frame, constants):
+            for match in _matches(inner, frame, constants, exclude):
                 if id(match.output) not in seen:
                     seen.add(id(match.output))
                     act(inner, match)
@@ -105,9 +106,11 @@ def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
     return tensor
 
 
-def _matches(graph: gs.Graph, frame: Frame, constants: Constants) -> list[_Match]:
+def _matches(
+    graph: gs.Graph, frame: Frame, constants: Constants, exclude: Container[gs.Node]
+) -> list[_Match]:
     """Return the normalisations of the frame's tensor, each as far down as only it uses what it computes."""
-    values = interpret(frame, constants)
+    values = interpret(frame, constants, exclude)
     outputs = [node.outputs[0] for node in graph.nodes if node.outputs and id(node.outputs[0]) in values]
     matches = [m for output in outputs if (m := _match(frame, output, values[id(output)].polynomial))]
     reasons = {id(match.output): _why_not(match) for match in matches}

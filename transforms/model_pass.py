@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import onnx
 import onnx_graphsurgeon as gs
@@ -17,17 +17,25 @@ def apply(
     change: Callable[[onnx.ModelProto], onnx.ModelProto],
     *,
     hide: Callable[[gs.Constant], bool] | None = None,
+    pin: Sequence[gs.Tensor] = (),
 ) -> None:
     """Replace the graph's content by what ``change`` makes of it.
 
     ``change`` gets a model in which large weights, or those of them for which ``hide`` is true, are graph
     inputs of the same name, so that no pass folds, copies or serializes them, and returns a new model.
     Inputs and outputs must keep their names. Operator sets that the pass imports without using them are
-    dropped, and documentation of nodes that it loses is restored by node name.
+    dropped, and documentation of nodes that it loses is restored by node name. Tensors in ``pin``, of the
+    outermost graph, are outputs while the pass is at work, so that no node is merged across them.
     """
-    light, weights = graph_proto.export_light(graph, hide=hide)
+    outputs = list(graph.outputs)
+    graph.outputs = [*outputs, *pin]
+    try:
+        light, weights = graph_proto.export_light(graph, hide=hide)
+    finally:
+        graph.outputs = outputs
     light, shown = light_model.split(change(light_model.as_inputs(light, weights)))
     changed = graph_proto.import_light(light, weights | shown)
+    changed.outputs = changed.outputs[: len(outputs)]
     _restore_documentation(graph, changed)
     used = (
         {node.domain or "" for node in walk.nodes(changed)} | {o.domain for o in graph.import_domains} | {""}

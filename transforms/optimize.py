@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Container
 from pathlib import Path
 
 import onnx
@@ -25,13 +26,14 @@ _DOT_PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "LSTM", "GRU", "RNN"})
 _QUIET = 4  # the optimizer logs warnings on models that it handles well
 
 
-def optimize(graph: gs.Graph) -> int:
+def optimize(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
     """Fold constants, BatchNorm and redundant nodes; return by how many nodes the graph changed in number.
 
-    The result computes the same numbers up to the order of float32 sums. Raises ModelError, with the reason
-    and the graph unchanged, when ONNX Runtime can not load the model: an operator of another library, for
-    example, or float16 arithmetic, for which its CPU provider would insert Casts of its own (widen such a
-    graph first).
+    The result computes the same numbers up to the order of float32 sums. Nodes of the outermost graph that
+    are in ``exclude`` keep what they make, for no later node is merged into them. Raises ModelError, with
+    the reason and the graph unchanged, when ONNX Runtime can not load the model: an operator of another
+    library, for example, or float16 arithmetic, for which its CPU provider would insert Casts of its own
+    (widen such a graph first).
     """
     if any(
         dtypes.is_type(t, dtypes.FLOAT16)
@@ -42,12 +44,17 @@ def optimize(graph: gs.Graph) -> int:
         raise ModelError("float16 arithmetic has to be widened before it is optimized")
     before = sum(1 for _ in walk.nodes(graph))
     try:
-        model_pass.apply(graph, _optimize_model, hide=_is_left_alone)
+        model_pass.apply(graph, _optimize_model, hide=_is_left_alone, pin=_pinned(graph, exclude))
     except Exception as error:  # the runtime's own exceptions share no narrower class
         raise ModelError(f"ONNX Runtime can not load the model: {' '.join(str(error).split())}") from error
     after = sum(1 for _ in walk.nodes(graph))
     log.debug("optimized: %d nodes -> %d", before, after)
     return abs(before - after)
+
+
+def _pinned(graph: gs.Graph, exclude: Container[gs.Node]) -> list[gs.Tensor]:
+    made = [tensor for node in graph.nodes if node in exclude for tensor in node.outputs]
+    return [t for t in made if dtypes.element_type(t) is not None and not walk.is_output(t, graph)]
 
 
 def _is_left_alone(tensor: gs.Constant) -> bool:
