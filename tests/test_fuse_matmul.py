@@ -21,7 +21,7 @@ from tests.shared_input_products import PAIR, PRODUCTS, QKV, RANDOM, WEIGHTS, X,
 from transforms.fuse_matmul import fuse_matmul
 
 
-def check(
+def check_fused(
     body: str, expected: list[str], *, groups: int = 1, x: NDArray = X, opset: int = 17, **types: str
 ) -> gs.Graph:
     """Fuse, compare operators in order, outputs by value and name, and the second run; return the graph."""
@@ -39,7 +39,7 @@ def check(
 
 
 def test_products_become_one() -> None:
-    graph = check(PRODUCTS, ["MatMul", "Split"])
+    graph = check_fused(PRODUCTS, ["MatMul", "Split"])
     product, split = graph.nodes
     assert (product.inputs[1].name, product.inputs[1].shape) == ("wq_fused", (8, 14))
     assert (product.name, split.name) == ("q_fused_matmul", "q_split")
@@ -51,20 +51,20 @@ def test_products_become_one() -> None:
 def test_biases_are_concatenated_whatever_their_rank_and_side() -> None:
     body = "a = MatMul(x, wq) q = Add(a, bq) b = MatMul(x, wk) k = Add(bk, b) "
     body += "c = MatMul(x, wv) v = Add(c, scalar)"
-    graph = check(body, ["MatMul", "Add", "Split"])
+    graph = check_fused(body, ["MatMul", "Add", "Split"])
     expected = [*WEIGHTS["bq"], *WEIGHTS["bk"].ravel(), *[WEIGHTS["scalar"]] * 6]
     assert graph.nodes[1].inputs[1].values.tolist() == expected
 
 
 def test_product_without_bias_gets_zeros() -> None:
     body = "a = MatMul(x, wq) q = Add(a, bq) k = MatMul(x, wk) c = MatMul(x, wv) v = Add(c, bv)"
-    graph = check(body, ["MatMul", "Add", "Split"])
+    graph = check_fused(body, ["MatMul", "Add", "Split"])
     assert graph.nodes[1].inputs[1].values[4:8].tolist() == [0] * 4
 
 
 def test_result_stands_where_the_first_was_and_order_is_kept() -> None:
     body = "h = Relu(x) q = MatMul(h, wq) n = Neg(q) k = MatMul(h, wk) v = MatMul(h, wv) z = Add(n, k)"
-    graph = check(body, ["Relu", "MatMul", "Split", "Neg", "Add"], outputs=f"{QKV}, float[B,T,4] z")
+    graph = check_fused(body, ["Relu", "MatMul", "Split", "Neg", "Add"], outputs=f"{QKV}, float[B,T,4] z")
     assert [tensor.name for tensor in graph.nodes[2].outputs] == ["q", "k", "v"]
 
 
@@ -99,13 +99,13 @@ GEMM = {"inputs": "float[M,8] x", "outputs": "float[M,4] q, float[M,6] k"}
     ],
 )
 def test_gemm(body: str, operands: int) -> None:
-    graph = check(body, ["Gemm", "Split"], x=integers(3, 8), **GEMM)
+    graph = check_fused(body, ["Gemm", "Split"], x=integers(3, 8), **GEMM)
     assert len(graph.nodes[0].inputs) == operands
 
 
 def test_gemm_with_transposed_input() -> None:
     body = "q = Gemm<transA=1>(x, wq) k = Gemm<transA=1>(x, wv)"
-    graph = check(body, ["Gemm", "Split"], x=integers(8, 3), **{**GEMM, "inputs": "float[8,M] x"})
+    graph = check_fused(body, ["Gemm", "Split"], x=integers(8, 3), **{**GEMM, "inputs": "float[8,M] x"})
     assert graph.nodes[0].attrs == {"transA": 1}
 
 
@@ -117,7 +117,7 @@ SIZES = {"split": [4, 4, 6]}
     [(10, {"axis": 2, **SIZES}), (11, {"axis": -1, **SIZES}), (13, {"axis": -1}), (18, {"axis": -1})],
 )
 def test_split_as_the_opset_wants_it(opset: int, attributes: dict[str, object]) -> None:
-    graph = check(PRODUCTS, ["MatMul", "Split"], opset=opset)
+    graph = check_fused(PRODUCTS, ["MatMul", "Split"], opset=opset)
     assert graph.nodes[1].attrs == attributes
     assert len(graph.nodes[1].inputs) == (2 if opset >= 13 else 1)
 
@@ -127,12 +127,12 @@ def test_weights_of_constant_nodes_go_with_them() -> None:
     body += "u = Constant<value = float[8,1] {1,0,1,0,1,0,1,0}>() "
     body += "keep = Neg(u) q = MatMul(x, w) k = MatMul(x, u)"
     types = {"outputs": "float[B,T,1] q, float[B,T,1] k, float[8,1] keep"}
-    check(body, ["Constant", "Neg", "MatMul", "Split"], **types)
+    check_fused(body, ["Constant", "Neg", "MatMul", "Split"], **types)
 
 
 def test_weight_that_others_use_stays_for_them() -> None:
     types = {"outputs": "float[B,T,4] q, float[B,T,4] k, float[8,4] other"}
-    graph = check(
+    graph = check_fused(
         "q = MatMul(x, wq) k = MatMul(x, wq) other = Relu(wq)", ["MatMul", "Split", "Relu"], **types
     )
     assert graph.nodes[0].inputs[1].shape == (8, 8)
@@ -142,28 +142,30 @@ def test_weight_that_others_use_stays_for_them() -> None:
 def test_groups_are_kept_apart_by_input_and_operator() -> None:
     body = "y = Relu(x) q = MatMul(x, wq) a = MatMul(y, wq) k = MatMul(x, wk) b = MatMul(y, wk)"
     types = {"outputs": "float[B,T,4] q, float[B,T,4] k, float[B,T,4] a, float[B,T,4] b"}
-    check(body, ["Relu", "MatMul", "Split", "MatMul", "Split"], groups=2, **types)
+    check_fused(body, ["Relu", "MatMul", "Split", "MatMul", "Split"], groups=2, **types)
 
 
 def test_add_that_is_not_alone_in_using_the_product_stays() -> None:
     types = {"outputs": "float[B,T,4] q, float[B,T,4] a, float[B,T,4] k"}
-    check("a = MatMul(x, wq) q = Add(a, bq) k = MatMul(x, wk)", ["MatMul", "Split", "Add"], **types)
+    check_fused("a = MatMul(x, wq) q = Add(a, bq) k = MatMul(x, wk)", ["MatMul", "Split", "Add"], **types)
 
 
 def test_product_with_two_uses_takes_part_without_its_add() -> None:
     types = {"outputs": "float[B,T,4] q, float[B,T,4] n, float[B,T,4] k"}
     body = "a = MatMul(x, wq) q = Add(a, bq) n = Neg(a) k = MatMul(x, wk)"
-    check(body, ["MatMul", "Split", "Add", "Neg"], **types)
+    check_fused(body, ["MatMul", "Split", "Add", "Neg"], **types)
 
 
 def test_add_of_something_else_than_a_row_stays() -> None:
     types = {"inputs": "float[B,5,8] x", "outputs": "float[B,5,4] q, float[B,5,4] k"}
-    check("a = MatMul(x, wq) q = Add(a, matrix) k = MatMul(x, wk)", ["MatMul", "Split", "Add"], **types)
+    check_fused("a = MatMul(x, wq) q = Add(a, matrix) k = MatMul(x, wk)", ["MatMul", "Split", "Add"], **types)
 
 
 def test_bias_that_raises_the_rank_stays() -> None:
     types = {"inputs": "float[M,8] x", "outputs": "float[1,M,4] q, float[M,4] k"}
-    check("a = MatMul(x, wk) q = Add(a, bk) k = MatMul(x, wq)", ["MatMul", "Split", "Add"], x=X[0], **types)
+    check_fused(
+        "a = MatMul(x, wk) q = Add(a, bk) k = MatMul(x, wq)", ["MatMul", "Split", "Add"], x=X[0], **types
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "double", "int32"])
@@ -234,7 +236,7 @@ def test_products_in_different_graphs_stay_apart() -> None:
 
 @pytest.mark.parametrize("rows", [(0, 5), (2, 0), (1, 1)])
 def test_dynamic_and_empty_batches(rows: tuple[int, int]) -> None:
-    graph = check(PRODUCTS, ["MatMul", "Split"], x=integers(*rows, 8))
+    graph = check_fused(PRODUCTS, ["MatMul", "Split"], x=integers(*rows, 8))
     assert graph.nodes[1].outputs[0].shape == ["B", "T", 4]
 
 

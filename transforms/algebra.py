@@ -52,6 +52,7 @@ class _Reader:
         self._values = {id(frame.root): Value(Polynomial.symbol(X), ALIGNED)}
 
     def read(self) -> dict[int, Value]:
+        """Follow x through the graph, node by node, as far as the rules reach."""
         pending = deque(self.frame.root.outputs)
         while pending:
             node = pending.popleft()
@@ -73,6 +74,7 @@ class _Reader:
         return self._values.get(id(tensor)) or self._constant(tensor)
 
     def scalar(self, node: gs.Node, index: int) -> float | None:
+        """Return the number that an input of the node is; None where it is none."""
         return self.constants.scalar(node.inputs[index]) if index < len(node.inputs) else None
 
     def _constant(self, tensor: gs.Tensor) -> Value | None:
@@ -118,13 +120,13 @@ Rule = Callable[[_Reader, gs.Node], "Value | None"]
 
 
 def _binary(operation: Callable[[Polynomial, Polynomial], Polynomial]) -> Rule:
-    def rule(reader: _Reader, node: gs.Node) -> Value | None:
+    def _rule(reader: _Reader, node: gs.Node) -> Value | None:
         left, right = reader.value(node, 0), reader.value(node, 1)
         if left is None or right is None:
             return None
         return reader.combine(left, right, operation(left.polynomial, right.polynomial))
 
-    return rule
+    return _rule
 
 
 def _divide(reader: _Reader, node: gs.Node) -> Value | None:
@@ -136,12 +138,12 @@ def _divide(reader: _Reader, node: gs.Node) -> Value | None:
 
 
 def _unary(operation: Callable[[Polynomial, float], Polynomial | None]) -> Rule:
-    def rule(reader: _Reader, node: gs.Node) -> Value | None:
+    def _rule(reader: _Reader, node: gs.Node) -> Value | None:
         value = reader.value(node)
         result = None if value is None else operation(value.polynomial, reader.frame.tolerance)
         return None if value is None or result is None else Value(result, value.layout)
 
-    return rule
+    return _rule
 
 
 def _power(reader: _Reader, node: gs.Node) -> Value | None:
@@ -153,10 +155,10 @@ def _power(reader: _Reader, node: gs.Node) -> Value | None:
 
 
 def _special(symbol: Symbol, argument: dict[Monomial, float]) -> Rule:
-    def operation(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
+    def _operation(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
         return Polynomial.symbol(symbol) if polynomial.is_close(argument, tolerance) else None
 
-    return _unary(operation)
+    return _unary(_operation)
 
 
 def _max(reader: _Reader, node: gs.Node) -> Value | None:

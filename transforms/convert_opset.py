@@ -32,11 +32,11 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
     if before < _SCAN_CHANGED and any(node.op == "Scan" for node in walk.nodes(graph)):
         raise ModelError(f"Scan of opset {before} has other inputs than later ones; export the model anew")
 
-    def convert(model: onnx.ModelProto) -> onnx.ModelProto:
+    def _convert(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.version_converter.convert_version(model, version)
 
     try:
-        model_pass.apply(graph, convert)
+        model_pass.apply(graph, _convert)
     except (RuntimeError, onnx.version_converter.ConvertError) as error:
         raise ModelError(f"the model can not be raised from opset {before} to {version}: {error}") from error
     log.debug("opset %d -> %d, %d nodes", before, version, sum(1 for _ in walk.nodes(graph)))

@@ -36,6 +36,7 @@ class _Converter:
         self._opsets = schemas.versions(graph)
 
     def convert(self) -> int:
+        """Turn the nodes that can be turned, and return how many were."""
         count = 0
         for inner in walk.graphs(self._graph):
             outputs = {id(tensor) for tensor in inner.outputs}

@@ -41,6 +41,7 @@ class _Writer:
         self._after: dict[int, list[gs.Node]] = {}
 
     def write(self, plan: RoundingPlan) -> int:
+        """Insert the pairs and return how many tensors got one."""
         for rounding in plan.roundings:
             nodes = self._round(rounding)
             if rounding.producer is None:
