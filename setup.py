@@ -6,6 +6,7 @@ see tests/sanitize.sh).
 """
 
 import os
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -56,7 +57,14 @@ class BuildLibrary(build_ext):
 setup(
     cmdclass={"build_ext": BuildLibrary},
     ext_modules=cythonize(
-        Extension("ops._library", ["ops/_library.pyx"], export_symbols=["RegisterCustomOps"]),
+        Extension(
+            "ops._library",
+            ["ops/_library.pyx"],
+            depends=sorted(
+                str(path) for path in Path("ops").glob("*.px[di]")
+            ),  # a source distribution carries them
+            export_symbols=["RegisterCustomOps"],
+        ),
         compiler_directives=DIRECTIVES,
     ),
 )

@@ -20,9 +20,6 @@ from transforms import walk
 from transforms.carried import ModelInfo, carry_in, carry_out, read_info, write_info
 from transforms.light_model import fill, split, without_data
 
-_INVENTED = "unk__"
-"""How onnx.shape_inference begins the names of dimensions that it can not know."""
-
 
 def import_model(model: onnx.ModelProto) -> gs.Graph:
     """Return the model as a graph, with types and shapes inferred. The model is not changed.
@@ -111,23 +108,15 @@ def _store_constants_once(root: gs.Graph, proto: onnx.GraphProto) -> None:
             if all(other.name != tensor.name for other in home.initializer):
                 home.initializer.append(tensor)
             target.initializer.remove(tensor)
-        _clean_values(inner, target)
+        _drop_foreign_values(inner, target)
 
 
-def _clean_values(graph: gs.Graph, proto: onnx.GraphProto) -> None:
-    """Drop the value_info of captured tensors, and names of dimensions that shape inference made up.
-
-    A body may declare only what it produces itself. The invented names are unique in one inference alone:
-    after several they may call different sizes the same, which runtimes take at its word.
-    """
+def _drop_foreign_values(graph: gs.Graph, proto: onnx.GraphProto) -> None:
+    """Drop the value_info of captured tensors: a body may declare only what it produces itself."""
     own = {tensor.name for node in graph.nodes for tensor in node.outputs}
     kept = [value for value in proto.value_info if value.name in own]
     del proto.value_info[:]
     proto.value_info.extend(kept)
-    for value in proto.value_info:
-        for dimension in value.type.tensor_type.shape.dim:
-            if dimension.dim_param.startswith(_INVENTED):
-                dimension.ClearField("dim_param")
 
 
 def _pairs(graph: gs.Graph, proto: onnx.GraphProto) -> Iterator[tuple[gs.Graph, onnx.GraphProto]]:
