@@ -15,14 +15,13 @@ def chain(body: str, outputs: str = "float[N] y") -> gs.Graph:
 
 
 def test_equal_nodes_are_told_apart() -> None:
-    graph = chain("a = Relu(x) y = Neg(a)")
-    first = graph.nodes[0]
-    twin = gs.Node("Relu", first.name, {}, [graph.inputs[0]], [gs.Variable("a")], first.domain)
-    graph.nodes.append(twin)
+    x = gs.Variable("x")
+    first, twin = (gs.Node("Relu", "", {}, [x], [gs.Variable("a")]) for _ in range(2))
+    graph = gs.Graph([first, gs.Node("Neg", "", {}, [first.outputs[0]]), twin], [x])
     assert first == twin
     assert (position(graph, first), position(graph, twin)) == (0, 2)
     detach(twin)
-    assert [node is first for node in graph.inputs[0].outputs] == [True]
+    assert [node is first for node in x.outputs] == [True]
     assert not twin.inputs and not twin.outputs
 
 
