@@ -67,10 +67,11 @@ RESHAPED = (
 )
 BATCH = "b = Shape<start=0, end=1>(x) shape = Concat<axis=0>(b, rest)"
 ROOT = "e = Add(v, eps) s = Sqrt(e)"
+NO_EPSILON = f"{TWO_PASS} s = Sqrt(v) n = Div(d, s) {TAIL}"
+
 OTHER_FORMS = {
     "RMS": f"p = Mul(x, x) v = Mean(p) {ROOT} n = Div(x, s) {TAIL}",
     "epsilon outside the root": f"{TWO_PASS} s = Sqrt(v) e = Add(s, eps) n = Div(d, e) {TAIL}",
-    "no epsilon": f"{TWO_PASS} s = Sqrt(v) n = Div(d, s) {TAIL}",
     "negative epsilon": f"{TWO_PASS} e = Sub(v, eps) s = Sqrt(e) n = Div(d, s) {TAIL}",
     "epsilon that is not constant": f"{TWO_PASS} e = Add(v, t) s = Sqrt(e) n = Div(d, s) {TAIL}",
     "scale that is not constant": f"{TWO_PASS} {ROOT} h = Mul(t, s) n = Div(d, h) {TAIL}",

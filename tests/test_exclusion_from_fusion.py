@@ -12,6 +12,7 @@ import pytest
 from onnx import helper
 
 from tests import build, conversion
+from tools import convert_fp16_to_bf16
 from transforms import model_io
 from transforms.convert_opset import convert_opset
 from transforms.fuse_gelu import find_gelu, fuse_gelu
@@ -24,7 +25,7 @@ from transforms.selection import Selection, select
 WIDTH = 8
 
 
-def decomposed() -> onnx.ModelProto:
+def decomposed(dtype: type[np.floating] = np.float32) -> onnx.ModelProto:
     """Return LayerNorm, GELU and HardSwish as exporters take them apart, one after the other."""
     node = helper.make_node
     nodes = [
@@ -44,8 +45,8 @@ def decomposed() -> onnx.ModelProto:
         node("Mul", ["gelu", "gate"], ["y"], "gated"),
     ]
     numbers = {"two": 2, "epsilon": 1e-5, "root2": 2**0.5, "one": 1, "half": 0.5}
-    weights = {name: np.array(number, np.float32) for name, number in numbers.items()}
-    ends = [build.value(name, ["rows", WIDTH]) for name in ("x", "y")]
+    weights = {name: np.array(number, dtype) for name, number in numbers.items()}
+    ends = [build.value(name, ["rows", WIDTH], dtype) for name in ("x", "y")]
     return build.model(nodes, ends[:1], ends[1:], weights, opset=17)
 
 
@@ -112,3 +113,12 @@ def test_scan_of_opset_8_is_refused() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=7)
     with pytest.raises(ModelError, match="Scan of opset 8"):
         convert_opset(model_io.load(model), 13)
+
+
+def test_float16_constants_are_known_for_what_they_are(tmp_path: Path) -> None:
+    """1 / sqrt(2) in float16 is off by 1e-4, which in float32 would be another function."""
+    source = build.save(decomposed(np.float16), tmp_path / "in.onnx")
+    target = tmp_path / "out.onnx"
+    assert convert_fp16_to_bf16.main(["--input", str(source), "--output", str(target)]) == 0
+    found = [node.op_type for node in onnx.load(target).graph.node if node.op_type != "Cast"]
+    assert found == ["LayerNormalization", "Gelu", "HardSwish"]

@@ -18,6 +18,7 @@ from tests.layernorm_forms import (
     BIAS,
     EPSILON,
     FORMS,
+    NO_EPSILON,
     OTHER_FORMS,
     RANDOM,
     RESHAPED,
@@ -49,6 +50,15 @@ def test_every_form_becomes_one_node(form: str, opset: int) -> None:
     for built in (original, fused):
         (y,) = fusion.run(built, x=X)
         assert np.all(np.abs(y - exact(X)) <= rounding_bound(X))
+
+
+def test_without_epsilon_it_is_zero() -> None:
+    original = model(NO_EPSILON)
+    graph = fusion.load(original)
+    assert fuse_layernorm(graph) == 1
+    assert graph.nodes[0].attrs["epsilon"] == 0
+    before, after = (fusion.run(built, x=X)[0] for built in (original, fusion.export(graph)))
+    assert np.all(np.abs(after - before) <= 2 * rounding_bound(X))
 
 
 def test_node_carries_epsilon_axis_scale_and_bias() -> None:

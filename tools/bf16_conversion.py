@@ -86,8 +86,10 @@ def convert(graph: gs.Graph, options: argparse.Namespace) -> Conversion:
     done = Conversion(options.format)
     _check_nan(graph, options, done)
     exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)
-    widen_float16(graph, keep_io_types=options.keep_io_types)
     convert_opset(graph, CAST_TO_BFLOAT16)
+    if options.optimize:
+        _fuse(graph, exclude, done)  # while constants that float16 has rounded are known to be that
+    widen_float16(graph, keep_io_types=options.keep_io_types)
     if options.optimize:
         _optimize(graph, exclude, done)
     if options.format == "bf16":
@@ -112,11 +114,10 @@ def _check_nan(graph: gs.Graph, options: argparse.Namespace, done: Conversion) -
 
 
 def _optimize(graph: gs.Graph, exclude: Selection, done: Conversion) -> None:
-    """Fuse what exporters took apart, optimize, and fuse again what folding constants has laid open.
+    """Optimize, and fuse again what folding constants has laid open.
 
-    First fuse, for the optimizer moves Transposes into the middle of a LayerNorm.
+    Not before the first fusion, for the optimizer moves Transposes into the middle of a LayerNorm.
     """
-    _fuse(graph, exclude, done)
     try:
         optimize(graph, exclude=exclude.follow(graph))
     except model_io.ModelError as error:

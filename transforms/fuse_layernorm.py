@@ -56,7 +56,7 @@ def fuse_layernorm(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
     Does nothing below opset 17, where a node of the pattern is in ``exclude``, for double
     (LayerNormalization computes in float32 at most), where the size of a normalised axis is not known, where
     a scale varies along other axes, where a Reshape or Expand can not be proven to move nothing, and where
-    epsilon is not positive.
+    epsilon is negative. (In float16 the epsilon of an exporter is often 0.)
     """
     if graph.opset < OPSET:
         log.debug("LayerNormalization needs opset %d, the graph has %d", OPSET, graph.opset)

@@ -35,7 +35,7 @@ def variance_form(polynomial: Polynomial, tolerance: float) -> tuple[float, floa
 def inverse(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
     """Return one divided by the polynomial, None where that is not a polynomial."""
     form = variance_form(polynomial, tolerance)
-    if form is not None and form[1] > 0:
+    if form is not None:
         return Polynomial({((Symbol(RSQRT, form[1]), 2),): np.asarray(1 / form[0])})
     term = polynomial.single()
     if term is None or not np.all(term[1]):
@@ -44,9 +44,9 @@ def inverse(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
 
 
 def square_root(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
-    """Return the root of a variance plus positive epsilon, or of an even power of such a root, else None."""
+    """Return the root of a variance plus epsilon, or of an even power of such a root, else None."""
     form = variance_form(polynomial, tolerance)
-    if form is not None and form[1] > 0:
+    if form is not None:
         return Polynomial({((Symbol(RSQRT, form[1]), -1),): np.asarray(np.sqrt(form[0]))})
     term = polynomial.single()
     if term is None or np.any(term[1] <= 0):
