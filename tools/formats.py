@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools import command_line
+from tools import command_line, output_file
+from transforms.atomic_write import replacing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     Samples = dict[str, list[NDArray[np.float32]]]
 
 SAMPLES = 1 << 20
+COLORS, MARKERS = ("#1f5fa8", "#c2601a"), ("o", "D")  # told apart without color too
 EPILOG = """\
 Fidelity is the ratio of the signal's power to the power of the rounding error, in decibel (6 dB are one bit).
 Integer formats get one scale per tensor. The heavy-tailed distribution is Student's t, 3 degrees of freedom.
@@ -32,15 +34,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--model", type=Path, metavar="M.onnx", help="measure on the weights of this model instead"
     )
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="also draw fidelity over bits: .png or .svg"
+        "--plot", type=Path, metavar="FILE", help="also draw the fidelity of each format: .png or .svg"
     )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing plot")
     return command_line.run(parser, show_formats, argv)
 
 
 def show_formats(options: argparse.Namespace) -> None:
     """Measure, print the table and draw the plot."""
     if options.plot:
-        check_plot(options.plot)
+        check_plot(options.plot, force=options.force)
     samples = read_weights(options.model) if options.model else draw_samples()
     rows = measure_formats(samples)
     print_table(list(samples), rows)
@@ -49,14 +52,13 @@ def show_formats(options: argparse.Namespace) -> None:
         print(f"plot: {options.plot}")
 
 
-def check_plot(path: Path) -> None:
-    """Refuse a plot that cannot be drawn, before any work. Raises ValueError."""
+def check_plot(path: Path, *, force: bool) -> None:
+    """Refuse a plot that cannot be drawn, before any work. Raises ValueError or OSError."""
     import importlib.util
 
     if path.suffix not in (".png", ".svg"):
         raise ValueError(f"plot '{path}' must end in .png or .svg")
-    if not path.parent.is_dir():
-        raise ValueError(f"folder '{path.parent}' of the plot does not exist")
+    output_file.check_writable(path, force=force)
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib: pip install 'onnx-narrow[plot]'")
 
@@ -113,25 +115,34 @@ def print_table(kinds: list[str], rows: list[tuple[str, float, int, list[float]]
     """Print one line per format."""
     print(f"{'format':12} {'bits':>6} {'block':>6}" + "".join(f" {kind + ' dB':>14}" for kind in kinds))
     for name, bits, block, values in rows:
-        print(f"{name:12} {bits:6g} {block:6}" + "".join(f" {value:14.1f}" for value in values))
+        print(
+            f"{name:12} {bits:6g} {block if block > 1 else '-':>6}"
+            + "".join(f" {value:14.1f}" for value in values)
+        )
 
 
 def draw_plot(path: Path, kinds: list[str], rows: list[tuple[str, float, int, list[float]]]) -> None:
-    """Draw fidelity over bits per element."""
+    """Draw a line of dots per format, from few bits to many; further right is more faithful."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(9, 6))
-    for i, kind in enumerate(kinds):
-        axes.scatter([row[1] for row in rows], [row[3][i] for row in rows], label=kind)
-    for name, bits, _, values in rows:
-        axes.annotate(name, (bits, values[0]), textcoords="offset points", xytext=(5, 3), fontsize=8)
-    axes.set(xlabel="bits per element", ylabel="fidelity in dB", xscale="log")
-    axes.set_xticks([4, 6, 8, 9, 16, 32], labels=["4", "6", "8", "9", "16", "32"])
-    axes.legend()
-    figure.savefig(path, bbox_inches="tight")
+    rows = sorted(rows, key=lambda row: (-row[1], -row[3][0]))
+    places = range(len(rows))
+    figure, axes = pyplot.subplots(figsize=(8, 0.5 + 0.3 * len(rows)))
+    axes.hlines(places, [min(row[3]) for row in rows], [max(row[3]) for row in rows], color="0.8", zorder=1)
+    for i, (kind, color, marker) in enumerate(zip(kinds, COLORS, MARKERS, strict=False)):
+        axes.scatter([row[3][i] for row in rows], places, color=color, marker=marker, label=kind, zorder=2)
+    axes.set_yticks(places, labels=[f"{name}, {bits:g} bits" for name, bits, _, _ in rows])
+    axes.set(xlabel="fidelity in dB", xlim=(0, None))
+    axes.grid(axis="x", color="0.9")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.legend(loc="lower right", frameon=False)
+    with replacing(path) as (temporary,):
+        figure.savefig(temporary, format=path.suffix[1:], bbox_inches="tight", dpi=150)
     pyplot.close(figure)
 
 

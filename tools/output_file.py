@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from transforms.atomic_write import replacing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +23,7 @@ def check_writable(path: Path, *, force: bool) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write the text as UTF-8."""
-    with _replacing(path) as temporary:
+    with replacing(path) as (temporary,):
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -32,16 +31,5 @@ def write_array(path: Path, array: np.ndarray) -> None:
     """Write the array as .npy."""
     import numpy as np
 
-    with _replacing(path) as temporary, temporary.open("xb") as file:
+    with replacing(path) as (temporary,), temporary.open("xb") as file:
         np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yield a path to write to, and rename it when the block ends well; else take it away."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
