@@ -82,6 +82,20 @@ def test_plot(suffix: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert formats.main(["--plot", str(tmp_path / f"plot{suffix}")]) == 0
     assert (tmp_path / f"plot{suffix}").stat().st_size > 1000
+    assert [path.name for path in tmp_path.iterdir()] == [f"plot{suffix}"]
+
+
+def test_an_existing_plot_is_overwritten_only_by_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "plot.svg"
+    plot.write_text("mine")
+    assert formats.main(["--plot", str(plot)]) == 1
+    assert "exists; --force overwrites it" in capsys.readouterr().err
+    assert plot.read_text() == "mine"
+    assert formats.main(["--plot", str(plot), "--force"]) == 0
+    assert plot.read_text() != "mine"
 
 
 @pytest.mark.parametrize("argv", [["--mode", "x"], ["extra"]])

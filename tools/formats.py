@@ -140,7 +140,7 @@ def draw_plot(path: Path, kinds: list[str], rows: list[tuple[str, float, int, li
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="upper right", frameon=False)
     with replacing(path) as (temporary,):
         figure.savefig(temporary, format=path.suffix[1:], bbox_inches="tight", dpi=150)
     pyplot.close(figure)
