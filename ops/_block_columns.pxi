@@ -29,7 +29,30 @@ cdef inline void column_group(Grid grid, ColumnScratch* s, float* x, size_t n, s
             x[i * lanes + j] = round_element(x[i * lanes + j], s.down[j], s.up[j], grid, kind, rounding)
 
 
-cdef inline void column_unit(const BlockTask* task, size_t unit, Kind kind, int rounding) noexcept nogil:
+cdef inline void round_columns(Grid grid, ColumnScratch* s, size_t n, size_t lanes, Kind kind, int rounding) noexcept nogil:
+    """Quantize n lines that make up one block of each lane."""
+    cdef size_t i, j
+    if kind != PRIME:
+        column_maxima(s.x, s.block, n, lanes, False)
+    for j in range(lanes):
+        s.block[j] = exponent_field(s.block[j], grid.carry)
+    for i in range((n - 1) // grid.group_size + 1):
+        j = i * grid.group_size
+        column_group(grid, s, s.x + j * lanes, min(grid.group_size, n - j), lanes, kind, rounding)
+
+
+cdef inline void round_ordinary_columns(const Ordinary* grid, ColumnScratch* s, size_t n, size_t lanes, Kind kind,
+                                        int rounding) noexcept nogil:
+    """The same for ordinary blocks."""
+    cdef size_t i
+    for i in range(n):
+        if kind == PRIME and i % grid.group_size == 0:
+            column_maxima(s.x + i * lanes, s.group, min(grid.group_size, n - i), lanes, True)
+        round_ordinary_line(grid, s.x + i * lanes, s.block, s.group, lanes, kind, rounding)
+
+
+cdef inline void column_unit(const BlockTask* task, const Ordinary* ordinary, size_t unit, Kind kind,
+                             int rounding) noexcept nogil:
     """Quantize one block of each of some neighbouring fibres."""
     cdef ColumnScratch s
     cdef Grid grid = task.grid
@@ -45,11 +68,10 @@ cdef inline void column_unit(const BlockTask* task, size_t unit, Kind kind, int 
         load_run(task, start + i * task.inner, s.x + i * lanes, used)
         for j in range(used, lanes):
             s.x[i * lanes + j] = 0
-    column_maxima(s.x, s.block, n, lanes, kind == PRIME)
-    for j in range(lanes):
-        s.block[j] = exponent_field(s.block[j], grid.carry)
-    for i in range((n - 1) // grid.group_size + 1):
-        j = i * grid.group_size
-        column_group(grid, &s, s.x + j * lanes, min(grid.group_size, n - j), lanes, kind, rounding)
+    column_maxima(s.x, s.block, n, lanes, True)
+    if all_ordinary(ordinary, s.block, lanes):
+        round_ordinary_columns(ordinary, &s, n, lanes, kind, rounding)
+    else:
+        round_columns(grid, &s, n, lanes, kind, rounding)
     for i in range(n):
         store_run(task, start + i * task.inner, s.x + i * lanes, used)

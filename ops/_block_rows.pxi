@@ -81,22 +81,21 @@ cdef inline void round_run(Grid grid, const float* x, float* y, size_t n, float 
         y[i] = round_element(x[i], down, up, grid, kind, rounding)
 
 
-cdef inline void row_unit(const BlockTask* task, size_t unit, Kind kind, int rounding) noexcept nogil:
+cdef inline void row_unit(const BlockTask* task, const Ordinary* ordinary, size_t unit, Kind kind, int rounding) noexcept nogil:
     """Quantize one tile of a fibre; a short last block is a full one with zeros."""
     cdef RowScratch s
     cdef size_t i, first = (unit % task.tiles) * task.tile
     cdef size_t n = min(task.tile, task.length - first)
     cdef size_t start = (unit // task.tiles) * task.length + first
-    cdef size_t full = (n + task.grid.block_size - 1) // task.grid.block_size * task.grid.block_size
+    cdef size_t whole = max(task.grid.block_size, <size_t>LANES)
+    cdef size_t full = (n + whole - 1) // whole * whole
     cdef const float* x = s.x
-    if task.streams:  # fetch the next tile while this one is worked on
-        for i in range(n // 16):
-            prefetch(<const float*>task.source + start + task.tile + 16 * i)
     if task.element_type == FLOAT32 and n == full and not task.grid.bfloat16_first:
         x = <const float*>task.source + start  # saves a copy
     else:
         load_run(task, start, s.x, n)
     for i in range(n, full):
         s.x[i] = 0
-    round_row(task.grid, x, s.x, &s, full, kind, rounding)
-    store_run(task, start, s.x, n)
+    if not round_ordinary_row(ordinary, x, s.y, full, kind, rounding):
+        round_row(task.grid, x, s.y, &s, full, kind, rounding)
+    store_run(task, start, s.y, n)

@@ -45,14 +45,36 @@ cdef inline void single_unit(const BlockTask* task, size_t unit, Kind kind, int 
 
 # A tensor ----------------------------------------------------------------------------------------------------------
 
-cdef inline void unit_range(const BlockTask* task, size_t first, size_t last, Kind kind, int rounding) noexcept nogil:
+cdef Ordinary ordinary_grid(const BlockTask* task) noexcept nogil:
+    """Turn constants into differences of bit patterns."""
+    cdef Ordinary result
+    cdef Grid grid = task.grid
+    cdef int least = grid.span + grid.element_span + grid.bits + 2  # of biased exponents: all numbers are normal then
+    if task.layout == ROWS and grid.kind == PRIME and grid.group_size > LANES:
+        least = 255  # no block but one of zeros
+    result.block_size = grid.block_size
+    result.group_size = grid.group_size
+    result.carry = grid.carry
+    result.magic = ((24 - grid.bits) << 23) + 0x400000
+    result.half = grid.bits << 23
+    result.span = grid.span << 23
+    result.element_span = grid.element_span << 23
+    result.highest = <int32_t>(bits_of(grid.highest) - bits_of(1))
+    result.uneven = <int32_t>(bits_of(-grid.lowest) - bits_of(grid.highest))
+    result.low = min(least, 255) << 23
+    result.high = 228 << 23
+    return result
+
+
+cdef inline void unit_range(const BlockTask* task, const Ordinary* ordinary, size_t first, size_t last, Kind kind,
+                            int rounding) noexcept nogil:
     cdef size_t unit
     if task.layout == ROWS:
         for unit in range(first, last):
-            row_unit(task, unit, kind, rounding)
+            row_unit(task, ordinary, unit, kind, rounding)
     elif task.layout == COLUMNS:
         for unit in range(first, last):
-            column_unit(task, unit, kind, rounding)
+            column_unit(task, ordinary, unit, kind, rounding)
     else:
         for unit in range(first, last):
             single_unit(task, unit, kind, rounding)
@@ -60,18 +82,19 @@ cdef inline void unit_range(const BlockTask* task, size_t first, size_t last, Ki
 
 cdef CLONED_VOID block_range(const BlockTask* task, size_t first, size_t last) noexcept nogil:
     """Quantize the units from first up to last, with constants where they make a loop fast."""
+    cdef Ordinary ordinary = ordinary_grid(task)
     if task.grid.kind == FLOATING:
-        unit_range(task, first, last, FLOATING, HALF_EVEN)
+        unit_range(task, &ordinary, first, last, FLOATING, HALF_EVEN)
     elif task.grid.kind == PRIME and task.grid.rounding == HALF_EVEN:
-        unit_range(task, first, last, PRIME, HALF_EVEN)
+        unit_range(task, &ordinary, first, last, PRIME, HALF_EVEN)
     elif task.grid.kind == PRIME:
-        unit_range(task, first, last, PRIME, HALF_AWAY)
+        unit_range(task, &ordinary, first, last, PRIME, HALF_AWAY)
     elif task.grid.rounding == HALF_EVEN:
-        unit_range(task, first, last, PLAIN, HALF_EVEN)
+        unit_range(task, &ordinary, first, last, PLAIN, HALF_EVEN)
     elif task.grid.rounding == HALF_AWAY:
-        unit_range(task, first, last, PLAIN, HALF_AWAY)
+        unit_range(task, &ordinary, first, last, PLAIN, HALF_AWAY)
     else:
-        unit_range(task, first, last, PLAIN, HALF_UP)
+        unit_range(task, &ordinary, first, last, PLAIN, HALF_UP)
     if task.streams:
         stream_fence()
 

@@ -17,11 +17,6 @@
 # memory one after the other), columns (neighbours in memory belong to neighbouring blocks), and one block at a time for
 # sizes that the other two do not take.
 
-cdef enum Rounding:  # of ties
-    HALF_AWAY = 0
-    HALF_UP = 1
-    HALF_EVEN = 2
-
 cdef enum:
     STREAM_FROM = 1 << 22  # elements: 16 MB
 
@@ -29,11 +24,6 @@ cdef enum Layout:
     ROWS
     COLUMNS
     SINGLE
-
-cdef enum Kind:
-    PLAIN  # elements are multiples of one step
-    PRIME  # the same, with the special cases of Microexponents
-    FLOATING  # elements have exponents of their own
 
 cdef struct Grid:
     Kind kind
@@ -75,6 +65,7 @@ cdef extern from *:
     #endif
     typedef struct {
         ALIGNED float x[ROW_TILE];
+        ALIGNED float y[ROW_TILE];
         ALIGNED int32_t a[ROW_TILE];
         ALIGNED int32_t b[ROW_TILE];
         ALIGNED int32_t c[ROW_TILE];
@@ -87,12 +78,6 @@ cdef extern from *:
         ALIGNED float down[MOST_LANES];
         ALIGNED float up[MOST_LANES];
     } ColumnScratch;
-
-    #if defined(__GNUC__)
-    #define prefetch(address) __builtin_prefetch(address)
-    #else
-    #define prefetch(address) ((void)0)
-    #endif
 
     #if defined(__SSE2__)
     #include <emmintrin.h>
@@ -112,13 +97,13 @@ cdef extern from *:
     """
     void stream_floats(float* target, const float* source, size_t n) noexcept nogil
     void stream_fence() noexcept nogil
-    void prefetch(const void* address) noexcept nogil
     enum:
         ROW_TILE
         COLUMN_TILE
         MOST_LANES
     ctypedef struct RowScratch:
         float* x
+        float* y
         int32_t* a
         int32_t* b
         int32_t* c

@@ -6,6 +6,7 @@ of another Cython module nor variables with initial values would be there.
 
     _scalars.pxd           arithmetic on single numbers
     _linear.pxi            quantize and dequantize with scale and zero point
+    _block_lanes.pxi       ordinary blocks, several elements at once
     _blocks.pxi            block formats: one element, and scratch memory
     _block_rows.pxi        blocks one after the other
     _block_columns.pxi     neighbouring blocks at once
@@ -53,6 +54,7 @@ cdef extern from *:
     void atomic_clear(long* counter) noexcept nogil
 
 include "_linear.pxi"
+include "_block_lanes.pxi"
 include "_blocks.pxi"
 include "_block_rows.pxi"
 include "_block_columns.pxi"
