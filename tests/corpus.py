@@ -74,9 +74,15 @@ MODELS = {
         y = Tanh(a) z = Exp(b) }""",
     "unused output": """(float[N,4] x) => (float[N,2] y) { v, i = TopK (x, top) y = Tanh(v) }""",
     "dropout and mask": "(float[N] x) => (float[N] y, bool[N] m) { a = Tanh(x) y, m = Dropout(a) }",
+    "constants in branches": """(bool c) => (float[1] y) {
+        y = If (c) <
+        then_branch = t () => (float[1] p) { p = Constant <value = float[1] {0.1}> () },
+        else_branch = e () => (float[1] q) { q = Constant <value = float[1] {0.2}> () }> }""",
     "sequence": """(float[N] x) => (float[M] y) <int64 at = {1}> {
         a = Tanh(x) b = Exp(x) s = SequenceConstruct(a, b) e = SequenceAt(s, at) n = Neg(e)
         t = ConcatFromSequence <axis = 0> (s) y = Concat <axis = 0> (t, n) }""",
+    "split to a sequence": """(float[4] x) => (float[M] y) <int64 at = {1}> {
+        a = Tanh(x) s = SplitToSequence <axis = 0> (a) e = SequenceAt(s, at) y = Neg(e) }""",
     "sequence output": "(float[N] x) => (seq(float[N]) s) { a = Tanh(x) s = SequenceConstruct(a, x) }",
     "optional": """(float[N] x) => (float[N] y) {
         a = Tanh(x) o = Optional(a) e = OptionalGetElement(o) y = Exp(e) }""",

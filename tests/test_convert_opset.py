@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from onnx import TensorProto, helper
 
 from tests import build, conversion, corpus
 from transforms import graph_proto, model_io
@@ -59,3 +60,16 @@ def test_operators_without_a_way_are_named() -> None:
     with pytest.raises(model_io.ModelError, match=r"can not be raised from opset 7 to 13: .*spatial"):
         convert_opset(graph, 13)
     assert (graph.opset, [node.op for node in graph.nodes]) == (7, ["BatchNormalization"])
+
+
+def test_a_model_of_other_domains_alone_gets_the_import() -> None:
+    node = helper.make_node("Binarizer", ["x"], ["y"], "binarizer", domain="ai.onnx.ml", threshold=0.5)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy"]
+    graph = helper.make_graph([node], "graph", ends[:1], ends[1:])
+    imports = [helper.make_opsetid("ai.onnx.ml", 1)]
+    loaded = model_io.load(helper.make_model(graph, opset_imports=imports, ir_version=8))
+    assert convert_opset(loaded, 13) == 1
+    assert convert_opset(loaded, 13) == 0
+    converted = graph_proto.export_model(loaded)
+    onnx.checker.check_model(converted, full_check=True)
+    assert {o.domain: o.version for o in converted.opset_import} == {"": 13, "ai.onnx.ml": 1}

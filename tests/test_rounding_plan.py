@@ -44,8 +44,9 @@ def test_scales_of_a_quantization_stay(opset: int) -> None:
 @pytest.mark.parametrize("opset", [13, 19, 21, 22])
 def test_true_bfloat16_leaves_quantize_nodes_their_scales(opset: int) -> None:
     graph = model_io.load(quantized(opset))
-    assert convert_type(graph) == 1  # the Mul
+    convert_type(graph)
     nodes = {node.name: node for node in graph.nodes}
+    assert dtypes.is_type(nodes["mul"].inputs[0], dtypes.BFLOAT16)
     for name in ("quantize", "dequantize"):
         assert nodes[name].inputs[1].values == np.float32(0.1)
 
@@ -91,3 +92,16 @@ def test_constants_of_unknown_operators_stay() -> None:
 )
 def test_what_a_schema_ties_to_float32(op: str, index: int, bound: bool) -> None:
     assert schemas.is_bound(gs.Node(op), index, {"": 22}) is bound
+
+
+def test_bits_that_are_looked_at_stay() -> None:
+    cast = helper.make_node("Exp", ["x"], ["e"], "exp")
+    bits = helper.make_node("BitCast", ["e"], ["y"], "bits", to=onnx.TensorProto.INT32)
+    graph = helper.make_graph(
+        [cast, bits], "graph", [build.value("x", [3])], [build.value("y", [3], np.int32)]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 26)], ir_version=13)
+    assert planned(model) == {"x"}
+    graph = model_io.load(model)
+    convert_type(graph)
+    assert dtypes.is_type(graph.nodes[-1].inputs[0], dtypes.FLOAT)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _TENSORS = {
     "with_cast": "tensors rounded by Casts",
-    "bf16": "nodes turned to bfloat16",
+    "bf16": "tensors rounded and nodes retyped",
     "simulate_bf16": "weights and inputs rounded, stored as float32",
     "customqdq": "tensors rounded by ExtendedQuantizeLinear/ExtendedDequantizeLinear",
 }

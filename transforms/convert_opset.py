@@ -13,6 +13,7 @@ from transforms.read_model import ModelError
 
 log = logging.getLogger(__name__)
 
+_STANDARD = (None, "", "ai.onnx")
 _SCAN_CHANGED = 9
 """Opset in which Scan lost its batch axis, which the converter of the onnx package passes over in silence."""
 
@@ -29,6 +30,9 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
     if graph.opset >= version:
         return 0
     before = graph.opset
+    if all(node.domain not in _STANDARD for node in walk.nodes(graph)):
+        _import_standard(graph, version)  # nothing to convert, and perhaps no import to convert from
+        return 1
     if before < _SCAN_CHANGED and any(node.op == "Scan" for node in walk.nodes(graph)):
         raise ModelError(f"Scan of opset {before} has other inputs than later ones; export the model anew")
 
@@ -41,3 +45,10 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
         raise ModelError(f"the model can not be raised from opset {before} to {version}: {error}") from error
     log.debug("opset %d -> %d, %d nodes", before, version, sum(1 for _ in walk.nodes(graph)))
     return 1
+
+
+def _import_standard(graph: gs.Graph, version: int) -> None:
+    others = [opset for opset in graph.import_domains if opset.domain not in _STANDARD]
+    graph.import_domains = [onnx.helper.make_opsetid("", version), *others]
+    for inner in walk.graphs(graph):
+        inner.opset = version

@@ -15,7 +15,7 @@ from transforms.selection import Selection
 def convert_type(
     graph: gs.Graph, dtype: str = "bfloat16", *, exclude: Selection | None = None, keep_io_types: bool = True
 ) -> int:
-    """Make float32 nodes compute in ``dtype``; return how many nodes changed their type.
+    """Make float32 nodes compute in ``dtype``; return how many tensors were rounded and nodes changed.
 
     First every tensor gets its pair of Casts (:func:`transforms.insert_cast.insert_cast`, also before Relu);
     then each node that stands between second and first halves of pairs, and whose schema at the model's
@@ -25,9 +25,12 @@ def convert_type(
     producers of inputs that are tied to float32. What If, Loop and Scan hand in and out of their bodies is
     converted like any tensor.
     """
-    insert_cast(graph, dtype, exclude=exclude, keep_io_types=keep_io_types, commuting=False)
-    convert_bodies(graph, dtype, exclude=exclude)
-    return _Converter(graph, CastPair(dtype).element, exclude or Selection()).convert()
+    rounded = insert_cast(graph, dtype, exclude=exclude, keep_io_types=keep_io_types, commuting=False)
+    carried = convert_bodies(graph, dtype, exclude=exclude)
+    retyped = _Converter(graph, CastPair(dtype).element, exclude or Selection()).convert()
+    if carried or retyped:
+        _drop_dead_casts(graph)
+    return rounded + carried + retyped
 
 
 class _Converter:
@@ -44,8 +47,6 @@ class _Converter:
                 if self._can_convert(node, outputs):
                     self._convert(node)
                     count += 1
-        if count:
-            _drop_dead_casts(self._graph)
         return count
 
     def _can_convert(self, node: gs.Node, graph_outputs: set[int]) -> bool:
@@ -53,6 +54,8 @@ class _Converter:
             return False
         if node in self._exclude or any(walk.bodies(node)):
             return False
+        if any(_is_sequence(tensor) for tensor in (*node.inputs, *node.outputs)):
+            return False  # what is in it would have to change wherever it goes
         inputs = [i for i in _floats(node.inputs) if not schemas.is_bound(node, i, self._opsets)]
         outputs = _floats(node.outputs)
         if not (inputs or outputs) or not schemas.allows(node, self._element, self._opsets):
@@ -77,6 +80,10 @@ class _Converter:
             take_over(node, index, self._element)
         if node.op in _OUTPUT_TYPES and _floats(node.outputs) == []:
             _OUTPUT_TYPES[node.op](node, self._element)
+
+
+def _is_sequence(tensor: gs.Tensor) -> bool:
+    return isinstance(tensor, gs.Variable) and tensor.type != "tensor_type"
 
 
 def _floats(tensors: list[gs.Tensor]) -> list[int]:

@@ -40,11 +40,13 @@ def is_bound(node: gs.Node, index: int, opsets: dict[str, int]) -> bool:
     """Return whether an input has to stay float32.
 
     Either the schema names that type, as for the scales of Resize, or the input is the scale of a
-    quantization: it says what integers that are stored already mean.
+    quantization: it says what integers that are stored already mean. Or its bits are looked at (BitCast).
     """
     found = schema(node, opsets)
     if found is None or not found.inputs:
         return False
+    if found.name == "BitCast":
+        return True
     parameter = found.inputs[min(index, len(found.inputs) - 1)]
     return parameter.type_str == _TYPE_STRINGS[dtypes.FLOAT] or _is_scale(parameter, found)
 
