@@ -74,7 +74,7 @@ MODELS = {
         y = Tanh(a) z = Exp(b) }""",
     "unused output": """(float[N,4] x) => (float[N,2] y) { v, i = TopK (x, top) y = Tanh(v) }""",
     "dropout and mask": "(float[N] x) => (float[N] y, bool[N] m) { a = Tanh(x) y, m = Dropout(a) }",
-    "constants in branches": """(bool c) => (float[1] y) {
+    "branches of constants alone": """(bool c) => (float[1] y) {
         y = If (c) <
         then_branch = t () => (float[1] p) { p = Constant <value = float[1] {0.1}> () },
         else_branch = e () => (float[1] q) { q = Constant <value = float[1] {0.2}> () }> }""",
