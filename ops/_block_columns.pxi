@@ -10,6 +10,22 @@ cdef inline void column_maxima(const float* x, int32_t* maxima, size_t n, size_t
             maxima[j] = larger(maxima[j], counted_magnitude(x[i * lanes + j], poisoned))
 
 
+cdef inline void load_line(const BlockTask* task, size_t start, float* x, int32_t* maxima, size_t n, size_t lanes) noexcept nogil:
+    """Load n elements, with zeros up to lanes, and raise the largest magnitude of each lane."""
+    cdef const float* source = <const float*>task.source + start
+    cdef size_t j
+    if task.element_type == FLOAT32 and n == lanes and not task.grid.bfloat16_first:
+        for j in range(lanes):
+            x[j] = source[j]
+            maxima[j] = larger(maxima[j], <int32_t>(bits_of(source[j]) & MAGNITUDE))
+        return
+    load_run(task, start, x, n)
+    for j in range(n, lanes):
+        x[j] = 0
+    for j in range(lanes):
+        maxima[j] = larger(maxima[j], <int32_t>(bits_of(x[j]) & MAGNITUDE))
+
+
 cdef inline void column_group(Grid grid, ColumnScratch* s, float* x, size_t n, size_t lanes, Kind kind,
                               int rounding) noexcept nogil:
     """Quantize n lines that make up one group of each lane."""
@@ -29,8 +45,10 @@ cdef inline void column_group(Grid grid, ColumnScratch* s, float* x, size_t n, s
             x[i * lanes + j] = round_element(x[i * lanes + j], s.down[j], s.up[j], grid, kind, rounding)
 
 
-cdef inline void round_columns(Grid grid, ColumnScratch* s, size_t n, size_t lanes, Kind kind, int rounding) noexcept nogil:
+cdef CLONED_VOID round_rare_columns(const Grid* constants, ColumnScratch* s, size_t n, size_t lanes) noexcept nogil:
     """Quantize n lines that make up one block of each lane."""
+    cdef Grid grid = constants[0]
+    cdef Kind kind = grid.kind
     cdef size_t i, j
     if kind != PRIME:
         column_maxima(s.x, s.block, n, lanes, False)
@@ -38,17 +56,17 @@ cdef inline void round_columns(Grid grid, ColumnScratch* s, size_t n, size_t lan
         s.block[j] = exponent_field(s.block[j], grid.carry)
     for i in range((n - 1) // grid.group_size + 1):
         j = i * grid.group_size
-        column_group(grid, s, s.x + j * lanes, min(grid.group_size, n - j), lanes, kind, rounding)
+        column_group(grid, s, s.x + j * lanes, min(grid.group_size, n - j), lanes, kind, grid.rounding)
 
 
-cdef inline void round_ordinary_columns(const Ordinary* grid, ColumnScratch* s, size_t n, size_t lanes, Kind kind,
-                                        int rounding) noexcept nogil:
-    """The same for ordinary blocks."""
+cdef inline void round_ordinary_columns(const Ordinary* grid, ColumnScratch* s, const float* next, size_t step, size_t n,
+                                        size_t lanes, Kind kind, int rounding) noexcept nogil:
+    """The same for ordinary blocks, while n lines of lanes elements, step apart, are fetched for what follows."""
     cdef size_t i
     for i in range(n):
         if kind == PRIME and i % grid.group_size == 0:
             column_maxima(s.x + i * lanes, s.group, min(grid.group_size, n - i), lanes, True)
-        round_ordinary_line(grid, s.x + i * lanes, s.block, s.group, lanes, kind, rounding)
+        round_ordinary_line(grid, s.x + i * lanes, next + i * step, s.block, s.group, lanes, kind, rounding)
 
 
 cdef inline void column_unit(const BlockTask* task, const Ordinary* ordinary, size_t unit, Kind kind,
@@ -63,15 +81,15 @@ cdef inline void column_unit(const BlockTask* task, const Ordinary* ordinary, si
     cdef size_t n = min(grid.block_size, task.length - first)
     cdef size_t used = min(task.tile, task.inner - column)
     cdef size_t lanes = (used + 15) & ~<size_t>15
+    cdef const float* next = <const float*>task.source + start + task.tile
     cdef size_t i, j
+    for j in range(lanes):
+        s.block[j] = 0
     for i in range(n):
-        load_run(task, start + i * task.inner, s.x + i * lanes, used)
-        for j in range(used, lanes):
-            s.x[i * lanes + j] = 0
-    column_maxima(s.x, s.block, n, lanes, True)
+        load_line(task, start + i * task.inner, s.x + i * lanes, s.block, used, lanes)
     if all_ordinary(ordinary, s.block, lanes):
-        round_ordinary_columns(ordinary, &s, n, lanes, kind, rounding)
+        round_ordinary_columns(ordinary, &s, next, task.inner, n, lanes, kind, rounding)
     else:
-        round_columns(grid, &s, n, lanes, kind, rounding)
+        round_rare_columns(&task.grid, &s, n, lanes)
     for i in range(n):
         store_run(task, start + i * task.inner, s.x + i * lanes, used)

@@ -128,10 +128,11 @@ cdef extern from *:
     }
 
     /* Round elements of neighbouring ordinary blocks in place, given the largest magnitudes of the blocks, and of the
-       groups (Microexponents). */
-    LANE_CODE void round_ordinary_line(const Ordinary *grid, float *x, const int32_t *blocks, const int32_t *groups,
-                                       size_t n, enum Kind kind, int rounding) {
+       groups (Microexponents). What is needed next is fetched meanwhile. */
+    LANE_CODE void round_ordinary_line(const Ordinary *grid, float *x, const float *next, const int32_t *blocks,
+                                       const int32_t *groups, size_t n, enum Kind kind, int rounding) {
         for (size_t i = 0; i < n; i += LANES) {
+            __builtin_prefetch(next + i);
             lanes field = (load_lanes(blocks + i) + grid->carry) & (int32_t)EXPONENT;
             if (kind == PRIME)
                 field = larger_lanes(load_lanes(groups + i) & (int32_t)EXPONENT, field - grid->span);
@@ -141,7 +142,7 @@ cdef extern from *:
     #else
     #define round_ordinary_row(grid, x, y, n, kind, rounding) 0
     #define all_ordinary(grid, maxima, n) 0
-    #define round_ordinary_line(grid, x, blocks, groups, n, kind, rounding) ((void)0)
+    #define round_ordinary_line(grid, x, next, blocks, groups, n, kind, rounding) ((void)0)
     #endif
     """
     enum Kind:
@@ -168,5 +169,5 @@ cdef extern from *:
         int32_t high
     bint round_ordinary_row(const Ordinary* grid, const float* x, float* y, size_t n, Kind kind, int rounding) noexcept nogil
     bint all_ordinary(const Ordinary* grid, const int32_t* maxima, size_t n) noexcept nogil
-    void round_ordinary_line(const Ordinary* grid, float* x, const int32_t* blocks, const int32_t* groups, size_t n,
-                             Kind kind, int rounding) noexcept nogil
+    void round_ordinary_line(const Ordinary* grid, float* x, const float* next, const int32_t* blocks,
+                             const int32_t* groups, size_t n, Kind kind, int rounding) noexcept nogil

@@ -81,6 +81,11 @@ cdef inline void round_run(Grid grid, const float* x, float* y, size_t n, float 
         y[i] = round_element(x[i], down, up, grid, kind, rounding)
 
 
+cdef CLONED_VOID round_rare_row(const Grid* grid, const float* x, float* y, RowScratch* s, size_t n) noexcept nogil:
+    """The same, as a function of its own: one copy for all kinds and ways of rounding."""
+    round_row(grid[0], x, y, s, n, grid.kind, grid.rounding)
+
+
 cdef inline void row_unit(const BlockTask* task, const Ordinary* ordinary, size_t unit, Kind kind, int rounding) noexcept nogil:
     """Quantize one tile of a fibre; a short last block is a full one with zeros."""
     cdef RowScratch s
@@ -97,5 +102,5 @@ cdef inline void row_unit(const BlockTask* task, const Ordinary* ordinary, size_
     for i in range(n, full):
         s.x[i] = 0
     if not round_ordinary_row(ordinary, x, s.y, full, kind, rounding):
-        round_row(task.grid, x, s.y, &s, full, kind, rounding)
+        round_rare_row(&task.grid, x, s.y, &s, full)
     store_run(task, start, s.y, n)

@@ -72,18 +72,19 @@ cdef inline void unit_range(const BlockTask* task, const Ordinary* ordinary, siz
     if task.layout == ROWS:
         for unit in range(first, last):
             row_unit(task, ordinary, unit, kind, rounding)
-    elif task.layout == COLUMNS:
-        for unit in range(first, last):
-            column_unit(task, ordinary, unit, kind, rounding)
     else:
         for unit in range(first, last):
-            single_unit(task, unit, kind, rounding)
+            column_unit(task, ordinary, unit, kind, rounding)
 
 
 cdef CLONED_VOID block_range(const BlockTask* task, size_t first, size_t last) noexcept nogil:
     """Quantize the units from first up to last, with constants where they make a loop fast."""
     cdef Ordinary ordinary = ordinary_grid(task)
-    if task.grid.kind == FLOATING:
+    cdef size_t unit
+    if task.layout == SINGLE:
+        for unit in range(first, last):
+            single_unit(task, unit, task.grid.kind, task.grid.rounding)
+    elif task.grid.kind == FLOATING:
         unit_range(task, &ordinary, first, last, FLOATING, HALF_EVEN)
     elif task.grid.kind == PRIME and task.grid.rounding == HALF_EVEN:
         unit_range(task, &ordinary, first, last, PRIME, HALF_EVEN)
