@@ -63,7 +63,7 @@ def test_optimized_models_stay_near_the_float_model(name: str, form: str, tmp_pa
     """Bound: each of at most 8 roundings in a row errs by 2^-9 of values below 16, and no operator here
     magnifies an error more than 8 times."""
     model = corpus.build(name)
-    if (name, form) == ("output of a cast", "simulate_bf16"):
+    if form == "simulate_bf16" and name in ("output of a cast", "branches of constants alone"):
         pytest.skip("has no float input and no weight")
     feeds = corpus.feeds(model)
     expected = conversion.run(model, feeds)

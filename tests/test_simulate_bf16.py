@@ -46,7 +46,7 @@ def test_weights_and_inputs_alone_are_rounded(name: str) -> None:
     expected = conversion.run(rounded_by_hand(lifted), {key: bf16(value) for key, value in feeds.items()})
     handed_on = {value.name for value in lifted.graph.output} & (feeds.keys() | {"w", "held", "p"})
     assert conversion.same(*({k: v for k, v in d.items() if k not in handed_on} for d in (found, expected)))
-    assert (count > 0) or name == "output of a cast"
+    assert (count > 0) or name in ("output of a cast", "branches of constants alone")
     casts = [node for node in walk.nodes(graph) if node.op == "Cast" and node.attrs["to"] == 16]
     assert len(casts) <= len(feeds)
 
