@@ -67,8 +67,8 @@ cdef Grid prime_grid(size_t block_size, int bits, int rounding, size_t group_siz
 
 
 cdef Grid element_grid(size_t block_size, const Element* element, int rule, int rounding) noexcept nogil:
-    """Microscaling (OCP MX v1.0)."""
-    cdef Grid grid = plain_grid(block_size, element.bits, rounding)
+    """Microscaling (OCP MX v1.0). Floating elements always round half to even."""
+    cdef Grid grid = plain_grid(block_size, element.bits, HALF_EVEN if element.floating else rounding)
     grid.kind = FLOATING if element.floating else PLAIN
     grid.element_span = element.span
     grid.carry = scale_carry(rule, element)
