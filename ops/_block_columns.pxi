@@ -69,6 +69,13 @@ cdef inline void round_ordinary_columns(const Ordinary* grid, ColumnScratch* s, 
         round_ordinary_line(grid, s.x + i * lanes, next + i * step, s.block, s.group, lanes, kind, rounding)
 
 
+cdef inline size_t column_start(const BlockTask* task, size_t unit) noexcept nogil:
+    """The first element of a unit."""
+    cdef size_t blocks = (task.length - 1) // task.grid.block_size + 1
+    cdef size_t line = unit // task.tiles // blocks * task.length + unit // task.tiles % blocks * task.grid.block_size
+    return line * task.inner + unit % task.tiles * task.tile
+
+
 cdef inline void column_unit(const BlockTask* task, const Ordinary* ordinary, size_t unit, Kind kind,
                              int rounding) noexcept nogil:
     """Quantize one block of each of some neighbouring fibres."""
@@ -77,11 +84,11 @@ cdef inline void column_unit(const BlockTask* task, const Ordinary* ordinary, si
     cdef size_t blocks = (task.length + grid.block_size - 1) // grid.block_size
     cdef size_t first = (unit // task.tiles) % blocks * grid.block_size
     cdef size_t column = (unit % task.tiles) * task.tile
-    cdef size_t start = (unit // task.tiles // blocks * task.length + first) * task.inner + column
+    cdef size_t start = column_start(task, unit)
     cdef size_t n = min(grid.block_size, task.length - first)
     cdef size_t used = min(task.tile, task.inner - column)
     cdef size_t lanes = (used + 15) & ~<size_t>15
-    cdef const float* next = <const float*>task.source + start + task.tile
+    cdef const float* next = <const float*>task.source + column_start(task, unit + 1)
     cdef size_t i, j
     for j in range(lanes):
         s.block[j] = 0
