@@ -88,7 +88,7 @@ cdef extern from *:
             rounded += (float_lanes)(tie & step);
         }
         lanes limit = field + grid->highest;
-        if (kind == PLAIN) limit += (x >> 31) & grid->uneven;
+        if (kind == PLAIN && grid->uneven) limit += (x >> 31) & grid->uneven;
         return smaller_lanes((lanes)rounded, limit) | sign;
     }
 
