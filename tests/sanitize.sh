@@ -17,5 +17,5 @@ touch README.md LICENSE
 NARROW_BUILD=sanitize "$python" setup.py --quiet build_ext --inplace
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
 ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONPATH=. \
-    "$python" -m pytest -q -p no:cacheprovider tests/test_ops_blocks.py tests/test_ops_linear.py \
+    "$python" -m pytest -q -p no:cacheprovider tests/test_ops_blocks.py tests/test_ops_blocks_borders.py tests/test_ops_linear.py \
     tests/test_ops_attributes.py tests/test_ops_bfloat16.py tests/test_ops_concurrency.py tests/test_formats.py "$@"
