@@ -14,7 +14,8 @@ rm -f "$folder/project/ops/"_library*.so "$folder/project/ops/_library.c"
 [ -d "$root/../shared" ] && ln -s "$root/../shared" "$folder/shared"
 cd "$folder/project"
 touch README.md LICENSE
-NARROW_BUILD=sanitize "$python" setup.py --quiet build_ext --inplace
+"$python" -m pip install --quiet --target "$folder/build" cython setuptools
+NARROW_BUILD=sanitize PYTHONPATH="$folder/build" "$python" setup.py --quiet build_ext --inplace
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
 ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONPATH=. \
     "$python" -m pytest -q -p no:cacheprovider tests/test_ops_blocks.py tests/test_ops_blocks_borders.py tests/test_ops_linear.py \
