@@ -268,3 +268,24 @@ def test_same_bytes_in_every_process(form: str, tmp_path: Path) -> None:
         subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True)
         found.add(target.read_bytes())
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--domain", "com.amd.quark"], "--domain goes with --format customqdq alone, not with with_cast"),
+        (["--format", "bf16", "--domain", "ai.onnx.contrib"], "not with bf16"),
+        (["--format", "simulate_bf16", "--weights", "bfloat16"], "--weights does not go with"),
+        (["--format", "simulate_bf16", "--saturate-activations"], "--saturate-activations does not go with"),
+    ],
+)
+def test_an_option_without_effect_is_a_usage_error(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = build.save(CHAIN, tmp_path / "in.onnx")
+    with pytest.raises(SystemExit) as left:
+        convert_fp32_to_bf16.main(["--input", str(source), "--output", str(tmp_path / "out.onnx"), *options])
+    assert left.value.code == 2
+    errors = capsys.readouterr().err
+    assert words in errors and errors.count("\n") == 1
+    assert not (tmp_path / "out.onnx").exists()

@@ -159,6 +159,7 @@ def test_real_signal_in_the_middle_of_writing(scene: Scene, number: signal.Signa
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # a shell's background jobs ignore SIGINT
     )
     assert process.stdout is not None and process.stdout.readline() == "writing\n"
     assert len(snapshot(scene.folder)) == len(before) + 1  # the signal does come while a file is half written

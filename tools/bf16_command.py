@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from tools import command_line
 
+WEIGHTS = ("bfloat16", "float32")  # the first is what is meant where nothing is said
+DOMAINS = ("ai.onnx.contrib", "com.amd.quark")
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
 
 _EPILOG = """\
@@ -31,12 +33,30 @@ exit codes: 0 done, or nothing to do; 1 the model or the machine stands in the w
 
 def run(module: str, source: str, argv: Sequence[str] | None) -> int:
     """Run a converter of models of type ``source`` ("float32" or "float16") and return its exit code."""
-    return command_line.run(_parser(module, source), lambda options: _work(module, source, options), argv)
+    return command_line.run(
+        _parser(module, source), lambda options: _work(module, source, options), argv, why_not=_why_not
+    )
+
+
+def _why_not(options: argparse.Namespace) -> str | None:
+    """Return which option would have no effect on the format, for none is accepted and then ignored."""
+    simulated = options.format == "simulate_bf16"
+    if simulated and options.weights is not None:
+        return "--weights does not go with --format simulate_bf16, which stores rounded weights as float32"
+    if simulated and options.saturate_activations:
+        return (
+            "--saturate-activations does not go with --format simulate_bf16, which leaves activations alone"
+        )
+    if options.domain is not None and options.format != "customqdq":
+        return f"--domain goes with --format customqdq alone, not with {options.format}"
+    return None
 
 
 def _work(module: str, source: str, options: argparse.Namespace) -> None:
     from tools import bf16_conversion  # heavy imports only once the options are known to be right
 
+    options.weights = options.weights or WEIGHTS[0]
+    options.domain = options.domain or DOMAINS[0]
     bf16_conversion.convert_file(module, source, options)
 
 
@@ -49,15 +69,13 @@ def _parser(module: str, source: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--weights",
-        choices=("bfloat16", "float32"),
-        default="bfloat16",
+        choices=WEIGHTS,
         help="how weights are stored: rounded, in half the bytes (default), or as they are, rounded at load",
     )
     parser.add_argument(
         "--domain",
-        choices=("ai.onnx.contrib", "com.amd.quark"),
-        default="ai.onnx.contrib",
-        help="domain of the operators of customqdq (default: %(default)s)",
+        choices=DOMAINS,
+        help=f"domain of the operators of customqdq (default: {DOMAINS[0]})",
     )
     parser.add_argument(
         "--keep-io-types",

@@ -40,15 +40,23 @@ def make_parser(module: str, description: str, epilog: str = "") -> argparse.Arg
 
 
 def run(
-    parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], None], argv: Sequence[str] | None
+    parser: argparse.ArgumentParser,
+    work: Callable[[argparse.Namespace], None],
+    argv: Sequence[str] | None,
+    *,
+    why_not: Callable[[argparse.Namespace], str | None] = lambda options: None,
 ) -> int:
     """Parse the options, do the work, and turn any failure into one line on stderr.
 
     Returns 0 when the work is done and 1 when the input, the model or the machine stood in its way; a
-    usage error leaves through argparse with 2. A termination signal counts as an interrupt, so that what
-    was half written is taken away again.
+    usage error leaves through argparse with 2, as do options of which ``why_not`` says that they do not go
+    together. A termination signal counts as an interrupt, so that what was half written is taken away
+    again.
     """
     options = parser.parse_args(argv)
+    reason = why_not(options)
+    if reason:
+        parser.error(reason)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is first imported
     if options.verbose:
         _log_to_stderr()
