@@ -157,3 +157,14 @@ def test_inputs_that_are_no_images(tmp_path: Path, shape: tuple, layout: str | N
     picture(tmp_path / "p.png")
     with pytest.raises(ValueError, match=rf"sample 'p\.png': {message}"):
         read_image(tmp_path / "p.png", image_input(*shape), ImageOptions(layout=layout))
+
+
+@pytest.mark.parametrize(
+    "options", [ImageOptions((8, 8)), ImageOptions(mean=(1.0,)), ImageOptions(layout="NCHW")]
+)
+def test_image_options_without_an_image(tmp_path: Path, options: ImageOptions) -> None:
+    np.save(tmp_path / "a.npy", np.float32([[1, 2]]))
+    with pytest.raises(ValueError, match="holds no image"):
+        Samples(tmp_path, [X], options)
+    picture(tmp_path / "b.png")
+    assert len(Samples(tmp_path, [X], options)) == 2

@@ -40,13 +40,18 @@ class Samples:
         images: ImageOptions | None = None,
         limit: int | None = None,
     ) -> None:
-        """List the folder, at most ``limit`` samples; OSError or ValueError when it holds none."""
+        """List the folder, at most ``limit`` samples.
+
+        OSError or ValueError when it holds none, or no image although ``images`` says how to read them.
+        """
         found = find_files(folder, SAMPLE_SUFFIXES)
         if not found:
             raise FileNotFoundError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
         self._paths = list(found.values())[:limit]
         self._inputs, self._images = inputs, images or ImageOptions()
         self._check_stems()
+        if self._images != ImageOptions() and not any(_is_image(path) for path in self._paths):
+            raise ValueError(f"size, mean, std or layout of images given, but '{folder}' holds no image")
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -69,15 +74,18 @@ class Samples:
             seen[path.stem] = path
 
     def _read(self, path: Path) -> dict[str, np.ndarray]:
-        suffix = path.suffix.lower()
-        if suffix == ".npz":
+        if path.suffix.lower() == ".npz":
             return _read_npz(path)
         if len(self._inputs) != 1:
             names = ", ".join(f"'{one.name}'" for one in self._inputs)
             raise ValueError(f"sample '{path.name}': the model has inputs {names}, which takes a .npz file")
         only = self._inputs[0]
-        array = read_image(path, only, self._images) if suffix in IMAGE_SUFFIXES else read_array(path)
+        array = read_image(path, only, self._images) if _is_image(path) else read_array(path)
         return {only.name: array}
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_SUFFIXES
 
 
 def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndarray:
