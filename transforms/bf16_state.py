@@ -66,7 +66,8 @@ def tally(graph: gs.Graph, exclude: Selection, form: str) -> Tally:
     kept: dict[str, Counter[str]] = {}
     converted = 0
     for node in walk.nodes(graph):
-        tensors = [*node.inputs, *node.outputs]
+        inputs = [] if id(node) in plan.shape_nodes else node.inputs  # Shape only looks at a float tensor
+        tensors = [*inputs, *node.outputs]
         if is_narrowing(node, dtypes.BFLOAT16) or is_widening(node, dtypes.BFLOAT16) or is_saturation(node):
             continue
         if not any(dtypes.is_type(t, dtypes.FLOAT) or dtypes.is_type(t, dtypes.BFLOAT16) for t in tensors):
