@@ -82,5 +82,5 @@ def test_sessions_in_the_extensions_library_leave_what_it_leaves_itself() -> Non
     import onnxruntime_extensions
 
     alone = growth("", "none", onnxruntime_extensions.get_library_path())
-    # of ours it keeps pointers to 18 operators a session, in lists that double as they grow: 0.4 to 1.3 kB measured
+    # of ours it keeps pointers to 18 operators a session, in growing lists: 0.4 to 1.3 kB measured
     assert growth("ai.onnx.contrib", "ours") < alone + SESSIONS * 2048
