@@ -10,10 +10,10 @@ import onnx_graphsurgeon as gs
 
 from transforms import model_pass, walk
 from transforms.read_model import ModelError
+from transforms.substitute import STANDARD_DOMAINS
 
 log = logging.getLogger(__name__)
 
-_STANDARD = (None, "", "ai.onnx")
 _SCAN_CHANGED = 9
 """Opset in which Scan lost its batch axis, which the converter of the onnx package passes over in silence."""
 
@@ -30,7 +30,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
     if graph.opset >= version:
         return 0
     before = graph.opset
-    if all(node.domain not in _STANDARD for node in walk.nodes(graph)):
+    if all(node.domain not in STANDARD_DOMAINS for node in walk.nodes(graph)):
         _import_standard(graph, version)  # nothing to convert, and perhaps no import to convert from
         return 1
     if before < _SCAN_CHANGED and any(node.op == "Scan" for node in walk.nodes(graph)):
@@ -48,7 +48,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
 
 
 def _import_standard(graph: gs.Graph, version: int) -> None:
-    others = [opset for opset in graph.import_domains if opset.domain not in _STANDARD]
+    others = [opset for opset in graph.import_domains if opset.domain not in STANDARD_DOMAINS]
     graph.import_domains = [onnx.helper.make_opsetid("", version), *others]
     for inner in walk.graphs(graph):
         inner.opset = version

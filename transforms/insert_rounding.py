@@ -61,7 +61,7 @@ class _Writer:
             return self._narrow_output(rounding, raw)
         low = self._low(tensor)
         high = tensor if rounding.is_output else self._high(tensor)
-        self._redirect(rounding, high)
+        rounding.redirect(high)
         return [self._narrow(raw, low), self._widen(low, high)]
 
     def _widen_input(self, rounding: Rounding) -> list[gs.Node]:
@@ -79,7 +79,7 @@ class _Writer:
         tensor.dtype = self._pair.element
         if rounding.uses:
             high = self._high(tensor)
-            self._redirect(rounding, high)
+            rounding.redirect(high)
             nodes.append(self._widen(tensor, high))
         return nodes
 
@@ -88,16 +88,9 @@ class _Writer:
         tensor, producer = rounding.tensor, rounding.producer
         assert producer is not None
         raw = dtypes.variable(self._names.derive(tensor.name, "raw"), dtypes.FLOAT, tensor)
-        rounded = {(id(node), index) for node, index in rounding.uses}
-        for node, index in walk.uses(tensor):
-            if (id(node), index) not in rounded:
-                node.inputs[index] = raw
+        rounding.redirect_others(raw)
         walk.replace_output(producer, tensor, raw)
         return raw
-
-    def _redirect(self, rounding: Rounding, target: gs.Tensor) -> None:
-        for node, index in rounding.uses:
-            node.inputs[index] = target
 
     def _low(self, tensor: gs.Tensor) -> gs.Variable:
         return dtypes.variable(self._names.derive(tensor.name, self._pair.suffix), self._pair.element, tensor)

@@ -7,7 +7,6 @@ flushed to disk and renamed, external data before the model that refers to it.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,8 +20,6 @@ from transforms.atomic_write import replacing
 from transforms.read_model import ModelError, read
 
 __all__ = ["ModelError", "check", "check_output", "load", "save"]
-
-log = logging.getLogger(__name__)
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
 """Bytes above which a model can not be one protobuf message, with room for what surrounds the weights."""

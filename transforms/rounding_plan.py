@@ -40,6 +40,18 @@ class Rounding:
     uses: list[tuple[gs.Node, int]] = field(default_factory=list)
     is_output: bool = False
 
+    def redirect(self, target: gs.Tensor) -> None:
+        """Let the uses that read the rounded value read the target."""
+        for node, index in self.uses:
+            node.inputs[index] = target
+
+    def redirect_others(self, target: gs.Tensor) -> None:
+        """Let the uses of the tensor that do not read the rounded value read the target."""
+        rounded = {(id(node), index) for node, index in self.uses}
+        for node, index in walk.uses(self.tensor):
+            if (id(node), index) not in rounded:
+                node.inputs[index] = target
+
 
 class RoundingPlan:
     """The tensors of a graph to round to an element type; :attr:`roundings` in graph order."""

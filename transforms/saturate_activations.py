@@ -49,15 +49,11 @@ def _clip(rounding: Rounding, bounds: list[gs.Constant], names: walk.Names) -> N
     )
     if rounding.is_output and rounding.producer is not None:
         source, target = new, tensor
-        rounded = {(id(node), index) for node, index in rounding.uses}
-        for node, index in walk.uses(tensor):
-            if (id(node), index) not in rounded:
-                node.inputs[index] = source
+        rounding.redirect_others(source)
         walk.replace_output(rounding.producer, tensor, source)
     else:
         source, target = tensor, new
-        for node, index in rounding.uses:
-            node.inputs[index] = target
+        rounding.redirect(target)
     clip = gs.Node("Clip", names.derive(tensor.name, "saturate"), inputs=[source, *bounds], outputs=[target])
     place = 0
     if rounding.producer is not None:

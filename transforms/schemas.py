@@ -8,6 +8,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms import dtypes
+from transforms.substitute import STANDARD_DOMAINS
 
 _TYPE_STRINGS = {
     dtypes.FLOAT: "tensor(float)",
@@ -32,7 +33,7 @@ def _find(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
 
 def schema(node: gs.Node, opsets: dict[str, int]) -> onnx.defs.OpSchema | None:
     """Return the schema of a node at the model's opsets; None for an operator that onnx does not define."""
-    domain = "" if node.domain in (None, "", "ai.onnx") else node.domain
+    domain = "" if node.domain in STANDARD_DOMAINS else node.domain
     return _find(node.op, domain, opsets[domain]) if domain in opsets else None
 
 

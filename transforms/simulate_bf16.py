@@ -34,8 +34,7 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Selection | None = None, keep_io_
         changed += 1
         target = _target(rounding.tensor, len(rounding.uses), names)
         target.values = rounded
-        for node, index in rounding.uses:
-            node.inputs[index] = target
+        rounding.redirect(target)
     pair = CastPair("bfloat16")
     return changed + insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
 
