@@ -11,31 +11,20 @@ import onnx_graphsurgeon as gs
 
 from tools import bf16_summary
 from transforms import bf16_state, model_io, provenance, runtime_check
-from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
+from transforms.convert_opset import convert_opset
 from transforms.convert_type import convert_type
 from transforms.fold_weights import fold_weights
-from transforms.fuse_gelu import find_gelu, fuse_gelu
-from transforms.fuse_hardswish import fuse_hardswish
-from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
-from transforms.fuse_matmul import fuse_matmul
 from transforms.insert_cast import insert_cast
 from transforms.insert_qdq import insert_qdq
 from transforms.lift_constants import lift_constants
-from transforms.optimize import optimize
+from transforms.prepare import prepare
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.saturate_activations import saturate_activations
 from transforms.selection import Selection, select
 from transforms.simulate_bf16 import simulate_bf16
-from transforms.widen_float16 import widen_float16
 
 BFLOAT16_OPSET = 22
 """First opset in which Conv, pooling and recurrent operators take bfloat16."""
-
-_FUSIONS = {
-    "LayerNormalization": (17, find_layernorm, fuse_layernorm),
-    "Gelu": (20, find_gelu, fuse_gelu),
-}
-"""First opset that has the operator, how to count what could become one, and how to make it one."""
 
 _RECORDED = (
     "format", "weights", "domain", "keep_io_types", "exclude_node", "exclude_op", "saturate_activations",
@@ -86,12 +75,15 @@ def convert(graph: gs.Graph, options: argparse.Namespace) -> Conversion:
     done = Conversion(options.format)
     _check_nan(graph, options, done)
     exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)
-    convert_opset(graph, CAST_TO_BFLOAT16)
-    if options.optimize:
-        _fuse(graph, exclude, done)  # while constants that float16 has rounded are known to be that
-    widen_float16(graph, keep_io_types=options.keep_io_types)
-    if options.optimize:
-        _optimize(graph, exclude, done)
+    prepared = prepare(
+        graph,
+        exclude,
+        optimized=options.optimize,
+        merge_products=True,
+        keep_io_types=options.keep_io_types,
+    )
+    done.fused = prepared.fused
+    done.notes += prepared.notes
     if options.format == "bf16":
         convert_opset(graph, BFLOAT16_OPSET)
     exclude = exclude.follow(graph)
@@ -111,29 +103,6 @@ def _check_nan(graph: gs.Graph, options: argparse.Namespace, done: Conversion) -
     if options.strict:
         raise ValueError(message)
     done.notes.append(f"{message} (kept; --strict refuses them)")
-
-
-def _optimize(graph: gs.Graph, exclude: Selection, done: Conversion) -> None:
-    """Optimize, and fuse again what folding constants has laid open.
-
-    Not before the first fusion, for the optimizer moves Transposes into the middle of a LayerNorm.
-    """
-    try:
-        optimize(graph, exclude=exclude.follow(graph))
-    except model_io.ModelError as error:
-        done.notes.append(f"Not optimized: {error}")
-    _fuse(graph, exclude, done)
-    done.fused["MatMul"] += fuse_matmul(graph, exclude=exclude.follow(graph))
-
-
-def _fuse(graph: gs.Graph, exclude: Selection, done: Conversion) -> None:
-    apart = exclude.follow(graph)
-    newer = [(version, find) for version, find, _ in _FUSIONS.values() if version > graph.opset]
-    convert_opset(graph, max((version for version, find in newer if find(graph, exclude=apart)), default=0))
-    apart = exclude.follow(graph)
-    for name, (_, _, fuse) in _FUSIONS.items():
-        done.fused[name] += fuse(graph, exclude=apart)
-    done.fused["HardSwish"] += fuse_hardswish(graph, exclude=apart)
 
 
 def _write_format(graph: gs.Graph, exclude: Selection, options: argparse.Namespace) -> int:
