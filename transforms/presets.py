@@ -1,0 +1,48 @@
+"""The table of quantization schemes that have a name. Adding a preset is adding a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+
+def _both(format: str) -> dict[str, Any]:
+    return {"activation": format, "weight": format}
+
+
+def _aligned(activation: str, weight: str) -> dict[str, Any]:
+    """Symmetric integers as NPUs take them. A range of both signs cannot stand in for a Relu: it stays."""
+    return {
+        "activation": activation,
+        "weight": weight,
+        "align_concat": True,
+        "align_eltwise_quant_type": True,
+    }
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "A8W8": _aligned("int8", "int8"),
+        "A16W8": _aligned("int16", "int8"),
+        "U8S8": {"activation": "uint8", "weight": "int8"},
+        "U16S8": {"activation": "uint16", "weight": "int8"},
+        "W4A8": {"activation": "int8", "weight": "int4", "per_channel": True},
+        "FP16": _both("float16"),
+        "BF16": _both("bfloat16"),
+        "BFP16": _both("bfp16"),
+        "MX4": _both("mx4"),
+        "MX6": _both("mx6"),
+        "MX9": _both("mx9"),
+        "MXINT8": _both("mxint8"),
+        "MXFP8E4M3": _both("mxfp8_e4m3"),
+        "MXFP8E5M2": _both("mxfp8_e5m2"),
+        "MXFP6E3M2": _both("mxfp6_e3m2"),
+        "MXFP6E2M3": _both("mxfp6_e2m3"),
+        "MXFP4E2M1": _both("mxfp4"),
+        "BF16_BFP16": {"activation": "bfloat16", "weight": "bfp16"},
+        "BF16_MXINT8": {"activation": "bfloat16", "weight": "mxint8"},
+        "INT32": _both("int32"),
+        "UINT32": _both("uint32"),
+    }
+)

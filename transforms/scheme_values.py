@@ -1,0 +1,73 @@
+"""Checking the values of a scheme's keys, one key at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ops
+
+_LEGAL: Mapping[str, tuple[str, ...]] = {
+    "other": ("auto", "float32", "bfloat16", "float16"),
+    "calibrate_method": ("MinMax", "Entropy", "Percentile", "MSE"),
+    "weight_method": ("MinMax", "MSE"),
+    "qdq_domain": ("", "com.microsoft"),
+    "domain": (ops.DOMAIN, ops.AMD_DOMAIN),
+    "bfloat16_as": ("qdq", "cast"),
+}
+_ABOVE_UP_TO: Mapping[str, tuple[float, float]] = {"percentile": (50, 100), "averaging_constant": (0, 1)}
+
+
+def checked_value(key: str, kind: str, value: object) -> Any:
+    """Return the value as the type that the annotation ``kind`` of its field names.
+
+    Numbers become floats, lists tuples, tables dictionaries of their own. Raises ValueError naming key, value
+    and what is legal.
+    """
+    convert, legal = _KINDS[kind.partition("[")[0]]
+    converted = convert(value)
+    if converted is None:
+        raise ValueError(f"{key} is {value!r}, it must be {legal}")
+    if key in _LEGAL and value not in _LEGAL[key]:
+        raise ValueError(f"{key} is {value!r}, legal are {', '.join(map(repr, _LEGAL[key]))}")
+    if key in _ABOVE_UP_TO:
+        low, high = _ABOVE_UP_TO[key]
+        if not low < converted <= high:
+            raise ValueError(f"{key} is {value!r}, legal are numbers above {low} up to {high}")
+    return converted
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _truth(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _truth_or_auto(value: object) -> bool | str | None:
+    return "auto" if value == "auto" else _truth(value)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _strings(value: object) -> tuple[str, ...] | None:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        return None
+    return tuple(value)
+
+
+def _table(value: object) -> dict[str, Any] | None:
+    return dict(value) if isinstance(value, Mapping) else None
+
+
+_KINDS: Mapping[str, tuple[Callable[[object], Any], str]] = {
+    "str": (_string, "a string"),
+    "bool": (_truth, "true or false"),
+    "bool | str": (_truth_or_auto, "true, false or 'auto'"),
+    "float": (_number, "a number"),
+    "tuple": (_strings, "a list of strings"),
+    "Mapping": (_table, "a table"),
+}
