@@ -187,7 +187,7 @@ def test_signed_ranges_are_symmetric_unless_told_otherwise() -> None:
         ({"zzz": 1}, "key 'zzz' is unknown, legal are activation,"),
         (
             {"activation": "int9"},
-            "activation: format 'int9' is unknown, did you mean 'int8'? legal are float32, int8,",
+            "activation: format 'int9' is unknown, did you mean 'int8'? legal are float32, ",
         ),
         ({"weight": 8}, "weight is 8, it must be a string"),
         ({"bias": "int8"}, "bias is 'int8', the only integers for a bias are int32"),
