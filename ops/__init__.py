@@ -7,7 +7,7 @@ neither onnx nor onnxruntime.
 from __future__ import annotations
 
 from ops.bfloat16 import from_bfloat16, to_bfloat16
-from ops.formats import FORMATS, Format, get_format, quantize_dequantize
+from ops.formats import FORMATS, Format, get_format
 from ops.registration import (
     AMD_DOMAIN,
     DOMAIN,
@@ -16,6 +16,7 @@ from ops.registration import (
     meet_imported_runtime,
     register_custom_ops,
 )
+from ops.rounding import quantize_dequantize
 
 __all__ = [
     "AMD_DOMAIN",

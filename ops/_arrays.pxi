@@ -120,3 +120,25 @@ def round_linear(const float[::1] source, float[::1] target, int stored_type, fl
             task.source = stored_tile
             task.target = y + first
             linear_range(&task, 0, n)
+
+
+def quantize_linear(const float[::1] source, uint8_t[::1] target, int stored_type, const float[::1] scale,
+                    const uint8_t[::1] zero_point, size_t inner):
+    """Quantize to numbers given as bytes; scale and zero_point of a channel hold for inner elements in a row."""
+    cdef LinearTask task
+    cdef size_t size = <size_t>source.shape[0]
+    if size:
+        task = [True, stored_type, &source[0], &target[0], &scale[0], &zero_point[0], <size_t>scale.shape[0], inner, False]
+        with nogil:
+            linear_range(&task, 0, size)
+
+
+def dequantize_linear(const uint8_t[::1] source, float[::1] target, int stored_type, const float[::1] scale,
+                      const uint8_t[::1] zero_point, size_t inner):
+    """The way back from quantize_linear, with the same arguments for both sides."""
+    cdef LinearTask task
+    cdef size_t size = <size_t>target.shape[0]
+    if size:
+        task = [False, stored_type, &source[0], &target[0], &scale[0], &zero_point[0], <size_t>scale.shape[0], inner, False]
+        with nogil:
+            linear_range(&task, 0, size)

@@ -28,3 +28,19 @@ def microexponent_grid(
 ) -> bytes: ...
 def microscaling_grid(block_size: int, element_dtype: str, scale_rule: str, rounding_mode: int) -> bytes: ...
 def round_linear(source: Buffer, target: Buffer, stored_type: int, scale: float, zero_point: int) -> None: ...
+def quantize_linear(
+    source: Buffer,
+    target: NDArray[np.uint8],
+    stored_type: int,
+    scale: Buffer,
+    zero_point: NDArray[np.uint8],
+    inner: int,
+) -> None: ...
+def dequantize_linear(
+    source: NDArray[np.uint8],
+    target: Buffer,
+    stored_type: int,
+    scale: Buffer,
+    zero_point: NDArray[np.uint8],
+    inner: int,
+) -> None: ...

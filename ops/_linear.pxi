@@ -8,6 +8,18 @@
 #   float16    +-65504            +-65504            NaN            kept
 #   bfloat16   +-Inf              +-Inf              NaN            kept
 
+# 4-bit integers take a byte each, int4 with its sign extended. They are for arrays: the operators do not take them.
+
+cdef extern from *:
+    """
+    typedef struct { int8_t number; } int4_t;
+    typedef struct { uint8_t number; } uint4_t;
+    """
+    ctypedef struct int4_t:
+        int8_t number
+    ctypedef struct uint4_t:
+        uint8_t number
+
 ctypedef fused integer:
     uint8_t
     int8_t
@@ -18,6 +30,8 @@ ctypedef fused integer:
 
 ctypedef fused stored:
     integer
+    uint4_t
+    int4_t
     float16_t
     bfloat16_t
 
@@ -38,22 +52,28 @@ cdef inline float widen(stored value) noexcept nogil:
         return float_of_float16(value.bits)
     elif stored is bfloat16_t:
         return float_of_bfloat16(value.bits)
+    elif stored is int4_t or stored is uint4_t:
+        return <float>value.number
     else:
         return <float>value
 
 
-cdef inline integer saturate(float ratio, integer zero_point) noexcept nogil:
+cdef inline double saturate(float ratio, double zero_point, double lowest, double highest) noexcept nogil:
     """Round the ratio half to even, add the zero point and clamp. In double: exact for 32-bit integers too."""
     cdef double magic = 6755399441055744.0  # 1.5 * 2^52: adding it leaves no fraction
     cdef double limit = 8589934592.0  # 2^33, beyond every range even with a zero point
+    cdef double value = ratio if ratio == ratio else 0.0
+    value = limit if value > limit else (-limit if value < -limit else value)
+    value = ((value + magic) - magic) + zero_point
+    return highest if value > highest else (lowest if value < lowest else value)
+
+
+cdef inline integer saturate_to(float ratio, integer zero_point) noexcept nogil:
     cdef int bits = 8 * sizeof(integer)
     cdef bint signed = (<integer>(-1)) < 1
     cdef double lowest = -<double>(<uint64_t>1 << (bits - 1)) if signed else 0.0
     cdef double highest = <double>((<uint64_t>1 << (bits - signed)) - 1)
-    cdef double value = ratio if ratio == ratio else 0.0
-    value = limit if value > limit else (-limit if value < -limit else value)
-    value = ((value + magic) - magic) + <double>zero_point
-    value = highest if value > highest else (lowest if value < lowest else value)
+    cdef double value = saturate(ratio, <double>zero_point, lowest, highest)
     if integer is uint32_t:
         return <integer><int64_t>value
     else:
@@ -74,12 +94,18 @@ cdef inline stored quantize_one(float ratio, stored zero_point) noexcept nogil:
     elif stored is bfloat16_t:
         result.bits = <uint16_t>bfloat16_bits(value)
         return result
+    elif stored is int4_t:
+        result.number = <int8_t><int32_t>saturate(ratio, zero_point.number, -8, 7)
+        return result
+    elif stored is uint4_t:
+        result.number = <uint8_t><int32_t>saturate(ratio, zero_point.number, 0, 15)
+        return result
     else:
-        return saturate(ratio, zero_point)
+        return saturate_to(ratio, zero_point)
 
 
 cdef inline float dequantize_one(stored value, float scale, stored zero_point) noexcept nogil:
-    if stored is float16_t or stored is bfloat16_t:
+    if stored is float16_t or stored is bfloat16_t or stored is int4_t or stored is uint4_t:
         return (widen(value) - widen(zero_point)) * scale
     elif stored is int32_t or stored is uint32_t:
         return <float>(<int64_t>value - <int64_t>zero_point) * scale
@@ -153,5 +179,9 @@ cdef CLONED_VOID linear_range(const LinearTask* task, size_t first, size_t last)
         convert_range(task, <uint16_t*>NULL, first, last)
     elif task.stored_type == INT32:
         convert_range(task, <int32_t*>NULL, first, last)
+    elif task.stored_type == INT4:
+        convert_range(task, <int4_t*>NULL, first, last)
+    elif task.stored_type == UINT4:
+        convert_range(task, <uint4_t*>NULL, first, last)
     else:
         convert_range(task, <uint32_t*>NULL, first, last)

@@ -50,6 +50,8 @@ cdef enum OrtElementType:
     FLOAT16 = 10
     UINT32 = 12
     BFLOAT16 = 16
+    UINT4 = 21
+    INT4 = 22
 
 ctypedef OrtStatus* Status
 ctypedef OrtTensorTypeAndShapeInfo TensorInfo

@@ -1,20 +1,17 @@
-"""The one table of number formats, and rounding arrays to any of them.
+"""The one table of number formats.
 
 Adding a format is adding a row. A row names the operator that does the same in a model, and its attributes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
-
-from ops import _library
 
 Attributes = Mapping[str, Any]  # of a node: integers and strings
 
@@ -29,6 +26,8 @@ LINEAR_TYPES = {
     "float16": 10,
     "uint32": 12,
     "bfloat16": 16,
+    "uint4": 21,
+    "int4": 22,
 }
 
 
@@ -57,6 +56,30 @@ class Format:
         """Whether elements are integers that need a scale."""
         return "int" in self.name and self.op == LINEAR
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether there are negative numbers."""
+        return not self.name.startswith("u")
+
+    @property
+    def lowest(self) -> float:
+        """The lowest number, at the scale of ``highest``."""
+        if self.is_integer:
+            return -self.highest - 1 if self.is_signed else 0
+        return -self.highest
+
+    @property
+    def has_operator(self) -> bool:
+        """Whether ``op`` takes the format; 4-bit integers are for arrays and for what ONNX itself defines."""
+        return not self.is_integer or self.bits >= 8
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of an array of such numbers. Raises ValueError for block formats, which have none."""
+        if self.op != LINEAR:
+            raise ValueError(f"format '{self.name}' is no type of array elements")
+        return np.dtype(getattr(ml_dtypes, self.name, self.name))
+
 
 def _bfp(name: str, bits: float, bit_width: int, block_size: int, **more: Any) -> Format:
     attributes = {"bit_width": bit_width, "block_size": block_size, "rounding_mode": 2, **more}
@@ -77,6 +100,8 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         row.name: row
         for row in (
+            Format("int4", LINEAR, 4, 7),
+            Format("uint4", LINEAR, 4, 15),
             Format("int8", LINEAR, 8, 127),
             Format("uint8", LINEAR, 8, 255),
             Format("int16", LINEAR, 16, 32767),
@@ -105,105 +130,3 @@ def get_format(name: str) -> Format:
     if name not in FORMATS:
         raise ValueError(f"format '{name}' is unknown, legal are {', '.join(FORMATS)}")
     return FORMATS[name]
-
-
-def quantize_dequantize(
-    x: NDArray[np.generic], format: str, axis: int = -1, *, out: NDArray[np.generic] | None = None
-) -> NDArray[np.generic]:
-    """Round an array to a number format: what the format's operators do in a model, by the same native code.
-
-    ``x`` is float32, float16 or bfloat16 of any rank and memory layout; the result (``out``, which may be
-    ``x``) has the same type and shape. Blocks run along ``axis``; other formats ignore it. Integers get one
-    scale for the whole array, from its largest finite magnitude (signed) or its finite range including zero
-    (unsigned). A block format leaves an array of exactly one number as it is.
-
-    Raises ValueError for an unknown format, a type that is not a float, an axis that is not there, or an
-    ``out`` of another type or shape.
-    """
-    row, x = get_format(format), np.asarray(x)
-    _check(x, axis, out)
-    result = np.empty_like(x) if out is None else out
-    order = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))  # the axes as they lie in memory
-    source = np.ascontiguousarray(x.transpose(order))
-    target = result.transpose(order)
-    dense = target if target.flags.c_contiguous and target.flags.writeable else np.empty_like(source)
-    if x.size:
-        fibres = order.index(axis % x.ndim) if x.ndim else 0
-        _ROUND[row.op](source.reshape(x.transpose(order).shape), dense, row, fibres)
-    if dense is not target:
-        target[...] = dense
-    return result
-
-
-def make_grid(attributes: Attributes) -> bytes:
-    """Return the constants of a block format for the native code, given its operator's attributes."""
-    if "element_dtype" in attributes:
-        return _library.microscaling_grid(
-            attributes["block_size"],
-            attributes["element_dtype"],
-            attributes.get("scale_rule", "floor"),
-            attributes["rounding_mode"],
-        )
-    three = attributes["block_size"], attributes["bit_width"], attributes["rounding_mode"]
-    if attributes.get("bfp_method", "to_bfp") == "to_bfp":
-        return _library.bfp_grid(*three)
-    return _library.microexponent_grid(
-        *three, attributes["sub_block_size"], attributes["sub_block_shift_bits"]
-    )
-
-
-def _check(x: NDArray[np.generic], axis: int, out: NDArray[np.generic] | None) -> None:
-    if x.dtype not in FLOAT_TYPES:
-        legal = ", ".join(map(str, FLOAT_TYPES))
-        raise ValueError(f"an array of {x.dtype} cannot be rounded to a number format, legal are {legal}")
-    if x.ndim and not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"axis {axis} is out of range for an array of rank {x.ndim}")
-    if out is not None and (out.dtype != x.dtype or out.shape != x.shape):
-        raise ValueError(f"out is {out.dtype}{list(out.shape)}, but x is {x.dtype}{list(x.shape)}")
-    if out is not None and not out.flags.writeable:
-        raise ValueError("out is read-only")
-
-
-def _round_blocks(x: NDArray[np.generic], y: NDArray[np.generic], row: Format, axis: int) -> None:
-    sizes = x.shape[:axis], x.shape[axis : axis + 1], x.shape[axis + 1 :]
-    outer, length, inner = (int(np.prod(part)) for part in sizes)
-    _library.quantize_blocks(
-        _bytes(x), _bytes(y), FLOAT_TYPES[x.dtype], outer, length, inner, make_grid(row.attributes)
-    )
-
-
-def _round_linear(x: NDArray[np.generic], y: NDArray[np.generic], row: Format, axis: int) -> None:
-    wide = x.reshape(-1).astype(np.float32, copy=False)
-    result = y.reshape(-1) if y.dtype == np.float32 else np.empty_like(wide)
-    scale, zero_point = choose_scale(wide, row) if row.is_integer else (1.0, 0)
-    _library.round_linear(wide, result, LINEAR_TYPES[row.name], scale, zero_point)
-    if y.dtype != np.float32:
-        with np.errstate(over="ignore"):
-            y.reshape(-1)[...] = result.astype(y.dtype)
-
-
-def choose_scale(x: NDArray[np.float32], row: Format) -> tuple[float, int]:
-    """Return scale and zero point with which an integer format covers the finite numbers of an array.
-
-    Signed: max|x| / highest and 0. Unsigned: (max - min) / highest, and the integer that stands for zero. The
-    scale of an array of zeros is 1.
-    """
-    finite = x[np.isfinite(x)].astype(np.float64)
-    low, high = min(finite.min(initial=0.0), 0.0), max(finite.max(initial=0.0), 0.0)
-    signed = not row.name.startswith("u")
-    span = max(-low, high) if signed else high - low
-    scale = float(np.float32(min(span / row.highest, np.finfo(np.float32).max)))
-    if scale == 0:
-        return 1.0, 0
-    return scale, 0 if signed else int(min(round(-low / scale), row.highest))
-
-
-def _bytes(x: NDArray[np.generic]) -> NDArray[np.uint8]:
-    return x.reshape(-1).view(np.uint8)
-
-
-_ROUND: Mapping[str, Callable[[NDArray[np.generic], NDArray[np.generic], Format, int], None]] = {
-    LINEAR: _round_linear,
-    BFP: _round_blocks,
-    MX: _round_blocks,
-}

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import ops
-from ops.formats import BFP, LINEAR, MX, choose_scale
+from ops.formats import BFP, LINEAR, MX
+from ops.rounding import choose_scale
 from tests.number_patterns import PATTERNS, make_pattern
 from tests.operator_sessions import BFLOAT16, assert_same, block_session, run_bits, run_twin
 
-SCALARS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16"]
+SCALARS = ["int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16"]
 BLOCKS = [
     "bfp16",
     "mx4",
@@ -132,7 +133,7 @@ def test_integer_scales() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda x: ops.quantize_dequantize(x, "mx5"), "format 'mx5' is unknown, legal are int8"),
+        (lambda x: ops.quantize_dequantize(x, "mx5"), "format 'mx5' is unknown, legal are int4"),
         (lambda x: ops.quantize_dequantize(x, "mx4", 2), "axis 2 is out of range for an array of rank 2"),
         (lambda x: ops.quantize_dequantize(x.astype(float), "mx4"), "float64 cannot be rounded"),
         (lambda x: ops.quantize_dequantize(x, "mx4", out=x[:1].copy()), r"out is float32\[1, 3\]"),

@@ -1,0 +1,224 @@
+"""Integers that stand for floats: the choice of a scale, and the way there and back.
+
+As in ONNX's QuantizeLinear and DequantizeLinear, q = saturate(round(x / scale) + zero_point), halves to
+even, and x = (q - zero_point) * scale, both in float32. int4 and uint4 are ml_dtypes' types, one number per
+byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ops import _library
+from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
+
+Integers = NDArray[Any]
+Floats = NDArray[np.float32]
+
+ALPHAS = (
+    np.arange(100, 30, -2) / 100
+)  # shares of the largest magnitude that weight_scale tries, largest first
+CHUNK = 1 << 15  # elements that fit a processor's inner caches, with the arrays made of them
+
+
+def range_scale(
+    low: ArrayLike, high: ArrayLike, format: str | Format, *, symmetric: bool
+) -> tuple[Floats, Integers]:
+    """Return scale and zero point with which an integer format covers ranges of numbers.
+
+    Symmetric: the scale is max(|low|, |high|) / highest and the zero point 0; for an unsigned format the zero
+    point is the middle, (highest + 1) / 2, and takes its place away from the divisor. Otherwise the range is
+    widened to include 0, the scale is (high - low) / (highest - lowest), and the zero point is the integer
+    nearest to what then stands for 0. The scale of a range of zeros is 1; no scale is below the smallest
+    normal float32. Both results have the shape of ``low``, which may be a scalar.
+
+    Raises ValueError for a format that is no integer and for a range that is not finite or has low > high.
+    """
+    row = _integer_row(format)
+    least, greatest = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    _check_range(least, greatest)
+    if symmetric:
+        middle = 0 if row.is_signed else (row.highest + 1) / 2
+        scale = _as_scale(np.maximum(np.abs(least), np.abs(greatest)) / (row.highest - middle))
+        return scale, np.full(scale.shape, middle, row.dtype)
+    least, greatest = np.minimum(least, 0), np.maximum(greatest, 0)
+    scale = _as_scale((greatest - least) / (row.highest - row.lowest))
+    zero_point = np.clip(np.rint(row.lowest - least / scale), row.lowest, row.highest)
+    return scale, np.asarray(zero_point).astype(row.dtype)
+
+
+def quantize(
+    x: NDArray[np.generic],
+    scale: ArrayLike,
+    zero_point: ArrayLike,
+    format: str | Format,
+    axis: int | None = None,
+) -> Integers:
+    """Round floats to integers, as ONNX's QuantizeLinear does, in one pass of native code.
+
+    ``x`` is float32, float16 or bfloat16, of any shape; what is not contiguous float32 is copied first.
+    ``scale`` and ``zero_point`` are scalars, or have one element for each index of ``axis``. Infinities
+    saturate, NaN becomes the zero point. The result has the shape of ``x`` and the type of ``format``.
+
+    Raises ValueError for other types, an axis or a shape that does not fit, and a zero point out of range.
+    """
+    row, x = _integer_row(format), np.asarray(x)
+    if x.dtype not in FLOAT_TYPES:
+        legal = ", ".join(map(str, FLOAT_TYPES))
+        raise ValueError(f"an array of {x.dtype} cannot be quantized, legal are {legal}")
+    result = np.empty(x.shape, _storage(row))
+    source = np.ascontiguousarray(x, np.float32).reshape(-1)
+    parameters = _channel_parameters(x.shape, scale, zero_point, row, axis)
+    _library.quantize_linear(source, _bytes(result), LINEAR_TYPES[row.name], *parameters)
+    if row.bits < 8:
+        result &= 15  # ml_dtypes keeps 4 bits in the low half of a byte
+    return result.view(row.dtype)
+
+
+def dequantize(
+    q: Integers, scale: ArrayLike, zero_point: ArrayLike, axis: int | None = None
+) -> NDArray[np.float32]:
+    """Return the float32 numbers that integers stand for, as ONNX's DequantizeLinear does.
+
+    ``q`` has the type of an integer format; ``scale``, ``zero_point`` and ``axis`` are as in quantize. Raises
+    ValueError as quantize does.
+    """
+    q = np.asarray(q)
+    row = _integer_row(q.dtype.name)
+    result = np.empty(q.shape, np.float32)
+    source = np.ascontiguousarray(q.astype(_storage(row), copy=False))
+    parameters = _channel_parameters(q.shape, scale, zero_point, row, axis)
+    _library.dequantize_linear(_bytes(source), result.reshape(-1), LINEAR_TYPES[row.name], *parameters)
+    return result
+
+
+def weight_scale(
+    w: NDArray[np.float32],
+    format: str | Format,
+    axis: int | None = None,
+    *,
+    method: Literal["MinMax", "MSE"] = "MinMax",
+    importance: NDArray[np.floating] | None = None,
+) -> Floats:
+    """Return the symmetric scale of a weight: one, or one for each index of ``axis``.
+
+    MinMax: the largest finite magnitude reaches the highest integer, see range_scale. MSE: of these scales
+    times ALPHAS the one with the least sum of importance * (w - its rounding)^2, the largest of equals.
+    ``importance`` is not negative and broadcasts to the shape of ``w``. Numbers that are not finite do not
+    count.
+    """
+    row, w = _integer_row(format), np.asarray(w, np.float32)
+    low, high = finite_range(w, axis)
+    scale, zero_point = range_scale(low, high, row, symmetric=True)
+    if method == "MinMax" or w.size == 0:
+        return scale
+    if method != "MSE":
+        raise ValueError(f"method '{method}' is unknown, legal are MinMax, MSE")
+    candidates = np.maximum(ALPHAS[:, None] * scale.reshape(-1), np.finfo(np.float32).tiny).astype(np.float32)
+    limits = row.lowest - int(zero_point.flat[0]), row.highest - int(zero_point.flat[0])
+    errors = _errors(w, candidates, limits, axis, importance)
+    best = candidates[errors.argmin(0), np.arange(candidates.shape[1])]
+    return best.reshape(scale.shape)
+
+
+def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floats, Floats]:
+    """Return the least and the greatest finite number of an array, or of each index of ``axis``, and 0."""
+    others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
+    low, high = x.min(others, initial=0), x.max(others, initial=0)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        finite = np.isfinite(x)
+        low, high = x.min(others, initial=0, where=finite), x.max(others, initial=0, where=finite)
+    return low, high
+
+
+def _errors(
+    w: Floats,
+    candidates: Floats,
+    limits: tuple[float, float],
+    axis: int | None,
+    importance: NDArray[np.floating] | None,
+) -> NDArray[np.float64]:
+    """Return the error of each candidate [k, channels], in float64 sums of float32 chunks."""
+    shape = _channel_shape(w.shape, axis)
+    w = w.reshape(shape)
+    weights = None if importance is None else np.broadcast_to(importance, w.shape).reshape(shape)
+    errors = np.zeros(candidates.shape)
+    for chunk in _chunks(shape):
+        values = np.nan_to_num(w[chunk], nan=0, posinf=0, neginf=0)
+        for k, scale in enumerate(candidates[:, chunk[1], None]):
+            ratio = values / scale
+            ratio -= np.clip(np.rint(ratio), *limits)
+            ratio *= ratio
+            if weights is not None:
+                ratio *= weights[chunk]
+            errors[k, chunk[1]] += ratio.sum((0, 2)) * scale[:, 0].astype(np.float64) ** 2
+    return errors
+
+
+def _chunks(shape: tuple[int, int, int]) -> Iterator[tuple[slice, slice, slice]]:
+    outer, channels, inner = shape
+    i = min(inner, CHUNK)
+    c = min(channels, max(1, CHUNK // i))
+    o = max(1, CHUNK // (i * c))
+    for a in range(0, outer, o):
+        for b in range(0, channels, c):
+            for d in range(0, inner, i):
+                yield slice(a, a + o), slice(b, b + c), slice(d, d + i)
+
+
+def _integer_row(format: str | Format) -> Format:
+    row = format if isinstance(format, Format) else get_format(format)
+    if not row.is_integer:
+        legal = ", ".join(name for name, other in FORMATS.items() if other.is_integer)
+        raise ValueError(f"format '{row.name}' has no scale and zero point, legal are {legal}")
+    return row
+
+
+def _check_range(low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
+    wrong = ~(np.isfinite(low) & np.isfinite(high) & (low <= high))
+    if wrong.any():
+        i = np.unravel_index(wrong.argmax(), wrong.shape)
+        raise ValueError(f"range {low[i]:g} to {high[i]:g} is not finite, or its ends are exchanged")
+
+
+def _as_scale(scale: NDArray[np.float64]) -> Floats:
+    limits = np.finfo(np.float32)
+    return np.where(scale == 0, np.float32(1), np.clip(scale, limits.tiny, limits.max).astype(np.float32))
+
+
+def _storage(row: Format) -> np.dtype[Any]:
+    """Return the type that native code writes: 4-bit integers with their sign extended to a byte."""
+    return row.dtype if row.bits >= 8 else np.dtype(np.int8 if row.is_signed else np.uint8)
+
+
+def _channel_shape(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
+    """Return outer, channels, inner: the elements before, along and after the axis."""
+    if axis is None:
+        return 1, 1, int(np.prod(shape))
+    if not -len(shape) <= axis < len(shape):
+        raise ValueError(f"axis {axis} is out of range for an array of rank {len(shape)}")
+    axis %= len(shape)
+    return int(np.prod(shape[:axis])), shape[axis], int(np.prod(shape[axis + 1 :]))
+
+
+def _channel_parameters(
+    shape: tuple[int, ...], scale: ArrayLike, zero_point: ArrayLike, row: Format, axis: int | None
+) -> tuple[Floats, NDArray[np.uint8], int]:
+    """Return scales and zero points per channel, these as bytes, and the elements in a row of one channel."""
+    _, channels, inner = _channel_shape(shape, axis)
+    scales, zeros = np.asarray(scale, np.float32), np.asarray(zero_point).astype(np.int64)
+    for name, values in (("scale", scales), ("zero_point", zeros)):
+        if values.size != 1 and values.shape != (channels,):
+            raise ValueError(f"{name} has shape {list(values.shape)}, legal are 1 element or [{channels}]")
+    if ((zeros < row.lowest) | (zeros > row.highest)).any():
+        raise ValueError(f"zero_point {zeros.min()} to {zeros.max()} exceeds the range of '{row.name}'")
+    typed = np.broadcast_to(zeros.reshape(-1), channels).astype(_storage(row))
+    return np.ascontiguousarray(np.broadcast_to(scales.reshape(-1), channels)), _bytes(typed), inner
+
+
+def _bytes(x: NDArray[np.generic]) -> NDArray[np.uint8]:
+    return x.reshape(-1).view(np.uint8)

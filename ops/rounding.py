@@ -1,0 +1,108 @@
+"""Rounding arrays to any number format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops import _library
+from ops.formats import BFP, FLOAT_TYPES, LINEAR, LINEAR_TYPES, MX, Attributes, Format, get_format
+from ops.integers import finite_range, range_scale
+
+
+def quantize_dequantize(
+    x: NDArray[np.generic], format: str, axis: int = -1, *, out: NDArray[np.generic] | None = None
+) -> NDArray[np.generic]:
+    """Round an array to a number format: what the format's operators do in a model, by the same native code.
+
+    ``x`` is float32, float16 or bfloat16 of any rank and memory layout; the result (``out``, which may be
+    ``x``) has the same type and shape. Blocks run along ``axis``; other formats ignore it. Integers get one
+    scale for the whole array, from its largest finite magnitude (signed) or its finite range including zero
+    (unsigned). A block format leaves an array of exactly one number as it is.
+
+    Raises ValueError for an unknown format, a type that is not a float, an axis that is not there, or an
+    ``out`` of another type or shape.
+    """
+    row, x = get_format(format), np.asarray(x)
+    _check(x, axis, out)
+    result = np.empty_like(x) if out is None else out
+    order = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))  # the axes as they lie in memory
+    source = np.ascontiguousarray(x.transpose(order))
+    target = result.transpose(order)
+    dense = target if target.flags.c_contiguous and target.flags.writeable else np.empty_like(source)
+    if x.size:
+        fibres = order.index(axis % x.ndim) if x.ndim else 0
+        _ROUND[row.op](source.reshape(x.transpose(order).shape), dense, row, fibres)
+    if dense is not target:
+        target[...] = dense
+    return result
+
+
+def make_grid(attributes: Attributes) -> bytes:
+    """Return the constants of a block format for the native code, given its operator's attributes."""
+    if "element_dtype" in attributes:
+        return _library.microscaling_grid(
+            attributes["block_size"],
+            attributes["element_dtype"],
+            attributes.get("scale_rule", "floor"),
+            attributes["rounding_mode"],
+        )
+    three = attributes["block_size"], attributes["bit_width"], attributes["rounding_mode"]
+    if attributes.get("bfp_method", "to_bfp") == "to_bfp":
+        return _library.bfp_grid(*three)
+    return _library.microexponent_grid(
+        *three, attributes["sub_block_size"], attributes["sub_block_shift_bits"]
+    )
+
+
+def _check(x: NDArray[np.generic], axis: int, out: NDArray[np.generic] | None) -> None:
+    if x.dtype not in FLOAT_TYPES:
+        legal = ", ".join(map(str, FLOAT_TYPES))
+        raise ValueError(f"an array of {x.dtype} cannot be rounded to a number format, legal are {legal}")
+    if x.ndim and not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"axis {axis} is out of range for an array of rank {x.ndim}")
+    if out is not None and (out.dtype != x.dtype or out.shape != x.shape):
+        raise ValueError(f"out is {out.dtype}{list(out.shape)}, but x is {x.dtype}{list(x.shape)}")
+    if out is not None and not out.flags.writeable:
+        raise ValueError("out is read-only")
+
+
+def _round_blocks(x: NDArray[np.generic], y: NDArray[np.generic], row: Format, axis: int) -> None:
+    sizes = x.shape[:axis], x.shape[axis : axis + 1], x.shape[axis + 1 :]
+    outer, length, inner = (int(np.prod(part)) for part in sizes)
+    _library.quantize_blocks(
+        _bytes(x), _bytes(y), FLOAT_TYPES[x.dtype], outer, length, inner, make_grid(row.attributes)
+    )
+
+
+def _round_linear(x: NDArray[np.generic], y: NDArray[np.generic], row: Format, axis: int) -> None:
+    wide = x.reshape(-1).astype(np.float32, copy=False)
+    result = y.reshape(-1) if y.dtype == np.float32 else np.empty_like(wide)
+    scale, zero_point = choose_scale(wide, row) if row.is_integer else (1.0, 0)
+    _library.round_linear(wide, result, LINEAR_TYPES[row.name], scale, zero_point)
+    if y.dtype != np.float32:
+        with np.errstate(over="ignore"):
+            y.reshape(-1)[...] = result.astype(y.dtype)
+
+
+def choose_scale(x: NDArray[np.float32], row: Format) -> tuple[float, int]:
+    """Return scale and zero point with which an integer format covers the finite numbers of an array.
+
+    As range_scale: symmetric for signed formats, asymmetric for unsigned ones.
+    """
+    low, high = finite_range(x)
+    scale, zero_point = range_scale(low, high, row, symmetric=row.is_signed)
+    return float(scale), int(zero_point)
+
+
+def _bytes(x: NDArray[np.generic]) -> NDArray[np.uint8]:
+    return x.reshape(-1).view(np.uint8)
+
+
+_ROUND: Mapping[str, Callable[[NDArray[np.generic], NDArray[np.generic], Format, int], None]] = {
+    LINEAR: _round_linear,
+    BFP: _round_blocks,
+    MX: _round_blocks,
+}
