@@ -127,7 +127,7 @@ class Scheme:
         """Return whether ranges of activations in an integer format are symmetric around zero."""
         if isinstance(self.activation_symmetric, bool):
             return self.activation_symmetric
-        return not row.name.startswith("u")
+        return row.is_signed
 
     def with_(self, **changes: Any) -> Scheme:
         """Return the scheme with other values for some keys."""

@@ -1,0 +1,108 @@
+"""A Relu or Clip that the integers after it carry out already."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+import ops
+from transforms import dtypes, walk
+from transforms.constants import Constants
+from transforms.rounding_plan import QUANTIZE
+from transforms.substitute import STANDARD_DOMAINS, detach, remove_unused
+
+_QUANTIZE_DOMAINS = {
+    "QuantizeLinear": (*STANDARD_DOMAINS, "com.microsoft"),
+    QUANTIZE: (ops.DOMAIN, ops.AMD_DOMAIN),
+}
+_DEFAULT_ZERO_POINT = np.array(0, np.uint8)  # of QuantizeLinear
+
+Bounds = tuple[np.float32, np.float32]
+
+
+def fold_relu(graph: gs.Graph) -> int:
+    """Remove each float32 Relu or Clip that nothing but quantize nodes of integers reads, and that changes
+    none of their results; return how many.
+
+    Quantizing with a positive scale never decreases. A lower bound therefore is without effect exactly if it
+    is quantized to the least integer itself, and an upper bound if it is quantized to the greatest: for a
+    Relu, if the zero point is the least integer. Every result stays the same bit for bit, for NaN excepted,
+    which a Clip may turn into a number.
+
+    Does nothing where the result is an output of its graph or has another reader, for bounds, scales or zero
+    points that are computed, for a lower bound above the upper one, and for quantization to floating-point
+    types.
+    """
+    constants = Constants(graph)
+    outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
+    return sum(_fold_in(inner, constants, outputs) for inner in walk.graphs(graph))
+
+
+def _fold_in(graph: gs.Graph, constants: Constants, outputs: set[int]) -> int:
+    gone: set[int] = set()
+    idle: list[gs.Node] = []
+    for node in reversed(graph.nodes):
+        if _is_idle(node, constants, outputs):
+            walk.redirect(node.outputs[0], node.inputs[0])
+            idle += [producer for bound in node.inputs[1:] for producer in bound.inputs]
+            detach(node)
+            gone.add(id(node))
+    graph.nodes = [node for node in graph.nodes if id(node) not in gone]
+    remove_unused(graph, idle)
+    return len(gone)
+
+
+def _is_idle(node: gs.Node, constants: Constants, outputs: set[int]) -> bool:
+    """Return whether the node bounds what its readers, all of them quantize nodes, bound in the same way."""
+    bounds = _bounds(node, constants)
+    if bounds is None or id(node.outputs[0]) in outputs:
+        return False
+    uses = walk.uses(node.outputs[0])
+    return bool(uses) and all(index == 0 and _clips_at(user, bounds, constants) for user, index in uses)
+
+
+def _bounds(node: gs.Node, constants: Constants) -> Bounds | None:
+    """Return the bounds of a Relu or Clip; None for another node and for bounds that are not constant."""
+    if node.op not in ("Relu", "Clip") or node.domain not in STANDARD_DOMAINS:
+        return None
+    if not dtypes.is_type(node.inputs[0], dtypes.FLOAT):
+        return None
+    if node.op == "Relu":
+        return np.float32(0), np.float32(np.inf)
+    low, high = _bound(node, 1, "min", -np.inf, constants), _bound(node, 2, "max", np.inf, constants)
+    return None if low is None or high is None or not low <= high else (np.float32(low), np.float32(high))
+
+
+def _bound(node: gs.Node, index: int, name: str, default: float, constants: Constants) -> float | None:
+    """Return a bound of a Clip: an input since opset 11, an attribute before."""
+    if len(node.inputs) > index and not node.inputs[index].is_empty():
+        return constants.scalar(node.inputs[index])
+    return float(node.attrs.get(name, default))
+
+
+def _clips_at(node: gs.Node, bounds: Bounds, constants: Constants) -> bool:
+    """Return whether the node is a quantization to integers that already makes what the bounds make."""
+    if node.domain not in _QUANTIZE_DOMAINS.get(node.op, ()):
+        return False
+    scale, zero_point = constants.values(node.inputs[1]), _zero_point(node, constants)
+    if scale is None or zero_point is None or scale.dtype != np.float32:
+        return False
+    row = ops.FORMATS.get(str(zero_point.dtype))
+    if row is None or not row.is_integer or not np.all((scale > 0) & np.isfinite(scale)):
+        return False
+    low, high = (_quantize(bound, scale, zero_point) for bound in bounds)
+    return bool(np.all(low <= row.lowest) and np.all(high >= row.highest))
+
+
+def _zero_point(node: gs.Node, constants: Constants) -> NDArray | None:
+    if len(node.inputs) > 2 and not node.inputs[2].is_empty():
+        return constants.values(node.inputs[2])
+    has_default = node.op == "QuantizeLinear" and not node.attrs.get("output_dtype", 0)
+    return _DEFAULT_ZERO_POINT if has_default else None
+
+
+def _quantize(bound: np.float32, scale: NDArray, zero_point: NDArray) -> NDArray[np.float64]:
+    """Return the integer that stands for a bound, before it is saturated."""
+    with np.errstate(over="ignore"):
+        return np.rint(bound / scale).astype(np.float64) + zero_point.astype(np.float64)

@@ -1,0 +1,57 @@
+"""Rounding to bfloat16 written as Casts, which every runtime knows, in place of our own operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+import ops
+from transforms import dtypes, walk
+from transforms.rounding_plan import DEQUANTIZE, QUANTIZE
+from transforms.substitute import detach
+
+OPSET = 13
+"""The first in which Cast makes bfloat16."""
+
+_TARGETS = {QUANTIZE: (dtypes.FLOAT, dtypes.BFLOAT16), DEQUANTIZE: (dtypes.BFLOAT16, dtypes.FLOAT)}
+_DOMAINS = (ops.DOMAIN, ops.AMD_DOMAIN)
+
+
+def qdq_to_cast(graph: gs.Graph) -> int:
+    """Replace each ExtendedQuantizeLinear and ExtendedDequantizeLinear of type bfloat16 whose scale is 1 and
+    whose zero point is 0 by a Cast, in all bodies; return how many were.
+
+    Every number stays the same bit for bit: both round half to even, overflow to infinity, and keep NaN and
+    subnormals. The import of a domain of which no node is left is dropped. Does nothing to float16, where the
+    operator saturates and a Cast overflows, to other types, scales and zero points, and where one of those is
+    computed. Raises ValueError below opset 13, whose Cast does not make bfloat16.
+    """
+    found = {id(node) for node in walk.nodes(graph) if _is_rounding(node)}
+    if found and graph.opset < OPSET:
+        raise ValueError(f"Cast makes bfloat16 from opset {OPSET} on, the model has {graph.opset}")
+    for inner in walk.graphs(graph):
+        inner.nodes = [_cast(node) if id(node) in found else node for node in inner.nodes]
+    if found:
+        used = {node.domain for node in walk.nodes(graph)}
+        gone = set(_DOMAINS) - used
+        graph.import_domains = [opset for opset in graph.import_domains or () if opset.domain not in gone]
+    return len(found)
+
+
+def _is_rounding(node: gs.Node) -> bool:
+    if node.op not in _TARGETS or node.domain not in _DOMAINS or len(node.inputs) != 3:
+        return False
+    source, scale, zero_point = node.inputs
+    if not dtypes.is_type(source, _TARGETS[node.op][0]) or not dtypes.is_type(zero_point, dtypes.BFLOAT16):
+        return False
+    return _is_filled_with(scale, 1) and _is_filled_with(zero_point, 0)
+
+
+def _is_filled_with(tensor: gs.Tensor, number: int) -> bool:
+    return isinstance(tensor, gs.Constant) and bool(np.all(tensor.values == number))
+
+
+def _cast(node: gs.Node) -> gs.Node:
+    source, target, (_, element) = node.inputs[0], node.outputs[0], _TARGETS[node.op]
+    detach(node)
+    return gs.Node("Cast", node.name, {"to": element}, [source], [target])
