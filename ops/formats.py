@@ -44,7 +44,7 @@ class Format:
     op: str
     bits: float
     highest: float
-    attributes: Attributes = field(default_factory=lambda: MappingProxyType({}))
+    attributes: Attributes = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
     @property
     def block(self) -> int:

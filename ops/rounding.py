@@ -13,7 +13,11 @@ from ops.integers import finite_range, range_scale
 
 
 def quantize_dequantize(
-    x: NDArray[np.generic], format: str, axis: int = -1, *, out: NDArray[np.generic] | None = None
+    x: NDArray[np.generic],
+    format: str | Format,
+    axis: int = -1,
+    *,
+    out: NDArray[np.generic] | None = None,
 ) -> NDArray[np.generic]:
     """Round an array to a number format: what the format's operators do in a model, by the same native code.
 
@@ -25,7 +29,7 @@ def quantize_dequantize(
     Raises ValueError for an unknown format, a type that is not a float, an axis that is not there, or an
     ``out`` of another type or shape.
     """
-    row, x = get_format(format), np.asarray(x)
+    row, x = format if isinstance(format, Format) else get_format(format), np.asarray(x)
     _check(x, axis, out)
     result = np.empty_like(x) if out is None else out
     order = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))  # the axes as they lie in memory

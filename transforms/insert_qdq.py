@@ -1,4 +1,8 @@
-"""Rounding written as ExtendedQuantizeLinear and ExtendedDequantizeLinear of our operator library."""
+"""Quantizations written as nodes that quantize and dequantize.
+
+Integers up to 16 bits become ONNX's own QuantizeLinear and DequantizeLinear, wider ones, bfloat16 and float16
+the Extended operators of our library, block formats its BFPQuantizeDequantize and MXQuantizeDequantize.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,18 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms import dtypes, walk
-from transforms.insert_rounding import insert_rounding
+from transforms.convert_opset import convert_opset
+from transforms.grid_parameters import GridParameters, Parameters, Ranges
+from transforms.insert_rounding import insert_rounding, place
+from transforms.quantization_plan import BIAS, Quantization, QuantizationPlan, Quantizer
+from transforms.quantize_tensors import TensorWriter
+from transforms.read_model import ModelError
 from transforms.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPlan
+from transforms.scheme import Scheme
 from transforms.selection import Selection
+
+WIDE_OPSET = 21
+"""First opset whose QuantizeLinear and DequantizeLinear take integers of 4 and 16 bits."""
 
 
 class QdqPair:
@@ -41,21 +54,154 @@ class QdqPair:
 
 def insert_qdq(
     graph: gs.Graph,
+    plan: QuantizationPlan | None = None,
+    ranges: Ranges | None = None,
     *,
     domain: str = ops.DOMAIN,
     exclude: Selection | None = None,
     keep_io_types: bool = True,
 ) -> int:
-    """Put a quantize and a dequantize node of type bfloat16 on every float32 tensor; return how many got
-    them.
+    """Put quantize and dequantize nodes on tensors of a graph; return how many tensors got them.
 
-    In the same places as :func:`transforms.insert_cast.insert_cast` and with the same numbers as result. The
-    model imports version 1 of ``domain``, in which the operators are registered (``ops.DOMAIN`` or
-    ``ops.AMD_DOMAIN``).
+    With a plan: what it says, where ``ranges`` (of :func:`transforms.calibration.calibrate`) gives the ranges
+    of integers; weights are stored on their grid unless the plan's scheme keeps their nodes; domains are
+    those of the scheme. The opset has to be one of :func:`least_opset` (ModelError otherwise).
+
+    Without a plan: bfloat16 on every float32 tensor that is not in ``exclude``, in the same places as
+    :func:`transforms.insert_cast.insert_cast` and with the same numbers as result. The model imports version
+    1 of ``domain`` then, in which the operators are registered (``ops.DOMAIN`` or ``ops.AMD_DOMAIN``); with
+    ``keep_io_types`` false inputs and outputs of the model become bfloat16.
     """
+    if plan is not None:
+        return _Insertion(graph, plan, ranges).run()
     pair = QdqPair(graph, domain)
-    plan = RoundingPlan(graph, pair.element, exclude=exclude)
-    count = insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
-    if count and all(opset.domain != domain for opset in graph.import_domains):
-        graph.import_domains = [*graph.import_domains, onnx.helper.make_opsetid(domain, 1)]
+    bfloat16 = RoundingPlan(graph, pair.element, exclude=exclude)
+    count = insert_rounding(graph, bfloat16, pair, keep_io_types=keep_io_types)
+    if count:
+        _import(graph, {domain})
     return count
+
+
+def least_opset(scheme: Scheme) -> int:
+    """Return the opset that the nodes of a scheme need, 13 for scales per channel or Cast to bfloat16."""
+    rules = [{"activation": scheme.activation, "weight": scheme.weight}]
+    rules += [rule.said for rule in scheme.layers.values()]
+    names = [rule[part] for rule in rules for part in ("activation", "weight") if part in rule]
+    rows = [scheme.format(name) for name in (*names, *scheme.tensors.values())]
+    wide = any(row and row.is_integer and row.bits in (4, 16) for row in rows)
+    return WIDE_OPSET if wide and not scheme.qdq_domain else 13
+
+
+def raise_opset(graph: gs.Graph, scheme: Scheme) -> int:
+    """Raise a graph to the opset that a scheme needs; return 1 if it changed. Plans come after this."""
+    return convert_opset(graph, least_opset(scheme))
+
+
+class _Insertion:
+    """One plan on its way into a graph."""
+
+    def __init__(self, graph: gs.Graph, plan: QuantizationPlan, ranges: Ranges | None) -> None:
+        if graph.opset < least_opset(plan.scheme):
+            needed = least_opset(plan.scheme)
+            raise ModelError(f"the scheme needs opset {needed}, the model has {graph.opset}: raise it first")
+        self._graph, self._plan = graph, plan
+        self._parameters = GridParameters(plan, ranges)
+        self._writer = TensorWriter(graph, plan.scheme)
+        self._front: dict[int, list[gs.Node]] = {}
+        self._after: dict[int, list[gs.Node]] = {}
+
+    def run(self) -> int:
+        """Write everything and return how many tensors were quantized."""
+        by_tensor: dict[int, list[Quantization]] = {}
+        for quantization in self._plan.quantizations:
+            by_tensor.setdefault(id(quantization.tensor), []).append(quantization)
+        changed = 0
+        for together in by_tensor.values():
+            constant = isinstance(together[0].tensor, gs.Constant)
+            changed += self._store(together) if constant else self._write(together)
+        place(self._graph, self._front, self._after)
+        _import(self._graph, self._writer.domains)
+        return changed
+
+    def _write(self, together: list[Quantization]) -> bool:
+        """Write the grids of a computed tensor; grids that several readers share are written once."""
+        together = sorted(together, key=lambda quantization: not quantization.is_output)
+        first = together[0]
+        source = self._split_off_raw(together) if first.is_output else first.tensor
+        made: dict[tuple[Quantizer, ...], gs.Tensor] = {(): source}
+        nodes: list[gs.Node] = []
+        for quantization in together:
+            for length, step in enumerate(quantization.steps, 1):
+                steps = quantization.steps[:length]
+                if steps in made:
+                    continue
+                last = quantization.is_output and steps == quantization.steps
+                target = quantization.tensor if last else None
+                parameters = self._of(quantization.tensor, step)
+                nodes += self._writer.put(made[steps[:-1]], step, parameters, target)
+                made[steps] = nodes[-1].outputs[0]
+            quantization.redirect(made[quantization.steps])
+        self._keep(first, nodes)
+        return True
+
+    def _split_off_raw(self, together: list[Quantization]) -> gs.Tensor:
+        """Let the producer of an output make a new tensor, which all read that do not read its grid."""
+        tensor, producer = together[0].tensor, together[0].producer
+        assert producer is not None
+        raw = self._writer.raw(tensor)
+        walk.redirect(tensor, raw)
+        walk.replace_output(producer, tensor, raw)
+        return raw
+
+    def _store(self, together: list[Quantization]) -> bool:
+        """Store a constant on its grids, one for each kind of reader, and let go of the original."""
+        source, keep_node = together[0].tensor, self._plan.scheme.keep_weight_nodes
+        changed = False
+        for quantization in together:
+            step = quantization.steps[-1]
+            if quantization.role == BIAS and step.needs_range:
+                self._store_biases(quantization, step)
+                changed = True
+                continue
+            target, nodes = self._writer.store(source, step, self._of(source, step), keep_node=keep_node)
+            changed |= bool(nodes) or not np.array_equal(target.values, source.values)
+            quantization.redirect(target)
+            self._keep(quantization, nodes)
+        self._release(source, together)
+        return changed
+
+    def _store_biases(self, quantization: Quantization, step: Quantizer) -> None:
+        """Store a bias for each reader, for its scale is that of the reader's operands."""
+        for node, index in quantization.uses:
+            parameters = self._parameters.of_bias(node)
+            along = Quantizer(step.format, 0 if parameters[0].shape else None)
+            target, nodes = self._writer.store(quantization.tensor, along, parameters, keep_node=False)
+            node.inputs[index] = target
+            self._keep(quantization, nodes)
+
+    def _release(self, source: gs.Constant, together: list[Quantization]) -> None:
+        """Where nothing reads the float numbers any more, what is stored takes their name and their place."""
+        if source.outputs or any(tensor is source for tensor in self._graph.outputs):
+            return
+        node, index = together[0].uses[0]
+        stored = node.inputs[index]
+        if isinstance(stored, gs.Constant):
+            stored.name = source.name
+        source.values = np.empty(0, np.float32)
+
+    def _of(self, tensor: gs.Tensor, step: Quantizer) -> Parameters | None:
+        return self._parameters.of(tensor, step) if step.needs_range else None
+
+    def _keep(self, quantization: Quantization, nodes: list[gs.Node]) -> None:
+        """Remember where new nodes belong: after the producer, or at the front of the tensor's graph."""
+        if quantization.producer is None:
+            self._front.setdefault(id(quantization.home), []).extend(nodes)
+        else:
+            self._after.setdefault(id(quantization.producer), []).extend(nodes)
+
+
+def _import(graph: gs.Graph, domains: set[str]) -> None:
+    present = {opset.domain for opset in graph.import_domains}
+    new = [onnx.helper.make_opsetid(domain, 1) for domain in sorted(domains - present - {""})]
+    if new:
+        graph.import_domains = [*graph.import_domains, *new]

@@ -49,7 +49,7 @@ class _Writer:
             else:
                 self._after[id(rounding.producer)] = self._after.get(id(rounding.producer), []) + nodes
         if plan.roundings:
-            self._place()
+            place(self._graph, self._front, self._after)
         return len(plan.roundings)
 
     def _round(self, rounding: Rounding) -> list[gs.Node]:
@@ -107,11 +107,12 @@ class _Writer:
     def _is_model_input(self, tensor: gs.Tensor) -> bool:
         return any(tensor is other for other in self._graph.inputs)
 
-    def _place(self) -> None:
-        """Put the new nodes where they belong: after their producer, or at the front of their graph."""
-        for inner in list(walk.graphs(self._graph)):
-            placed = self._front.get(id(inner), [])
-            for node in inner.nodes:
-                placed.append(node)
-                placed += self._after.get(id(node), [])
-            inner.nodes = placed
+
+def place(graph: gs.Graph, front: dict[int, list[gs.Node]], after: dict[int, list[gs.Node]]) -> None:
+    """Put new nodes where they belong: at the front of a graph or after a node, each given by its ``id``."""
+    for inner in list(walk.graphs(graph)):
+        placed = front.get(id(inner), [])
+        for node in inner.nodes:
+            placed.append(node)
+            placed += after.get(id(node), [])
+        inner.nodes = placed

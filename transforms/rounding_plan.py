@@ -63,7 +63,7 @@ class RoundingPlan:
         self._graph, self._element, self._commuting = graph, element, commuting
         self._opsets = schemas.versions(graph)
         self.excluded = exclude or Selection()
-        self.shape_nodes = _shape_arithmetic(graph)
+        self.shape_nodes = shape_arithmetic(graph)
         self._homes = walk.constant_homes(graph)
         self._places: dict[int, tuple[gs.Graph, gs.Node | None]] = {}
         self._found: dict[int, Rounding] = {}
@@ -165,7 +165,7 @@ def _places_of(tensor: gs.Tensor, node: gs.Node) -> list[int]:
     return [index for index, other in enumerate(node.inputs) if other is tensor]
 
 
-def _shape_arithmetic(graph: gs.Graph) -> set[int]:
+def shape_arithmetic(graph: gs.Graph) -> set[int]:
     """Return the ids of nodes that compute from shapes and constants alone."""
     tensors: set[int] = set()
     found: set[int] = set()

@@ -26,6 +26,7 @@ __all__ = ["AUTO", "FLOAT32", "LayerRule", "Scheme", "preset", "read_scheme"]
 FLOAT32, AUTO = "float32", "auto"
 _PARTS = ("activation", "weight", "bias")
 _LEAST_ACTIVATION_BITS = 8  # of integers: operators and runtimes take 4 bits for weights only
+_WIDEST_FACTOR = 16
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Scheme:
     Formats:
 
     * ``activation``, ``weight``: of the operands of quantized operators;
-    * ``bias``: ``auto`` is int32 where activation and weight are integers, ``other`` elsewhere;
+    * ``bias``: ``auto`` is int32 where activation and weight are integers of up to 16 bits, ``other`` elsewhere;
     * ``other``: of values that no rule of the activation's format reaches; ``auto`` is ``activation`` where
       that is bfloat16 or float16, float32 elsewhere;
     * ``layers``: for nodes by name pattern or operator type, a rule in place of those above; a bare format
@@ -119,7 +120,7 @@ class Scheme:
         name = (rule.bias if rule else None) or self.bias
         if name != AUTO:
             return self.format(name)
-        if activation and weight and activation.is_integer and weight.is_integer:
+        if _multiplies_into_int32(activation, weight):
             return ops.FORMATS["int32"]
         return self.other_format
 
@@ -189,6 +190,11 @@ def read_scheme(source: str | Path) -> Scheme:
         return _from_keys(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _multiplies_into_int32(*operands: ops.Format | None) -> bool:
+    """Return whether the scale of a product is coarse enough for biases: 32-bit operands leave no room."""
+    return all(row is not None and row.is_integer and row.bits <= _WIDEST_FACTOR for row in operands)
 
 
 def _from_keys(values: dict[str, Any]) -> Scheme:

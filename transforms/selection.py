@@ -29,6 +29,19 @@ class Selection:
         """
         return Selection((node, marks) for node, marks in _marked(graph) if marks & self._marks)
 
+    @staticmethod
+    def of(graph: gs.Graph, *nodes: gs.Node) -> Selection:
+        """Return the selection of nodes of a graph."""
+        chosen = {id(node) for node in nodes}
+        return Selection((node, marks) for node, marks in _marked(graph) if id(node) in chosen)
+
+    def __or__(self, other: Selection) -> Selection:
+        """Return the selection of what is in either, found again by the marks of both."""
+        both = Selection()
+        both._nodes = self._nodes | other._nodes
+        both._marks = self._marks | other._marks
+        return both
+
     def __contains__(self, node: gs.Node) -> bool:
         return id(node) in self._nodes
 
@@ -55,8 +68,7 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
             present = ", ".join(sorted({node.op for node in everything}))
             raise ValueError(f"no node has operator type '{op_type}'; the model has {present}")
         chosen += found
-    inside = {id(node) for outer in chosen for node in (outer, *_nodes_in(outer))}
-    return Selection((node, marks) for node, marks in _marked(graph) if id(node) in inside)
+    return Selection.of(graph, *(node for outer in chosen for node in (outer, *_nodes_in(outer))))
 
 
 def _nodes_in(node: gs.Node) -> Iterator[gs.Node]:

@@ -1,0 +1,318 @@
+"""Deciding which values of a model get which number format, on the way to which node.
+
+Each value is put on a grid where it is read: in the format of the node that reads it.
+
+* Operands of dot products (:mod:`transforms.dot_products`) take any format. Blocks run along the axis of the
+  sum, integer weights have one scale, or one for each output channel.
+* Integers also reach the arithmetic around dot products (:mod:`transforms.integer_reach`), in the outermost
+  graph: ranges are not measured inside bodies of If, Loop and Scan.
+* bfloat16 and float16 reach every value (:mod:`transforms.rounding_plan`).
+* ``quantize_all_op_types`` lets every format reach what those two reach.
+* Biases are int32 where both operands are integers; otherwise they are values like others.
+* Outputs of the model have the format of what makes them.
+
+A tensor that a scheme names gets that format wherever it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+import ops
+from transforms import dot_products, dtypes, walk
+from transforms.integer_reach import Edge, IntegerReach
+from transforms.node_formats import FormatTable, is_float
+from transforms.rounding_plan import Rounding, RoundingPlan
+from transforms.scheme import Scheme
+from transforms.scheme_targets import SchemeTargets, Targets
+from transforms.selection import Selection
+
+ACTIVATION, WEIGHT, CONSTANT, BIAS = "activation", "weight", "constant", "bias"
+
+_IMAGE_RANK = 4
+QUANTIZED_BY = frozenset({"DequantizeLinear", ops.formats.BFP, ops.formats.MX, "ExtendedDequantizeLinear"})
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """A grid: the format, the axis of its blocks or of a scale per channel, symmetry of its range."""
+
+    format: ops.Format
+    axis: int | None = None
+    symmetric: bool = True
+
+    @property
+    def needs_range(self) -> bool:
+        """Whether the grid follows from a measured range."""
+        return self.format.is_integer
+
+
+@dataclass
+class Quantization(Rounding):
+    """A tensor that is put on one grid, or on several one after another, for some of its uses."""
+
+    steps: tuple[Quantizer, ...] = ()
+    role: str = ACTIVATION
+
+
+class QuantizationPlan:
+    """The quantizations of a graph in the order of first use."""
+
+    def __init__(self, graph: gs.Graph, scheme: Scheme, targets: Targets | None = None) -> None:
+        """Plan a prepared graph; ``targets`` is what the scheme names, where that was found earlier.
+
+        Raises ValueError for a layer or tensor of the scheme that can not take its format.
+        """
+        self.graph, self.scheme = graph, scheme
+        self._targets = targets or SchemeTargets(graph, scheme).follow(graph)
+        self.formats = FormatTable(graph, scheme, self._targets)
+        self._main = {id(node) for node in graph.nodes}
+        self._places = _places(graph)
+        self._homes = walk.constant_homes(graph)
+        self._shared: dict[int, list[gs.Tensor]] = {}
+        self.integers = IntegerReach(graph, self._takes_integers, share_slices=scheme.align_slice)
+        self._floats = _Reach(self._float_plan())
+        self._open = _Reach(RoundingPlan(graph, dtypes.FLOAT, commuting=False) if scheme.tensors else None)
+        self._found: dict[tuple[int, tuple[Quantizer, ...], str], Quantization] = {}
+        self._plan()
+        self.quantizations = list(self._found.values())
+        self._check_targets()
+
+    def source(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Return the tensor whose measured range gives a tensor its scale."""
+        return self.integers.source(tensor)
+
+    def share(self, tensors: list[gs.Tensor]) -> bool:
+        """Give tensors one range, the hull of theirs; return False where they share one already."""
+        sources = [self.source(tensor) for tensor in tensors]
+        groups = [self.group(source) for source in sources]
+        if all(group is groups[0] for group in groups):
+            return False
+        merged = list({id(t): t for group in groups for t in group}.values())
+        self._shared.update((id(tensor), merged) for tensor in merged)
+        return True
+
+    def group(self, tensor: gs.Tensor) -> list[gs.Tensor]:
+        """Return the tensors that have one range with the source of a tensor, itself among them."""
+        source = self.source(tensor)
+        return self._shared.setdefault(id(source), [source])
+
+    def measured(self) -> list[gs.Tensor]:
+        """Return the tensors of which the plan needs ranges, each once, in the order of first use."""
+        wanted = (
+            member
+            for quantization in self.quantizations
+            if any(step.needs_range for step in quantization.steps) and quantization.role != BIAS
+            for member in self.group(quantization.tensor)
+            if not isinstance(member, gs.Constant)
+        )
+        return list({id(tensor): tensor for tensor in wanted}.values())
+
+    def made(self, tensor: gs.Tensor) -> Quantizer | None:
+        """Return the grid of the layer that makes a tensor: through moves, rectifiers and added biases.
+
+        An input of the model has the format of the whole scheme. None where the layer computes in float32.
+        """
+        node = _producer(tensor)
+        if node is None:
+            return self._grid(self.formats.default.activation, tensor)
+        layer = self.integers.layer(node)
+        formats = self.formats[layer]
+        computes = dot_products.is_dot_product(layer) or id(layer) in self.integers.layers
+        return self._grid(formats.activation if computes else formats.other, tensor)
+
+    def default(self, tensor: gs.Tensor) -> Quantizer | None:
+        """Return the grid that the whole scheme has for a tensor."""
+        return self._grid(self.formats.default.activation, tensor)
+
+    def _takes_integers(self, node: gs.Node) -> bool:
+        formats = self.formats[node]
+        return bool(formats.activation and formats.activation.is_integer)
+
+    def _float_plan(self) -> RoundingPlan | None:
+        """Return the plan of the values that float formats reach, None where the scheme has none."""
+        every = self.scheme.quantize_all_op_types
+        nodes = list(walk.nodes(self.graph))
+        rows = {id(n): self.formats[n].activation if every else self.formats[n].other for n in nodes}
+        if not any(rows.values()):
+            return None
+        bfloat16 = any(row and row.name == "bfloat16" for row in rows.values())
+        kept = Selection((node, frozenset()) for node in nodes if rows[id(node)] is None)
+        return RoundingPlan(self.graph, dtypes.BFLOAT16 if bfloat16 else dtypes.FLOAT16, exclude=kept)
+
+    def _plan(self) -> None:
+        for node in walk.nodes(self.graph):
+            for index, tensor in enumerate(node.inputs):
+                quantizer, role = self._choose(node, index, tensor)
+                if quantizer is not None:
+                    self._quantization(tensor, quantizer, role).uses.append((node, index))
+        for tensor in self.graph.outputs:
+            quantizer = self._choose_output(tensor)
+            if quantizer is not None:
+                self._quantization(tensor, quantizer, ACTIVATION).is_output = True
+
+    def _quantization(self, tensor: gs.Tensor, quantizer: Quantizer, role: str) -> Quantization:
+        home, producer = self._places.get(id(tensor)) or (self._homes[id(tensor)], None)
+        steps = (quantizer,)
+        new = Quantization(tensor, home, producer, steps=steps, role=role)
+        return self._found.setdefault((id(tensor), steps, role), new)
+
+    def _choose(self, node: gs.Node, index: int, tensor: gs.Tensor) -> tuple[Quantizer | None, str]:
+        """Return the grid on which a node reads a tensor, None for float32, and what the tensor is to it."""
+        role = self._role(node, index, tensor)
+        if not _is_open(tensor):
+            return None, role
+        named = self._targets.tensors.get(id(tensor))
+        if named is not None:
+            row = self.scheme.format(named[1]) if (id(node), index) in self._open.edges else None
+        else:
+            row = self._row(node, index, role)
+        return self._grid(row, tensor, node, index, role), role
+
+    def _role(self, node: gs.Node, index: int, tensor: gs.Tensor) -> str:
+        if dot_products.is_dot_product(node):
+            if not dot_products.is_operand(node, index):
+                return BIAS if isinstance(tensor, gs.Constant) else ACTIVATION
+            return WEIGHT if index == dot_products.weight_index(node) else ACTIVATION
+        return CONSTANT if isinstance(tensor, gs.Constant) else ACTIVATION
+
+    def _row(self, node: gs.Node, index: int, role: str) -> ops.Format | None:
+        formats, edge = self.formats[node], (id(node), index)
+        if dot_products.is_dot_product(node):
+            if dot_products.is_operand(node, index):
+                return self._operand_row(node, role)
+            if role == BIAS and self._has_integer_bias(node):
+                return formats.bias
+        if edge in self.integers.edges:
+            follows = role == ACTIVATION or self.scheme.align_eltwise_quant_type
+            return formats.activation if follows or formats.weight is None else formats.weight
+        return self._reached(node, edge)
+
+    def _operand_row(self, node: gs.Node, role: str) -> ops.Format | None:
+        formats = self.formats[node]
+        if self._takes_integers(node) and id(node) not in self.integers.layers:
+            return None  # in a body: no range, and a weight alone is no integer layer
+        return formats.weight if role == WEIGHT else formats.activation
+
+    def _has_integer_bias(self, node: gs.Node) -> bool:
+        rows = [self._choose(node, i, node.inputs[i])[0] for i in range(2)]
+        row = self.formats[node].bias
+        return bool(row and row.is_integer) and all(q and q.format.is_integer for q in rows)
+
+    def _reached(self, node: gs.Node, edge: Edge) -> ops.Format | None:
+        """Return the format of a value that is neither an operand nor an integer."""
+        if edge not in self._floats.edges:
+            return None
+        formats = self.formats[node]
+        if self.scheme.quantize_all_op_types:
+            row = formats.activation
+            return None if row and row.is_integer and id(node) not in self._main else row
+        if formats.other is not None:
+            return formats.bias if formats.bias and _is_bias(node, edge[1]) else formats.other
+        producer = _producer(node.inputs[edge[1]])
+        return self.formats[producer].other if producer is not None else None
+
+    def _choose_output(self, tensor: gs.Tensor) -> Quantizer | None:
+        producer = _producer(tensor)
+        if producer is None or not _is_open(tensor):
+            return None
+        named = self._targets.tensors.get(id(tensor))
+        if named is not None:
+            return self._grid(self.scheme.format(named[1]), tensor)
+        if id(tensor) in self.integers.outputs:
+            return self.made(tensor)
+        if id(tensor) not in self._floats.outputs:
+            return None
+        formats = self.formats[producer]
+        return self._grid(formats.activation if self.scheme.quantize_all_op_types else formats.other, tensor)
+
+    def _grid(
+        self,
+        row: ops.Format | None,
+        tensor: gs.Tensor,
+        node: gs.Node | None = None,
+        index: int = 0,
+        role: str = ACTIVATION,
+    ) -> Quantizer | None:
+        if row is None:
+            return None
+        if row.is_integer:
+            symmetric = (
+                not row.name.startswith("u") if role in (WEIGHT, BIAS) else self.scheme.is_symmetric(row)
+            )
+            per_channel = role == WEIGHT and node is not None and self.formats[node].per_channel
+            return Quantizer(row, _channels(node, index, tensor) if per_channel else None, symmetric)
+        return Quantizer(row) if is_float(row) else Quantizer(row, _block_axis(node, index, tensor))
+
+    def _check_targets(self) -> None:
+        placed = {id(q.tensor): q for q in self.quantizations}
+        for tensor, name in self._targets.tensors.values():
+            if self.scheme.format(name) is not None and id(tensor) not in placed:
+                raise ValueError(f"tensors entry '{tensor.name}': nothing that reads it can take {name}")
+        used = {(id(n), q.steps[0].format.name) for q in self.quantizations for n, _ in q.uses}
+        for pattern, selection, rule in self._targets.rules:
+            nodes = [node for node in walk.nodes(self.graph) if node in selection]
+            names = {n for n in (rule.activation, rule.weight) if n and self.scheme.format(n) is not None}
+            for name in sorted(names):
+                if not any((id(node), name) in used for node in nodes):
+                    kinds = ", ".join(sorted({node.op for node in nodes}))
+                    raise ValueError(f"layers entry '{pattern}': no input of {kinds} can take {name} there")
+
+
+class _Reach:
+    """Where a plan rounds: edges as ``(id(node), index)``, outputs as ``id(tensor)``; nowhere without one."""
+
+    def __init__(self, plan: RoundingPlan | None) -> None:
+        roundings = plan.roundings if plan else []
+        self.edges = {(id(node), index) for rounding in roundings for node, index in rounding.uses}
+        self.outputs = {id(rounding.tensor) for rounding in roundings if rounding.is_output}
+
+
+def _places(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
+    """Map ``id`` of each computed tensor and graph input to its graph and what makes it there."""
+    found: dict[int, tuple[gs.Graph, gs.Node | None]] = {}
+    for inner in walk.graphs(graph):
+        found.update((id(tensor), (inner, None)) for tensor in inner.inputs)
+        found.update((id(t), (inner, node)) for node in inner.nodes for t in node.outputs)
+    return found
+
+
+def _is_open(tensor: gs.Tensor) -> bool:
+    """Return whether a tensor is float32, holds numbers and is not on a grid already."""
+    if tensor.is_empty() or not dtypes.is_type(tensor, dtypes.FLOAT):
+        return False
+    if isinstance(tensor, gs.Constant) and 0 in tensor.shape:
+        return False
+    return not any(node.op in QUANTIZED_BY for node in tensor.inputs)
+
+
+def _is_bias(node: gs.Node, index: int) -> bool:
+    return dot_products.is_dot_product(node) and not dot_products.is_operand(node, index)
+
+
+def _producer(tensor: gs.Tensor) -> gs.Node | None:
+    return tensor.inputs[0] if tensor.inputs else None
+
+
+def _channels(node: gs.Node | None, index: int, tensor: gs.Tensor) -> int | None:
+    return None if node is None else dot_products.channel_axis(node, index, len(tensor.shape))
+
+
+def _block_axis(node: gs.Node | None, index: int, tensor: gs.Tensor) -> int:
+    """Return the axis of the sum, where a dot product reads the tensor; else that of channels."""
+    rank = None if tensor.shape is None else len(tensor.shape)
+    if node is not None and dot_products.is_dot_product(node) and dot_products.is_operand(node, index):
+        return dot_products.sum_axis(node, index, rank)
+    if not rank:
+        return -1
+    return 1 if rank >= _IMAGE_RANK else rank - 1
+
+
+def each_use(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, Quantization]]:
+    """Yield every input of a node that reads a quantized value."""
+    for quantization in plan.quantizations:
+        for node, index in quantization.uses:
+            yield node, index, quantization

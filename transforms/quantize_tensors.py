@@ -1,0 +1,146 @@
+"""Writing one quantized tensor into a graph: the nodes of a grid, or a constant that lies on it already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+from onnx_graphsurgeon.ir.tensor import LazyValues
+
+import ops
+from ops.integers import quantize
+from transforms import dtypes, walk
+from transforms.grid_parameters import Parameters
+from transforms.node_formats import is_float
+from transforms.quantization_plan import Quantizer
+from transforms.scheme import Scheme
+
+_STANDARD = ("QuantizeLinear", "DequantizeLinear")
+_EXTENDED = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
+_WIDEST_STANDARD = 16  # bits of the integers that ONNX's own operators take
+
+_PACKED = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
+
+_NEUTRAL = {
+    "bfloat16": (np.array(1, np.float32), np.array(0, ml_dtypes.bfloat16)),
+    "float16": (np.array(1, np.float32), np.array(0, np.float16)),
+}
+
+
+class TensorWriter:
+    """Makes nodes and constants with names that are free, and remembers which domains they need."""
+
+    def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
+        """Write for a graph in the domains that a scheme asks for."""
+        self._names, self._scheme = walk.Names(graph), scheme
+        self._neutral: dict[str, tuple[gs.Constant, gs.Constant]] = {}
+        self.domains: set[str] = set()
+
+    def put(
+        self, source: gs.Tensor, step: Quantizer, parameters: Parameters | None, target: gs.Tensor | None
+    ) -> list[gs.Node]:
+        """Return the nodes that put a tensor on a grid; the last makes ``target``, or a new tensor if None."""
+        row = step.format
+        if row.op in (ops.formats.BFP, ops.formats.MX):
+            return [self._block_node(source, step, target or self._variable(source, row.name))]
+        pair, domain = self._pair(row)
+        inputs = self._inputs(source, step, parameters)
+        low = gs.Variable(self._names.derive(source.name, "quantized"), _element(row), source.shape)
+        high = target or self._variable(source, "dequantized")
+        attrs = {} if step.axis is None else {"axis": step.axis}
+        return [
+            self._node(pair[0], domain, [source, *inputs], low, attrs),
+            self._node(pair[1], domain, [low, *inputs], high, attrs),
+        ]
+
+    def store(
+        self, source: gs.Constant, step: Quantizer, parameters: Parameters | None, *, keep_node: bool
+    ) -> tuple[gs.Tensor, list[gs.Node]]:
+        """Return what stands for a constant on a grid, and the nodes that make it of what is stored.
+
+        A block format needs none. ``keep_node`` stores the float numbers and lets nodes round them.
+        """
+        row = step.format
+        if keep_node:
+            nodes = self.put(source, step, parameters, None)
+            return nodes[-1].outputs[0], nodes
+        if row.op in (ops.formats.BFP, ops.formats.MX):
+            return self._constant(source, row.name, on_blocks(source.values, step)), []
+        pair, domain = self._pair(row)
+        stored = self._constant(source, "quantized", _stored(source.values, step, parameters))
+        inputs = self._inputs(source, step, parameters)
+        attrs = {} if step.axis is None else {"axis": step.axis}
+        target = self._variable(source, "dequantized")
+        return target, [self._node(pair[1], domain, [stored, *inputs], target, attrs)]
+
+    def raw(self, tensor: gs.Tensor) -> gs.Variable:
+        """Return a new tensor for what the producer of an output makes."""
+        return self._variable(tensor, "raw")
+
+    def _pair(self, row: ops.Format) -> tuple[tuple[str, str], str]:
+        if is_float(row) or row.bits > _WIDEST_STANDARD:
+            return _EXTENDED, self._scheme.domain
+        return _STANDARD, self._scheme.qdq_domain
+
+    def _inputs(
+        self, source: gs.Tensor, step: Quantizer, parameters: Parameters | None
+    ) -> tuple[gs.Constant, gs.Constant]:
+        if parameters is None:
+            return self._neutral_inputs(step.format)
+        return (
+            self._constant(source, "scale", parameters[0]),
+            self._constant(source, "zero_point", parameters[1]),
+        )
+
+    def _neutral_inputs(self, row: ops.Format) -> tuple[gs.Constant, gs.Constant]:
+        """Return scale 1 and zero point 0, which all values of a float type share."""
+        if row.name not in self._neutral:
+            names = (self._names.derive(row.name, part) for part in ("scale", "zero_point"))
+            scale, zero_point = map(gs.Constant, names, _NEUTRAL[row.name])
+            self._neutral[row.name] = scale, zero_point
+        return self._neutral[row.name]
+
+    def _block_node(self, source: gs.Tensor, step: Quantizer, target: gs.Tensor) -> gs.Node:
+        attrs = {**step.format.attributes, "axis": step.axis}
+        return self._node(step.format.op, self._scheme.domain, [source], target, attrs)
+
+    def _node(
+        self, op: str, domain: str, inputs: list[gs.Tensor], output: gs.Tensor, attrs: Mapping[str, object]
+    ) -> gs.Node:
+        self.domains.add(domain)
+        name = self._names.derive(output.name, op)
+        return gs.Node(op, name, attrs=dict(attrs), inputs=inputs, outputs=[output], domain=domain or None)
+
+    def _variable(self, like: gs.Tensor, suffix: str) -> gs.Variable:
+        return dtypes.variable(self._names.derive(like.name, suffix), dtypes.FLOAT, like)
+
+    def _constant(self, like: gs.Tensor, suffix: str, values: NDArray[np.generic]) -> gs.Constant:
+        return gs.Constant(self._names.derive(like.name, suffix), _exportable(np.asarray(values)))
+
+
+def on_blocks(values: NDArray[np.generic], step: Quantizer) -> NDArray[np.generic]:
+    """Return an array on the grid of a block format, with blocks along the axis of the step."""
+    return ops.quantize_dequantize(values, step.format, -1 if step.axis is None else step.axis)
+
+
+def _stored(
+    values: NDArray[np.floating], step: Quantizer, parameters: Parameters | None
+) -> NDArray[np.generic]:
+    if parameters is not None:
+        return quantize(values, *parameters, step.format, step.axis)
+    if step.format.name == "bfloat16":
+        return ops.to_bfloat16(values)
+    return np.clip(values, -65504, 65504).astype(np.float16)
+
+
+def _exportable(values: NDArray[np.generic]) -> NDArray[np.generic] | LazyValues:
+    """Return 4-bit integers as the model stores them, two to a byte, which graph-surgeon does not know of."""
+    return LazyValues(onnx.numpy_helper.from_array(values)) if values.dtype in _PACKED else values
+
+
+def _element(row: ops.Format) -> object:
+    return dtypes.BFLOAT16 if row.name == "bfloat16" else row.dtype

@@ -1,0 +1,99 @@
+"""What a scheme names in a model: found before the model is prepared, and again in what that makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import onnx_graphsurgeon as gs
+
+from transforms import walk
+from transforms.layer_rule import LayerRule
+from transforms.scheme import Scheme
+from transforms.selection import Selection, select
+
+_FOLDED = "is gone after optimization, which folded it into its neighbours; optimize = false keeps it"
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The nodes and tensors of a graph that a scheme speaks of.
+
+    ``excluded`` nodes stay float, ``rules`` come in the order of the scheme, the later the stronger, and
+    ``tensors`` holds names of formats by ``id`` of the tensor.
+    """
+
+    excluded: Selection
+    rules: tuple[tuple[str, Selection, LayerRule], ...]
+    tensors: dict[int, tuple[gs.Tensor, str]]
+
+
+class SchemeTargets:
+    """Remembers what a scheme names in the model as it was loaded."""
+
+    def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
+        """Find everything; what is not there may still come into being when the graph is prepared."""
+        self._scheme = scheme
+        self.excluded = select(graph, names=scheme.exclude_nodes, op_types=scheme.exclude_op_types)
+        self._rules = {pattern: _matching(graph, pattern) for pattern in scheme.layers}
+        self._places = {name: _places(graph, name) for name in scheme.tensors}
+
+    def follow(self, graph: gs.Graph) -> Targets:
+        """Return the targets in the prepared graph.
+
+        Raises ValueError for a name that matches nothing before and after, or whose node or tensor is gone.
+        """
+        rules = tuple(
+            (pattern, self._follow_rule(graph, pattern), rule)
+            for pattern, rule in self._scheme.layers.items()
+        )
+        tensors = {}
+        for name, format in self._scheme.tensors.items():
+            tensor = self._follow_tensor(graph, name)
+            tensors[id(tensor)] = tensor, format
+        return Targets(self.excluded.follow(graph), rules, tensors)
+
+    def _follow_rule(self, graph: gs.Graph, pattern: str) -> Selection:
+        before = self._rules[pattern]
+        found = before.follow(graph) | _matching(graph, pattern)
+        if not len(found):
+            if not len(before):
+                raise ValueError(f"layers entry '{pattern}' matches no node name and no operator type")
+            raise ValueError(f"layers entry '{pattern}': the node {_FOLDED}")
+        return found
+
+    def _follow_tensor(self, graph: gs.Graph, name: str) -> gs.Tensor:
+        for tensor in _tensors(graph):
+            if tensor.name == name:
+                return tensor
+        places = self._places[name]
+        if not places:
+            raise ValueError(f"tensors entry '{name}' is no tensor of the model")
+        for reader, index in places:
+            node = next((node for node in walk.nodes(graph) if node in reader.follow(graph)), None)
+            if node is not None and index < len(node.inputs) and not node.inputs[index].is_empty():
+                return node.inputs[index]
+        raise ValueError(f"tensors entry '{name}': the tensor {_FOLDED}")
+
+
+def _matching(graph: gs.Graph, pattern: str) -> Selection:
+    """Return the nodes whose name matches or whose operator has the name of the pattern."""
+    nodes = list(walk.nodes(graph))
+    named = any(node.name and fnmatchcase(node.name, pattern) for node in nodes)
+    typed = any(node.op == pattern for node in nodes)
+    return select(graph, names=[pattern] if named else [], op_types=[pattern] if typed else [])
+
+
+def _tensors(graph: gs.Graph) -> Iterator[gs.Tensor]:
+    for inner in walk.graphs(graph):
+        tensors: Iterable[gs.Tensor] = (t for node in inner.nodes for t in (*node.inputs, *node.outputs))
+        yield from (*inner.inputs, *tensors)
+
+
+def _places(graph: gs.Graph, name: str) -> list[tuple[Selection, int]]:
+    """Return by whom a tensor is read, and as which input: how it is found again under another name."""
+    tensor = next((t for t in _tensors(graph) if t.name == name), None)
+    if tensor is None:
+        return []
+    return [(Selection.of(graph, node), index) for node, index in walk.uses(tensor)]
