@@ -137,9 +137,10 @@ cdef inline void convert_run(const LinearTask* task, stored* tag, size_t first, 
     cdef float one_scale = scale[0]
     cdef stored one_zero = zero_point[0]
     if task.quantize:
-        if along:
-            quantize_run(<const float*>task.source + first, <stored*>task.target + first, n, scale, zero_point, 1,
-                         zero_step, False)
+        if along and task.one_zero_point:
+            quantize_run(<const float*>task.source + first, <stored*>task.target + first, n, scale, &one_zero, 1, 0, False)
+        elif along:
+            quantize_run(<const float*>task.source + first, <stored*>task.target + first, n, scale, zero_point, 1, 1, False)
         elif one_scale == 1:
             quantize_run(<const float*>task.source + first, <stored*>task.target + first, n, &one_scale, &one_zero,
                          0, 0, True)

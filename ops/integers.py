@@ -19,10 +19,8 @@ from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
 Integers = NDArray[Any]
 Floats = NDArray[np.float32]
 
-ALPHAS = (
-    np.arange(100, 30, -2) / 100
-)  # shares of the largest magnitude that weight_scale tries, largest first
-CHUNK = 1 << 15  # elements that fit a processor's inner caches, with the arrays made of them
+ALPHAS = np.arange(100, 30, -2) / 100
+CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays made of them
 
 
 def range_scale(
@@ -106,23 +104,28 @@ def weight_scale(
 ) -> Floats:
     """Return the symmetric scale of a weight: one, or one for each index of ``axis``.
 
-    MinMax: the largest finite magnitude reaches the highest integer, see range_scale. MSE: of these scales
-    times ALPHAS the one with the least sum of importance * (w - its rounding)^2, the largest of equals.
-    ``importance`` is not negative and broadcasts to the shape of ``w``. Numbers that are not finite do not
-    count.
+    MinMax: the largest finite magnitude reaches the highest integer, see range_scale. MSE: that scale times
+    the one of ALPHAS (1, 0.98 .. 0.32) with the least sum of importance * (w - its rounding)^2, the largest
+    of equals. ``importance`` is not negative and broadcasts to the shape of ``w``. Numbers that are not
+    finite do not count. Memory beyond the weight: some chunks, and an importance that varies along several
+    axes but not all may be written out.
+
+    Raises ValueError for an unknown method, a format that is no integer, an axis that is not there and an
+    importance of another shape.
     """
     row, w = _integer_row(format), np.asarray(w, np.float32)
+    if method not in ("MinMax", "MSE"):
+        raise ValueError(f"method '{method}' is unknown, legal are MinMax, MSE")
+    shape = _channel_shape(w.shape, axis)
     low, high = finite_range(w, axis)
     scale, zero_point = range_scale(low, high, row, symmetric=True)
     if method == "MinMax" or w.size == 0:
         return scale
-    if method != "MSE":
-        raise ValueError(f"method '{method}' is unknown, legal are MinMax, MSE")
-    candidates = np.maximum(ALPHAS[:, None] * scale.reshape(-1), np.finfo(np.float32).tiny).astype(np.float32)
+    candidates = _as_scale(ALPHAS[:, None] * scale.reshape(-1))
     limits = row.lowest - int(zero_point.flat[0]), row.highest - int(zero_point.flat[0])
-    errors = _errors(w, candidates, limits, axis, importance)
-    best = candidates[errors.argmin(0), np.arange(candidates.shape[1])]
-    return best.reshape(scale.shape)
+    weights = None if importance is None else _broadcast(importance, w.shape).reshape(shape)
+    errors = _errors(w.reshape(shape), candidates, limits, weights)
+    return candidates[errors.argmin(0), np.arange(scale.size)].reshape(scale.shape)
 
 
 def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floats, Floats]:
@@ -136,30 +139,32 @@ def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floa
 
 
 def _errors(
-    w: Floats,
-    candidates: Floats,
-    limits: tuple[float, float],
-    axis: int | None,
-    importance: NDArray[np.floating] | None,
+    w: Floats, candidates: Floats, limits: tuple[float, float], importance: NDArray[np.floating] | None
 ) -> NDArray[np.float64]:
-    """Return the error of each candidate [k, channels], in float64 sums of float32 chunks."""
-    shape = _channel_shape(w.shape, axis)
-    w = w.reshape(shape)
-    weights = None if importance is None else np.broadcast_to(importance, w.shape).reshape(shape)
+    """Return the error of each candidate [k, channels] on w [outer, channels, inner], chunk by chunk."""
     errors = np.zeros(candidates.shape)
-    for chunk in _chunks(shape):
+    for chunk in _chunks(w.shape):
         values = np.nan_to_num(w[chunk], nan=0, posinf=0, neginf=0)
         for k, scale in enumerate(candidates[:, chunk[1], None]):
-            ratio = values / scale
-            ratio -= np.clip(np.rint(ratio), *limits)
-            ratio *= ratio
-            if weights is not None:
-                ratio *= weights[chunk]
-            errors[k, chunk[1]] += ratio.sum((0, 2)) * scale[:, 0].astype(np.float64) ** 2
+            error = values / scale
+            error -= np.clip(np.rint(error), *limits)
+            error *= error
+            if importance is not None:
+                error *= importance[chunk]
+            errors[k, chunk[1]] += error.sum((0, 2)) * scale[:, 0].astype(np.float64) ** 2
     return errors
 
 
-def _chunks(shape: tuple[int, int, int]) -> Iterator[tuple[slice, slice, slice]]:
+def _broadcast(importance: NDArray[np.floating], shape: tuple[int, ...]) -> NDArray[np.floating]:
+    try:
+        return np.broadcast_to(importance, shape)
+    except ValueError:
+        found = list(np.shape(importance))
+        raise ValueError(f"importance {found} does not fit a weight {list(shape)}") from None
+
+
+def _chunks(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice, slice]]:
+    """Cut [outer, channels, inner] into pieces of at most CHUNK elements."""
     outer, channels, inner = shape
     i = min(inner, CHUNK)
     c = min(channels, max(1, CHUNK // i))
@@ -214,8 +219,10 @@ def _channel_parameters(
     for name, values in (("scale", scales), ("zero_point", zeros)):
         if values.size != 1 and values.shape != (channels,):
             raise ValueError(f"{name} has shape {list(values.shape)}, legal are 1 element or [{channels}]")
-    if ((zeros < row.lowest) | (zeros > row.highest)).any():
-        raise ValueError(f"zero_point {zeros.min()} to {zeros.max()} exceeds the range of '{row.name}'")
+    beyond = zeros[(zeros < row.lowest) | (zeros > row.highest)]
+    if beyond.size:
+        limits = f"{row.lowest:.0f} to {row.highest:.0f}"
+        raise ValueError(f"zero_point {beyond[0]} exceeds the range of '{row.name}', {limits}")
     typed = np.broadcast_to(zeros.reshape(-1), channels).astype(_storage(row))
     return np.ascontiguousarray(np.broadcast_to(scales.reshape(-1), channels)), _bytes(typed), inner
 
