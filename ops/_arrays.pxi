@@ -1,4 +1,4 @@
-# What NumPy callers use, through ops/bfloat16.py and ops/formats.py, which check shapes and types.
+# What NumPy callers use, through ops/bfloat16.py, ops/integers.py and ops/rounding.py, which check shapes and types.
 
 
 cdef CLONED_VOID bfloat16_from_float(const float* source, uint16_t* target, size_t n) noexcept nogil:

@@ -19,4 +19,5 @@ NARROW_BUILD=sanitize PYTHONPATH="$folder/build" "$python" setup.py --quiet buil
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
 ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONPATH=. \
     "$python" -m pytest -q -p no:cacheprovider tests/test_ops_blocks.py tests/test_ops_blocks_borders.py tests/test_ops_linear.py \
-    tests/test_ops_attributes.py tests/test_ops_bfloat16.py tests/test_ops_concurrency.py tests/test_formats.py "$@"
+    tests/test_ops_attributes.py tests/test_ops_bfloat16.py tests/test_ops_concurrency.py tests/test_formats.py \
+    tests/test_integers.py "$@"

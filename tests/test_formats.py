@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import ops
 from ops.formats import BFP, LINEAR, MX
 from ops.rounding import choose_scale
 from tests.number_patterns import PATTERNS, make_pattern
-from tests.operator_sessions import BFLOAT16, assert_same, block_session, run_bits, run_twin
+from tests.operator_sessions import (
+    BFLOAT16,
+    assert_same,
+    block_session,
+    make_session,
+    onnx_type,
+    run_bits,
+    run_twin,
+)
 
 SCALARS = ["int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16"]
 BLOCKS = [
@@ -28,6 +38,8 @@ BLOCKS = [
 ]
 NAMES = SCALARS + BLOCKS
 BITS = {
+    "int4": 4,
+    "uint4": 4,
     "bfp16": 9,
     "mx4": 4,
     "mx6": 6,
@@ -59,6 +71,46 @@ def test_table() -> None:
     assert {row.op for row in ops.FORMATS.values()} == {LINEAR, BFP, MX}
     with pytest.raises(TypeError):
         ops.FORMATS["new"] = ops.FORMATS["mx4"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_limits_are_those_of_the_type(name: str) -> None:
+    row = ops.FORMATS[name]
+    limits = (ml_dtypes.iinfo if row.is_integer else ml_dtypes.finfo)(row.dtype)
+    assert row.dtype.name == name
+    assert (row.lowest, row.highest) == (limits.min, limits.max)
+    assert row.is_signed == (limits.min < 0)
+
+
+def test_block_formats_have_no_type() -> None:
+    assert ops.FORMATS["mx6"].lowest == -ops.FORMATS["mx6"].highest and ops.FORMATS["mx6"].is_signed
+    with pytest.raises(ValueError, match="format 'mx6' is no type of array elements"):
+        ops.FORMATS["mx6"].dtype  # noqa: B018
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_operators_take_the_formats_that_say_so(name: str) -> None:
+    row = ops.FORMATS[name]
+    constants = {"scale": np.ones((), np.float32), "zero": np.zeros((), row.dtype)}
+    node = helper.make_node(row.op, ["x", "scale", "zero"], ["y"], domain=ops.DOMAIN)
+    if row.has_operator:
+        session = make_session([node], TensorProto.FLOAT, onnx_type(row.dtype), constants=constants)
+        assert session.get_outputs()[0].type == f"tensor({name})"
+    else:
+        with pytest.raises(Exception, match="Type Error"):
+            make_session([node], TensorProto.FLOAT, onnx_type(row.dtype), constants=constants)
+
+
+@pytest.mark.parametrize("name", ["int4", "uint4"])
+def test_4_bit_integers_saturate(name: str) -> None:
+    """An infinity becomes the end of the range that the finite numbers span."""
+    x = np.array([-3.5, 0, 0.6, 3.5, np.inf, -np.inf, np.nan], np.float32)
+    scale, zero_point = choose_scale(x, ops.FORMATS[name])
+    assert (scale, zero_point) == ((0.5, 0) if name == "int4" else (np.float32(7 / 15), 7))
+    ends = [(limit - zero_point) * scale for limit in (ops.FORMATS[name].highest, ops.FORMATS[name].lowest)]
+    y = ops.quantize_dequantize(x, name)
+    assert y.tolist() == pytest.approx([*y[:4].tolist(), *ends, 0])
+    assert np.abs(y[:4] - x[:4]).max() <= scale / 2 + 1e-6
 
 
 @pytest.mark.parametrize(("name", "expected"), FIDELITY.items())

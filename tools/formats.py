@@ -21,7 +21,8 @@ SAMPLES = 1 << 20
 COLORS, MARKERS = ("#1f5fa8", "#c2601a"), ("o", "D")  # told apart without color too
 EPILOG = """\
 Fidelity is the ratio of the signal's power to the power of the rounding error, in decibel (6 dB are one bit).
-Integer formats get one scale per tensor. The heavy-tailed distribution is Student's t, 3 degrees of freedom.
+Integer formats get one scale per tensor; the 4-bit ones (ONNX has them from operator set 21 on) are meant for
+weights, with a scale per channel. The heavy-tailed distribution is Student's t, 3 degrees of freedom.
 """
 
 
