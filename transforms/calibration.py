@@ -1,0 +1,163 @@
+"""Calibration: what float tensors do over samples, in one pass over the data, and ranges that follow from it.
+
+Statistics are kept, not ranges: any integer format can be asked for afterwards. Their size depends on how
+many tensors there are, never on how many samples.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.formats import Format
+from transforms import dtypes, walk
+from transforms.calibration_methods import CalibrationOptions, choose_range
+from transforms.histogram import Histogram
+from transforms.observe import ObservedModel, float_outputs
+from transforms.observed import Moments, Observed
+from transforms.run_model import RunOptions
+
+__all__ = ["Calibration", "CalibrationOptions", "calibrate"]
+
+NamedFeeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
+Progress = Callable[[int, int | None], None]
+
+
+class Calibration:
+    """What was observed of tensors, by name, and the ranges that the options make of it."""
+
+    def __init__(self, options: CalibrationOptions, observed: Mapping[str, Observed]) -> None:
+        """Keep options and statistics."""
+        self.options, self.observed = options, dict(observed)
+
+    def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
+        """Return the range of a tensor for an integer format, within the numbers that were observed.
+
+        ``symmetric`` is whether zero will be in the middle of what the format covers. ValueError, naming the
+        tensor, when it was not calibrated, no number of it was seen, or the format has no scale.
+        """
+        try:
+            return choose_range(self._find(name), format, symmetric=symmetric, options=self.options)
+        except ValueError as error:
+            raise ValueError(f"tensor '{name}' has no range: {error}") from error
+
+    def moments(self, name: str) -> Moments:
+        """Return the moments per channel; ValueError where none were asked for, or no number was seen."""
+        moments = self._find(name).moments
+        if moments is None or not moments.count:
+            raise ValueError(f"tensor '{name}' has no moments per channel")
+        return moments
+
+    def _find(self, name: str) -> Observed:
+        if name not in self.observed:
+            raise ValueError(f"tensor '{name}' was not calibrated")
+        return self.observed[name]
+
+
+def calibrate(
+    graph: gs.Graph,
+    names: Collection[str],
+    feeds: NamedFeeds,
+    options: CalibrationOptions | None = None,
+    *,
+    channel_axes: Mapping[str, int] | None = None,
+    run: RunOptions | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Run a float model on every feed, once, and return what was observed of float32 tensors of it.
+
+    Tensors are constants, inputs and whatever the nodes of the main graph make. Of those in ``channel_axes``
+    the moments along the axis are found, too. ``progress`` is called with the number of samples done and, if
+    the feeds tell, the number of all. The graph is not changed.
+
+    Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
+    tensor, for NaN in a tensor or an output, and when there is no feed at all.
+    """
+    options = options or CalibrationOptions()
+    axes = channel_axes or {}
+    observed = {name: _start(options, axes.get(name)) for name in dict.fromkeys((*names, *axes))}
+    for name, values in _constants(graph, observed).items():
+        _add_array(observed[name], values, options, f"constant '{name}'")
+    watch = _Watch(graph, observed, options, run)
+    total, done = operator.length_hint(feeds, 0) or None, 0
+    for done, (sample, feed) in enumerate(feeds, 1):
+        watch.add(sample, feed)
+        if progress:
+            progress(done, total)
+    if not done:
+        raise ValueError("the calibration data hold no sample")
+    return Calibration(options, observed)
+
+
+class _Watch:
+    """A model that adds what its tensors do to their statistics, sample by sample."""
+
+    def __init__(
+        self,
+        graph: gs.Graph,
+        observed: Mapping[str, Observed],
+        options: CalibrationOptions,
+        run: RunOptions | None,
+    ) -> None:
+        self._graph, self._observed, self._options, self._run = graph, observed, options, run
+        outputs = set(float_outputs(graph))
+        variables = [name for name, tensor in _tensors(graph).items() if isinstance(tensor, gs.Variable)]
+        self._all = [name for name in variables if name in observed or name in outputs]
+        asked = [name for name in self._all if name in observed]
+        with_moments = [name for name in asked if observed[name].moments]
+        fetched = self._all if options.needs_histogram else with_moments
+        self._model = ObservedModel(graph, [name for name in asked if name not in fetched], fetched, run)
+        self._closer: ObservedModel | None = None
+
+    def add(self, sample: str, feed: Mapping[str, np.ndarray]) -> None:
+        """Add what a sample does; ValueError for NaN."""
+        found = self._model.run(feed)
+        if found.is_doubtful:
+            self._closer = self._closer or ObservedModel(self._graph, [], self._all, self._run)
+            found = self._closer.run(feed)
+        for name, (low, high) in found.ranges.items():
+            self._observed[name].add_range(low, high, self._options.averaging_constant)
+        for name in list(found.arrays):
+            place = f"sample '{sample}', tensor '{name}'"
+            one = self._observed.get(name) or Observed()  # an output that matters for NaN alone
+            _add_array(one, found.arrays.pop(name), self._options, place)
+
+
+def _start(options: CalibrationOptions, axis: int | None) -> Observed:
+    histogram = Histogram() if options.needs_histogram else None
+    return Observed(histogram=histogram, moments=None if axis is None else Moments(axis))
+
+
+def _add_array(one: Observed, array: np.ndarray, options: CalibrationOptions, place: str) -> None:
+    try:
+        one.add_array(array, options.averaging_constant)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
+
+
+def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]:
+    """Return those of the names that are constants; ValueError for one that can not be calibrated at all."""
+    known = _tensors(graph)
+    for name in names:
+        if name not in known:
+            inside = any(name in _tensors(inner) for inner in walk.graphs(graph))
+            place = "inside a body of the model, not in its main graph" if inside else "not in the model"
+            raise ValueError(f"tensor '{name}' can not be calibrated: it is {place}")
+    return {n: _float_values(known[n]) for n in names if isinstance(known[n], gs.Constant)}
+
+
+def _float_values(constant: gs.Constant) -> np.ndarray:
+    if not dtypes.is_type(constant, dtypes.FLOAT):
+        raise ValueError(f"tensor '{constant.name}' is {constant.dtype}, only tensors of float32 have ranges")
+    return constant.values
+
+
+def _tensors(graph: gs.Graph) -> dict[str, gs.Tensor]:
+    """Return the tensors of a graph by name, inputs first, the others in the order in which they are made."""
+    tensors = {tensor.name: tensor for tensor in graph.inputs}
+    for node in graph.nodes:
+        tensors |= {t.name: t for t in (*node.inputs, *node.outputs) if t.name}
+    return tensors | {tensor.name: tensor for tensor in graph.outputs}

@@ -1,0 +1,76 @@
+"""A histogram that grows with its data, so that one pass is enough and the memory is fixed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+BINS = 4096
+"""Bins of a histogram, half of them for numbers below zero."""
+
+_LEAST_EXPONENT = -100  # smaller numbers are told apart by their sign alone
+_CHUNK = 1 << 16  # numbers that are sorted into bins at a time, so that they stay in the cache
+
+
+class Histogram:
+    """Counts of float32 numbers in ``BINS`` equal bins over [-bound, bound), where bound is a power of two.
+
+    The bound is the smallest one above every magnitude so far. When it grows, bins are merged in pairs, which
+    is exact: the counts never depend on the order in which the numbers came. A bin holds its lower edge.
+    """
+
+    def __init__(self, exponent: int = _LEAST_EXPONENT, counts: NDArray[np.int64] | None = None) -> None:
+        """Make a histogram, empty unless there are counts [BINS], with the bound 2**exponent."""
+        self.exponent = exponent
+        self.counts = np.zeros(BINS, np.int64) if counts is None else counts
+
+    @property
+    def bound(self) -> float:
+        """The end of the last bin; the first begins at ``-bound``."""
+        return math.ldexp(1.0, self.exponent)
+
+    @property
+    def bin_width(self) -> float:
+        """The width of a bin."""
+        return self.bound * 2 / BINS
+
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """The edges of the bins, [BINS + 1]."""
+        return np.arange(-BINS // 2, BINS // 2 + 1, dtype=np.float64) * self.bin_width
+
+    @property
+    def magnitudes(self) -> NDArray[np.int64]:
+        """The counts of magnitudes, in [0, bound), [BINS / 2]; the edge of a negative bin is taken in."""
+        return self.counts[BINS // 2 :] + self.counts[: BINS // 2][::-1]
+
+    def add(self, x: NDArray[np.float32]) -> None:
+        """Count the numbers of an array of any shape, all of which must be finite."""
+        x = x.reshape(-1)
+        self._reach(float(max(x.max(initial=0), -x.min(initial=0))))
+        scale = np.float32(math.ldexp(BINS / 2, -self.exponent))
+        for start in range(0, x.size, _CHUNK):
+            scaled = x[start : start + _CHUNK] * scale  # exact, the scale is a power of two
+            places = np.floor(scaled, out=scaled).astype(np.intp)
+            places += BINS // 2
+            self.counts += np.bincount(places, minlength=BINS)
+
+    def _reach(self, magnitude: float) -> None:
+        """Let the bound be above a magnitude."""
+        exponent = max(math.frexp(magnitude)[1], _LEAST_EXPONENT)
+        if exponent > self.exponent:
+            self.counts = _merge(self.counts, exponent - self.exponent)
+            self.exponent = exponent
+
+
+def _merge(counts: NDArray[np.int64], doublings: int) -> NDArray[np.int64]:
+    """Return the counts in bins that are wider by a power of two, around the same zero."""
+    half = BINS // 2
+    merged = min(1 << doublings, half)
+    sums = counts.reshape(-1, merged).sum(axis=1)
+    result = np.zeros_like(counts)
+    start = half - len(sums) // 2
+    result[start : start + len(sums)] = sums
+    return result

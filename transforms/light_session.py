@@ -1,0 +1,68 @@
+"""Sessions of ONNX Runtime on a light model: large weights are handed over where they lie, not copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+import ops
+from transforms import light_model
+from transforms.run_model import OpenModel, RunOptions, provider_name
+
+_SILENT = 4
+_NOWHERE = "memory"  # a location that is never read: the arrays take its place
+_SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
+
+
+class LightModel(OpenModel):
+    """A model that is ready to run on weights that lie elsewhere, which it keeps alive."""
+
+    def __init__(self, session: ort.InferenceSession, weights: Mapping[str, np.ndarray]) -> None:
+        """Take a session and the arrays that it reads."""
+        super().__init__(session)
+        self._weights = weights
+
+
+def open_light(
+    light: onnx.ModelProto, weights: Mapping[str, np.ndarray], options: RunOptions | None = None
+) -> LightModel:
+    """Return a light model with its weights ready to run; ``light`` is changed by this.
+
+    Our operators are registered. The runtime reads the arrays in place: they must not be written to. Nodes
+    run as early as their inputs allow, in the order of the model, so that what follows a large tensor lets go
+    of it at once. Raises ValueError when the runtime refuses the model or has no such provider.
+    """
+    options = options or RunOptions()
+    provider = provider_name(options.provider)
+    settings = ort.SessionOptions()
+    settings.log_severity_level = _SILENT
+    settings.intra_op_num_threads = options.threads
+    settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    if not options.optimize:
+        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    ops.register_custom_ops(settings)
+    _share(light, weights, settings)
+    try:
+        session = ort.InferenceSession(light.SerializeToString(), settings, providers=[provider])
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        raise ValueError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
+    return LightModel(session, weights)
+
+
+def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> None:
+    """Let the runtime find the arrays where they are; those that it can not read in place are copied."""
+    shared = {name: array for name, array in weights.items() if _is_readable(array)}
+    light_model.fill(light, {name: array for name, array in weights.items() if name not in shared})
+    for tensor in light.graph.initializer:
+        if tensor.name in shared:
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value=_NOWHERE)
+    values = [ort.OrtValue.ortvalue_from_numpy(array) for array in shared.values()]
+    settings.add_external_initializers(list(shared), values)
+
+
+def _is_readable(array: np.ndarray) -> bool:
+    return array.dtype.kind in _SHARED_KINDS and array.dtype.isnative and array.flags.c_contiguous
