@@ -1,0 +1,69 @@
+"""Cross-layer equalization (Nagel et al. 2019, arXiv 1906.04721, section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms import walk
+from transforms.layer_pairs import PairFinder
+from transforms.scaled_layers import Exponents, Pair
+
+_SWEEPS = 100  # chains of layers of real models need about ten
+_LEAST, _LARGEST = 2.0**-60, 2.0**60  # weights beyond are left out: they may not under- or overflow
+
+
+def equalize_layers(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
+    """Scale the channels between layers so that the weights of both sides have like ranges; return how many
+    pairs of layers were scaled.
+
+    A channel of the first layer is divided by the power of two next to ``sqrt(r1 / r2)`` (eq. 11), where r1
+    and r2 are its largest weights in the first and the second layer, and the second layer's weights for it
+    are multiplied by the same; in turn for all pairs until nothing changes. Powers of two make that exact:
+    every number that the model computes stays the same, or the same times a power of two in between, as long
+    as none becomes subnormal or infinite. A channel grows no further than to the largest offset (bias) among
+    those of its layer, since it is on one scale with them.
+
+    Does nothing to channels of no weight on one side, and where :class:`transforms.layer_pairs.PairFinder`
+    finds no pair: across a Clip, whose bounds are the same for all channels, at sums of layers, at tensors
+    with several readers, and with weights that are used elsewhere.
+    """
+    finder = PairFinder(graph, exclude)
+    return sum(_equalize(finder.pairs(inner)) for inner in walk.graphs(graph))
+
+
+def _equalize(pairs: list[Pair]) -> int:
+    for _ in range(_SWEEPS):
+        moved = [_balance(pair) for pair in pairs]
+        if not any(moved):
+            break
+    for pair in pairs:
+        pair.apply()
+    for layer in {id(layer): layer for pair in pairs for layer in (pair.first, pair.second)}.values():
+        layer.apply()
+    return sum(bool(pair.first.out_shift.any()) for pair in pairs)
+
+
+def _balance(pair: Pair) -> bool:
+    """Shift the channels between two layers; return whether any moved."""
+    made = pair.first.out_ranges()
+    read = pair.second.in_ranges().reshape(-1, pair.repeat).max(axis=1)
+    live = (np.minimum(made, read) >= _LEAST) & (np.maximum(made, read) <= _LARGEST)
+    ratio = np.where(live, made, 1) / np.where(live, read, 1)
+    shift = np.rint(np.log2(ratio) / 2).astype(np.int64)
+    shift = np.maximum(shift, np.minimum(_least_shift(pair), 0))
+    pair.first.out_shift += shift
+    pair.second.in_shift += np.repeat(shift, pair.repeat)
+    return bool(shift.any())
+
+
+def _least_shift(pair: Pair) -> Exponents:
+    """Return the shift that takes the offset of each channel to the largest of the layer."""
+    offsets = sum(
+        (c.magnitudes() for c in pair.companions if c.is_offset), np.zeros_like(pair.first.out_shift, float)
+    )
+    now = np.ldexp(offsets, -pair.first.out_shift)
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.ceil(np.log2(now / max(offsets.max(), _LEAST))), -200).astype(np.int64)
