@@ -8,7 +8,7 @@ byte.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -99,7 +99,7 @@ def weight_scale(
     format: str | Format,
     axis: int | None = None,
     *,
-    method: Literal["MinMax", "MSE"] = "MinMax",
+    method: str = "MinMax",
     importance: NDArray[np.floating] | None = None,
 ) -> Floats:
     """Return the symmetric scale of a weight: one, or one for each index of ``axis``.

@@ -350,8 +350,8 @@ def test_numbers_that_are_not_finite_do_not_count() -> None:
     clean = np.where(np.isfinite(holes), holes, 0)
     for axis in (None, 0, 1):
         for method in ("MinMax", "MSE"):
-            found = weight_scale(holes, "int4", axis, method=method)  # type: ignore[arg-type]
-            assert np.array_equal(found, weight_scale(clean, "int4", axis, method=method))  # type: ignore[arg-type]
+            found = weight_scale(holes, "int4", axis, method=method)
+            assert np.array_equal(found, weight_scale(clean, "int4", axis, method=method))
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1, 2, 3])
