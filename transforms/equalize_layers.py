@@ -12,7 +12,7 @@ from transforms.layer_pairs import PairFinder
 from transforms.scaled_layers import Exponents, Pair
 
 _SWEEPS = 100  # chains of layers of real models need about ten
-_LEAST, _LARGEST = 2.0**-60, 2.0**60  # weights beyond are left out: they may not under- or overflow
+_LEAST, _LARGEST = 2.0**-60, 2.0**60  # of a channel that is scaled: far from where numbers get lost
 
 
 def equalize_layers(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
@@ -32,6 +32,12 @@ def equalize_layers(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int
     """
     finder = PairFinder(graph, exclude)
     return sum(_equalize(finder.pairs(inner)) for inner in walk.graphs(graph))
+
+
+def count_clipped_pairs(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
+    """Return between how many more pairs of layers only a Clip stands in the way of equalization."""
+    with_clips, without = PairFinder(graph, exclude, through_clips=True), PairFinder(graph, exclude)
+    return sum(len(with_clips.pairs(g)) - len(without.pairs(g)) for g in walk.graphs(graph))
 
 
 def _equalize(pairs: list[Pair]) -> int:
@@ -60,10 +66,9 @@ def _balance(pair: Pair) -> bool:
 
 
 def _least_shift(pair: Pair) -> Exponents:
-    """Return the shift that takes the offset of each channel to the largest of the layer."""
-    offsets = sum(
-        (c.magnitudes() for c in pair.companions if c.is_offset), np.zeros_like(pair.first.out_shift, float)
-    )
-    now = np.ldexp(offsets, -pair.first.out_shift)
-    with np.errstate(divide="ignore"):
-        return np.maximum(np.ceil(np.log2(now / max(offsets.max(), _LEAST))), -200).astype(np.int64)
+    """Return the shift that makes the offset of each channel no larger than the largest of the layer was."""
+    offsets = np.zeros(len(pair.first.out_shift))
+    for companion in pair.companions:
+        offsets += companion.magnitudes() if companion.is_offset else 0
+    now = np.ldexp(offsets, -pair.first.out_shift) / max(offsets.max(), _LEAST)
+    return np.ceil(np.log2(np.maximum(now, _LEAST))).astype(np.int64)
