@@ -62,8 +62,9 @@ def choose_range(
         raise ValueError(f"format '{format.name}' has no scale and needs no range")
     if observed.is_empty:
         raise ValueError("no number of it was seen")
-    low, high = METHODS[options.method](observed, format, symmetric, options)
-    return max(low, observed.low), min(high, observed.high)
+    ends = METHODS[options.method](observed, format, symmetric, options)
+    low, high = (min(max(end, observed.low), observed.high) for end in ends)
+    return low, high
 
 
 def _min_max(observed: Observed, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:

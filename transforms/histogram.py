@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 BINS = 4096
 """Bins of a histogram, half of them for numbers below zero."""
 
-_LEAST_EXPONENT = -100  # smaller numbers are told apart by their sign alone
+_LEAST_EXPONENT = -100  # of the bound of an empty histogram
 _CHUNK = 1 << 16  # numbers that are sorted into bins at a time, so that they stay in the cache
 
 
@@ -18,7 +18,8 @@ class Histogram:
     """Counts of float32 numbers in ``BINS`` equal bins over [-bound, bound), where bound is a power of two.
 
     The bound is the smallest one above every magnitude so far. When it grows, bins are merged in pairs, which
-    is exact: the counts never depend on the order in which the numbers came. A bin holds its lower edge.
+    is exact: the counts do not depend on the order in which the numbers came, but for the sign of those that
+    underflow when they are divided by the bound. A bin holds its lower edge.
     """
 
     def __init__(self, exponent: int = _LEAST_EXPONENT, counts: NDArray[np.int64] | None = None) -> None:
@@ -59,8 +60,8 @@ class Histogram:
 
     def _reach(self, magnitude: float) -> None:
         """Let the bound be above a magnitude."""
-        exponent = max(math.frexp(magnitude)[1], _LEAST_EXPONENT)
-        if exponent > self.exponent:
+        exponent = math.frexp(magnitude)[1]
+        if magnitude > 0 and exponent > self.exponent:
             self.counts = _merge(self.counts, exponent - self.exponent)
             self.exponent = exponent
 
