@@ -251,7 +251,7 @@ REFUSED: dict[str, Nodes] = {
     "offset of pixels": [CONV1, ("Flatten", "a", "f"), ("Add", "f long", "b"), ("MatMul", "b longer", "y")],
     "turned": [CONV1, ("Transpose", "a", "b", {"perm": [0, 1, 3, 2]}), CONV2],
     "weight on the left": [CONV1, RELU, ("MatMul", "left b", "y")],
-    "one more axis": [CONV1, ("Add", "a five", "s"), ("Reshape", "s sizes", "b"), CONV2],
+    "one more axis": [CONV1, ("Add", "a five", "s"), ("Flatten", "s", "b"), ("MatMul", "b all", "y")],
 }
 
 
@@ -267,21 +267,26 @@ def test_leaves_alone_what_would_change(name: str) -> None:
         "square": spread((8, 8), 0, 6),
         "wide": spread((10, 10), 1, 6),
         "tall": spread((64, 4), 0, 6),
-        "long": spread((512,), 0, 6),
-        "longer": spread((512, 4), 0, 6),
+        "long": np.ones(1, np.float32),
+        "longer": spread((512, 4), 0, 6) * np.float32(1e-6),
         "left": spread((8, 8), 0, 6),
         "five": np.ones((1, 1, 1, 1, 1), np.float32),
+        "all": spread((1024, 4), 0, 6) * np.float32(1e-6),
     }
     used = {word for node in nodes for word in node[1].split()}
     weights: dict[str, Any] = {word: array for word, array in known.items() if word in used}
-    if "sizes" in used:
-        weights["sizes"] = np.array([2, 8, 8, 8], np.int64)
     if name == "channels of features":
         weights["w1"] = spread((8, 3, 1, 1), 0, 1)
         weights.pop("b1", None)
     count, after = equalize(model(nodes, weights))
     assert count == 0
     assert all(np.array_equal(after[word], weights[word]) for word in weights)
+
+
+def test_leaves_columns_of_features_alone() -> None:
+    nodes = [("Gemm", "x w1", "a"), RELU, ("Gemm", "b w2", "y", {"transA": 1})]
+    weights = {"w1": spread((3, 8), 1, 1), "w2": spread((8, 4), 0, 2)}
+    assert equalize(model(nodes, weights, (8, 3)))[0] == 0
 
 
 def test_leaves_outputs_and_what_can_be_overridden_alone() -> None:

@@ -117,6 +117,12 @@ def test_clip_goes_where_its_bounds_are_the_ends_of_the_range(low: float, high: 
     assert fold(build("a = Clip(x, low, high) y = QuantizeLinear(a, s, z)", constants)) == expected
 
 
+def test_a_negative_scale_turns_the_order_of_numbers_around() -> None:
+    """These bounds, which cross, are quantized to the ends of the range and still make a constant."""
+    constants = "float s = {-0.1}, int8 z = {0}, float low = {13}, float high = {-13}"
+    assert fold(build("a = Clip(x, low, high) y = QuantizeLinear(a, s, z)", constants)) == 0
+
+
 def test_six_as_upper_bound() -> None:
     """A range that ends at 6 stands for a Relu6; one that ends elsewhere does not."""
     for scale, expected in ((6 / 255, 1), (5.9 / 255, 1), (6.1 / 255, 0)):

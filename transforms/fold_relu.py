@@ -31,8 +31,7 @@ def fold_relu(graph: gs.Graph) -> int:
     which a Clip may turn into a number.
 
     Does nothing where the result is an output of its graph or has another reader, for bounds, scales or zero
-    points that are computed, for a lower bound above the upper one, and for quantization to floating-point
-    types.
+    points that are computed, for scales that are not positive, and for quantization to floating-point types.
     """
     constants = Constants(graph)
     outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
@@ -59,7 +58,7 @@ def _is_idle(node: gs.Node, constants: Constants, outputs: set[int]) -> bool:
     if bounds is None or id(node.outputs[0]) in outputs:
         return False
     uses = walk.uses(node.outputs[0])
-    return bool(uses) and all(index == 0 and _clips_at(user, bounds, constants) for user, index in uses)
+    return bool(uses) and all(_clips_at(user, bounds, constants) for user, _ in uses)
 
 
 def _bounds(node: gs.Node, constants: Constants) -> Bounds | None:
@@ -71,7 +70,7 @@ def _bounds(node: gs.Node, constants: Constants) -> Bounds | None:
     if node.op == "Relu":
         return np.float32(0), np.float32(np.inf)
     low, high = _bound(node, 1, "min", -np.inf, constants), _bound(node, 2, "max", np.inf, constants)
-    return None if low is None or high is None or not low <= high else (np.float32(low), np.float32(high))
+    return None if low is None or high is None else (np.float32(low), np.float32(high))
 
 
 def _bound(node: gs.Node, index: int, name: str, default: float, constants: Constants) -> float | None:
@@ -89,7 +88,7 @@ def _clips_at(node: gs.Node, bounds: Bounds, constants: Constants) -> bool:
     if scale is None or zero_point is None or scale.dtype != np.float32:
         return False
     row = ops.FORMATS.get(str(zero_point.dtype))
-    if row is None or not row.is_integer or not np.all((scale > 0) & np.isfinite(scale)):
+    if row is None or not row.is_integer or not np.all(scale > 0):
         return False
     low, high = (_quantize(bound, scale, zero_point) for bound in bounds)
     return bool(np.all(low <= row.lowest) and np.all(high >= row.highest))

@@ -105,7 +105,7 @@ class PairFinder:
 
     def _passes(self, way: _Way, node: gs.Node, index: int) -> bool:
         """Return whether a factor for each channel goes through the node, and note what it meets there."""
-        if node in self._exclude or node.domain not in STANDARD_DOMAINS or len(node.outputs) != 1:
+        if node in self._exclude or node.domain not in STANDARD_DOMAINS:
             return False
         others = [tensor for i, tensor in enumerate(node.inputs) if i != index]
         if node.op in _WITH_CONSTANT:
