@@ -327,6 +327,22 @@ def test_in_bodies() -> None:
     assert equalize(source)[0] == 2
 
 
+def test_leaves_a_layer_that_a_body_reads_alone() -> None:
+    inner = [helper.make_node("MatMul", ["b", "w2"], ["inner_y"])]
+    branch = helper.make_graph(inner, "branch", [], [build.value("inner_y", (5, 4))])
+    other = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w3"], ["other_y"])], "other", [], [build.value("other_y", (5, 4))]
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=other),
+    ]
+    weights = {"w1": spread((3, 6), 1, 1), "w2": spread((6, 4), 0, 2), "w3": spread((3, 4), 0, 3)}
+    ends = [build.value("x", ROWS)], [build.value("y", (5, 4))]
+    assert equalize(build.model(nodes, *ends, {**weights, "c": np.array(True)}))[0] == 0
+
+
 def test_clips_in_the_way_are_counted() -> None:
     clipped = [CONV1, ("Clip", "a _ six", "b"), CONV2]
     graph = model_io.load(model(clipped, {**CONVS, "six": np.array(6, np.float32)}))
