@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 
 from ops.formats import Format
@@ -71,7 +72,8 @@ def calibrate(
 
     Tensors are constants, inputs and whatever the nodes of the main graph make. Of those in ``channel_axes``
     the moments along the axis are found, too. ``progress`` is called with the number of samples done and, if
-    the feeds tell, the number of all. The graph is not changed.
+    the feeds tell, the number of all. Where all tensors are constants, no feed is taken. The graph is not
+    changed.
 
     Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
     tensor, for NaN in a tensor or an output, and when there is no feed at all.
@@ -79,8 +81,11 @@ def calibrate(
     options = options or CalibrationOptions()
     axes = channel_axes or {}
     observed = {name: _start(options, axes.get(name)) for name in dict.fromkeys((*names, *axes))}
-    for name, values in _constants(graph, observed).items():
+    constants = _constants(graph, observed)
+    for name, values in constants.items():
         _add_array(observed[name], values, options, f"constant '{name}'")
+    if observed.keys() == constants.keys():
+        return Calibration(options, observed)
     watch = _Watch(graph, observed, options, run)
     total, done = operator.length_hint(feeds, 0) or None, 0
     for done, (sample, feed) in enumerate(feeds, 1):
@@ -146,13 +151,11 @@ def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]
             inside = any(name in _tensors(inner) for inner in walk.graphs(graph))
             place = "inside a body of the model, not in its main graph" if inside else "not in the model"
             raise ValueError(f"tensor '{name}' can not be calibrated: it is {place}")
-    return {n: _float_values(known[n]) for n in names if isinstance(known[n], gs.Constant)}
-
-
-def _float_values(constant: gs.Constant) -> np.ndarray:
-    if not dtypes.is_type(constant, dtypes.FLOAT):
-        raise ValueError(f"tensor '{constant.name}' is {constant.dtype}, only tensors of float32 have ranges")
-    return constant.values
+        element = dtypes.element_type(known[name])
+        if element not in (None, dtypes.FLOAT):  # what is not known here, the session will tell
+            kind = onnx.TensorProto.DataType.Name(element).lower()
+            raise ValueError(f"'{name}' is a tensor({kind}), only tensors of float32 have ranges")
+    return {name: known[name].values for name in names if isinstance(known[name], gs.Constant)}
 
 
 def _tensors(graph: gs.Graph) -> dict[str, gs.Tensor]:

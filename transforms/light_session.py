@@ -1,4 +1,9 @@
-"""Sessions of ONNX Runtime on a light model: large weights are handed over where they lie, not copied."""
+"""Sessions of ONNX Runtime on a light model: large weights are handed over as they are, never serialized.
+
+What the runtime makes of them for its kernels is then the only copy. It could be told to use the arrays
+themselves (``SessionOptions.add_initializer``), but its optimizer transposes some weights in place and would
+compute with the untransposed ones.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +36,9 @@ def open_light(
 ) -> LightModel:
     """Return a light model with its weights ready to run; ``light`` is changed by this.
 
-    Our operators are registered. The runtime reads the arrays in place: they must not be written to. Nodes
-    run as early as their inputs allow, in the order of the model, so that what follows a large tensor lets go
-    of it at once. Raises ValueError when the runtime refuses the model or has no such provider.
+    Our operators are registered. Nodes run as early as their inputs allow, in the order of the model, so that
+    what follows a large tensor lets go of it at once. Raises ValueError when the runtime refuses the model or
+    has no such provider.
     """
     options = options or RunOptions()
     provider = provider_name(options.provider)
@@ -53,7 +58,7 @@ def open_light(
 
 
 def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> None:
-    """Let the runtime find the arrays where they are; those that it can not read in place are copied."""
+    """Let the runtime find the arrays where they are; those that it can not read go into the model."""
     shared = {name: array for name, array in weights.items() if _is_readable(array)}
     light_model.fill(light, {name: array for name, array in weights.items() if name not in shared})
     for tensor in light.graph.initializer:
@@ -65,4 +70,4 @@ def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: 
 
 
 def _is_readable(array: np.ndarray) -> bool:
-    return array.dtype.kind in _SHARED_KINDS and array.dtype.isnative and array.flags.c_contiguous
+    return array.dtype.kind in _SHARED_KINDS and array.flags.c_contiguous

@@ -144,5 +144,4 @@ def _check_types(model: LightModel, outputs: Mapping[str, str]) -> None:
     types = {argument.name: argument.type for argument in arguments}
     for output, name in outputs.items():
         if types[output] != _FLOAT:
-            kind = types[output].removeprefix("tensor(").removesuffix(")")
-            raise ValueError(f"tensor '{name}' is {kind}, only tensors of float32 have ranges")
+            raise ValueError(f"'{name}' is a {types[output]}, only tensors of float32 have ranges")
