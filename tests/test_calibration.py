@@ -299,6 +299,19 @@ def test_nan_in_an_output_that_nobody_asked_for() -> None:
         run(model, ["a"], [{"x": np.float32([-1])}])
 
 
+def test_nan_in_an_output_beside_moments() -> None:
+    model = corpus.parse("(float[N] x) => (float[N] y) { a = Neg(x) y = Sqrt(x) }")
+    with pytest.raises(ValueError, match="sample 's0', tensor 'y': it holds NaN"):
+        run(model, [], [{"x": np.float32([-1])}], channel_axes={"a": 0})
+
+
+def test_a_sample_with_which_the_model_fails() -> None:
+    model = corpus.parse("(int64[N] i) => (float[N] y) <float[2] t = {1, 2}> { g = Gather(t, i) y = Neg(g) }")
+    feeds = [{"i": np.array([1])}, {"i": np.array([7])}]
+    with pytest.raises(ValueError, match=r"^sample 's1': the model fails: .*out of data bounds[^\n]*$"):
+        run(model, ["g"], feeds)
+
+
 def test_nan_in_a_constant() -> None:
     model = build.dense()
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.full((16, 16), NAN), "weight0"))

@@ -128,7 +128,7 @@ def test_reductions_stand_directly_behind_their_tensor() -> None:
     """So that a large tensor is let go of before the next is made."""
     graph = graph_proto.import_model(build.dense(layers=3))
     light, _ = graph_proto.export_light(graph)
-    observe._insert_reductions(graph, light.graph, ["x", "matmul0_out", "matmul2_out"])
+    observe._insert_reductions(graph, light.graph, ["x", "matmul0_out", "matmul2_out"], [])
     order = [node.op_type for node in light.graph.node]
     assert order[:2] == ["ReduceMin", "ReduceMax"]
     assert order[order.index("MatMul") + 1 :][:2] == ["ReduceMin", "ReduceMax"]

@@ -17,7 +17,7 @@ from ops.formats import Format
 from transforms import dtypes, walk
 from transforms.calibration_methods import CalibrationOptions, choose_range
 from transforms.histogram import Histogram
-from transforms.observe import ObservedModel, float_outputs
+from transforms.observe import Observation, ObservedModel, float_outputs
 from transforms.observed import Moments, Observed
 from transforms.run_model import RunOptions
 
@@ -115,20 +115,25 @@ class _Watch:
         with_moments = [name for name in asked if observed[name].moments]
         fetched = self._all if options.needs_histogram else with_moments
         self._model = ObservedModel(graph, [name for name in asked if name not in fetched], fetched, run)
-        self._closer: ObservedModel | None = None
 
     def add(self, sample: str, feed: Mapping[str, np.ndarray]) -> None:
-        """Add what a sample does; ValueError for NaN."""
-        found = self._model.run(feed)
-        if found.is_doubtful:
-            self._closer = self._closer or ObservedModel(self._graph, [], self._all, self._run)
-            found = self._closer.run(feed)
+        """Add what a sample does; ValueError for NaN, or where the model does not run."""
+        found = self._observe(sample, feed)
+        if found.is_doubtful:  # from now on, for what is infinite once tends to be so always
+            self._model = ObservedModel(self._graph, [], self._all, self._run)
+            found = self._observe(sample, feed)
         for name, (low, high) in found.ranges.items():
             self._observed[name].add_range(low, high, self._options.averaging_constant)
         for name in list(found.arrays):
             place = f"sample '{sample}', tensor '{name}'"
             one = self._observed.get(name) or Observed()  # an output that matters for NaN alone
             _add_array(one, found.arrays.pop(name), self._options, place)
+
+    def _observe(self, sample: str, feed: Mapping[str, np.ndarray]) -> Observation:
+        try:
+            return self._model.run(feed)
+        except Exception as error:  # the runtime's exceptions share no narrower class
+            raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
 
 
 def _start(options: CalibrationOptions, axis: int | None) -> Observed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from pathlib import Path
@@ -67,6 +68,22 @@ class Feeds:
             yield name, checked
         if name is None:
             raise ValueError("the calibration data hold no sample")
+
+    def hash(self) -> str:
+        """Return a SHA-256 of all feeds: the arrays with their names, types and shapes, in order.
+
+        ValueError when they could then not be taken again.
+        """
+        if not self.is_repeatable:
+            raise ValueError("the data come from a reader or a generator, which can not be read twice")
+        digest = hashlib.sha256()
+        for _, feed in self:
+            for name in sorted(feed):
+                array = feed[name]
+                digest.update(f"{name}\0{array.dtype.str}{array.shape}\0".encode())
+                digest.update(array.tobytes())
+            digest.update(b"\n")
+        return digest.hexdigest()
 
 
 def open_feeds(

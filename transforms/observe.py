@@ -62,9 +62,9 @@ class ObservedModel:
         """
         light, weights = graph_proto.export_light(graph)
         inputs = {value.name for value in light.graph.input}
-        self._ranges, summed = _insert_reductions(graph, light.graph, reduced)
-        self._sums = list(summed.values())
         self._fetched = list(fetched)
+        others = [name for name in float_outputs(graph) if name not in self._fetched]
+        self._ranges, self._sums = _insert_reductions(graph, light.graph, reduced, others)
         made = [name for name in self._fetched if name not in inputs]
         reductions = [name for pair in self._ranges.values() for name in pair] + self._sums
         _set_outputs(light.graph, [*reductions, *made])
@@ -89,11 +89,11 @@ def float_outputs(graph: gs.Graph) -> list[str]:
 
 
 def _insert_reductions(
-    graph: gs.Graph, proto: onnx.GraphProto, reduced: Collection[str]
-) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
-    """Put reductions directly behind tensors; return the names of lowest and highest, and of sums.
+    graph: gs.Graph, proto: onnx.GraphProto, reduced: Collection[str], others: Collection[str]
+) -> tuple[dict[str, tuple[str, str]], list[str]]:
+    """Put reductions directly behind tensors; return the names of lowest and highest numbers, and of sums.
 
-    A sum is finite only if all its terms are, NaN included.
+    Sums, which are not finite when a term is not, tell of NaN in ``reduced`` and ``others``.
     """
     names, behind = walk.Names(graph), dict[str, list[onnx.NodeProto]]()
 
@@ -104,8 +104,7 @@ def _insert_reductions(
         return output
 
     ranges = {name: (reduce(name, "low"), reduce(name, "high")) for name in reduced}
-    watched = {*reduced, *float_outputs(graph)} if reduced else ()
-    sums = {name: reduce(name, "sum") for name in _where_nan_ends(proto, watched)}
+    sums = [reduce(name, "sum") for name in _where_nan_ends(proto, {*reduced, *others})]
     _insert_behind(proto, behind)
     return ranges, sums
 

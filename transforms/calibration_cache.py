@@ -1,0 +1,120 @@
+"""A file that keeps what calibrations observed, found again by the content of model and data.
+
+The file holds entries for any number of models and data sets. An entry grows by the tensors that are asked
+for, and serves every method that its statistics are enough for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms import graph_proto
+from transforms.atomic_write import replacing
+from transforms.calibration import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.feeds import Feeds
+from transforms.model_io import check_output
+from transforms.observed import Observed
+from transforms.observed_json import decode, encode
+from transforms.run_model import RunOptions
+
+_FORMAT = "onnx-narrow calibration 1"
+Entries = dict[str, dict[str, Any]]  # statistics as JSON, by tensor, by key
+
+
+def calibrate_cached(
+    path: str | Path,
+    graph: gs.Graph,
+    names: Collection[str],
+    feeds: Feeds,
+    options: CalibrationOptions | None = None,
+    *,
+    channel_axes: Mapping[str, int] | None = None,
+    run: RunOptions | None = None,
+    progress: Progress | None = None,
+) -> tuple[Calibration, int]:
+    """Do what :func:`transforms.calibration.calibrate` does, as far as the file at ``path`` does not hold it.
+
+    Returns the calibration and how many tensors of it came from the file, to which the others are added; the
+    file is made if it is not there. The data are read once to know them, and once more if anything is
+    missing. Raises ValueError when the file is no calibration cache, or the feeds can be taken only once;
+    OSError when the file can not be read or written. It is written whole or not at all.
+    """
+    path, options, axes = check_output(path, force=True), options or CalibrationOptions(), channel_axes or {}
+    entries = _read(path)
+    key = _key(graph, feeds, options)
+    wanted = list(dict.fromkeys((*names, *axes)))
+    known = {name: _decode(path, name, entry) for name, entry in entries.get(key, {}).items()}
+    known = {n: known[n] for n in wanted if n in known and _is_enough(known[n], options, axes.get(n))}
+    missing = [name for name in wanted if name not in known]
+    if not missing:
+        return Calibration(options, known), len(known)
+    new = calibrate(
+        graph,
+        missing,
+        feeds,
+        options,
+        channel_axes={name: axis for name, axis in axes.items() if name in missing},
+        run=run,
+        progress=progress,
+    )
+    _add(path, key, new.observed)
+    return Calibration(options, {name: (known | new.observed)[name] for name in wanted}), len(known)
+
+
+def _is_enough(observed: Observed, options: CalibrationOptions, axis: int | None) -> bool:
+    if options.needs_histogram and observed.histogram is None:
+        return False
+    return axis is None or (observed.moments is not None and observed.moments.axis == axis)
+
+
+def _key(graph: gs.Graph, feeds: Feeds, options: CalibrationOptions) -> str:
+    """Return a hash of what statistics depend on: model, data, and what is kept of a tensor."""
+    kept = {"histogram": options.needs_histogram, "averaging_constant": options.averaging_constant}
+    parts = [_hash_model(graph), feeds.hash(), json.dumps(kept)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _hash_model(graph: gs.Graph) -> str:
+    light, weights = graph_proto.export_light(graph)
+    digest = hashlib.sha256(light.SerializeToString(deterministic=True))
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(weights[name]).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> Entries:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"'{path}' is no calibration cache: {error}") from error
+    entries = content.get("entries") if isinstance(content, dict) else None
+    if entries is None or content.get("format") != _FORMAT:
+        raise ValueError(f"'{path}' is no calibration cache: it does not say '{_FORMAT}'")
+    if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+        raise ValueError(f"'{path}' is a broken calibration cache: entries are not by key and tensor")
+    return entries
+
+
+def _decode(path: Path, name: str, entry: dict[str, Any]) -> Observed:
+    try:
+        return decode(entry)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"'{path}' is a broken calibration cache: tensor '{name}': {error!r}") from error
+
+
+def _add(path: Path, key: str, observed: Mapping[str, Observed]) -> None:
+    """Add to an entry; what others have written meanwhile stays."""
+    entries = _read(path)
+    entries[key] = entries.get(key, {}) | {name: encode(one) for name, one in observed.items()}
+    with replacing(path) as (temporary,):
+        temporary.write_text(json.dumps({"format": _FORMAT, "entries": entries}), encoding="utf-8")
