@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ops.formats import get_format
+from transforms import clip_by_error
 from transforms.calibration_methods import METHODS, CalibrationOptions, choose_range
 from transforms.clip_by_entropy import clip_by_entropy
 from transforms.histogram import BINS, Histogram
@@ -133,14 +134,28 @@ def test_least_error_is_near_that_of_the_best_of_all_grids(shape: str, format: s
     assert rounding_error(x, *found, 256, symmetric=symmetric) <= 1.03 * wanted
 
 
+@pytest.mark.parametrize("share", [0.1, 0.4, 1.0])
+@pytest.mark.parametrize("levels", [16, 256])
+@pytest.mark.parametrize("shape", ["normal", "relu", "lopsided"])
+def test_expected_error_is_that_of_the_numbers(shape: str, levels: int, share: float) -> None:
+    """Up to 2 %, for numbers are not spread evenly within the bins."""
+    observed, x = observe(SAMPLES[shape]), SAMPLES[shape]
+    assert observed.histogram is not None
+    error = clip_by_error._error_function(observed.histogram, (observed.low, observed.high))
+    low, high = (np.array([share * end]) for end in (observed.low, observed.high))
+    for make, symmetric in ((clip_by_error._grids, False), (clip_by_error._symmetric_grids, True)):
+        wanted = rounding_error(x, float(low[0]), float(high[0]), levels, symmetric=symmetric)
+        assert error(make(low, high, levels))[0] / x.size == pytest.approx(wanted, rel=0.02)
+
+
 @pytest.mark.parametrize("shape", ["normal", "laplace", "heavy tails"])
 def test_least_error_clips_more_with_fewer_levels(shape: str) -> None:
     observed = observe(SAMPLES[shape])
-    from transforms.clip_by_error import clip_by_error
-
     assert observed.histogram is not None
     ends = [
-        clip_by_error(observed.histogram, (observed.low, observed.high), 2**bits, symmetric=True)[1]
+        clip_by_error.clip_by_error(
+            observed.histogram, (observed.low, observed.high), 2**bits, symmetric=True
+        )[1]
         for bits in (4, 6, 8, 16)
     ]
     assert ends == sorted(ends) and ends[0] < 0.9 * ends[-1]

@@ -18,7 +18,7 @@ RANDOM = np.random.default_rng(0)
 def filled(*arrays: NDArray[np.float32]) -> Histogram:
     histogram = Histogram()
     for array in arrays:
-        histogram.add(array)
+        histogram.add(array, float(array.min(initial=np.inf)), float(array.max(initial=-np.inf)))
     return histogram
 
 
@@ -106,7 +106,7 @@ def test_memory_does_not_grow_with_the_array() -> None:
     x = np.zeros(4_000_000, np.float32)
     histogram = filled(x[:1])
     tracemalloc.start()
-    histogram.add(x)
+    histogram.add(x, 0, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2_000_000 < x.nbytes

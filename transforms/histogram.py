@@ -47,10 +47,10 @@ class Histogram:
         """The counts of magnitudes, in [0, bound), [BINS / 2]; the edge of a negative bin is taken in."""
         return self.counts[BINS // 2 :] + self.counts[: BINS // 2][::-1]
 
-    def add(self, x: NDArray[np.float32]) -> None:
-        """Count the numbers of an array of any shape, all of which must be finite."""
+    def add(self, x: NDArray[np.float32], low: float, high: float) -> None:
+        """Count the numbers of an array of any shape, all of them finite and from ``low`` to ``high``."""
         x = x.reshape(-1)
-        self._reach(float(max(x.max(initial=0), -x.min(initial=0))))
+        self._reach(max(-low, high))
         scale = np.float32(math.ldexp(BINS / 2, -self.exponent))
         for start in range(0, x.size, _CHUNK):
             scaled = x[start : start + _CHUNK] * scale  # exact, the scale is a power of two

@@ -92,7 +92,7 @@ class Observed:
             finite = None
         self.add_range(low, high, averaging_constant)
         if self.histogram:
-            self.histogram.add(x if finite is None else x[finite])
+            self.histogram.add(x if finite is None else x[finite], low, high)
         if self.moments:
             self.moments.add(x if finite is None else np.where(finite, x, 0))
 
