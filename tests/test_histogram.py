@@ -84,6 +84,16 @@ def test_magnitudes() -> None:
     assert np.array_equal(histogram.magnitudes, np.histogram(np.abs(x), histogram.edges[BINS // 2 :])[0])
 
 
+def test_zeros_are_set_aside() -> None:
+    x = np.concatenate([RANDOM.uniform(-1, 1, 100_000), np.zeros(50_000)]).astype(np.float32)
+    histogram = filled(x)
+    counts, kept = histogram.counts, histogram.counts_but_zeros
+    assert counts[BINS // 2] > 50_000 and kept[BINS // 2] == counts[BINS // 2 + 1] < 100
+    assert np.array_equal(np.delete(kept, BINS // 2), np.delete(counts, BINS // 2))
+    few = filled(np.float32([0.1, 0.1, 0.9])).counts_but_zeros
+    assert few.sum() == 3, "nothing is taken from a bin that holds no more than the next"
+
+
 def test_largest_floats() -> None:
     largest = np.finfo(np.float32).max
     histogram = filled(np.float32([largest, -largest, 0]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.histogram import Histogram
+from transforms.histogram import Histogram, fold
 
 _CANDIDATES = 128  # limits that are tried, in equal ratios
 _LEAST = 1e-4  # what a bin that the levels miss counts for, as a share of one number's probability
@@ -18,14 +18,12 @@ def clip_by_entropy(histogram: Histogram, levels: int, *, symmetric: bool) -> tu
     """Return the range whose distribution, in ``levels`` levels, diverges least from the one it clips.
 
     Tried are ranges [-t, t] of at least one bin per level. What lies outside counts at the ends of the range.
-    Symmetric ranges look at magnitudes, in half the levels. The bin of zero, which every format has, counts
-    no more than the next: the zeros behind a Relu would outweigh all else. A format with as many levels as
-    the histogram has bins in use can not be judged by it: its range is the whole histogram.
+    Symmetric ranges look at magnitudes, in half the levels. A format with as many levels as the histogram has
+    bins in use can not be judged by it: its range is the whole histogram.
     """
-    counts, centre = histogram.counts.copy(), len(histogram.counts) // 2
+    counts, centre = histogram.counts_but_zeros, len(histogram.counts) // 2
     if symmetric:
-        counts, centre, levels = histogram.magnitudes, 0, levels // 2
-    counts[centre] = min(counts[centre], counts[centre + 1])
+        counts, centre, levels = fold(counts), 0, levels // 2
     if not counts.any():
         return -histogram.bound, histogram.bound
     used = np.flatnonzero(counts)

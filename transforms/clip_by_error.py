@@ -25,7 +25,7 @@ def clip_by_error(
     symmetric, each end in turn. An end on the near side of zero stays, for ranges include zero.
     """
     low, high = min(extremes[0], 0.0), max(extremes[1], 0.0)
-    if low == high:
+    if not histogram.counts_but_zeros.any():
         return extremes
     error = _error_function(histogram, extremes)
     make = _symmetric_grids if symmetric else _grids
@@ -53,7 +53,7 @@ def _error_function(
     The integral of (v - k)^2, where k is the integer next to v, is k / 12 + (v - k)^3 / 3 from 0 to v, and
     stays so beyond the last k, where v is clipped. So the errors within a bin need no samples of it.
     """
-    counts = histogram.counts.reshape(-1, _MERGED).sum(axis=1)
+    counts = histogram.counts_but_zeros.reshape(-1, _MERGED).sum(axis=1)
     used = np.flatnonzero(counts)
     counts = counts[used[0] : used[-1] + 1]
     edges = np.clip(histogram.edges[::_MERGED][used[0] : used[-1] + 2], *extremes)

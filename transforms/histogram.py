@@ -45,7 +45,17 @@ class Histogram:
     @property
     def magnitudes(self) -> NDArray[np.int64]:
         """The counts of magnitudes, in [0, bound), [BINS / 2]; the edge of a negative bin is taken in."""
-        return self.counts[BINS // 2 :] + self.counts[: BINS // 2][::-1]
+        return fold(self.counts)
+
+    @property
+    def counts_but_zeros(self) -> NDArray[np.int64]:
+        """The counts, but in the bin from zero on no more than in the next one: the rest is taken for zeros.
+
+        Every format has zero, so that the many zeros behind a Relu should not weigh in what is clipped.
+        """
+        counts = self.counts.copy()
+        counts[BINS // 2] = min(counts[BINS // 2 : BINS // 2 + 2])
+        return counts
 
     def add(self, x: NDArray[np.float32], low: float, high: float) -> None:
         """Count the numbers of an array of any shape, all of them finite and from ``low`` to ``high``."""
@@ -64,6 +74,12 @@ class Histogram:
         if magnitude > 0 and exponent > self.exponent:
             self.counts = _merge(self.counts, exponent - self.exponent)
             self.exponent = exponent
+
+
+def fold(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the counts of magnitudes, [n / 2], from those of numbers around zero, [n]."""
+    half = len(counts) // 2
+    return counts[half:] + counts[:half][::-1]
 
 
 def _merge(counts: NDArray[np.int64], doublings: int) -> NDArray[np.int64]:
