@@ -16,7 +16,7 @@ from ops.registration import (
     meet_imported_runtime,
     register_custom_ops,
 )
-from ops.rounding import quantize_dequantize
+from ops.round_trip import quantize_dequantize
 
 __all__ = [
     "AMD_DOMAIN",

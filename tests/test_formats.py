@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import ops
 from ops.formats import BFP, LINEAR, MX
-from ops.rounding import choose_scale
+from ops.round_trip import choose_scale
 from tests.number_patterns import PATTERNS, make_pattern
 from tests.operator_sessions import (
     BFLOAT16,

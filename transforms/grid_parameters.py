@@ -96,7 +96,7 @@ class GridParameters:
         key = self._operands[id(node), dot_products.weight_index(node) or 0]
         other = self._operands[id(node), 0 if key == self._operands[id(node), 1] else 1]
         scale, zero_point = self._chosen[key]
-        values = np.abs(np.asarray(bias.values, np.float64))
+        values = np.abs(np.asarray(bias.values, np.float64)).reshape(-1)
         values = values if scale.shape else values.max(initial=0)
         least = values * _MARGIN / (_LARGEST_BIAS * self._chosen[other][0].astype(np.float64))
         self._chosen[key] = np.maximum(scale, least.astype(np.float32)), zero_point

@@ -174,7 +174,8 @@ class _Insertion:
         """Store a bias for each reader, for its scale is that of the reader's operands."""
         for node, index in quantization.uses:
             parameters = self._parameters.of_bias(node)
-            along = Quantizer(step.format, 0 if parameters[0].shape else None)
+            axis = len(quantization.tensor.shape) - 1 if parameters[0].shape else None
+            along = Quantizer(step.format, axis)
             target, nodes = self._writer.store(quantization.tensor, along, parameters, keep_node=False)
             node.inputs[index] = target
             self._keep(quantization, nodes)

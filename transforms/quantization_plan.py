@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 import ops
@@ -198,9 +199,14 @@ class QuantizationPlan:
         return formats.weight if role == WEIGHT else formats.activation
 
     def _has_integer_bias(self, node: gs.Node) -> bool:
-        rows = [self._choose(node, i, node.inputs[i])[0] for i in range(2)]
-        row = self.formats[node].bias
-        return bool(row and row.is_integer) and all(q and q.format.is_integer for q in rows)
+        row, bias = self.formats[node].bias, dot_products.bias(node)
+        if row is None or not row.is_integer or bias is None or dot_products.weight_index(node) is None:
+            return False
+        operands = [self._choose(node, index, node.inputs[index])[0] for index in range(2)]
+        per_channel = any(operand and operand.axis is not None for operand in operands)
+        return all(operand and operand.format.is_integer for operand in operands) and (
+            not per_channel or _has_channels(bias)
+        )
 
     def _reached(self, node: gs.Node, edge: Edge) -> ops.Format | None:
         """Return the format of a value that is neither an operand nor an integer."""
@@ -287,6 +293,11 @@ def _is_open(tensor: gs.Tensor) -> bool:
     if isinstance(tensor, gs.Constant) and 0 in tensor.shape:
         return False
     return not any(node.op in QUANTIZED_BY for node in tensor.inputs)
+
+
+def _has_channels(bias: gs.Tensor) -> bool:
+    """Return whether a bias has one number for each output channel, and nothing else: that of Gemm may not."""
+    return 1 < bias.shape[-1] == int(np.prod(bias.shape))
 
 
 def _is_bias(node: gs.Node, index: int) -> bool:
