@@ -21,12 +21,18 @@ images become (pixel - mean) / std, pixels counting from 0 to 255, a batch of on
 Size, channels and layout follow from the model's input where its shape is fixed."""
 
 
-def add_data_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which samples are run, and how: also those of ``tools.report``."""
-    parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="folder of samples")
-    parser.add_argument("--limit", type=_count, metavar="N", help="run only the first N samples")
+def add_data_options(
+    parser: argparse.ArgumentParser,
+    flag: str = "--data",
+    *,
+    required: bool = True,
+    help: str = "folder of samples",
+) -> None:
+    """Add the options that say which samples are run, and how; ``flag`` names their folder."""
+    parser.add_argument(flag, required=required, type=Path, metavar="DIR", help=help)
+    parser.add_argument("--limit", type=count, metavar="N", help="run only the first N samples")
     parser.add_argument("--provider", default="cpu", help="execution provider of ONNX Runtime (default: cpu)")
-    parser.add_argument("--threads", type=_count, default=0, metavar="N", help="threads (default: all cores)")
+    parser.add_argument("--threads", type=count, default=0, metavar="N", help="threads (default: all cores)")
     parser.add_argument(
         "--image-size", type=_size, metavar="HxW", help="resize images to this size, one number for squares"
     )
@@ -48,7 +54,8 @@ def image_options(options: argparse.Namespace) -> ImageOptions:
     return ImageOptions(options.image_size, options.mean, options.std, options.layout)
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """Return a number of things, at least one."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
@@ -57,7 +64,7 @@ def _count(text: str) -> int:
 
 def _size(text: str) -> tuple[int, int]:
     height, _, width = text.lower().partition("x")
-    return _count(height), _count(width or height)
+    return count(height), count(width or height)
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -52,6 +52,11 @@ class Calibration:
             raise ValueError(f"tensor '{name}' has no moments per channel")
         return moments
 
+    def mean_squares(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Return the mean square of each channel of those tensors for which moments were found."""
+        found = {name: self.observed[name].moments for name in names if name in self.observed}
+        return {name: moments.mean_square for name, moments in found.items() if moments and moments.count}
+
     def _find(self, name: str) -> Observed:
         if name not in self.observed:
             raise ValueError(f"tensor '{name}' was not calibrated")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 import ops
 from ops.integers import finite_range, range_scale, weight_scale
 from transforms import dot_products
-from transforms.quantization_plan import BIAS, WEIGHT, Quantization, QuantizationPlan, Quantizer, each_use
+from transforms.quantization_plan import QuantizationPlan, each_use
+from transforms.quantizer import BIAS, WEIGHT, Quantization, Quantizer
+from transforms.weight_importance import WEIGHTED, importance, weighed_inputs, weight_method
 
 Parameters = tuple[NDArray[np.float32], NDArray[Any]]
 """Scale and zero point, both scalars or both with one number per channel."""
@@ -27,6 +29,9 @@ class Ranges(Protocol):
     def range(self, name: str, format: ops.Format, *, symmetric: bool) -> tuple[float, float]:
         """Return the range that a tensor has in a format; ValueError where it was never seen."""
 
+    def mean_squares(self, names: Iterable[str]) -> dict[str, NDArray[np.float64]]:
+        """Return the mean square of each channel of those tensors for which it was measured."""
+
 
 class GridParameters:
     """The scale and zero point of every step of every quantization of a plan that is an integer."""
@@ -38,6 +43,7 @@ class GridParameters:
         without range.
         """
         self._plan, self._ranges = plan, ranges
+        self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
         self._chosen: dict[tuple[int, Quantizer], Parameters] = {}
         for quantization in plan.quantizations:
             for step in quantization.steps:
@@ -75,7 +81,10 @@ class GridParameters:
         if not step.symmetric:
             low, high = finite_range(values, step.axis)
             return range_scale(low, high, step.format, symmetric=False)
-        scale = weight_scale(values, step.format, step.axis, method=self._plan.scheme.weight_method)
+        method = weight_method(self._plan.scheme, step)
+        counts = importance(self._plan, tensor, self._mean_squares) if method == WEIGHTED else None
+        plain = "MSE" if method == WEIGHTED else method
+        scale = weight_scale(values, step.format, step.axis, method=plain, importance=counts)
         return scale, np.zeros(scale.shape, step.format.dtype)
 
     def _range(self, tensor: gs.Tensor, step: Quantizer) -> tuple[float, float]:

@@ -16,8 +16,9 @@ from transforms import dtypes, walk
 from transforms.convert_opset import convert_opset
 from transforms.grid_parameters import GridParameters, Parameters, Ranges
 from transforms.insert_rounding import insert_rounding, place
-from transforms.quantization_plan import BIAS, Quantization, QuantizationPlan, Quantizer
+from transforms.quantization_plan import QuantizationPlan
 from transforms.quantize_tensors import TensorWriter
+from transforms.quantizer import BIAS, Quantization, Quantizer
 from transforms.read_model import ModelError
 from transforms.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPlan
 from transforms.scheme import Scheme

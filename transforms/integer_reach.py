@@ -11,8 +11,8 @@ Integers are read by
 
 A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, nor before
 a Relu or Clip that alone reads what a dot product or sum makes. Outputs of the model are quantized where such
-a layer makes them, but for a Concat: its inputs are, so that boxes and scores in one output each keep their own
-scale.
+a layer makes them, but for a Concat: its inputs are, so that boxes and scores in one output each keep their
+own scale.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class IntegerReach:
         return found
 
     def _is_integer_output(self, tensor: gs.Tensor) -> bool:
-        """Return whether the tensor is an output made by a layer, other than a Concat: its parts have scales."""
+        """Return whether the tensor is an output made by a layer; of a Concat the parts have scales."""
         maker = self.maker(tensor)
         return maker is not None and maker.op != "Concat" and walk.is_output(tensor, self._graph)
 

@@ -18,14 +18,19 @@ from transforms.scheme_targets import Targets
 class NodeFormats:
     """Formats of what a node reads, None for float32: activations, weights, biases, and all ``other`` values.
 
-    ``per_channel``: a weight has a scale for each output channel.
+    ``per_channel``: a weight has a scale for each output channel, or only (``auto``) where it needs them.
     """
 
     activation: ops.Format | None
     weight: ops.Format | None
     bias: ops.Format | None
     other: ops.Format | None
-    per_channel: bool
+    per_channel: bool | str
+
+    @property
+    def wants_integers(self) -> bool:
+        """Whether activations are integers."""
+        return self.activation is not None and self.activation.is_integer
 
 
 _FLOAT = NodeFormats(None, None, None, None, False)

@@ -11,35 +11,41 @@ def _both(format: str) -> dict[str, Any]:
     return {"activation": format, "weight": format}
 
 
-def _aligned(activation: str, weight: str) -> dict[str, Any]:
+def _blocks(format: str) -> dict[str, Any]:
+    """Blocks lose the small numbers beside large ones: channels are brought to like ranges first."""
+    return {**_both(format), "equalize_layers": True, "balance_channels": True}
+
+
+def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
+    """A scale per channel only where one for all would not do."""
+    wide = activation.endswith("16")  # bits enough to take over the outliers of weights
+    return {"activation": activation, "weight": weight, "per_channel": "auto", "balance_channels": wide}
+
+
+def _aligned(activation: str) -> dict[str, Any]:
     """Symmetric integers as NPUs take them. A range of both signs cannot stand in for a Relu: it stays."""
-    return {
-        "activation": activation,
-        "weight": weight,
-        "align_concat": True,
-        "align_eltwise_quant_type": True,
-    }
+    return {**_integers(activation), "align_concat": True, "align_eltwise_quant_type": True}
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "A8W8": _aligned("int8", "int8"),
-        "A16W8": _aligned("int16", "int8"),
-        "U8S8": {"activation": "uint8", "weight": "int8"},
-        "U16S8": {"activation": "uint16", "weight": "int8"},
+        "A8W8": _aligned("int8"),
+        "A16W8": _aligned("int16"),
+        "U8S8": _integers("uint8"),
+        "U16S8": _integers("uint16"),
         "W4A8": {"activation": "int8", "weight": "int4", "per_channel": True},
         "FP16": _both("float16"),
         "BF16": _both("bfloat16"),
-        "BFP16": _both("bfp16"),
-        "MX4": _both("mx4"),
-        "MX6": _both("mx6"),
-        "MX9": _both("mx9"),
-        "MXINT8": _both("mxint8"),
-        "MXFP8E4M3": _both("mxfp8_e4m3"),
-        "MXFP8E5M2": _both("mxfp8_e5m2"),
-        "MXFP6E3M2": _both("mxfp6_e3m2"),
-        "MXFP6E2M3": _both("mxfp6_e2m3"),
-        "MXFP4E2M1": _both("mxfp4"),
+        "BFP16": _blocks("bfp16"),
+        "MX4": _blocks("mx4"),
+        "MX6": _blocks("mx6"),
+        "MX9": _blocks("mx9"),
+        "MXINT8": _blocks("mxint8"),
+        "MXFP8E4M3": _blocks("mxfp8_e4m3"),
+        "MXFP8E5M2": _blocks("mxfp8_e5m2"),
+        "MXFP6E3M2": _blocks("mxfp6_e3m2"),
+        "MXFP6E2M3": _blocks("mxfp6_e2m3"),
+        "MXFP4E2M1": _blocks("mxfp4"),
         "BF16_BFP16": {"activation": "bfloat16", "weight": "bfp16"},
         "BF16_MXINT8": {"activation": "bfloat16", "weight": "mxint8"},
         "INT32": _both("int32"),

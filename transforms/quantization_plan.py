@@ -17,7 +17,6 @@ A tensor that a scheme names gets that format wherever it is read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -26,37 +25,21 @@ import ops
 from transforms import dot_products, dtypes, walk
 from transforms.integer_reach import Edge, IntegerReach
 from transforms.node_formats import FormatTable, is_float
-from transforms.rounding_plan import Rounding, RoundingPlan
+from transforms.quantizer import (
+    ACTIVATION,
+    BIAS,
+    CONSTANT,
+    WEIGHT,
+    Quantization,
+    Quantizer,
+    block_axis,
+    is_open,
+    scale_axis,
+)
+from transforms.rounding_plan import RoundingPlan
 from transforms.scheme import Scheme
 from transforms.scheme_targets import SchemeTargets, Targets
 from transforms.selection import Selection
-
-ACTIVATION, WEIGHT, CONSTANT, BIAS = "activation", "weight", "constant", "bias"
-
-_IMAGE_RANK = 4
-QUANTIZED_BY = frozenset({"DequantizeLinear", ops.formats.BFP, ops.formats.MX, "ExtendedDequantizeLinear"})
-
-
-@dataclass(frozen=True)
-class Quantizer:
-    """A grid: the format, the axis of its blocks or of a scale per channel, symmetry of its range."""
-
-    format: ops.Format
-    axis: int | None = None
-    symmetric: bool = True
-
-    @property
-    def needs_range(self) -> bool:
-        """Whether the grid follows from a measured range."""
-        return self.format.is_integer
-
-
-@dataclass
-class Quantization(Rounding):
-    """A tensor that is put on one grid, or on several one after another, for some of its uses."""
-
-    steps: tuple[Quantizer, ...] = ()
-    role: str = ACTIVATION
 
 
 class QuantizationPlan:
@@ -112,6 +95,11 @@ class QuantizationPlan:
         )
         return list({id(tensor): tensor for tensor in wanted}.values())
 
+    def is_in_main_graph(self, tensor: gs.Tensor) -> bool:
+        """Return whether a computed tensor, or an input, is one of the outermost graph."""
+        home, _ = self._places.get(id(tensor), (None, None))
+        return home is self.graph
+
     def made(self, tensor: gs.Tensor) -> Quantizer | None:
         """Return the grid of the layer that makes a tensor: through moves, rectifiers and added biases.
 
@@ -130,8 +118,7 @@ class QuantizationPlan:
         return self._grid(self.formats.default.activation, tensor)
 
     def _takes_integers(self, node: gs.Node) -> bool:
-        formats = self.formats[node]
-        return bool(formats.activation and formats.activation.is_integer)
+        return self.formats[node].wants_integers
 
     def _float_plan(self) -> RoundingPlan | None:
         """Return the plan of the values that float formats reach, None where the scheme has none."""
@@ -164,7 +151,7 @@ class QuantizationPlan:
     def _choose(self, node: gs.Node, index: int, tensor: gs.Tensor) -> tuple[Quantizer | None, str]:
         """Return the grid on which a node reads a tensor, None for float32, and what the tensor is to it."""
         role = self._role(node, index, tensor)
-        if not _is_open(tensor):
+        if not is_open(tensor):
             return None, role
         named = self._targets.tensors.get(id(tensor))
         if named is not None:
@@ -223,7 +210,7 @@ class QuantizationPlan:
 
     def _choose_output(self, tensor: gs.Tensor) -> Quantizer | None:
         producer = _producer(tensor)
-        if producer is None or not _is_open(tensor):
+        if producer is None or not is_open(tensor):
             return None
         named = self._targets.tensors.get(id(tensor))
         if named is not None:
@@ -249,9 +236,10 @@ class QuantizationPlan:
             symmetric = (
                 not row.name.startswith("u") if role in (WEIGHT, BIAS) else self.scheme.is_symmetric(row)
             )
-            per_channel = role == WEIGHT and node is not None and self.formats[node].per_channel
-            return Quantizer(row, _channels(node, index, tensor) if per_channel else None, symmetric)
-        return Quantizer(row) if is_float(row) else Quantizer(row, _block_axis(node, index, tensor))
+            weight = role == WEIGHT and node is not None
+            axis = scale_axis(node, index, tensor, self.formats[node].per_channel) if weight else None
+            return Quantizer(row, axis, symmetric)
+        return Quantizer(row) if is_float(row) else Quantizer(row, block_axis(node, index, tensor))
 
     def _check_targets(self) -> None:
         placed = {id(q.tensor): q for q in self.quantizations}
@@ -286,17 +274,8 @@ def _places(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
     return found
 
 
-def _is_open(tensor: gs.Tensor) -> bool:
-    """Return whether a tensor is float32, holds numbers and is not on a grid already."""
-    if tensor.is_empty() or not dtypes.is_type(tensor, dtypes.FLOAT):
-        return False
-    if isinstance(tensor, gs.Constant) and 0 in tensor.shape:
-        return False
-    return not any(node.op in QUANTIZED_BY for node in tensor.inputs)
-
-
 def _has_channels(bias: gs.Tensor) -> bool:
-    """Return whether a bias has one number for each output channel, and nothing else: that of Gemm may not."""
+    """Return whether a bias has just one number for each output channel: that of Gemm may not."""
     return 1 < bias.shape[-1] == int(np.prod(bias.shape))
 
 
@@ -306,20 +285,6 @@ def _is_bias(node: gs.Node, index: int) -> bool:
 
 def _producer(tensor: gs.Tensor) -> gs.Node | None:
     return tensor.inputs[0] if tensor.inputs else None
-
-
-def _channels(node: gs.Node | None, index: int, tensor: gs.Tensor) -> int | None:
-    return None if node is None else dot_products.channel_axis(node, index, len(tensor.shape))
-
-
-def _block_axis(node: gs.Node | None, index: int, tensor: gs.Tensor) -> int:
-    """Return the axis of the sum, where a dot product reads the tensor; else that of channels."""
-    rank = None if tensor.shape is None else len(tensor.shape)
-    if node is not None and dot_products.is_dot_product(node) and dot_products.is_operand(node, index):
-        return dot_products.sum_axis(node, index, rank)
-    if not rank:
-        return -1
-    return 1 if rank >= _IMAGE_RANK else rank - 1
 
 
 def each_use(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, Quantization]]:

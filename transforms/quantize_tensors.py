@@ -16,7 +16,7 @@ from ops.integers import quantize
 from transforms import dtypes, walk
 from transforms.grid_parameters import Parameters
 from transforms.node_formats import is_float
-from transforms.quantization_plan import Quantizer
+from transforms.quantizer import Quantizer
 from transforms.scheme import Scheme
 
 _STANDARD = ("QuantizeLinear", "DequantizeLinear")
@@ -43,7 +43,7 @@ class TensorWriter:
     def put(
         self, source: gs.Tensor, step: Quantizer, parameters: Parameters | None, target: gs.Tensor | None
     ) -> list[gs.Node]:
-        """Return the nodes that put a tensor on a grid; the last makes ``target``, or a new tensor if None."""
+        """Return the nodes that put a tensor on a grid; the last makes ``target``, a new tensor if None."""
         row = step.format
         if row.op in (ops.formats.BFP, ops.formats.MX):
             return [self._block_node(source, step, target or self._variable(source, row.name))]

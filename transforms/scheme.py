@@ -36,7 +36,8 @@ class Scheme:
     Formats:
 
     * ``activation``, ``weight``: of the operands of quantized operators;
-    * ``bias``: ``auto`` is int32 where activation and weight are integers of up to 16 bits, ``other`` elsewhere;
+    * ``bias``: ``auto`` is int32 where activation and weight are integers of up to 16 bits, ``other``
+      elsewhere;
     * ``other``: of values that no rule of the activation's format reaches; ``auto`` is ``activation`` where
       that is bfloat16 or float16, float32 elsewhere;
     * ``layers``: for nodes by name pattern or operator type, a rule in place of those above; a bare format
@@ -47,9 +48,11 @@ class Scheme:
     Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
     ``quantize_all_op_types``.
 
-    Ranges: ``per_channel`` (weights), ``activation_symmetric`` (``auto``: signed formats are), how
-    activations (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and weights
-    (``weight_method``) get theirs.
+    Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: where the channels
+    differ by a factor of 8 or more), ``activation_symmetric`` (``auto``: signed formats are), how activations
+    (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and weights
+    (``weight_method``; ``auto``: ``MinMax`` for 8 bits and more with a scale per channel, ``WeightedMSE``
+    elsewhere) get theirs.
 
     The rest names transforms to run and how nodes are written; ``qdq_domain`` is that of integer nodes,
     ``domain`` that of our own operators. The constructor raises ValueError naming key, value and what is
@@ -60,13 +63,13 @@ class Scheme:
     weight: str
     bias: str = AUTO
     other: str = AUTO
-    per_channel: bool = False
+    per_channel: bool | str = False
     activation_symmetric: bool | str = AUTO
     calibrate_method: str = "MinMax"
     percentile: float = 99.999
     moving_average: bool = False
     averaging_constant: float = 0.01
-    weight_method: str = "MinMax"
+    weight_method: str = AUTO
     quantize_all_op_types: bool = False
     op_types: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
@@ -78,6 +81,7 @@ class Scheme:
     dual_quant_nodes: bool = False
     keep_weight_nodes: bool = False
     equalize_layers: bool = False
+    balance_channels: bool = False
     optimize: bool = True
     qdq_domain: str = ""
     domain: str = ops.DOMAIN

@@ -10,7 +10,7 @@ import ops
 _LEGAL: Mapping[str, tuple[str, ...]] = {
     "other": ("auto", "float32", "bfloat16", "float16"),
     "calibrate_method": ("MinMax", "Entropy", "Percentile", "MSE"),
-    "weight_method": ("MinMax", "MSE"),
+    "weight_method": ("auto", "MinMax", "MSE", "WeightedMSE"),
     "qdq_domain": ("", "com.microsoft"),
     "domain": (ops.DOMAIN, ops.AMD_DOMAIN),
     "bfloat16_as": ("qdq", "cast"),

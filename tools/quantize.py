@@ -1,0 +1,149 @@
+"""Quantize a float ONNX model to any number format: ``python -m tools.quantize --help``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools import command_line
+from tools.data_options import SAMPLES_HELP, add_data_options, count
+
+_EPILOG = f"""\
+presets (activation and weight):
+  A8W8 A16W8                    symmetric integers, Concats on one scale
+  U8S8 U16S8                    asymmetric activations: 4 to 7 dB better, where the target takes them
+  W4A8                          int8 activations, int4 weights with a scale per channel
+  BF16 FP16                     every value in bfloat16 or float16
+  BFP16 MX4 MX6 MX9             block floating point, Microexponents
+  MXINT8 MXFP8E4M3 MXFP8E5M2 MXFP6E3M2 MXFP6E2M3 MXFP4E2M1       OCP Microscaling
+  BF16_BFP16 BF16_MXINT8        everything in bfloat16, weights of dot products in blocks
+  INT32 UINT32                  for experiments
+
+A file begins with preset = "NAME", or gives activation and weight; --print-config shows all keys. Its tables
+[layers] (node name, glob or operator type) and [tensors] give single layers and tensors other formats.
+
+what is quantized: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
+activations, pools and Concats around them, but not the inside of normalizations and Softmax, masks, or
+arithmetic on shapes; block formats reach the operands of dot products; bfloat16 and float16 reach every
+value. --set quantize_all_op_types=true lets every format reach every value.
+
+{SAMPLES_HELP}
+
+exit codes: 0 done; 1 the model, the data or the machine stands in the way; 2 usage.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
+    return command_line.run(_parser(), _work, argv, why_not=_why_not)
+
+
+def _work(options: argparse.Namespace) -> None:
+    from tools import quantize_file  # heavy imports only once the options are known to be right
+
+    quantize_file.quantize_file(options)
+
+
+def _why_not(options: argparse.Namespace) -> str | None:
+    if not options.print_config and not (options.input and options.output):
+        return "the following arguments are required: --input, --output"
+    if bool(options.input) != bool(options.output):
+        return "--input and --output go together"
+    if options.calibration_data is None and not options.random_data:
+        for name in ("limit", "calibration_cache", "image_size", "layout"):
+            if getattr(options, name) is not None:
+                return f"--{name.replace('_', '-')} goes with --calibration-data"
+    if options.random_data and (options.calibration_data or options.calibration_cache):
+        return "--random-data goes neither with --calibration-data nor with --calibration-cache"
+    return None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_line.make_parser("quantize", "Quantize a float ONNX model.", _EPILOG)
+    parser.add_argument("--input", metavar="MODEL", help="the float32 or float16 model; never changed")
+    parser.add_argument("--output", metavar="MODEL", help="the quantized model to write")
+    parser.add_argument("--config", required=True, metavar="NAME|FILE", help="a preset or a TOML file")
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the full scheme in use as TOML, alone if so asked",
+    )
+    _add_scheme_options(parser)
+    add_data_options(
+        parser, "--calibration-data", required=False, help="folder of samples that show the ranges"
+    )
+    parser.add_argument(
+        "--calibration-cache",
+        type=Path,
+        metavar="FILE",
+        help="keep what was measured here, and take it from here for the same model and data",
+    )
+    parser.add_argument(
+        "--random-data",
+        type=count,
+        metavar="N",
+        help="measure ranges on N random samples: to try things out, the result is not accurate",
+    )
+    parser.add_argument(
+        "--save_as_external_data",
+        action="store_true",
+        help="store weights in OUTPUT.data; done without asking above 2 GiB",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+    return parser
+
+
+def _add_scheme_options(parser: argparse.ArgumentParser) -> None:
+    """Add options in place of keys of the scheme; what is not given on the command line stays None."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help='any key of the scheme with a TOML value, such as calibrate_method="MSE"; repeatable',
+    )
+    parser.add_argument(
+        "--per-channel",
+        action=argparse.BooleanOptionalAction,
+        help="whether weights have a scale per output channel; presets choose where it is needed",
+    )
+    parser.add_argument(
+        "--calibrate-method",
+        choices=("MinMax", "Entropy", "Percentile", "MSE"),
+        help="how ranges of activations are found (default: MinMax)",
+    )
+    parser.add_argument(
+        "--exclude-node", action="append", metavar="GLOB", help="keep nodes in float by name; repeatable"
+    )
+    parser.add_argument(
+        "--exclude-op", action="append", metavar="OP", help="keep an operator type in float; repeatable"
+    )
+    parser.add_argument(
+        "--keep-weight-nodes",
+        action="store_true",
+        default=None,
+        help="store float weights with nodes that round them at every run, for backends that want those",
+    )
+    parser.add_argument(
+        "--no-optimize",
+        dest="optimize",
+        action="store_false",
+        default=None,
+        help="leave out graph optimization and fusion",
+    )
+    parser.add_argument(
+        "--domain",
+        choices=("ai.onnx.contrib", "com.amd.quark"),
+        help="domain of our operators (default: ai.onnx.contrib)",
+    )
+    parser.add_argument(
+        "--qdq-domain",
+        choices=("", "com.microsoft"),
+        help="domain of QuantizeLinear and DequantizeLinear: ONNX's own (default), or one for old opsets",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""What ``tools.quantize`` does once its options are known to be right."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+import onnx_graphsurgeon as gs
+
+from tools import quantize_summary
+from tools.data_options import image_options
+from transforms import model_io, provenance, runtime_check
+from transforms.calibrate_plan import CalibrationData
+from transforms.feeds import model_inputs, random_feeds
+from transforms.quantize_graph import quantize_graph
+from transforms.run_model import RunOptions
+from transforms.scheme import Scheme, read_scheme
+
+_OVERRIDES = {
+    "per_channel": "per_channel",
+    "calibrate_method": "calibrate_method",
+    "exclude_node": "exclude_nodes",
+    "exclude_op": "exclude_op_types",
+    "keep_weight_nodes": "keep_weight_nodes",
+    "optimize": "optimize",
+    "domain": "domain",
+    "qdq_domain": "qdq_domain",
+}
+"""Keys of a scheme by the option that takes their place."""
+
+
+def quantize_file(options: argparse.Namespace) -> None:
+    """Quantize ``options.input`` to ``options.output`` and print what was done.
+
+    Raises ValueError or OSError; nothing is written then.
+    """
+    scheme = scheme_in_use(options)
+    if options.print_config:
+        print(scheme.to_toml(), end="")
+    if not options.input:
+        return
+    external = options.save_as_external_data
+    output = model_io.check_output(options.output, options.input, force=options.force, external_data=external)
+    graph = model_io.load(options.input)
+    data = _data(graph, options)
+    with _Progress() as progress:
+        done = quantize_graph(graph, scheme, data, progress=progress)
+    if not done.count:
+        print(f"Nothing to do: no tensor of '{options.input}' can take a format of this scheme.")
+        return
+    recorded = {"config": options.config, "random_data": options.random_data}
+    entries = provenance.entries("quantize", recorded, graph.source_sha256)
+    entries[provenance.PREFIX + "scheme"] = scheme.to_toml()
+    files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
+    sizes = quantize_summary.total(graph.source_files), quantize_summary.total(files)
+    for line in quantize_summary.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
+        print(line)
+
+
+def scheme_in_use(options: argparse.Namespace) -> Scheme:
+    """Return the scheme of ``--config`` with what the command line changes; ValueError naming the key."""
+    scheme = read_scheme(options.config)
+    changes: dict[str, Any] = {}
+    for assignment in options.set:
+        changes |= _parse(assignment)
+    for option, key in _OVERRIDES.items():
+        value = getattr(options, option)
+        if isinstance(value, list):
+            changes[key] = (*changes.get(key, getattr(scheme, key)), *value)
+        elif value is not None:
+            changes[key] = value
+    return scheme.with_(**changes) if changes else scheme
+
+
+def _parse(assignment: str) -> dict[str, Any]:
+    """Return the one key and value of ``KEY=VALUE``; a value that is no TOML is taken as a string."""
+    key, equals, value = assignment.partition("=")
+    if not equals:
+        raise ValueError(f"--set '{assignment}' is not KEY=VALUE")
+    try:
+        return tomllib.loads(f"{key} = {value}")
+    except tomllib.TOMLDecodeError:
+        return {key.strip(): value.strip()}
+
+
+def _data(graph: gs.Graph, options: argparse.Namespace) -> CalibrationData | None:
+    run = RunOptions(options.provider, options.threads)
+    if options.random_data:
+        text = "Warning: ranges come from random numbers; the result shows that it runs, not how well"
+        print(text, file=sys.stderr)
+        return CalibrationData(random_feeds(model_inputs(graph), options.random_data), run=run)
+    if options.calibration_data is None:
+        return None
+    return CalibrationData(
+        options.calibration_data, image_options(options), options.limit, options.calibration_cache, run
+    )
+
+
+class _Progress:
+    """A progress bar on the terminal, made when the first sample is done."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def __enter__(self) -> Callable[[int, int | None], None]:
+        return self._show
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _show(self, done: int, total: int | None) -> None:
+        from tqdm import tqdm
+
+        if self._bar is None:
+            quiet = not sys.stderr.isatty()
+            self._bar = tqdm(desc="calibrating", total=total, unit="sample", disable=quiet, leave=False)
+        self._bar.update(done - self._bar.n)

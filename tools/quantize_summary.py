@@ -1,0 +1,67 @@
+"""The words in which a quantization tells what it did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_graphsurgeon as gs
+
+from transforms import dtypes, walk
+from transforms.dot_products import is_dot_product, is_operand
+from transforms.quantize_graph import Quantized
+from transforms.quantizer import QUANTIZED_BY
+
+_OURS = ("ai.onnx.contrib", "com.amd.quark")
+
+
+def lines(
+    done: Quantized, graph: gs.Graph, before: int, after: int, output: Path, cpu_error: str | None
+) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs."""
+    yield from done.notes
+    for what, count in done.changes.items():
+        if count:
+            yield f"{count} {what}"
+    if done.calibrated:
+        yield f"Calibrated: {done.calibrated} tensors"
+    for name in dict.fromkeys(format for format, _ in done.tensors):
+        roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
+        yield f"Quantized to {name}: " + ", ".join(f"{count} {_plural(role, count)}" for role, count in roles)
+    yield _kept(graph)
+    yield f"Size: {before:,} -> {after:,} bytes ({after / before:.2f}x), written to '{output}'"
+    yield _runs(graph, cpu_error)
+
+
+def total(files: list[Path]) -> int:
+    """Return the bytes of files together."""
+    return sum(path.stat().st_size for path in files)
+
+
+def _plural(role: str, count: int) -> str:
+    return role if count == 1 else {"bias": "biases"}.get(role, f"{role}s")
+
+
+def _kept(graph: gs.Graph) -> str:
+    """Say which nodes read float numbers that no quantization made."""
+    kept = Counter(node.op for node in walk.nodes(graph) if _computes_in_float(node))
+    if not kept:
+        return "Kept in float: nothing"
+    names = ", ".join(f"{op} {count}" for op, count in kept.most_common())
+    return f"Kept in float: {sum(kept.values())} nodes: {names}"
+
+
+def _computes_in_float(node: gs.Node) -> bool:
+    if node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear"):
+        return False
+    data = [t for i, t in enumerate(node.inputs) if not is_dot_product(node) or is_operand(node, i)]
+    floats = [t for t in data if isinstance(t, gs.Variable) and dtypes.is_type(t, dtypes.FLOAT)]
+    return bool(floats) and not any(n.op in QUANTIZED_BY or n.op == "Cast" for t in floats for n in t.inputs)
+
+
+def _runs(graph: gs.Graph, cpu_error: str | None) -> str:
+    ours = any(node.domain in _OURS for node in walk.nodes(graph))
+    needed = "this package's (ops.register_custom_ops, or ops.get_library_path)" if ours else "none"
+    answer = "yes" if cpu_error is None else f"no ({cpu_error})"
+    return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"

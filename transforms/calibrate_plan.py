@@ -1,0 +1,61 @@
+"""Measuring what a quantization plan needs to know of a float model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from transforms.calibration import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.calibration_cache import calibrate_cached
+from transforms.feeds import Feeds, Source, model_inputs, open_feeds
+from transforms.quantization_plan import QuantizationPlan
+from transforms.run_model import RunOptions
+from transforms.samples import ImageOptions
+from transforms.weight_importance import WEIGHTED, weighed_inputs
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """Where ranges come from: a folder, a reader or any iterable of feeds, and how it is read.
+
+    ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
+    what was measured. ``run``: how the float model runs.
+    """
+
+    source: Source | Feeds
+    images: ImageOptions | None = None
+    limit: int | None = None
+    cache: Path | None = None
+    run: RunOptions | None = None
+
+
+def calibrate_plan(
+    plan: QuantizationPlan, data: CalibrationData | None, *, progress: Progress | None = None
+) -> Calibration | None:
+    """Return what the plan needs to know, None where it needs nothing and no data are read.
+
+    Ranges of all tensors that become integers, and the mean squares by which errors of weights are weighted:
+    those alone do not ask for data unless the scheme names the method. Raises ValueError without data, and
+    as :func:`transforms.calibration.calibrate` and its cache do.
+    """
+    scheme = plan.scheme
+    names = [tensor.name for tensor in plan.measured()]
+    axes = weighed_inputs(plan) if names or scheme.weight_method == WEIGHTED else {}
+    if not names and not axes:
+        return None
+    if data is None:
+        raise ValueError(f"{len({*names, *axes})} tensors need ranges, and there are no calibration data")
+    options = CalibrationOptions(
+        scheme.calibrate_method, scheme.percentile, scheme.moving_average, scheme.averaging_constant
+    )
+    feeds = data.source
+    if not isinstance(feeds, Feeds):
+        feeds = open_feeds(feeds, model_inputs(plan.graph), images=data.images, limit=data.limit)
+    if data.cache is None:
+        return calibrate(
+            plan.graph, names, feeds, options, channel_axes=axes, run=data.run, progress=progress
+        )
+    calibration, _ = calibrate_cached(
+        data.cache, plan.graph, names, feeds, options, channel_axes=axes, run=data.run, progress=progress
+    )
+    return calibration

@@ -1,0 +1,151 @@
+"""Quantizing a float model: every step from the graph as it was loaded to the graph as it is saved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import onnx_graphsurgeon as gs
+
+import ops
+from transforms import walk
+from transforms.align_scales import align_concat
+from transforms.balance_channels import balance_channels
+from transforms.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibration import Progress
+from transforms.dot_products import is_dot_product
+from transforms.dual_quant_nodes import dual_quant_nodes
+from transforms.equalize_layers import equalize_layers
+from transforms.fold_relu import fold_relu
+from transforms.insert_qdq import insert_qdq, raise_opset
+from transforms.lift_constants import lift_constants
+from transforms.prepare import prepare
+from transforms.qdq_to_cast import qdq_to_cast
+from transforms.quantization_plan import QuantizationPlan
+from transforms.quantizer import QUANTIZED_BY
+from transforms.read_model import ModelError
+from transforms.saturate import saturate, tensors_with_nan
+from transforms.scheme import Scheme
+from transforms.scheme_targets import SchemeTargets
+
+_WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
+
+
+@dataclass
+class Quantized:
+    """What was done: tensors quantized by format and role, what each step changed, and words about it."""
+
+    tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    calibrated: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many tensors were quantized."""
+        return sum(self.tensors.values())
+
+
+def quantize_graph(
+    graph: gs.Graph,
+    scheme: Scheme,
+    data: CalibrationData | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Quantized:
+    """Quantize a float model in place.
+
+    Optimizes it as the conversions to BF16 do, brings channels to like ranges where the scheme says so,
+    plans (:mod:`transforms.quantization_plan`), measures ranges on the data where the plan needs them, and
+    writes the plan down. ``progress`` is called as by :func:`transforms.calibration.calibrate`.
+
+    Raises ModelError for a model that is quantized already, ValueError for names that are not there, formats
+    where they can not be, NaN in weights, and data that are missing or do not fit; OSError when data can not
+    be read. The graph is not to be used then.
+    """
+    done = Quantized()
+    lift_constants(graph)
+    _refuse_quantized(graph)
+    targets = SchemeTargets(graph, scheme)
+    _prepare(graph, scheme, targets, done)
+    plan = QuantizationPlan(graph, scheme, targets.follow(graph))
+    if scheme.align_concat:
+        done.changes["Concats on one scale"] = align_concat(plan)
+    if scheme.dual_quant_nodes:
+        done.changes["tensors quantized twice, at borders of formats"] = dual_quant_nodes(plan)
+    calibration = calibrate_plan(plan, data, progress=progress)
+    if calibration is not None:
+        done.calibrated = len(calibration.observed)
+    elif data is not None:
+        done.notes.append("Calibration data not read: the formats of this scheme need no ranges")
+    done.tensors = Counter(
+        (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
+    )
+    _note_bodies(graph, plan, done)
+    insert_qdq(graph, plan, calibration)
+    if scheme.fold_relu:
+        done.changes["Relus and Clips folded into quantizations"] = fold_relu(graph)
+    if scheme.bfloat16_as == "cast":
+        qdq_to_cast(graph)
+    return done
+
+
+def _refuse_quantized(graph: gs.Graph) -> None:
+    for node in walk.nodes(graph):
+        if node.op in QUANTIZED_BY:
+            raise ModelError(f"the model is quantized already: '{node.name}' is a {node.op} node")
+
+
+def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
+    names = tensors_with_nan(graph)
+    if names:
+        raise ValueError(f"NaN in {len(names)} weights, '{names[0]}' the first: no format can stand for it")
+    prepared = prepare(graph, targets.excluded, optimized=scheme.optimize)
+    done.notes += prepared.notes
+    done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
+    rows = _rows(scheme)
+    if any(row.name == "bfloat16" for row in rows):
+        done.changes["weights saturated at +-3.38953139e38"] = saturate(
+            graph, exclude=targets.excluded.follow(graph)
+        )
+    if scheme.equalize_layers:
+        excluded = targets.excluded.follow(graph)
+        done.changes["pairs of layers equalized"] = equalize_layers(graph, exclude=excluded)
+    if scheme.balance_channels:
+        depthwise = any(row.block > 1 for row in rows)
+        done.changes["layers balanced by a Mul in front"] = balance_channels(
+            graph,
+            depthwise=depthwise,
+            outliers=_has_room_for_outliers(scheme),
+            exclude=targets.excluded.follow(graph),
+        )
+    raise_opset(graph, scheme)
+
+
+def _rows(scheme: Scheme) -> list[ops.Format]:
+    """Return the formats that a scheme puts anywhere."""
+    names = {scheme.activation, scheme.weight, *scheme.tensors.values()}
+    names |= {name for rule in scheme.layers.values() for name in (rule.activation, rule.weight) if name}
+    rows = [scheme.format(name) for name in sorted(names)]
+    return [row for row in (*rows, scheme.other_format) if row is not None]
+
+
+def _has_room_for_outliers(scheme: Scheme) -> bool:
+    activation, weight = scheme.format(scheme.activation), scheme.format(scheme.weight)
+    if activation is None or weight is None or not (activation.is_integer and weight.is_integer):
+        return False
+    return activation.bits >= _WIDE_ACTIVATION and weight.bits <= _NARROW_WEIGHT
+
+
+def _note_bodies(graph: gs.Graph, plan: QuantizationPlan, done: Quantized) -> None:
+    """Say how many layers stay float because nothing is measured inside bodies."""
+    main = {id(node) for node in graph.nodes}
+    left = [
+        node
+        for node in walk.nodes(graph)
+        if id(node) not in main and is_dot_product(node) and plan.formats[node].wants_integers
+    ]
+    if left:
+        done.notes.append(
+            f"{len(left)} layers inside If, Loop or Scan stay float: ranges are not measured there"
+        )
