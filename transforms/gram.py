@@ -1,0 +1,96 @@
+"""Sums over the rows of a layer from which the error of any weights follows, whatever the number of rows.
+
+With rows x, float outputs y and a weight w for each row: W = sum w, and the sums of w x, w y, w x x^T,
+w y x^T and w y^2, all in float64. The squared error of a layer with weights V and bias b is then
+
+    sum w |y - V x - b|^2 = yy - 2 <V, yx> + <V xx, V> - 2 b (y - V x) + W b^2
+
+for each output, and the same sums around the means lead to the best weights when the bias is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Sums:
+    """Sums over rows for G groups of N outputs and K inputs."""
+
+    count: float
+    x: Floats  # [G, K]
+    y: Floats  # [G, N]
+    xx: Floats  # [G, K, K]
+    yx: Floats  # [G, N, K]
+    yy: Floats  # [G, N]
+
+    @classmethod
+    def zeros(cls, groups: int, outputs: int, inputs: int) -> Sums:
+        """Return the sums over no rows."""
+        shapes = (groups, inputs), (groups, outputs), (groups, inputs, inputs), (groups, outputs, inputs)
+        return cls(0.0, *(np.zeros(shape) for shape in shapes), np.zeros((groups, outputs)))
+
+    def add(self, x: NDArray[np.floating], y: NDArray[np.floating], weights: Floats | None = None) -> None:
+        """Add rows x [G, R, K] with their outputs y [G, R, N], counted ``weights`` [R] times each.
+
+        Products are formed in float64. Numbers that are not finite would stay in the sums for good: such rows
+        are left out.
+        """
+        x, y = x.astype(np.float64), y.astype(np.float64)
+        finite = np.isfinite(x).all((0, 2)) & np.isfinite(y).all((0, 2))
+        if not finite.all():
+            x, y = x[:, finite], y[:, finite]
+            weights = None if weights is None else weights[finite]
+        weighted = x if weights is None else x * weights[:, None]
+        self.count += x.shape[1] if weights is None else float(weights.sum())
+        self.x += weighted.sum(1)
+        self.xx += weighted.transpose(0, 2, 1) @ x
+        self.yx += y.transpose(0, 2, 1) @ weighted
+        scaled = y if weights is None else y * weights[:, None]
+        self.y += scaled.sum(1)
+        self.yy += (scaled * y).sum(1)
+
+    def __add__(self, other: Sums) -> Sums:
+        """Return the sums over the rows of both."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Sums(*(a + b for a, b in pairs))
+
+    def centred(self) -> Sums:
+        """Return the sums around the means of x and y: what they are when the bias is free."""
+        n = max(self.count, np.finfo(np.float64).tiny)
+        x, y = self.x / n, self.y / n
+        xx = self.xx - n * x[:, :, None] * x[:, None, :]
+        yx = self.yx - n * y[:, :, None] * x[:, None, :]
+        return Sums(self.count, np.zeros_like(x), np.zeros_like(y), xx, yx, self.yy - n * y * y)
+
+    def bias(self, weights: NDArray[np.floating]) -> Floats:
+        """Return the bias [G, N] with the least error for weights [G, N, K]."""
+        n = max(self.count, np.finfo(np.float64).tiny)
+        return (self.y - _apply(weights, self.x)) / n
+
+    def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating] | None = None) -> Floats:
+        """Return the squared error [G, N] of weights [G, N, K] and a bias [G, N] (None: the best one)."""
+        if bias is None:
+            return self.centred().error(weights, np.zeros_like(self.y))
+        w, b = np.asarray(weights, np.float64), np.asarray(bias, np.float64)
+        quadratic = ((w @ self.xx - 2 * self.yx) * w).sum(2) + self.yy
+        linear = -2 * b * (self.y - _apply(w, self.x)) + self.count * b * b
+        return np.asarray(quadratic + linear)
+
+
+def _apply(weights: NDArray[np.floating], x: Floats) -> Floats:
+    return np.asarray((np.asarray(weights, np.float64) @ x[:, :, None])[..., 0])
+
+
+def total(sums: Iterable[Sums]) -> Sums:
+    """Return the sums over the rows of all; there must be at least one."""
+    first, *others = sums
+    for other in others:
+        first = first + other
+    return first

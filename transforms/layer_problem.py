@@ -1,0 +1,223 @@
+"""A layer as linear algebra: every dot product is y = W x for rows x of its inputs, in one or more groups.
+
+The numbers of a group of W are [N, S, C]: N outputs, S positions of a kernel (1 without one), C channels that
+are summed over. Rows have the same order, K = S * C numbers, with zeros where a kernel reaches beyond the
+input.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from transforms import dot_products, taps
+
+Array = NDArray[Any]
+Rows = NDArray[np.integer]
+
+
+class Unfit(ValueError):
+    """A layer that is no such problem; the message is the reason, in words that follow the layer's name."""
+
+
+@dataclass
+class Layer(ABC):
+    """One layer: ``attrs`` of its node, ``shape`` of its weight and which operand that is."""
+
+    op: str
+    attrs: dict[str, Any]
+    shape: tuple[int, ...]
+    index: int
+
+    @property
+    @abstractmethod
+    def size(self) -> tuple[int, int, int, int]:
+        """Groups, outputs of a group, positions of the kernel, channels that are summed over."""
+
+    @property
+    def gain(self) -> float:
+        """What a product is multiplied with: alpha of a Gemm. The rows carry it."""
+        return float(self.attrs.get("alpha", 1.0)) if self.op == "Gemm" else 1.0
+
+    @property
+    def bias_gain(self) -> float:
+        """What the bias is multiplied with: beta of a Gemm."""
+        return float(self.attrs.get("beta", 1.0)) if self.op == "Gemm" else 1.0
+
+    @abstractmethod
+    def pack(self, weight: Array) -> Array:
+        """Return a weight as [G, N, S, C]."""
+
+    @abstractmethod
+    def unpack(self, packed: Array) -> Array:
+        """Return the weight of which ``pack`` made [G, N, S, C]."""
+
+    @abstractmethod
+    def count(self, made: Sequence[int]) -> int:
+        """Return how many rows there are to an output of that shape."""
+
+    @abstractmethod
+    def rows(self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None)) -> Array:
+        """Return rows of an input as [G, R, K]: those that are picked, or all, of an output of a shape."""
+
+    @abstractmethod
+    def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
+        """Return what the layer made of these rows as [G, R, N]."""
+
+    @abstractmethod
+    def channel_shape(self, rank: int) -> tuple[int, ...]:
+        """Return the shape in which one number for each output broadcasts to an output of a rank."""
+
+    def channels(self, axis: int | None) -> bool:
+        """Return whether a scale along an axis of the weight (None: one for all) is one for each output."""
+        return axis is None or axis % len(self.shape) == dot_products.channel_axis(
+            gs.Node(self.op, attrs=self.attrs), self.index, len(self.shape)
+        )
+
+
+@dataclass
+class Convolution(Layer):
+    """Conv and ConvTranspose of one to three dimensions, or more."""
+
+    _tables: dict[tuple[tuple[int, ...], ...], Array] = field(default_factory=dict, repr=False)
+
+    @property
+    def groups(self) -> int:
+        """How many groups of channels there are."""
+        return int(self.attrs.get("group", 1))
+
+    @property
+    def size(self) -> tuple[int, int, int, int]:
+        """As of Layer."""
+        first, second, positions = self.shape[0], self.shape[1], int(np.prod(self.shape[2:]))
+        if self.op == "ConvTranspose":
+            return self.groups, second, positions, first // self.groups
+        return self.groups, first // self.groups, positions, second
+
+    def pack(self, weight: Array) -> Array:
+        """As of Layer."""
+        groups, outputs, positions, channels = self.size
+        if self.op == "ConvTranspose":
+            return weight.reshape(groups, channels, outputs, positions).transpose(0, 2, 3, 1)
+        return weight.reshape(groups, outputs, channels, positions).transpose(0, 1, 3, 2)
+
+    def unpack(self, packed: Array) -> Array:
+        """As of Layer."""
+        order = (0, 3, 1, 2) if self.op == "ConvTranspose" else (0, 1, 3, 2)
+        return np.ascontiguousarray(packed.transpose(order)).reshape(self.shape)
+
+    def count(self, made: Sequence[int]) -> int:
+        """As of Layer."""
+        return made[0] * int(np.prod(made[2:]))
+
+    def rows(self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None)) -> Array:
+        """As of Layer."""
+        groups, _, positions, channels = self.size
+        batch, read = inputs.shape[0], inputs.shape[2:]
+        table, size = self._table(tuple(made[2:]), read), int(np.prod(read))
+        numbers = np.arange(batch * len(table))[picked]
+        image, place = np.divmod(numbers, len(table))
+        index = table[place]
+        index = np.where(index == taps.NOTHING, batch * size, index + image[:, None] * size)
+        last = np.zeros((batch * size + 1, groups * channels), inputs.dtype)  # one more row, of zeros
+        last[:-1].reshape(batch, size, -1)[...] = inputs.reshape(batch, -1, size).transpose(0, 2, 1)
+        found = last[index].reshape(len(numbers), positions, groups, channels)
+        return found.transpose(2, 0, 1, 3).reshape(groups, len(numbers), positions * channels)
+
+    def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
+        """As of Layer."""
+        groups, outputs, _, _ = self.size
+        flat = made.reshape(made.shape[0], groups * outputs, -1).transpose(0, 2, 1)
+        found = flat.reshape(-1, groups, outputs)[picked]
+        return found.transpose(1, 0, 2)
+
+    def channel_shape(self, rank: int) -> tuple[int, ...]:
+        """As of Layer."""
+        return 1, -1, *[1] * (rank - 2)
+
+    def _table(self, made: tuple[int, ...], read: tuple[int, ...]) -> Array:
+        if (made, read) not in self._tables:
+            axes = taps.tables(self.op, self.attrs, self.shape[2:], made, read)
+            self._tables[made, read] = taps.combine(axes, read)
+        return self._tables[made, read]
+
+
+class Product(Layer):
+    """Gemm and MatMul with a constant matrix on either side."""
+
+    @property
+    def size(self) -> tuple[int, int, int, int]:
+        """As of Layer."""
+        outputs, summed = self._matrix(np.empty(self.shape)).shape
+        return 1, outputs, 1, summed
+
+    def pack(self, weight: Array) -> Array:
+        """As of Layer."""
+        return self._matrix(weight)[None, :, None, :]
+
+    def unpack(self, packed: Array) -> Array:
+        """As of Layer."""
+        matrix = packed[0, :, 0, :]
+        return np.ascontiguousarray(matrix if self._has_rows_of_outputs() else matrix.T).reshape(self.shape)
+
+    def count(self, made: Sequence[int]) -> int:
+        """As of Layer."""
+        return int(np.prod(made)) // self.size[1]
+
+    def rows(self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None)) -> Array:
+        """As of Layer."""
+        if self._reads_columns() and inputs.ndim > 1:
+            inputs = np.moveaxis(inputs, -2, -1)
+        found = inputs.reshape(-1, self.size[3])[picked]
+        return found[None] * np.float32(self.gain) if self.gain != 1 else found[None]
+
+    def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
+        """As of Layer."""
+        if self._makes_columns(made.ndim):
+            made = np.moveaxis(made, -2, -1)
+        return made.reshape(-1, self.size[1])[picked][None]
+
+    def channel_shape(self, rank: int) -> tuple[int, ...]:
+        """As of Layer."""
+        return (-1, 1) if self._makes_columns(rank) else (-1,)
+
+    def _makes_columns(self, rank: int) -> bool:
+        return self.index == 0 and len(self.shape) > 1 and rank > 1
+
+    def _matrix(self, weight: Array) -> Array:
+        """Return the weight as [N, K]."""
+        matrix = weight.reshape(weight.shape[-2:]) if weight.ndim > 1 else weight[None]
+        return matrix if self._has_rows_of_outputs() or weight.ndim == 1 else matrix.T
+
+    def _has_rows_of_outputs(self) -> bool:
+        return (self.index == 0) != self._is_transposed(self.index) or len(self.shape) == 1
+
+    def _reads_columns(self) -> bool:
+        """Return whether the rows are columns of the input as it lies in memory."""
+        other = 1 - self.index
+        return (other == 1) != self._is_transposed(other)
+
+    def _is_transposed(self, index: int) -> bool:
+        return self.op == "Gemm" and bool(self.attrs.get("transB" if index else "transA", 0))
+
+
+def layer_of(node: gs.Node, shape: tuple[int, ...], index: int) -> Layer:
+    """Return the layer that a dot product is with a weight of a shape as its operand ``index``.
+
+    Raises Unfit for a product with a stack of matrices, and for a convolution whose data are constant.
+    """
+    if node.op in ("Conv", "ConvTranspose"):
+        if index != 1:
+            raise Unfit("its data are a constant, not its weight")
+        return Convolution(node.op, dict(node.attrs), shape, index)
+    if len(shape) > 2 and int(np.prod(shape[:-2])) != 1:
+        raise Unfit(f"its weight {list(shape)} is a stack of matrices")
+    if not shape or 0 in shape:
+        raise Unfit(f"its weight {list(shape)} holds no matrix")
+    return Product(node.op, dict(node.attrs), shape, index)
