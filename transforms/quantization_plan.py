@@ -103,15 +103,17 @@ class QuantizationPlan:
     def made(self, tensor: gs.Tensor) -> Quantizer | None:
         """Return the grid of the layer that makes a tensor: through moves, rectifiers and added biases.
 
-        An input of the model has the format of the whole scheme. None where the layer computes in float32.
+        An input of the model has the format of the whole scheme. None where the layer computes in float32, as
+        it does in a body if its format needs a range, and for what enters a body.
         """
-        node = _producer(tensor)
+        node, in_main = _producer(tensor), self.is_in_main_graph(tensor)
         if node is None:
-            return self._grid(self.formats.default.activation, tensor)
+            return self._grid(self.formats.default.activation, tensor) if in_main else None
         layer = self.integers.layer(node)
         formats = self.formats[layer]
         computes = dot_products.is_dot_product(layer) or id(layer) in self.integers.layers
-        return self._grid(formats.activation if computes else formats.other, tensor)
+        grid = self._grid(formats.activation if computes else formats.other, tensor)
+        return None if grid and grid.needs_range and not in_main else grid
 
     def default(self, tensor: gs.Tensor) -> Quantizer | None:
         """Return the grid that the whole scheme has for a tensor."""
