@@ -188,14 +188,14 @@ class QuantizationPlan:
         return formats.weight if role == WEIGHT else formats.activation
 
     def _has_integer_bias(self, node: gs.Node) -> bool:
-        row, bias = self.formats[node].bias, dot_products.bias(node)
-        if row is None or not row.is_integer or bias is None or dot_products.weight_index(node) is None:
+        row, bias, index = self.formats[node].bias, dot_products.bias(node), dot_products.weight_index(node)
+        if row is None or not row.is_integer or bias is None or index is None:
             return False
-        operands = [self._choose(node, index, node.inputs[index])[0] for index in range(2)]
-        per_channel = any(operand and operand.axis is not None for operand in operands)
-        return all(operand and operand.format.is_integer for operand in operands) and (
-            not per_channel or _has_channels(bias)
-        )
+        operands = [self._choose(node, i, node.inputs[i])[0] for i in range(2)]
+        if not all(operand and operand.format.is_integer for operand in operands):
+            return False
+        axis = operands[index].axis  # type: ignore[union-attr]
+        return axis is None or (index == 1 and _has_channels(bias, node.inputs[1].shape[axis]))
 
     def _reached(self, node: gs.Node, edge: Edge) -> ops.Format | None:
         """Return the format of a value that is neither an operand nor an integer."""
@@ -276,9 +276,9 @@ def _places(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
     return found
 
 
-def _has_channels(bias: gs.Tensor) -> bool:
+def _has_channels(bias: gs.Tensor, count: int) -> bool:
     """Return whether a bias has just one number for each output channel: that of Gemm may not."""
-    return 1 < bias.shape[-1] == int(np.prod(bias.shape))
+    return bool(bias.shape) and bias.shape[-1] == int(np.prod(bias.shape)) == count
 
 
 def _is_bias(node: gs.Node, index: int) -> bool:
