@@ -4,6 +4,7 @@ nothing), and largest weights taken with NumPy.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from transforms.selection import Selection, select
 Weights = dict[str, NDArray[np.float32]]
 Nodes = list[tuple[Any, ...]]
 
+RELU = ("Relu", "a", "b")
 CONV1 = ("Conv", "x w1 b1", "a")
 CONV2 = ("Conv", "b w2", "y")
 IMAGE, ROWS = (2, 3, 10, 10), (5, 3)
@@ -73,9 +75,12 @@ def equalize(source: onnx.ModelProto, **options: Any) -> tuple[int, Weights]:
 
 
 def imbalance(made: NDArray[np.float32], read: NDArray[np.float32]) -> float:
-    """Return by how many powers of two ranges of channels differ at most; both are ``[channels, ...]``."""
+    """Return by how many powers of two the ratios of the channels' ranges are at most away from the middle.
+
+    Both arrays are ``[channels, ...]``.
+    """
     first, second = (np.abs(w.reshape(len(w), -1)).max(axis=1).astype(np.float64) for w in (made, read))
-    return float(np.abs(np.log2(first / second)).max())
+    return float(np.ptp(np.log2(first / second))) / 2
 
 
 CONVS: Weights = {
@@ -116,6 +121,72 @@ def test_convolutions_become_alike(between: Nodes) -> None:
     if not limited:
         assert imbalance(CONVS["w1"], CONVS["w2"].swapaxes(0, 1)) > 10
         assert imbalance(after["w1"], after["w2"].swapaxes(0, 1)) <= 1
+
+
+def test_channels_that_are_all_alike_stay() -> None:
+    """However much smaller one layer is: in itself it is as even as the other."""
+    ones = np.ones((8, 1, 1, 1), np.float32)
+    weights = {"w1": CONVS["w1"], "b1": CONVS["b1"], "w2": CONVS["w2"]}
+    weights["w1"] = CONVS["w1"] / np.abs(CONVS["w1"]).max(axis=(1, 2, 3), keepdims=True) * ones / 1000
+    weights["w2"] = CONVS["w2"] / np.abs(CONVS["w2"]).max(axis=(0, 2, 3), keepdims=True)
+    assert equalize(model([CONV1, RELU, CONV2], weights))[0] == 0
+
+
+@pytest.mark.parametrize(("factor", "shift"), ((1.99, 0), (2.01, 1), (0.49, -1), (7.9, 1), (8.1, 2)))
+def test_one_channel_comes_near_the_others(factor: float, shift: int) -> None:
+    """The others have the median ratio, and stay: twice as much is near, eight times is halved twice."""
+    made, read = np.ones((3, 5), np.float32), np.full((5, 4), 32, np.float32)
+    made[:, 2] = factor
+    made[:, 4] = 8  # by this the pair is taken up whatever the factor is
+    nodes = [("MatMul", "x w1", "a"), RELU, ("MatMul", "b w2", "y")]
+    count, after = equalize(model(nodes, {"w1": made, "w2": read}, ROWS))
+    assert count == 1
+    assert np.array_equal(np.log2(after["w2"] / read)[:, 0], [0, 0, shift, 0, 2])
+
+
+def test_offsets_of_the_largest_kind_only_shrink() -> None:
+    """Where all biases are alike no channel may grow: those above the median shrink, those below stay."""
+    made = np.ldexp(np.ones((3, 6), np.float32), [-9, -6, -3, 0, 0, 9])
+    weights = {"w1": made, "b1": np.ones(6, np.float32), "w2": np.ones((6, 4), np.float32)}
+    nodes = [("Gemm", "x w1 b1", "a"), RELU, ("Gemm", "b w2", "y")]
+    count, after = equalize(model(nodes, weights, ROWS))
+    assert count == 1
+    assert np.array_equal(np.log2(made / after["w1"])[0], np.log2(after["w2"])[:, 0])
+    assert (np.log2(after["b1"]) <= 0).all()
+    assert np.array_equal(np.log2(after["b1"]), [0, 0, 0, -1, -1, -6])
+
+
+def chain(seed: int) -> onnx.ModelProto:
+    """Return a model of up to ten layers, whose features and inputs of each are uneven by a million."""
+    random = np.random.default_rng(seed)
+    widths = [3, *random.integers(5, 40, random.integers(3, 10)), 4]
+    nodes: Nodes = []
+    weights: Weights = {}
+    for i, (rows, columns) in enumerate(itertools.pairwise(widths)):
+        sizes = 2.0 ** (random.integers(-10, 11, (rows, 1)) + random.integers(-10, 11, columns))
+        weights[f"w{i}"] = (sizes * random.standard_normal((rows, columns))).astype(np.float32)
+        weights[f"w{i}"] *= random.random((rows, columns)) < random.choice([0.3, 1])
+        names = f"{'x' if i == 0 else f'r{i - 1}'} w{i}"
+        if random.random() < 0.5:
+            weights[f"b{i}"] = random.standard_normal(columns).astype(np.float32)
+            names += f" b{i}"
+        last = i == len(widths) - 2
+        nodes.append(("Gemm", names, "y" if last else f"a{i}"))
+        if not last:
+            nodes.append(("Relu", f"a{i}", f"r{i}"))
+    return model(nodes, weights, ROWS)
+
+
+@pytest.mark.parametrize("seed", (*range(20), 742, 1372))
+def test_chains_come_to_rest(seed: int) -> None:
+    """What one pair gains its neighbours may lose, and medians move: a second run changes nothing even so.
+
+    The last two would go round in circles with medians that rise and fall for ever.
+    """
+    source = chain(seed)
+    count, after = equalize(source)
+    assert count <= len(source.graph.node) // 2
+    assert all(np.isfinite(array).all() for array in after.values())
 
 
 def test_offsets_do_not_grow_beyond_the_largest() -> None:
@@ -191,7 +262,7 @@ def test_rows_of_features(first: str) -> None:
         "w2": spread((6, 4), 0, 2),
         "b2": np.ones(4, np.float32),
     }
-    nodes = {
+    nodes: dict[str, Nodes] = {
         "MatMul": [
             ("MatMul", "x w1", "a"),
             ("Add", "a offset", "s"),
@@ -225,8 +296,6 @@ def test_channels_without_weight_stay() -> None:
     assert np.array_equal(after["w2"][:, :3], weights["w2"][:, :3])
     assert imbalance(after["w1"][3:], after["w2"].swapaxes(0, 1)[3:]) <= 1
 
-
-RELU = ("Relu", "a", "b")
 
 REFUSED: dict[str, Nodes] = {
     "clip": [CONV1, ("Clip", "a low six", "b"), CONV2],
@@ -379,11 +448,11 @@ def test_integers_for_whole_weights_gain_by_it() -> None:
 @pytest.mark.parametrize(
     ("name", "pairs"),
     (
-        ("mnist_cntk", 1),
-        ("resnet8_cifar10", 3),
+        ("mnist_cntk", 0),
+        ("resnet8_cifar10", 2),
         ("superres_zoo", 3),
-        ("vittrack", 11),
-        ("ppocrv3_det_en", 17),
+        ("vittrack", 7),
+        ("ppocrv3_det_en", 16),
     ),
 )
 def test_real_models_stay_what_they_are(name: str, pairs: int) -> None:

@@ -58,6 +58,18 @@ def test_four_bit_weights_are_per_channel() -> None:
     assert PRESETS["W4A8"] == {"activation": "int8", "weight": "int4", "per_channel": True}
 
 
+@pytest.mark.parametrize("name", PLAIN)
+def test_what_presets_do_to_channels(name: str) -> None:
+    """As documented: blocks need like channels, wide activations take over what weights of 8 bits can not."""
+    found = preset(name)
+    blocks = found.format(found.activation).block > 1
+    wide = name in ("A16W8", "U16S8")
+    assert found.equalize_layers is blocks
+    assert found.balance_channels is (blocks or wide)
+    per_channel = "auto" if found.weight == "int8" else name == "W4A8"
+    assert found.per_channel == per_channel
+
+
 def test_every_key_survives_toml(tmp_path: Path) -> None:
     full = Scheme(
         activation="bfloat16",
@@ -82,6 +94,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         dual_quant_nodes=True,
         keep_weight_nodes=True,
         equalize_layers=True,
+        balance_channels=True,
         optimize=False,
         qdq_domain="com.microsoft",
         domain="com.amd.quark",
@@ -93,7 +106,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         },
         tensors={"conv3.weight": "bfloat16", "x": "float32"},
     )
-    default = preset("A8W8").with_(align_concat=False, align_eltwise_quant_type=False)
+    default = Scheme("int8", "int8")
     same = [f.name for f in dataclasses.fields(Scheme) if getattr(full, f.name) == getattr(default, f.name)]
     assert same == []  # so every key is seen to survive
     assert read_scheme(write(tmp_path, full.to_toml())) == full
@@ -193,13 +206,17 @@ def test_signed_ranges_are_symmetric_unless_told_otherwise() -> None:
         ({"bias": "int8"}, "bias is 'int8', the only integers for a bias are int32"),
         ({"activation": "auto"}, "activation: format 'auto' is unknown"),
         ({"other": "int8"}, "other is 'int8', legal are 'auto', 'float32', 'bfloat16', 'float16'"),
-        ({"per_channel": 1}, "per_channel is 1, it must be true or false"),
+        ({"per_channel": 1}, "per_channel is 1, it must be true, false or 'auto'"),
+        ({"per_channel": "Auto"}, "per_channel is 'Auto', it must be true, false or 'auto'"),
         ({"activation_symmetric": "yes"}, "activation_symmetric is 'yes', it must be true, false or 'auto'"),
         (
             {"calibrate_method": "minmax"},
             "calibrate_method is 'minmax', legal are 'MinMax', 'Entropy', 'Percentile', ",
         ),
-        ({"weight_method": "Entropy"}, "weight_method is 'Entropy', legal are 'MinMax', 'MSE'"),
+        (
+            {"weight_method": "Entropy"},
+            "weight_method is 'Entropy', legal are 'auto', 'MinMax', 'MSE', 'WeightedMSE'",
+        ),
         ({"percentile": 50}, "percentile is 50, legal are numbers above 50 up to 100"),
         ({"percentile": 100.1}, "percentile is 100.1, legal are numbers above 50 up to 100"),
         ({"percentile": float("nan")}, "percentile is nan, legal are numbers above 50 up to 100"),
@@ -241,7 +258,6 @@ def test_a_wrong_value_is_named(changes: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.skipif("int4" not in ops.FORMATS, reason="int4 is not in the table of formats")
 @pytest.mark.parametrize("format", ("int4", "uint4"))
 def test_four_bits_are_for_weights(format: str) -> None:
     assert preset("W4A8").with_(weight=format, tensors={"w": format}).weight == format

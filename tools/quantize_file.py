@@ -13,9 +13,9 @@ import onnx_graphsurgeon as gs
 from tools import quantize_summary
 from tools.data_options import image_options
 from transforms import model_io, provenance, runtime_check
-from transforms.calibrate_plan import CalibrationData
+from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.feeds import model_inputs, random_feeds
-from transforms.quantize_graph import quantize_graph
+from transforms.quantize_graph import Quantized, quantize_graph
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
 
@@ -46,8 +46,7 @@ def quantize_file(options: argparse.Namespace) -> None:
     output = model_io.check_output(options.output, options.input, force=options.force, external_data=external)
     graph = model_io.load(options.input)
     data = _data(graph, options)
-    with _Progress() as progress:
-        done = quantize_graph(graph, scheme, data, progress=progress)
+    done = _quantize(graph, scheme, data)
     if not done.count:
         print(f"Nothing to do: no tensor of '{options.input}' can take a format of this scheme.")
         return
@@ -58,6 +57,15 @@ def quantize_file(options: argparse.Namespace) -> None:
     sizes = quantize_summary.total(graph.source_files), quantize_summary.total(files)
     for line in quantize_summary.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
         print(line)
+
+
+def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> Quantized:
+    try:
+        with _Progress() as progress:
+            return quantize_graph(graph, scheme, data, progress=progress)
+    except MissingDataError as error:
+        hint = "give --calibration-data DIR, or --random-data N to try things out"
+        raise ValueError(f"{error}: {hint}") from error
 
 
 def scheme_in_use(options: argparse.Namespace) -> Scheme:

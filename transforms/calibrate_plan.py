@@ -29,14 +29,18 @@ class CalibrationData:
     run: RunOptions | None = None
 
 
+class MissingDataError(ValueError):
+    """Ranges are needed, and no data are given to measure them on."""
+
+
 def calibrate_plan(
     plan: QuantizationPlan, data: CalibrationData | None, *, progress: Progress | None = None
 ) -> Calibration | None:
     """Return what the plan needs to know, None where it needs nothing and no data are read.
 
     Ranges of all tensors that become integers, and the mean squares by which errors of weights are weighted:
-    those alone do not ask for data unless the scheme names the method. Raises ValueError without data, and
-    as :func:`transforms.calibration.calibrate` and its cache do.
+    those alone do not ask for data unless the scheme names the method. Raises MissingDataError without
+    data, and ValueError as :func:`transforms.calibration.calibrate` and its cache do.
     """
     scheme = plan.scheme
     names = [tensor.name for tensor in plan.measured()]
@@ -44,7 +48,10 @@ def calibrate_plan(
     if not names and not axes:
         return None
     if data is None:
-        raise ValueError(f"{len({*names, *axes})} tensors need ranges, and there are no calibration data")
+        found = [*dict.fromkeys((*names, *axes))]
+        raise MissingDataError(
+            f"{len(found)} tensors need ranges, '{found[0]}' the first, and there are no calibration data"
+        )
     options = CalibrationOptions(
         scheme.calibrate_method, scheme.percentile, scheme.moving_average, scheme.averaging_constant
     )

@@ -9,9 +9,11 @@ import onnx_graphsurgeon as gs
 
 from transforms import walk
 from transforms.layer_pairs import PairFinder
-from transforms.scaled_layers import Exponents, Pair
+from transforms.scaled_layers import Exponents, Pair, Ranges
 
-_SWEEPS = 100  # chains of layers of real models need about ten
+_SWEEPS = 1000  # chains of layers of real models need about ten
+_CENTRED = 20  # sweeps in which medians may rise
+_NEAR = 1.0001  # powers of two from the median: one, and what logarithms are rounded by
 _LEAST, _LARGEST = 2.0**-60, 2.0**60  # of a channel that is scaled: far from where numbers get lost
 
 
@@ -21,14 +23,17 @@ def equalize_layers(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int
 
     A channel of the first layer is divided by the power of two next to ``sqrt(r1 / r2)`` (eq. 11), where r1
     and r2 are its largest weights in the first and the second layer, and the second layer's weights for it
-    are multiplied by the same; in turn for all pairs until nothing changes. Powers of two make that exact:
-    every number that the model computes stays the same, or the same times a power of two in between, as long
-    as none becomes subnormal or infinite. A channel grows no further than to the largest offset (bias) among
-    those of its layer, since it is on one scale with them.
+    are multiplied by the same; in turn for all pairs until nothing changes. The ratio is taken relative to
+    that of the median channel: to move all channels together would equalize nothing, and would take them
+    away from their biases. Powers of two make that exact: every number that the model computes stays the
+    same, or the same times a power of two in between, as long as none becomes subnormal or infinite. A
+    channel grows no further than to the largest offset (bias) among those of its layer, since it is on one
+    scale with them.
 
-    Does nothing to channels of no weight on one side, and where :class:`transforms.layer_pairs.PairFinder`
-    finds no pair: across a Clip, whose bounds are the same for all channels, at sums of layers, at tensors
-    with several readers, and with weights that are used elsewhere.
+    Does nothing to channels of no weight on one side, where within each pair of a graph the ratios differ by
+    a factor of four at most, and where :class:`transforms.layer_pairs.PairFinder` finds no pair: across a
+    Clip, whose bounds are the same for all channels, at sums of layers, at tensors with several readers, and
+    with weights that are used elsewhere.
     """
     finder = PairFinder(graph, exclude)
     return sum(_equalize(finder.pairs(inner)) for inner in walk.graphs(graph))
@@ -41,10 +46,9 @@ def count_clipped_pairs(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) ->
 
 
 def _equalize(pairs: list[Pair]) -> int:
-    for _ in range(_SWEEPS):
-        moved = [_balance(pair) for pair in pairs]
-        if not any(moved):
-            break
+    if all(_is_alike(pair) for pair in pairs):
+        return 0
+    _settle(pairs)
     for pair in pairs:
         pair.apply()
     for layer in {id(layer): layer for pair in pairs for layer in (pair.first, pair.second)}.values():
@@ -52,17 +56,58 @@ def _equalize(pairs: list[Pair]) -> int:
     return sum(bool(pair.first.out_shift.any()) for pair in pairs)
 
 
-def _balance(pair: Pair) -> bool:
-    """Shift the channels between two layers; return whether any moved."""
-    made = pair.first.out_ranges()
-    read = pair.second.in_ranges().reshape(-1, pair.repeat).max(axis=1)
-    live = (np.minimum(made, read) >= _LEAST) & (np.maximum(made, read) <= _LARGEST)
-    ratio = np.where(live, made, 1) / np.where(live, read, 1)
-    shift = np.rint(np.log2(ratio) / 2).astype(np.int64)
+def _is_alike(pair: Pair) -> bool:
+    """Return whether one ratio is near to all channels, but for a minority below that cannot grow.
+
+    What :func:`_settle` leaves is so, whatever its median is by then: a second run changes nothing.
+    """
+    ratios = _ratios(pair)
+    live = np.isfinite(ratios)
+    if not live.any():
+        return True
+    low = ratios < ratios[live].max() - 2 * _NEAR
+    return 2 * low.sum() <= live.sum() and not (_least_shift(pair)[low] < 0).any()
+
+
+def _settle(pairs: list[Pair]) -> None:
+    """Balance all pairs in turn until each channel is near the median of its pair, or cannot grow.
+
+    With fixed medians that comes to an end, since a step lowers the largest of the weights that it changes,
+    counted from the medians, and products of weights along a path through the layers stay. Medians that
+    move with each step can go round in circles: late ones only fall.
+    """
+    medians = [0.0] * len(pairs)
+    for sweep in range(_SWEEPS):
+        moved = False
+        for i, pair in enumerate(pairs):
+            ratios = _ratios(pair)
+            live = np.isfinite(ratios)
+            if live.any():
+                median = float(np.median(ratios[live]))
+                medians[i] = median if sweep < _CENTRED else min(median, medians[i])
+            moved |= _balance(pair, np.where(live, ratios - medians[i], 0))
+        if not moved:
+            break
+
+
+def _balance(pair: Pair, distances: Ranges) -> bool:
+    """Halve the distance of each channel from the median, in powers of two; return whether any moved."""
+    shift = np.where(np.abs(distances) > _NEAR, np.rint(distances / 2), 0).astype(np.int64)
     shift = np.maximum(shift, np.minimum(_least_shift(pair), 0))
     pair.first.out_shift += shift
     pair.second.in_shift += np.repeat(shift, pair.repeat)
     return bool(shift.any())
+
+
+def _ratios(pair: Pair) -> Ranges:
+    """Return the binary logarithm of each channel's range in the first layer over that in the second.
+
+    NaN where one of them is out of the limits, or there is none.
+    """
+    made = pair.first.out_ranges()
+    read = pair.second.in_ranges().reshape(-1, pair.repeat).max(axis=1)
+    live = (np.minimum(made, read) >= _LEAST) & (np.maximum(made, read) <= _LARGEST)
+    return np.log2(np.where(live, made, np.nan)) - np.log2(np.where(live, read, np.nan))
 
 
 def _least_shift(pair: Pair) -> Exponents:

@@ -177,7 +177,7 @@ class _Insertion:
             parameters = self._parameters.of_bias(node)
             axis = len(quantization.tensor.shape) - 1 if parameters[0].shape else None
             along = Quantizer(step.format, axis)
-            target, nodes = self._writer.store(quantization.tensor, along, parameters, keep_node=False)
+            target, nodes = self._writer.store_bias(quantization.tensor, along, parameters)
             node.inputs[index] = target
             self._keep(quantization, nodes)
 

@@ -21,6 +21,11 @@ def entries(tool: str, options: Mapping[str, object], source_sha256: str | None)
     return {PREFIX + key: value for key, value in result.items()}
 
 
+def tool(metadata_props: Mapping[str, str]) -> str | None:
+    """Return the name of the tool that made the model, None where none of ours did."""
+    return metadata_props.get(PREFIX + "tool")
+
+
 def option(metadata_props: Mapping[str, str], name: str) -> object | None:
     """Return an option that an earlier conversion recorded, or None."""
     try:

@@ -103,15 +103,17 @@ class QuantizationPlan:
     def made(self, tensor: gs.Tensor) -> Quantizer | None:
         """Return the grid of the layer that makes a tensor: through moves, rectifiers and added biases.
 
-        An input of the model has the format of the whole scheme. None where the layer computes in float32.
+        An input of the model has the format of the whole scheme. None where the layer computes in float32, as
+        it does in a body if its format needs a range, and for what enters a body.
         """
-        node = _producer(tensor)
+        node, in_main = _producer(tensor), self.is_in_main_graph(tensor)
         if node is None:
-            return self._grid(self.formats.default.activation, tensor)
+            return self._grid(self.formats.default.activation, tensor) if in_main else None
         layer = self.integers.layer(node)
         formats = self.formats[layer]
         computes = dot_products.is_dot_product(layer) or id(layer) in self.integers.layers
-        return self._grid(formats.activation if computes else formats.other, tensor)
+        grid = self._grid(formats.activation if computes else formats.other, tensor)
+        return None if grid and grid.needs_range and not in_main else grid
 
     def default(self, tensor: gs.Tensor) -> Quantizer | None:
         """Return the grid that the whole scheme has for a tensor."""
@@ -186,14 +188,14 @@ class QuantizationPlan:
         return formats.weight if role == WEIGHT else formats.activation
 
     def _has_integer_bias(self, node: gs.Node) -> bool:
-        row, bias = self.formats[node].bias, dot_products.bias(node)
-        if row is None or not row.is_integer or bias is None or dot_products.weight_index(node) is None:
+        row, bias, index = self.formats[node].bias, dot_products.bias(node), dot_products.weight_index(node)
+        if row is None or not row.is_integer or bias is None or index is None:
             return False
-        operands = [self._choose(node, index, node.inputs[index])[0] for index in range(2)]
-        per_channel = any(operand and operand.axis is not None for operand in operands)
-        return all(operand and operand.format.is_integer for operand in operands) and (
-            not per_channel or _has_channels(bias)
-        )
+        operands = [self._choose(node, i, node.inputs[i])[0] for i in range(2)]
+        if not all(operand and operand.format.is_integer for operand in operands):
+            return False
+        axis = operands[index].axis  # type: ignore[union-attr]
+        return axis is None or (index == 1 and _has_channels(bias, node.inputs[1].shape[axis]))
 
     def _reached(self, node: gs.Node, edge: Edge) -> ops.Format | None:
         """Return the format of a value that is neither an operand nor an integer."""
@@ -274,9 +276,9 @@ def _places(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
     return found
 
 
-def _has_channels(bias: gs.Tensor) -> bool:
+def _has_channels(bias: gs.Tensor, count: int) -> bool:
     """Return whether a bias has just one number for each output channel: that of Gemm may not."""
-    return 1 < bias.shape[-1] == int(np.prod(bias.shape))
+    return bool(bias.shape) and bias.shape[-1] == int(np.prod(bias.shape)) == count
 
 
 def _is_bias(node: gs.Node, index: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms import walk
+from transforms import bf16_state, provenance, walk
 from transforms.align_scales import align_concat
 from transforms.balance_channels import balance_channels
 from transforms.calibrate_plan import CalibrationData, calibrate_plan
@@ -91,9 +91,16 @@ def quantize_graph(
 
 
 def _refuse_quantized(graph: gs.Graph) -> None:
+    """Raise ModelError for a model with values on grids; what left no node behind is in its metadata."""
     for node in walk.nodes(graph):
         if node.op in QUANTIZED_BY:
-            raise ModelError(f"the model is quantized already: '{node.name}' is a {node.op} node")
+            name = node.name or node.outputs[0].name
+            raise ModelError(f"the model is quantized already: '{name}' is a {node.op} node")
+    if provenance.tool(graph.info.metadata) == "quantize":
+        raise ModelError("the model is quantized already: tools.quantize made it")
+    state = bf16_state.describe(graph)
+    if state.converted:
+        raise ModelError(f"the model is quantized already, to BF16: {state.format}")
 
 
 def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:

@@ -51,10 +51,9 @@ class TensorWriter:
         inputs = self._inputs(source, step, parameters)
         low = gs.Variable(self._names.derive(source.name, "quantized"), _element(row), source.shape)
         high = target or self._variable(source, "dequantized")
-        attrs = {} if step.axis is None else {"axis": step.axis}
         return [
-            self._node(pair[0], domain, [source, *inputs], low, attrs),
-            self._node(pair[1], domain, [low, *inputs], high, attrs),
+            self._node(pair[0], domain, [source, *inputs], low, _axis(step)),
+            self._node(pair[1], domain, [low, *inputs], high, _axis(step)),
         ]
 
     def store(
@@ -70,16 +69,26 @@ class TensorWriter:
             return nodes[-1].outputs[0], nodes
         if row.op in (ops.formats.BFP, ops.formats.MX):
             return self._constant(source, row.name, on_blocks(source.values, step)), []
-        pair, domain = self._pair(row)
-        stored = self._constant(source, "quantized", _stored(source.values, step, parameters))
-        inputs = self._inputs(source, step, parameters)
-        attrs = {} if step.axis is None else {"axis": step.axis}
-        target = self._variable(source, "dequantized")
-        return target, [self._node(pair[1], domain, [stored, *inputs], target, attrs)]
+        (_, op), domain = self._pair(row)
+        return self._store(source, step, parameters, op, domain)
+
+    def store_bias(
+        self, source: gs.Constant, step: Quantizer, parameters: Parameters
+    ) -> tuple[gs.Tensor, list[gs.Node]]:
+        """Return what stands for an int32 bias, by ONNX's own operator, with which runtimes fuse layers."""
+        return self._store(source, step, parameters, _STANDARD[1], self._scheme.qdq_domain)
 
     def raw(self, tensor: gs.Tensor) -> gs.Variable:
         """Return a new tensor for what the producer of an output makes."""
         return self._variable(tensor, "raw")
+
+    def _store(
+        self, source: gs.Constant, step: Quantizer, parameters: Parameters | None, op: str, domain: str
+    ) -> tuple[gs.Tensor, list[gs.Node]]:
+        stored = self._constant(source, "quantized", _stored(source.values, step, parameters))
+        inputs = [stored, *self._inputs(source, step, parameters)]
+        target = self._variable(source, "dequantized")
+        return target, [self._node(op, domain, inputs, target, _axis(step))]
 
     def _pair(self, row: ops.Format) -> tuple[tuple[str, str], str]:
         if is_float(row) or row.bits > _WIDEST_STANDARD:
@@ -120,6 +129,10 @@ class TensorWriter:
 
     def _constant(self, like: gs.Tensor, suffix: str, values: NDArray[np.generic]) -> gs.Constant:
         return gs.Constant(self._names.derive(like.name, suffix), _exportable(np.asarray(values)))
+
+
+def _axis(step: Quantizer) -> dict[str, int]:
+    return {} if step.axis is None else {"axis": step.axis}
 
 
 def on_blocks(values: NDArray[np.generic], step: Quantizer) -> NDArray[np.generic]:

@@ -48,7 +48,7 @@ def is_open(tensor: gs.Tensor) -> bool:
     """Return whether a tensor is float32, holds numbers and is not on a grid already."""
     if tensor.is_empty() or not dtypes.is_type(tensor, dtypes.FLOAT):
         return False
-    if isinstance(tensor, gs.Constant) and 0 in tensor.shape:
+    if tensor.shape is not None and 0 in tensor.shape:
         return False
     return not any(node.op in QUANTIZED_BY for node in tensor.inputs)
 
