@@ -1,0 +1,56 @@
+"""Coordinate descent on a grid (QuantEase, arXiv 2309.01885; COMQ, arXiv 2403.07134).
+
+The weights of one input are set to the best numbers of the grid while those of all others stay, input after
+input. No step makes the error larger.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ops.fixed_grid import Floats, Grid
+from ops.gptq import BLOCK, processing_order
+from ops.quadratic import Quadratic
+
+
+def coordinate_descent(quadratic: Quadratic, grid: Grid, start: Floats, *, sweeps: int = 1) -> Floats:
+    """Return weights [..., N, K] on the grid, from ``start`` on the grid, whose error is not larger.
+
+    Sweeps end early when one changes nothing.
+    """
+    order = processing_order(quadratic.hessian)
+    hessian = np.ascontiguousarray(quadratic.hessian[..., order[:, None], order])
+    weights = np.moveaxis(start, -1, -2)[..., order, :]
+    target = np.moveaxis(quadratic.target, -1, -2)[..., order, :]
+    slope = hessian @ (target - weights)  # half the error's descent, [..., K, N]
+    for _ in range(sweeps):
+        if not _sweep(hessian, grid, order, weights, slope):
+            break
+    result = np.empty_like(weights)
+    result[..., order, :] = weights
+    return np.ascontiguousarray(np.swapaxes(result, -1, -2))
+
+
+def _sweep(
+    hessian: Floats,
+    grid: Grid,
+    order: np.ndarray[tuple[int], np.dtype[np.intp]],
+    weights: Floats,
+    slope: Floats,
+) -> bool:
+    """Visit every input once, in place; return whether anything changed."""
+    curvature = np.diagonal(hessian, axis1=-2, axis2=-1)[..., None]  # [..., K, 1]
+    changed = False
+    for start in range(0, len(order), BLOCK):
+        block = slice(start, min(start + BLOCK, len(order)))
+        change = np.zeros_like(weights[..., block, :])
+        for j in range(block.start, block.stop):
+            near = hessian[..., None, j, start:j] @ change[..., : j - start, :]
+            here = slope[..., j, :] - near[..., 0, :]
+            best = grid.nearest(weights[..., j, :] + here / curvature[..., j, :], int(order[j]))
+            change[..., j - start, :] = best - weights[..., j, :]
+            weights[..., j, :] = best
+        if change.any():
+            changed = True
+            slope -= hessian[..., :, block] @ change
+    return changed

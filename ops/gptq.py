@@ -1,0 +1,51 @@
+"""GPTQ (arXiv 2210.17323): weights are rounded input by input, and those that remain make up for it.
+
+With the hessian as U D U^T, U unit upper triangular, the error of what is rounded is the sum over inputs j of
+D_j |e_j + sum_{i<j} e_i U_ij|^2, e_j being what rounding does to the weights of input j. Each term is made
+least by rounding target_j + sum_{i<j} e_i U_ij, and no hessian is ever inverted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ops.fixed_grid import Floats, Grid
+from ops.quadratic import Quadratic
+
+BLOCK = 48  # inputs whose effect on each other is summed one by one; on the others it is a matrix product
+
+
+def gptq(quadratic: Quadratic, grid: Grid) -> Floats:
+    """Return weights [..., N, K] on the grid with a small error, by one pass over the inputs.
+
+    Inputs go in the order of the hessian's diagonal, the largest first, which is the same in all groups.
+    """
+    order = processing_order(quadratic.hessian)
+    factor = _unit_upper(quadratic.hessian[..., order[:, None], order])
+    target = np.ascontiguousarray(np.moveaxis(quadratic.target, -1, -2)[..., order, :])
+    rounded, change = np.zeros_like(target), np.zeros_like(target)  # [..., K, N]
+    for start in range(0, len(order), BLOCK):
+        stop = min(start + BLOCK, len(order))
+        before = np.swapaxes(factor[..., :start, start:stop], -1, -2)
+        wanted = target[..., start:stop, :] + before @ change[..., :start, :]
+        for j in range(start, stop):
+            near = factor[..., None, start:j, j] @ change[..., start:j, :]
+            values = wanted[..., j - start, :] + near[..., 0, :]
+            rounded[..., j, :] = grid.nearest(values, int(order[j]))
+            change[..., j, :] = target[..., j, :] - rounded[..., j, :]
+    result = np.empty_like(target)
+    result[..., order, :] = rounded
+    return np.ascontiguousarray(np.swapaxes(result, -1, -2))
+
+
+def processing_order(hessian: Floats) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """Return the inputs by the mean of their hessian's diagonal over the groups, the largest first."""
+    diagonal = np.diagonal(hessian, axis1=-2, axis2=-1)
+    return np.argsort(-diagonal.reshape(-1, diagonal.shape[-1]).mean(0), kind="stable")
+
+
+def _unit_upper(hessian: Floats) -> Floats:
+    """Return U of U D U^T, with ones on its diagonal."""
+    lower = np.linalg.cholesky(hessian[..., ::-1, ::-1])
+    lower = lower / np.diagonal(lower, axis1=-2, axis2=-1)[..., None, :]
+    return np.ascontiguousarray(lower[..., ::-1, ::-1])

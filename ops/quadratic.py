@@ -1,0 +1,89 @@
+"""What a layer's weights are tuned for: the squared error of its outputs, as a quadratic form of the weights.
+
+With rows x of a layer's inputs and rows y of the outputs wanted, sum |y - W x|^2 is
+tr(W H W^T) - 2 tr(C W^T) + P, where H = sum x x^T, C = sum y x^T and P = sum |y|^2. So no solver sees a
+sample. Weights are [..., N, K], N outputs by K inputs; leading axes are groups, each with an H of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LayerProblem:
+    """A layer: its float ``weight`` [..., N, K], ``gram`` H [..., K, K] and ``cross`` C [..., N, K], float64.
+
+    Both are sums over rows, centred where a bias will take up the means. ``target_power`` is P, the sum of
+    the wanted outputs' squares. Raises ValueError for shapes that do not fit and numbers that are not finite.
+    """
+
+    weight: Floats
+    gram: Floats
+    cross: Floats
+    target_power: float = 0.0
+
+    def __post_init__(self) -> None:
+        *groups, _, inputs = self.weight.shape
+        wanted = {"gram": (*groups, inputs, inputs), "cross": self.weight.shape}
+        for name, shape in wanted.items():
+            found = getattr(self, name)
+            if found.shape != shape:
+                needed = f"a weight {list(self.weight.shape)} needs {list(shape)}"
+                raise ValueError(f"{name} has shape {list(found.shape)}, {needed}")
+        for name in ("weight", "gram", "cross"):
+            if not np.isfinite(getattr(self, name)).all():
+                raise ValueError(f"{name} holds numbers that are not finite")
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """The error tr((W - target) hessian (W - target)^T): what remains of a problem once damping is chosen."""
+
+    target: Floats
+    hessian: Floats
+
+    def error(self, weights: Floats) -> float:
+        """Return the error of weights [..., N, K]."""
+        difference = weights - self.target
+        return float(np.sum(difference * (difference @ self.hessian)))
+
+
+def error(problem: LayerProblem, weights: Floats) -> float:
+    """Return the sum of squared output errors of weights [..., N, K]: without ``target_power`` less P."""
+    return float(np.sum(weights * (weights @ problem.gram - 2 * problem.cross)) + problem.target_power)
+
+
+def shifted_target(problem: LayerProblem, damping: float) -> Floats:
+    """Return the weights [..., N, K] that, not rounded, make the least error: W0 + (C - W0 H)(H + d I)^-1.
+
+    They make up for what quantized inputs do to the outputs (arXiv 2505.11695). d is ``damping`` times the
+    mean of H's diagonal, or ``damping`` where H is zero; it keeps weights near W0 where samples say little.
+    """
+    residual = problem.cross - problem.weight @ problem.gram
+    shift = np.linalg.solve(damped(problem.gram, damping), np.swapaxes(residual, -1, -2))
+    return problem.weight + np.swapaxes(shift, -1, -2)
+
+
+def quadratic(problem: LayerProblem, damping: float, *, shift: bool) -> Quadratic:
+    """Return the error around the shifted target, or around the float weights themselves.
+
+    The error, plus d |W - W0|^2, as shifted_target has d: weights that samples do not determine are rounded
+    to the nearest. Raises ValueError for a damping that is not positive and finite.
+    """
+    if not 0 < damping < np.inf:
+        raise ValueError(f"damping {damping:g} is not positive and finite")
+    target = shifted_target(problem, damping) if shift else problem.weight
+    return Quadratic(target, damped(problem.gram, damping))
+
+
+def damped(gram: Floats, damping: float) -> Floats:
+    """Return H + d I for each H [..., K, K]: d is ``damping`` times its mean diagonal, or times 1 for zeros."""
+    diagonal = np.diagonal(gram, axis1=-2, axis2=-1).mean(-1)
+    amount = damping * np.where(diagonal > 0, diagonal, 1.0)
+    return gram + amount[..., None, None] * np.eye(gram.shape[-1])
