@@ -37,7 +37,7 @@ class Constants:
     def values(self, tensor: gs.Tensor) -> NDArray | None:
         """Return the array of a constant, None where the tensor is not constant."""
         source = self._source(tensor)
-        return _load(source) if isinstance(source, gs.Constant) else source
+        return load(source) if isinstance(source, gs.Constant) else source
 
     def element_type(self, tensor: gs.Tensor) -> int | None:
         """Return the ``onnx.TensorProto.DataType`` of a constant, None where the tensor is not constant."""
@@ -71,8 +71,8 @@ class Constants:
         return None
 
 
-def _load(constant: gs.Constant) -> NDArray:
-    """Return the array of a constant; what is lazy stays so, since ``.values`` would keep a second copy."""
+def load(constant: gs.Constant) -> NDArray:
+    """Return the array of a constant. What is lazy stays so, since ``.values`` would keep a second copy."""
     values = constant._values
     if isinstance(values, LazyValues) and not isinstance(values, SparseValues):
         return onnx.numpy_helper.to_array(values.tensor)

@@ -128,7 +128,7 @@ class TensorWriter:
         return dtypes.variable(self._names.derive(like.name, suffix), dtypes.FLOAT, like)
 
     def _constant(self, like: gs.Tensor, suffix: str, values: NDArray[np.generic]) -> gs.Constant:
-        return gs.Constant(self._names.derive(like.name, suffix), _exportable(np.asarray(values)))
+        return gs.Constant(self._names.derive(like.name, suffix), exportable(np.asarray(values)))
 
 
 def _axis(step: Quantizer) -> dict[str, int]:
@@ -150,7 +150,7 @@ def _stored(
     return np.clip(values, -65504, 65504).astype(np.float16)
 
 
-def _exportable(values: NDArray[np.generic]) -> NDArray[np.generic] | LazyValues:
+def exportable(values: NDArray[np.generic]) -> NDArray[np.generic] | LazyValues:
     """Return 4-bit integers as the model stores them, two to a byte, which graph-surgeon does not know of."""
     return LazyValues(onnx.numpy_helper.from_array(values)) if values.dtype in _PACKED else values
 

@@ -1,0 +1,233 @@
+"""Layers of a quantized model whose weights can be tuned, each with the float layer that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.formats import Format
+from transforms import dot_products, walk
+from transforms.constants import Constants
+from transforms.layer_problem import Layer, Unfit, layer_of
+from transforms.stored import Stored, block_rows, find, weight_place
+
+Floats = NDArray[np.float64]
+
+_FARTHEST = 0.75
+"""Of the norm of a weight, the distance from which a stored weight can not be its rounding: 4 bits make 0.3."""
+
+_ROUNDING = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"}
+    | {"BFPQuantizeDequantize", "MXQuantizeDequantize", "Cast", "Clip"}
+)
+
+
+@dataclass
+class Bias:
+    """What is added to a layer: ``stored`` is None where nothing is yet, but can be.
+
+    ``node`` adds it by its input ``index``; ``gain`` is what it is multiplied with.
+    """
+
+    node: gs.Node
+    index: int
+    stored: Stored | None
+    gain: float = 1.0
+
+
+@dataclass
+class MatchedLayer:
+    """A layer of the quantized model with its float counterpart.
+
+    ``source`` is the tensor that the quantized layer reads, ``target`` the name of the float tensor that it
+    should make, the bias included where there is one. ``float_weight`` is [G, N, S, C], ``float_bias``
+    [G, N].
+    """
+
+    name: str
+    node: gs.Node
+    layer: Layer
+    weight: Stored
+    bias: Bias | None
+    source: gs.Tensor
+    target: str
+    float_weight: NDArray[np.float32]
+    float_bias: Floats
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    """A dot product that is not tuned, and why."""
+
+    name: str
+    op: str
+    reason: str
+
+
+def match_layers(
+    float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format] | None = None
+) -> tuple[list[MatchedLayer], list[LeftAlone]]:
+    """Return the layers that can be tuned in execution order, and those that are left alone with reasons.
+
+    ``float_graph`` is the float model as it was before it was quantized: prepared, equalized and balanced. A
+    layer is found there by its name and operator, or by the name of the tensor that it makes, and has to have
+    a weight of the same shape, of which the stored weight is a rounding. ``formats`` are the block formats
+    that stored weights may have; None for those of the model and of the table.
+    """
+    finder = _Finder(float_graph, quantized_graph, block_rows(quantized_graph) if formats is None else formats)
+    matched, left = [], []
+    main = {id(node) for node in quantized_graph.nodes}
+    for node in walk.nodes(quantized_graph):
+        if not dot_products.is_dot_product(node):
+            continue
+        try:
+            if id(node) not in main:
+                raise Unfit("it is inside a body of If, Loop or Scan")
+            matched.append(finder.match(node))
+        except Unfit as error:
+            left.append(LeftAlone(_name(node), node.op, str(error)))
+    return matched, left
+
+
+class _Finder:
+    """Looks for counterparts in one float model."""
+
+    def __init__(self, float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format]) -> None:
+        self._graph, self._formats = quantized_graph, formats
+        self._constants = Constants(float_graph)
+        products = [node for node in float_graph.nodes if dot_products.is_dot_product(node)]
+        self._by_output = {node.outputs[0].name: node for node in products}
+        self._by_name = {node.name: node for node in products if node.name}
+
+    def match(self, node: gs.Node) -> MatchedLayer:
+        """Return a layer with its counterpart; Unfit with the reason where there is none."""
+        index, weight = weight_place(self._graph, node, self._formats)
+        if weight.format is None:
+            raise Unfit("its weight is float32")
+        layer = layer_of(node, weight.shape, index)
+        if not layer.channels(weight.axis):
+            raise Unfit(f"its weight has scales along axis {weight.axis}, which is not that of outputs")
+        counterpart = self._counterpart(node)
+        numbers = self._weight(counterpart, index, weight)
+        bias = _bias(self._graph, node, layer)
+        made, float_bias = self._target(counterpart, bias, layer)
+        return MatchedLayer(
+            name=_name(node),
+            node=node,
+            layer=layer,
+            weight=weight,
+            bias=bias,
+            source=node.inputs[1 - index],
+            target=made.name,
+            float_weight=layer.pack(numbers),
+            float_bias=float_bias,
+        )
+
+    def _counterpart(self, node: gs.Node) -> gs.Node:
+        made = node.outputs[0].name
+        candidates = [self._by_name.get(node.name), self._by_output.get(made)]
+        candidates.append(self._by_output.get(made.removesuffix("_raw")))
+        for found in candidates:
+            if found is not None and found.op == node.op:
+                return found
+        raise Unfit("the float model has no layer of its name")
+
+    def _weight(self, counterpart: gs.Node, index: int, stored: Stored) -> NDArray[np.float32]:
+        values = self._constants.values(counterpart.inputs[index])
+        if values is None or values.dtype != np.float32:
+            raise Unfit("the weight of the float layer is no float32 constant")
+        if tuple(values.shape) != stored.shape:
+            raise Unfit(f"its weight is {list(stored.shape)}, that of the float layer {list(values.shape)}")
+        if not np.isfinite(values).all():
+            raise Unfit("the weight of the float layer holds numbers that are not finite")
+        distance = np.linalg.norm(stored.values().astype(np.float64) - values)
+        if distance > _FARTHEST * np.linalg.norm(values.astype(np.float64)):
+            raise Unfit("its weight is no rounding of that of the float layer")
+        return values
+
+    def _target(self, counterpart: gs.Node, bias: Bias | None, layer: Layer) -> tuple[gs.Tensor, Floats]:
+        """Return the float tensor that the layer should make, and the float bias in it."""
+        groups, outputs = layer.size[:2]
+        none = np.zeros((groups, outputs))
+        made = counterpart.outputs[0]
+        if bias is None:
+            return made, none
+        if counterpart.op != "MatMul":
+            added = dot_products.bias(counterpart)
+            return made, none if added is None else self._numbers(added, bias.gain, layer)
+        found = _added_constant(made, self._constants)
+        if found is None:
+            raise Unfit("the float layer has no bias, but this one has")
+        node, index = found
+        return node.outputs[0], self._numbers(node.inputs[index], 1.0, layer)
+
+    def _numbers(self, tensor: gs.Tensor, gain: float, layer: Layer) -> Floats:
+        values = self._constants.values(tensor)
+        groups, outputs = layer.size[:2]
+        if values is None or values.size not in (1, groups * outputs):
+            raise Unfit("the bias of the float layer is no number for each output")
+        wide = np.broadcast_to(values.reshape(-1).astype(np.float64) * gain, groups * outputs)
+        return wide.reshape(groups, outputs)
+
+
+def _bias(graph: gs.Graph, node: gs.Node, layer: Layer) -> Bias | None:
+    """Return where the bias of a layer is or can be; None where there is no place for one."""
+    if node.op != "MatMul":
+        if layer.bias_gain == 0:
+            return None
+        if dot_products.bias(node) is None:
+            return Bias(node, 2, None, layer.bias_gain)
+        stored = find(graph, node, 2, (), 0)
+        if not _is_per_output(stored.shape, layer, 2):
+            raise Unfit(f"its bias {list(stored.shape)} is no number for each output")
+        return Bias(node, 2, stored, layer.bias_gain)
+    found = _added_constant(node.outputs[0], Constants(graph), through=True)
+    if found is None:
+        return None
+    add, index = found
+    try:
+        stored = find(graph, add, index, (), 0)
+    except Unfit:
+        return None
+    rank = len(node.outputs[0].shape) if node.outputs[0].shape is not None else 2
+    return Bias(add, index, stored) if _is_per_output(stored.shape, layer, rank) else None
+
+
+def _is_per_output(shape: tuple[int, ...], layer: Layer, rank: int) -> bool:
+    """Return whether an array of a shape broadcasts to one number for each output."""
+    groups, outputs = layer.size[:2]
+    if int(np.prod(shape)) == 1 and groups * outputs > 1:
+        return False
+    if layer.op in ("Conv", "ConvTranspose"):
+        return shape == (groups * outputs,)
+    wanted = np.empty(outputs).reshape(layer.channel_shape(rank)).shape
+    return int(np.prod(shape)) == outputs and tuple(shape) == (1,) * (len(shape) - len(wanted)) + wanted
+
+
+def _added_constant(
+    tensor: gs.Tensor, constants: Constants, *, through: bool = False
+) -> tuple[gs.Node, int] | None:
+    """Return the Add that alone reads a tensor, and the constant among its inputs; None without one.
+
+    ``through``: behind what rounds the tensor, and a constant may be rounded, too.
+    """
+    while len(tensor.outputs) == 1:
+        (node,) = tensor.outputs
+        if node.op == "Add":
+            index = 1 if node.inputs[0] is tensor else 0
+            other = node.inputs[index]
+            while through and other.inputs and other.inputs[0].op in _ROUNDING:
+                other = other.inputs[0].inputs[0]
+            return (node, index) if constants.values(other) is not None else None
+        if not through or node.op not in _ROUNDING or node.inputs[0] is not tensor:
+            return None
+        tensor = node.outputs[0]
+    return None
+
+
+def _name(node: gs.Node) -> str:
+    return str(node.name or node.outputs[0].name)

@@ -1,0 +1,239 @@
+"""Constants as a quantized model stores them: what they stand for, and putting other numbers in their place.
+
+Between a stored constant and its reader there may be a node that dequantizes or widens it, or several that
+put float numbers on a grid at every run. Numbers of a block format are stored as they are; which format that
+is only the numbers themselves tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+import ops
+from ops.formats import BFP, MX, Format
+from ops.integers import dequantize, quantize
+from transforms import dot_products, dtypes, walk
+from transforms.constants import Constants, load
+from transforms.layer_problem import Unfit
+from transforms.quantize_tensors import exportable
+
+Floats = NDArray[np.float32]
+
+_BLOCKS = (BFP, MX)
+_ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear"}) | {
+    *("ExtendedDequantizeLinear", "Cast", *_BLOCKS)
+}
+_FLOAT_ROWS = {dtypes.BFLOAT16: "bfloat16", dtypes.FLOAT16: "float16"}
+
+
+@dataclass
+class Stored:
+    """A constant and the ``chain`` of nodes through which a node reads it, by its input ``index``.
+
+    ``format`` is None for plain float32. Integers have ``scale`` and ``zero_point``, along ``axis`` or for
+    all.
+    """
+
+    source: gs.Constant
+    chain: list[gs.Node]
+    format: Format | None
+    axis: int | None = None
+    scale: Floats | None = None
+    zero_point: NDArray[np.generic] | None = None
+    float_axis: int | None = field(default=None)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the constant."""
+        return tuple(self.source.shape)
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the numbers are integers with a scale."""
+        return self.format is not None and self.format.is_integer
+
+    def values(self) -> Floats:
+        """Return the numbers that the constant stands for."""
+        stored = load(self.source)
+        if not self.is_integer:
+            return self._round(stored.astype(np.float32))
+        assert self.scale is not None and self.zero_point is not None
+        if stored.dtype == np.float32:
+            stored = self._integers(stored, self.scale)
+        return dequantize(stored, self.scale, self.zero_point, self.axis)
+
+    def write(self, values: Floats, names: walk.Names, scale: Floats | None = None) -> None:
+        """Store other numbers, rounded to the grid; ``scale`` replaces the one of integers, shape and all.
+
+        A scale that others read, too, is left to them.
+        """
+        if self.is_integer and scale is not None:
+            self._write_scale(np.asarray(scale, np.float32), names)
+        self.source.values = exportable(self._encode(np.asarray(values, np.float32)))
+
+    def _encode(self, values: Floats) -> NDArray[np.generic]:
+        if self.chain and self.chain[0].op in (*_BLOCKS, "QuantizeLinear", "ExtendedQuantizeLinear"):
+            return values
+        if self.is_integer:
+            assert self.scale is not None
+            return self._integers(values, self.scale)
+        if self.format is None or self.format.block > 1 or len(self.chain) > 1:
+            return values
+        return ops.to_bfloat16(values) if self.format.name == "bfloat16" else _to_float16(values)
+
+    def _integers(self, values: Floats, scale: Floats) -> NDArray[np.generic]:
+        assert self.format is not None and self.zero_point is not None
+        return quantize(values, scale, self.zero_point, self.format, self.axis)
+
+    def _round(self, values: Floats) -> Floats:
+        """Return what the nodes make of float numbers; what is not integer is stored rounded, or nearly so."""
+        if self.format is None or not self.chain:
+            return values
+        axis = -1 if self.float_axis is None else self.float_axis
+        return np.asarray(ops.quantize_dequantize(values, self.format, axis), np.float32)
+
+    def _write_scale(self, scale: Floats, names: walk.Names) -> None:
+        self.scale = scale
+        self.zero_point = np.broadcast_to(np.asarray(self.zero_point), scale.shape)
+        for index, values in ((1, scale), (2, np.ascontiguousarray(self.zero_point))):
+            if len(self.chain[0].inputs) <= index:
+                continue
+            old = self.chain[0].inputs[index]
+            alone = all(any(node is one for one in self.chain) for node in old.outputs)
+            new = old if alone else gs.Constant(names.derive(old.name, "tuned"), old.values)
+            new.values = exportable(values)
+            for node in self.chain:
+                node.inputs[index] = new
+
+
+def find(graph: gs.Graph, node: gs.Node, index: int, candidates: Sequence[Format], axis: int) -> Stored:
+    """Return what a node reads as its input ``index``; ``axis`` is that of blocks, should it have any.
+
+    ``candidates`` are the block formats that plain numbers are tried on, the coarsest first. Raises Unfit
+    where it is no constant, others read it, too, or it is stored in a way that is not known here.
+    """
+    known, chain, tensor = Constants(graph), list[gs.Node](), node.inputs[index]
+    while not isinstance(tensor, gs.Constant):
+        producer = tensor.inputs[0] if tensor.inputs else None
+        if producer is None or producer.op not in _ROUNDING:
+            raise Unfit("it is computed")
+        if len(walk.uses(tensor)) > 1 or walk.is_output(tensor, graph):
+            raise Unfit("others read it, too")
+        chain.insert(0, producer)
+        tensor = producer.inputs[0]
+    if len(walk.uses(tensor)) > 1 or walk.is_output(tensor, graph):
+        raise Unfit("others read it, too")
+    if known.shape(tensor) is None:
+        raise Unfit("callers may replace it, since it is an input as well")
+    return _describe(tensor, chain, candidates, axis)
+
+
+def _describe(source: gs.Constant, chain: list[gs.Node], candidates: Sequence[Format], axis: int) -> Stored:
+    ops_of = [node.op for node in chain]
+    element = dtypes.element_type(source)
+    if not chain:
+        if element != dtypes.FLOAT:
+            raise Unfit("it is not float32 where it is read")
+        return Stored(source, chain, detect(load(source), candidates, axis))
+    if any(op in _BLOCKS for op in ops_of):
+        if len(chain) > 1:
+            raise Unfit("it is rounded more than once")
+        attributes = {k: v for k, v in chain[0].attrs.items() if k != "axis"}
+        row = row_of(chain[0].op, attributes)
+        return Stored(source, chain, row, float_axis=int(chain[0].attrs.get("axis", 1)))
+    if ops_of in (["Cast"], ["Cast", "Cast"]):
+        name = _FLOAT_ROWS.get(element or 0) or _FLOAT_ROWS.get(int(chain[0].attrs["to"]))
+        if name is None:
+            raise Unfit("it is cast from a type that is no format here")
+        return Stored(source, chain, ops.FORMATS[name])
+    if len(chain) > 2 or "Cast" in ops_of or (len(chain) == 2 and not ops_of[1].endswith("DequantizeLinear")):
+        raise Unfit("it is rounded more than once")
+    return _linear(source, chain)
+
+
+def _linear(source: gs.Constant, chain: list[gs.Node]) -> Stored:
+    last = chain[-1]
+    if not all(isinstance(tensor, gs.Constant) for tensor in last.inputs[1:]):
+        raise Unfit("its scale is computed")
+    scale = np.asarray(load(last.inputs[1]))
+    stored = load(source)
+    if len(last.inputs) > 2 and not last.inputs[2].is_empty():
+        zero_point = np.asarray(load(last.inputs[2]))
+    else:
+        kind = np.uint8 if stored.dtype == np.float32 else stored.dtype
+        zero_point = np.zeros(scale.shape, kind)
+    row = ops.FORMATS.get(str(zero_point.dtype))
+    if row is None or scale.dtype != np.float32 or scale.ndim > 1:
+        raise Unfit(f"it is stored as {zero_point.dtype} with a scale of {scale.dtype}{list(scale.shape)}")
+    if not row.is_integer:
+        if (scale != 1).any() or zero_point.astype(np.float32).any():
+            raise Unfit(f"it is stored as {row.name} with a scale")
+        return Stored(source, chain, row)
+    axis = int(last.attrs.get("axis", 1)) if scale.size > 1 else None
+    if scale.size == 1 and scale.ndim:
+        scale, zero_point = scale.reshape(()), zero_point.reshape(())
+    return Stored(source, chain, row, axis, scale, zero_point)
+
+
+def detect(values: NDArray[np.generic], candidates: Sequence[Format], axis: int) -> Format | None:
+    """Return the first format whose grid holds all the numbers; None where none does."""
+    if values.dtype != np.float32 or not values.ndim or not values.size:
+        return None
+    axis = axis % values.ndim if -values.ndim <= axis < values.ndim else -1
+    return next(
+        (row for row in candidates if np.array_equal(ops.quantize_dequantize(values, row, axis), values)), None
+    )
+
+
+def block_rows(graph: gs.Graph) -> list[Format]:
+    """Return the block formats of a model's nodes and those of the table, the coarsest first."""
+    found = {
+        row.name: row
+        for node in walk.nodes(graph)
+        if node.op in _BLOCKS
+        for row in [row_of(node.op, {k: v for k, v in node.attrs.items() if k != "axis"})]
+    }
+    rows = found | {row.name: row for row in ops.FORMATS.values() if row.block > 1}
+    return coarsest_first(rows.values())
+
+
+def coarsest_first(rows: Iterable[Format]) -> list[Format]:
+    """Return the block formats among formats, by their bits."""
+    return sorted((row for row in rows if row.block > 1), key=lambda row: row.bits)
+
+
+def row_of(op: str, attributes: dict[str, object]) -> Format:
+    """Return the format of a block operator with these attributes, a new one where the table has none."""
+    for row in ops.FORMATS.values():
+        if row.op == op and {k: attributes.get(k, v) for k, v in row.attributes.items()} == {
+            **row.attributes
+        } == {**row.attributes, **attributes}:
+            return row
+    bits = float(attributes.get("bit_width", 16)) - 8 + 8 / float(attributes.get("block_size", 8))  # type: ignore[arg-type]
+    name = " ".join([op, *(f"{key}={value}" for key, value in sorted(attributes.items()))])
+    return Format(name, op, bits, 0.0, attributes)
+
+
+def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -> tuple[int, Stored]:
+    """Return which operand of a dot product is its stored weight, and how; the second where both are.
+
+    Raises Unfit with the reason where neither is.
+    """
+    reasons = []
+    for index in (1, 0):
+        rank = None if node.inputs[index].shape is None else len(node.inputs[index].shape)
+        try:
+            return index, find(graph, node, index, candidates, dot_products.sum_axis(node, index, rank))
+        except Unfit as error:
+            reasons.append(str(error))
+    both = "both operands are computed" if set(reasons) == {"it is computed"} else f"its weight: {reasons[0]}"
+    raise Unfit(both)
+
+
+def _to_float16(values: Floats) -> NDArray[np.float16]:
+    return np.clip(values, -65504, 65504).astype(np.float16)
