@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms import walk
 from transforms.layer_rule import LayerRule
-from transforms.scheme import FLOAT32, Scheme
+from transforms.scheme import AUTO, FLOAT32, Scheme
 from transforms.scheme_targets import Targets
 
 
@@ -18,6 +18,7 @@ from transforms.scheme_targets import Targets
 class NodeFormats:
     """Formats of what a node reads, None for float32: activations, weights, biases, and all ``other`` values.
 
+    A ``bias`` of int32 is for nodes that multiply integers; others have ``other`` in its place.
     ``per_channel``: a weight has a scale for each output channel, or only (``auto``) where it needs them.
     """
 
@@ -65,13 +66,13 @@ class FormatTable:
         scheme = self._scheme
         activation = scheme.format(rule.activation or scheme.activation)
         weight = scheme.format(rule.weight or scheme.weight)
-        return NodeFormats(
-            activation,
-            weight,
-            scheme.bias_format(activation, weight, rule),
-            self._other(rule, activation),
-            scheme.per_channel if rule.per_channel is None else rule.per_channel,
-        )
+        per_channel = scheme.per_channel if rule.per_channel is None else rule.per_channel
+        other = self._other(rule, activation)
+        bias = scheme.bias_format(activation, weight, rule)
+        if (rule.bias or scheme.bias) == AUTO and (bias is None or not bias.is_integer):
+            reaches = scheme.quantize_all_op_types and activation is not None and not activation.is_integer
+            bias = activation if reaches else other
+        return NodeFormats(activation, weight, bias, other, per_channel)
 
     def _other(self, rule: LayerRule, activation: ops.Format | None) -> ops.Format | None:
         """A rule that asks for a float type asks for it everywhere; float32 means that the node is kept."""

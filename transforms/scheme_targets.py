@@ -21,12 +21,12 @@ class Targets:
     """The nodes and tensors of a graph that a scheme speaks of.
 
     ``excluded`` nodes stay float, ``rules`` come in the order of the scheme, the later the stronger, and
-    ``tensors`` holds names of formats by ``id`` of the tensor.
+    ``tensors`` holds, by ``id`` of the tensor, the name in the scheme and that of the format.
     """
 
     excluded: Selection
     rules: tuple[tuple[str, Selection, LayerRule], ...]
-    tensors: dict[int, tuple[gs.Tensor, str]]
+    tensors: dict[int, tuple[str, str]]
 
 
 class SchemeTargets:
@@ -48,10 +48,11 @@ class SchemeTargets:
             (pattern, self._follow_rule(graph, pattern), rule)
             for pattern, rule in self._scheme.layers.items()
         )
-        tensors = {}
-        for name, format in self._scheme.tensors.items():
-            tensor = self._follow_tensor(graph, name)
-            tensors[id(tensor)] = tensor, format
+        tensors = {
+            id(tensor): (name, format)
+            for name, format in self._scheme.tensors.items()
+            for tensor in self._follow_tensor(graph, name)
+        }
         return Targets(self.excluded.follow(graph), rules, tensors)
 
     def _follow_rule(self, graph: gs.Graph, pattern: str) -> Selection:
@@ -63,18 +64,32 @@ class SchemeTargets:
             raise ValueError(f"layers entry '{pattern}': the node {_FOLDED}")
         return found
 
-    def _follow_tensor(self, graph: gs.Graph, name: str) -> gs.Tensor:
-        for tensor in _tensors(graph):
-            if tensor.name == name:
-                return tensor
+    def _follow_tensor(self, graph: gs.Graph, name: str) -> list[gs.Tensor]:
+        """Return the tensors of a name, of which bodies may have several, and what its readers read now."""
         places = self._places[name]
+        found = [tensor for tensor in _tensors(graph) if tensor.name == name]
+        found += [tensor for place in places for tensor in place.follow(graph)]
+        if found:
+            return found
         if not places:
             raise ValueError(f"tensors entry '{name}' is no tensor of the model")
-        for reader, index in places:
-            node = next((node for node in walk.nodes(graph) if node in reader.follow(graph)), None)
-            if node is not None and index < len(node.inputs) and not node.inputs[index].is_empty():
-                return node.inputs[index]
         raise ValueError(f"tensors entry '{name}': the tensor {_FOLDED}")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """By which operator a tensor is read, and as which input: how it is found again under another name."""
+
+    reader: Selection
+    op: str
+    index: int
+
+    def follow(self, graph: gs.Graph) -> Iterator[gs.Tensor]:
+        """Yield what is read there in a rewritten graph."""
+        found = self.reader.follow(graph)
+        for node in walk.nodes(graph):
+            if node in found and node.op == self.op and self.index < len(node.inputs):
+                yield node.inputs[self.index]
 
 
 def _matching(graph: gs.Graph, pattern: str) -> Selection:
@@ -91,9 +106,8 @@ def _tensors(graph: gs.Graph) -> Iterator[gs.Tensor]:
         yield from (*inner.inputs, *tensors)
 
 
-def _places(graph: gs.Graph, name: str) -> list[tuple[Selection, int]]:
-    """Return by whom a tensor is read, and as which input: how it is found again under another name."""
-    tensor = next((t for t in _tensors(graph) if t.name == name), None)
-    if tensor is None:
-        return []
-    return [(Selection.of(graph, node), index) for node, index in walk.uses(tensor)]
+def _places(graph: gs.Graph, name: str) -> list[_Place]:
+    """Return where the tensors of a name are read."""
+    found = {id(tensor): tensor for tensor in _tensors(graph) if tensor.name == name}
+    uses = (use for tensor in found.values() for use in walk.uses(tensor))
+    return [_Place(Selection.of(graph, node), node.op, index) for node, index in uses]
