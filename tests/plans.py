@@ -25,19 +25,34 @@ def model(text: str, weights: Weights | None = None, *, opset: int = 18) -> onnx
 
     Types and shapes of all tensors are those that onnx infers.
     """
+    built = _parse(text, weights, opset)
+    onnx.checker.check_model(built, full_check=True)
+    return onnx.shape_inference.infer_shapes(built, strict_mode=True)
+
+
+def _parse(text: str, weights: Weights | None, opset: int) -> onnx.ModelProto:
     built = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> main {text}')
     random = np.random.default_rng(7)
     for name, values in (weights or {}).items():
         if isinstance(values, tuple):
             values = (random.standard_normal(values) / 4).astype(np.float32)
         built.graph.initializer.append(numpy_helper.from_array(values, name))
-    onnx.checker.check_model(built, full_check=True)
-    return onnx.shape_inference.infer_shapes(built, strict_mode=True)
+    return built
 
 
 def graph(text: str, weights: Weights | None = None, *, opset: int = 18) -> gs.Graph:
     """Return the graph of such a model, its constants as initializers."""
     loaded = model_io.load(model(text, weights, opset=opset))
+    lift_constants(loaded)
+    return loaded
+
+
+def loose_graph(text: str, weights: Weights | None = None, *, opset: int = 18) -> gs.Graph:
+    """Return such a graph where the text need not know the shape of the outputs."""
+    built = _parse(text, weights, opset)
+    for output in built.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    loaded = model_io.load(onnx.shape_inference.infer_shapes(built, strict_mode=True))
     lift_constants(loaded)
     return loaded
 
