@@ -32,7 +32,7 @@ Feeds = list[dict[str, NDArray]]
 def quantize(
     model: onnx.ModelProto, chosen: str | Scheme, feeds: Feeds | None = None
 ) -> tuple[onnx.ModelProto, Quantized]:
-    """Return the quantized model and what was done; it passes the full checker, and its source is the same."""
+    """Return the quantized model and what was done; it passes the full checker, the source is unchanged."""
     before = model.SerializeToString(deterministic=True)
     graph = model_io.load(model)
     data = None if feeds is None else CalibrationData(feeds)
