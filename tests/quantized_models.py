@@ -60,7 +60,7 @@ BARS: dict[str, Bars] = {
         "BFP16": (16.9, 0.97), "MX9": (18.1, 0.97), "MXINT8": (14.0, 0.97),
     },
     "yolox_nano_ext": {
-        "A8W8": (3.8, 0), "A16W8": (4.1, 0.95),
+        "A8W8": (3.8, 0.4), "A16W8": (4.1, 0.95), "U8S8": (0, 0.63),
         "BFP16": (7.7, 0.95), "MX9": (8.3, 0.95), "MXINT8": (6.0, 0.95),
     },
     "mnist_cntk": {
@@ -72,14 +72,17 @@ BARS: dict[str, Bars] = {
 
 PER_CHANNEL: dict[str, Bars] = {
     "resnet8_cifar10": {"A8W8": (17.6, 0), "A16W8": (28.2, 0), "U8S8": (23.2, 0)},
-    "mobilenet_v1_025": {"A8W8": (9.8, 0.58), "A16W8": (11.7, 0.61)},
+    "mobilenet_v1_025": {"A8W8": (9.7, 0.58), "A16W8": (11.7, 0.61)},
     "magika_v3_3": {"A8W8": (0, 0.96), "A16W8": (25.9, 0.96)},
     "minilm_l6_op13": {"A8W8": (0, 0.95), "A16W8": (25, 1)},
     "superres_zoo": {"A8W8": (25.0, 0), "A16W8": (25.2, 0)},
     "vittrack": {"A8W8": (17.1, 0), "A16W8": (36.0, 1)},
-    "yolox_nano_ext": {"A8W8": (0, 0), "A16W8": (15.1, 1), "U8S8": (0, 0.6)},
+    "yolox_nano_ext": {"A8W8": (0, 0.4), "A16W8": (15.1, 1)},
 }
-"""Figures of ``onnxruntime.quantization.quantize_static`` with a scale per channel, and of the task."""
+"""Figures of ``onnxruntime.quantization.quantize_static`` with a scale per channel, and of the task.
+
+Less 0.1 dB where the two are equal but for that.
+"""
 
 
 @dataclass(frozen=True)

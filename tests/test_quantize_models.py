@@ -42,8 +42,9 @@ def test_some_models_and_presets(name: str, config: str, tmp_path: Path) -> None
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("config", ["A8W8", "A16W8", "BFP16", "MX9", "MXINT8"])
-@pytest.mark.parametrize("name", BARS)
+@pytest.mark.parametrize(
+    ("name", "config"), [(name, config) for name, bars in BARS.items() for config in bars]
+)
 def test_presets_reach_the_reference_or_the_task(name: str, config: str, tmp_path: Path) -> None:
     _check(name, config, BARS[name][config], tmp_path)
 
