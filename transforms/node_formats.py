@@ -11,7 +11,7 @@ import ops
 from transforms import walk
 from transforms.layer_rule import LayerRule
 from transforms.scheme import AUTO, FLOAT32, Scheme
-from transforms.scheme_targets import Targets
+from transforms.scheme_targets import Targets, operators
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ class FormatTable:
         ruled = {id(node) for _, rule, _ in targets.rules for node in walk.nodes(graph) if node in rule}
         wanted = self._scheme.op_types
         for node in walk.nodes(graph):
-            if node in targets.excluded or (wanted and node.op not in wanted and id(node) not in ruled):
+            out = wanted and not operators(node) & set(wanted) and id(node) not in ruled
+            if out or node in targets.excluded:
                 yield node
 
     def _resolve(self, rule: LayerRule) -> NodeFormats:
