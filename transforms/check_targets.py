@@ -22,19 +22,24 @@ def check_targets(
 ) -> None:
     """Raise ValueError for a layer or tensor that a scheme names and that got nothing in the format named.
 
-    A rule that later rules or exclusions override on all its nodes is none such. Also for a tensor that
+    A rule that later rules or exclusions override on all its nodes is none such, nor one that gives a format
+    to weights of nodes that have none but does something else. Also for a tensor that
     would need a range inside a body, where none is measured.
     """
     _check_tensors(graph, scheme, targets, quantizations)
     used = {(id(node), q.steps[0].format.name) for q in quantizations for node, _ in q.uses}
     for pattern, selection, rule in targets.rules:
-        nodes = [node for node in walk.nodes(graph) if node in selection]
-        for part, name in {"activation": rule.activation, "weight": rule.weight}.items():
-            row = None if name is None else scheme.format(name)
-            left = [] if row is None else [node for node in nodes if getattr(formats[node], part) == row]
-            if left and not any((id(node), name) in used for node in left):
-                kinds = ", ".join(sorted({node.op for node in left}))
-                raise ValueError(f"layers entry '{pattern}': no input of {kinds} can take {name} there")
+        wanted = [
+            (node, name)
+            for part, name in {"activation": rule.activation, "weight": rule.weight}.items()
+            if name is not None and (row := scheme.format(name)) is not None
+            for node in walk.nodes(graph)
+            if node in selection and getattr(formats[node], part) == row
+        ]
+        if wanted and not any((id(node), name) in used for node, name in wanted):
+            kinds = ", ".join(sorted({node.op for node, _ in wanted}))
+            names = " or ".join(dict.fromkeys(name for _, name in wanted))
+            raise ValueError(f"layers entry '{pattern}': no input of {kinds} can take {names} there")
 
 
 def _check_tensors(
