@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import check
+from transforms.scheme import preset, read_scheme
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,7 +47,15 @@ def commands(code: str) -> list[list[str]]:
 
 def test_every_block_says_its_language_and_is_of_a_kind_that_is_tested() -> None:
     assert BLOCKS
-    assert {language for language, _ in BLOCKS} <= {"bash", "python"}
+    assert {language for language, _ in BLOCKS} <= {"bash", "python", "toml"}
+
+
+@pytest.mark.parametrize("code", [code for language, code in BLOCKS if language == "toml"])
+def test_schemes_are_schemes(code: str, tmp_path: Path) -> None:
+    (tmp_path / "scheme.toml").write_text(code, encoding="utf-8")
+    scheme = read_scheme(tmp_path / "scheme.toml")
+    assert scheme.layers
+    assert scheme != preset("A16W8")
 
 
 def test_readme_has_exactly_two_commands_that_set_up() -> None:

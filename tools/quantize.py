@@ -51,12 +51,12 @@ def _why_not(options: argparse.Namespace) -> str | None:
         return "the following arguments are required: --input, --output"
     if bool(options.input) != bool(options.output):
         return "--input and --output go together"
-    if options.calibration_data is None and not options.random_data:
+    if options.calibration_data is None:
         for name in ("limit", "calibration_cache", "image_size", "layout"):
             if getattr(options, name) is not None:
                 return f"--{name.replace('_', '-')} goes with --calibration-data"
-    if options.random_data and (options.calibration_data or options.calibration_cache):
-        return "--random-data goes neither with --calibration-data nor with --calibration-cache"
+    elif options.random_data:
+        return "--random-data and --calibration-data do not go together"
     return None
 
 

@@ -31,6 +31,8 @@ _OVERRIDES = {
 }
 """Keys of a scheme by the option that takes their place."""
 
+_RANDOM = "Warning: ranges come from random numbers; the result shows that it runs, not how well"
+
 
 def quantize_file(options: argparse.Namespace) -> None:
     """Quantize ``options.input`` to ``options.output`` and print what was done.
@@ -47,6 +49,8 @@ def quantize_file(options: argparse.Namespace) -> None:
     graph = model_io.load(options.input)
     data = _data(graph, options)
     done = _quantize(graph, scheme, data)
+    if options.random_data and done.calibrated:
+        print(_RANDOM, file=sys.stderr)
     if not done.count:
         print(f"Nothing to do: no tensor of '{options.input}' can take a format of this scheme.")
         return
@@ -71,34 +75,38 @@ def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> 
 def scheme_in_use(options: argparse.Namespace) -> Scheme:
     """Return the scheme of ``--config`` with what the command line changes; ValueError naming the key."""
     scheme = read_scheme(options.config)
-    changes: dict[str, Any] = {}
     for assignment in options.set:
-        changes |= _parse(assignment)
+        scheme = scheme.with_(**_parse(assignment, scheme))
+    changes: dict[str, Any] = {}
     for option, key in _OVERRIDES.items():
         value = getattr(options, option)
-        if isinstance(value, list):
-            changes[key] = (*changes.get(key, getattr(scheme, key)), *value)
-        elif value is not None:
-            changes[key] = value
-    return scheme.with_(**changes) if changes else scheme
+        if value is not None:
+            changes[key] = (*getattr(scheme, key), *value) if isinstance(value, list) else value
+    return scheme.with_(**changes)
 
 
-def _parse(assignment: str) -> dict[str, Any]:
-    """Return the one key and value of ``KEY=VALUE``; a value that is no TOML is taken as a string."""
+def _parse(assignment: str, scheme: Scheme) -> dict[str, Any]:
+    """Return the one key and value of ``KEY=VALUE``.
+
+    A value that is no TOML is taken as a string, and ``TABLE.KEY=VALUE`` adds to the table of the scheme.
+    """
     key, equals, value = assignment.partition("=")
     if not equals:
         raise ValueError(f"--set '{assignment}' is not KEY=VALUE")
     try:
-        return tomllib.loads(f"{key} = {value}")
+        values = tomllib.loads(f"{key} = {value}")
     except tomllib.TOMLDecodeError:
         return {key.strip(): value.strip()}
+    for name, given in values.items():
+        before = getattr(scheme, name, None)
+        if isinstance(before, dict) and isinstance(given, dict):
+            values[name] = before | given
+    return values
 
 
 def _data(graph: gs.Graph, options: argparse.Namespace) -> CalibrationData | None:
     run = RunOptions(options.provider, options.threads)
     if options.random_data:
-        text = "Warning: ranges come from random numbers; the result shows that it runs, not how well"
-        print(text, file=sys.stderr)
         return CalibrationData(random_feeds(model_inputs(graph), options.random_data), run=run)
     if options.calibration_data is None:
         return None

@@ -1,128 +1,161 @@
-"""Channels brought to like ranges by a Mul in front of a layer, where nothing before it can take the factors.
-
-The weight of the layer is divided by what the Mul multiplies with. All factors are powers of two, so the
-float model computes the same numbers, and a coarse grid loses less.
-"""
+"""Powers of two moved from a weight to the other operand, so that both lie better on a coarse grid."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from numpy.typing import NDArray
 
-from ops.integers import finite_range
-from transforms import dot_products, dtypes, walk
+from transforms import dtypes, walk
+from transforms.dot_products import is_dot_product, sum_axis
+from transforms.scaled_layers import Exponents, Layer, Ranges
+from transforms.substitute import position
 
-DEPTHWISE_SPREAD = 64.0
-"""Ratio of two channels from which a depthwise layer is balanced: of 7 bits the smaller keeps one."""
+_UNEVEN = 64  # largest over smallest range: formats with 7 bits for magnitudes keep one bit of the smallest
+_OUTLIER = 16  # over the median range
+_LOWERED = 8  # where outliers come to be, over the median range: lower costs the other operand more
+_LEAST, _LARGEST = 2.0**-60, 2.0**60  # of a channel that is scaled: far from where numbers get lost
 
-OUTLIER = 8.0
-"""Ratio of a channel to the median from which it stands out."""
 
-_KEPT = 2.0  # times the median that is left to a channel that stood out
-_LEAST, _LARGEST = 2.0**-60, 2.0**60  # weights beyond are left alone: they may not under- or overflow
+@dataclass(frozen=True)
+class _Rule:
+    """To which nodes a rule applies, and by which powers of two it divides weights, per input channel.
 
-Exponents = NDArray[np.int64]
+    ``exponents`` takes the ranges of the channels that can be scaled and returns as many exponents, or None
+    where the rule has nothing to mend.
+    """
+
+    applies: Callable[[gs.Node], bool]
+    exponents: Callable[[Ranges], Exponents | None]
 
 
 def balance_channels(
     graph: gs.Graph, *, depthwise: bool = True, outliers: bool = False, exclude: Container[gs.Node] = ()
 ) -> int:
-    """Put a Mul in front of layers whose input channels differ much in weight; return how many got one.
+    """Multiply the input channels of dot products by powers of two and divide the weights by the same; return
+    how many dot products got such a Mul in front.
 
-    ``depthwise``: convolutions of each channel by itself whose largest and smallest channel differ by
-    :data:`DEPTHWISE_SPREAD`. All channels get the range of their geometric mean. Blocks of numbers run across
-    channels that such a layer never adds up; where its weights differ, so do its inputs, inversely, as far as
-    the network was trained to make all channels matter.
+    * ``depthwise``: convolutions with one group for each input channel, where the largest weights of the
+      channels differ by a factor of 64 or more. All come to the same range. As networks are trained, inputs
+      that differed by as much do so, too. Meant for block formats, whose blocks run across channels here
+      that never meet in a sum.
+    * ``outliers``: MatMul and Gemm with a constant second operand, and Conv of one group, where the largest
+      weight of an input channel is more than 16 times that of the median channel. It comes down to about
+      8 times the median's; all others stay. Meant for inputs of 16 bits, which have room for that, and
+      weights of few.
 
-    ``outliers``: MatMul, Gemm and Conv where the weights of an input channel are :data:`OUTLIER` times as
-    large as the median channel's. Those channels alone are scaled, to twice the median: for activations of
-    so many bits that they can take over what the weights can not hold.
+    Every number that the model computes stays the same bit for bit, as long as none becomes subnormal or
+    infinite. A weight that others read too, or that is an output of its graph, stays as it is for them: the
+    node gets a copy of its own.
 
-    Does nothing to channels without weight, to weights that are outputs, and to a layer whose weight is the
-    first operand. A weight that others read, too, is copied.
+    Does nothing to channels without weight, to weights that are computed, that are inputs of the graph, or
+    that are not float32, to a weight of one axis, and to nodes in ``exclude``.
     """
-    return sum(
-        _balance(inner, node, depthwise, outliers, names)
-        for names in [walk.Names(graph)]
-        for inner in walk.graphs(graph)
-        for node in list(inner.nodes)
-        if dot_products.is_dot_product(node) and node not in exclude and dot_products.weight_index(node) == 1
-    )
+    rules = [rule for rule, wanted in ((_DEPTHWISE, depthwise), (_OUTLIERS, outliers)) if wanted]
+    balancer = _Balancer(graph, exclude)
+    return sum(balancer.balance(inner, rules) for inner in walk.graphs(graph))
 
 
-def _balance(graph: gs.Graph, node: gs.Node, depthwise: bool, outliers: bool, names: walk.Names) -> bool:
-    weight = node.inputs[1]
-    if not dtypes.is_type(weight, dtypes.FLOAT) or isinstance(node.inputs[0], gs.Constant):
-        return False
-    if is_depthwise(node):
-        exponents = _evened(_ranges(weight, 0)) if depthwise else None
-        axis = 0
-    elif outliers and node.attrs.get("group", 1) == 1:
-        axis = dot_products.sum_axis(node, 1, len(weight.shape))
-        exponents = _outstanding(_ranges(weight, axis))
-    else:
-        return False
-    if exponents is None or not exponents.any():
-        return False
-    _divide(node, exponents, axis, names)
-    _insert(graph, node, np.ldexp(np.float32(1), exponents), names)
-    return True
+class _Balancer:
+    def __init__(self, model: gs.Graph, exclude: Container[gs.Node]) -> None:
+        self._names = walk.Names(model)
+        self._exclude = exclude
+        self._inputs = {id(tensor) for inner in walk.graphs(model) for tensor in inner.inputs}
+        self._outputs = {id(tensor) for inner in walk.graphs(model) for tensor in inner.outputs}
+
+    def balance(self, graph: gs.Graph, rules: list[_Rule]) -> int:
+        """Apply the rules to the nodes of one graph; return to how many a rule applied."""
+        count = 0
+        for node in list(graph.nodes):
+            rule = next((rule for rule in rules if self._is_open(node) and rule.applies(node)), None)
+            shift = None if rule is None else _find_shift(Layer(node), rule)
+            if shift is not None:
+                self._divide_weight(node, shift)
+                self._multiply_input(graph, node, shift)
+                count += 1
+        return count
+
+    def _is_open(self, node: gs.Node) -> bool:
+        if not is_dot_product(node) or node in self._exclude:
+            return False
+        weight = node.inputs[1]
+        if not isinstance(weight, gs.Constant) or id(weight) in self._inputs:
+            return False
+        return dtypes.is_type(weight, dtypes.FLOAT) and len(weight.shape) > 1 and 0 not in weight.shape
+
+    def _divide_weight(self, node: gs.Node, shift: Exponents) -> None:
+        weight = node.inputs[1]
+        if len(walk.uses(weight)) > 1 or id(weight) in self._outputs:
+            node.inputs[1] = gs.Constant(self._names.derive(weight.name, "balanced"), weight.values)
+        layer = Layer(node)
+        layer.in_shift -= shift
+        layer.apply()
+
+    def _multiply_input(self, graph: gs.Graph, node: gs.Node, shift: Exponents) -> None:
+        tensor = node.inputs[0]
+        balanced = dtypes.variable(self._names.derive(tensor.name, "balanced"), dtypes.FLOAT, tensor)
+        factors = np.ldexp(np.float32(1), shift).reshape(_factors_shape(node, len(shift)))
+        constant = gs.Constant(self._names.derive(tensor.name, "balance"), factors)
+        name = self._names.derive(balanced.name, "mul")
+        multiply = gs.Node("Mul", name, inputs=[tensor, constant], outputs=[balanced])
+        node.inputs[0] = balanced
+        graph.nodes.insert(position(graph, node), multiply)
 
 
-def is_depthwise(node: gs.Node) -> bool:
-    """Return whether a convolution makes one channel of each channel by itself."""
-    groups = node.attrs.get("group", 1)
-    return node.op == "Conv" and groups > 1 and tuple(node.inputs[1].shape[:2]) == (groups, 1)
-
-
-def _ranges(weight: gs.Constant, axis: int) -> NDArray[np.float64]:
-    low, high = finite_range(np.asarray(weight.values), axis)
-    return np.maximum(-low, high).astype(np.float64)
-
-
-def _evened(ranges: NDArray[np.float64]) -> Exponents | None:
-    """Return the powers of two by which channels differ from their geometric mean, None if by too little."""
+def _find_shift(layer: Layer, rule: _Rule) -> Exponents | None:
+    """Return the exponent of two for each input channel; None where all are to stay."""
+    ranges = layer.in_ranges()
     live = (ranges >= _LEAST) & (ranges <= _LARGEST)
-    if not live.any() or ranges[live].max() < DEPTHWISE_SPREAD * ranges[live].min():
+    found = rule.exponents(ranges[live]) if live.any() else None
+    if found is None:
         return None
-    logs = np.log2(np.where(live, ranges, 1))
-    return np.where(live, np.rint(logs - logs[live].mean()), 0).astype(np.int64)
+    shift = np.zeros(len(ranges), np.int64)
+    shift[live] = found
+    return shift
 
 
-def _outstanding(ranges: NDArray[np.float64]) -> Exponents | None:
-    """Return the powers of two by which channels stand out, 0 for all others."""
-    median = float(np.median(ranges))
-    if not _LEAST <= median <= _LARGEST:
+def _factors_shape(node: gs.Node, channels: int) -> list[int]:
+    """Return the shape in which a factor for each channel is broadcast to the first operand.
+
+    The last axis of MatMul's first operand is its last whatever the number of axes is.
+    """
+    tensor, weight = node.inputs[:2]
+    rank = len(weight.shape)
+    if node.op == "MatMul":
+        rank = 1 if tensor.shape is None else len(tensor.shape)
+    shape = [1] * rank
+    shape[sum_axis(node, 0, rank)] = channels
+    return shape
+
+
+def _is_depthwise(node: gs.Node) -> bool:
+    return node.op == "Conv" and node.inputs[1].shape[1] == 1
+
+
+def _is_full(node: gs.Node) -> bool:
+    """Return whether each output of a layer sums over all input channels."""
+    return node.op in ("MatMul", "Gemm") or (node.op == "Conv" and node.attrs.get("group", 1) == 1)
+
+
+def _even_out(ranges: Ranges) -> Exponents | None:
+    """Bring all ranges next to their geometric mean."""
+    if ranges.max() < _UNEVEN * ranges.min():
         return None
-    out = (ranges > OUTLIER * median) & (ranges <= _LARGEST)
-    logs = np.log2(np.where(out, ranges, 1) / (_KEPT * median))
-    return np.where(out, np.rint(logs), 0).astype(np.int64)
+    logarithms = np.log2(ranges)
+    return np.rint(logarithms - logarithms.mean()).astype(np.int64)
 
 
-def _divide(node: gs.Node, exponents: Exponents, axis: int, names: walk.Names) -> None:
-    weight = node.inputs[1]
-    shape = [-1 if i == axis else 1 for i in range(len(weight.shape))]
-    values = np.ldexp(np.asarray(weight.values), -exponents.reshape(shape)).astype(np.float32)
-    node.inputs[1] = gs.Constant(names.derive(weight.name, "balanced"), values)
-    if not weight.outputs:
-        node.inputs[1].name = weight.name
+def _lower_outliers(ranges: Ranges) -> Exponents | None:
+    """Bring the ranges that stand out next to a multiple of the median."""
+    median = np.median(ranges)
+    is_outlier = ranges > _OUTLIER * median
+    if not is_outlier.any():
+        return None
+    lowered = np.rint(np.log2(ranges / (_LOWERED * median))).astype(np.int64)
+    return np.where(is_outlier, lowered, 0)
 
 
-def _insert(graph: gs.Graph, node: gs.Node, factors: NDArray[np.float32], names: walk.Names) -> None:
-    source = node.inputs[0]
-    target = dtypes.variable(names.derive(source.name, "balanced"), dtypes.FLOAT, source)
-    scale = gs.Constant(names.derive(source.name, "balance"), factors.reshape(_broadcast(node)))
-    name = names.derive(target.name, "Mul")
-    place = next(i for i, other in enumerate(graph.nodes) if other is node)
-    graph.nodes.insert(place, gs.Node("Mul", name, inputs=[source, scale], outputs=[target]))
-    node.inputs[0] = target
-
-
-def _broadcast(node: gs.Node) -> list[int]:
-    """Return the shape in which one number per channel meets the first operand."""
-    if node.op == "Conv":
-        return [1, -1, *[1] * (len(node.inputs[1].shape) - 2)]
-    return [-1, 1] if node.op == "Gemm" and node.attrs.get("transA", 0) else [-1]
+_DEPTHWISE = _Rule(_is_depthwise, _even_out)
+_OUTLIERS = _Rule(_is_full, _lower_outliers)

@@ -16,6 +16,8 @@ _BIAS = 2
 _CONVOLUTIONS = {"Conv": (1, 1, 0), "ConvTranspose": (1, 0, 1)}
 """Axis of the sum in the data and in the weight, axis of output channels in the weight."""
 
+_MATRIX_RANK = 2
+
 
 def is_dot_product(node: gs.Node) -> bool:
     """Return whether the node is a dot product of ONNX's own operator set."""
@@ -57,13 +59,12 @@ def sum_axis(node: gs.Node, index: int, rank: int | None) -> int:
 def channel_axis(node: gs.Node, index: int, rank: int) -> int | None:
     """Return the axis of an operand along which each output channel has its own numbers; None without one.
 
-    None for a vector, and for the weight of a grouped ConvTranspose, where one index serves a channel of
-    every group.
+    The rows of a first operand of MatMul and Gemm, the columns of a second, transposed where Gemm says so.
+    None for the data of a convolution; for the weight of a grouped ConvTranspose, where one index serves a
+    channel of every group; and for a vector or a stack of matrices, for which ONNX Runtime takes one scale
+    only.
     """
     if node.op in _CONVOLUTIONS:
         grouped = node.op == "ConvTranspose" and node.attrs.get("group", 1) != 1
-        return None if grouped else _CONVOLUTIONS[node.op][2]
-    if rank < 2:
-        return None
-    last = sum_axis(node, index, rank) == rank - 1
-    return rank - 2 if last else rank - 1
+        return None if grouped or index != 1 else _CONVOLUTIONS[node.op][2]
+    return None if rank != _MATRIX_RANK else 1 - sum_axis(node, index, rank)

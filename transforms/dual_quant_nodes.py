@@ -6,6 +6,8 @@ Which format a node computes in can not be told from the graph, so this is a rew
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from transforms.quantization_plan import QuantizationPlan
 from transforms.quantizer import ACTIVATION, Quantization, Quantizer
 
@@ -22,18 +24,32 @@ def dual_quant_nodes(plan: QuantizationPlan) -> int:
     Does nothing where either side computes in float32, and to constants. Returns how many tensors got a
     second quantization.
     """
-    changed = {id(q.tensor) for q in plan.quantizations if q.role == ACTIVATION and _double(plan, q)}
-    return len(changed)
+    plan.quantizations = [part for quantization in plan.quantizations for part in _parts(plan, quantization)]
+    changed = [_double(plan, quantization) for quantization in plan.quantizations]
+    return len({id(q.tensor) for q, doubled in zip(plan.quantizations, changed, strict=True) if doubled})
+
+
+def _parts(plan: QuantizationPlan, quantization: Quantization) -> list[Quantization]:
+    """Return a quantization, or two where the model's output goes on to another format than the readers."""
+    both = quantization.is_output and bool(quantization.uses)
+    if not both or _steps(plan, quantization) is None:
+        return [quantization]
+    return [replace(quantization, uses=[]), replace(quantization, is_output=False)]
 
 
 def _double(plan: QuantizationPlan, quantization: Quantization) -> bool:
-    if len(quantization.steps) > 1:
-        return False
+    steps = _steps(plan, quantization)
+    quantization.steps = steps or quantization.steps
+    return steps is not None
+
+
+def _steps(plan: QuantizationPlan, quantization: Quantization) -> tuple[Quantizer, Quantizer] | None:
+    """Return the grids of both sides of a border, None where there is none."""
+    if quantization.role != ACTIVATION or len(quantization.steps) > 1:
+        return None
     step, tensor = quantization.steps[0], quantization.tensor
-    steps: list[Quantizer | None] = [plan.made(tensor), step]
-    if quantization.is_output:
-        steps = [step, plan.default(tensor)]
-    if None in steps or steps[0].format.name == steps[1].format.name:  # type: ignore[union-attr]
-        return False
-    quantization.steps = tuple(step for step in steps if step is not None)
-    return True
+    leaves = quantization.is_output
+    before, after = (step, plan.default(tensor)) if leaves else (plan.made(tensor), step)
+    if before is None or after is None or before.format.name == after.format.name:
+        return None
+    return before, after

@@ -55,7 +55,7 @@ _SUMS = frozenset({"Add"})
 def float_zone(graph: gs.Graph) -> set[int]:
     """Return the ids of the nodes of the outermost graph that never compute in integers."""
     zone = shape_arithmetic(graph) | _without_float_input(graph)
-    zone |= {id(node) for node in graph.nodes if any(_is_mask(tensor) for tensor in node.inputs)}
+    zone |= {id(node) for node in graph.nodes if node.op != "Clip" and any(map(_is_mask, node.inputs))}
     zone |= _before(graph, _SOFTMAX, lambda node: node.op in _SCALINGS)
     zone |= _before(graph, _NORMALIZATIONS, lambda node: node.op in _SUMS)
     return zone

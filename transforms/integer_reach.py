@@ -6,13 +6,13 @@ Integers are read by
 * dot products: Conv, ConvTranspose, Gemm, MatMul, both operands;
 * arithmetic on what those make: Add, Mul, Concat, AveragePool, GlobalAveragePool, LeakyRelu, Sigmoid, and so
   on, unless in a zone that stays float (:mod:`transforms.float_zones`);
-* operators that only move numbers (Reshape, Transpose, MaxPool, ...) between or before those; their result
-  has the scale of their input.
+* operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
+  move; their result has the scale of their input, but for the parts that Slice and Split cut out.
 
 A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, nor before
 a Relu or Clip that alone reads what a dot product or sum makes. Outputs of the model are quantized where such
-a layer makes them, but for a Concat: its inputs are, so that boxes and scores in one output each keep their
-own scale.
+a layer makes them, but for a Concat, or Concats of Concats: their inputs are, so that boxes and scores in one
+output each keep their own scale.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ MOVES = frozenset(
 SLICES = frozenset({"Slice", "Split"})
 
 _RECTIFIERS = frozenset({"Relu", "Clip"})
+_SHAPES = frozenset({"Shape", "Size"})
 _ONE_INPUT = ARITHMETIC - {"Add", "Mul", "Sub", "Div", "Concat"}
 
 Edge = tuple[int, int]
@@ -61,7 +62,9 @@ class IntegerReach:
         self._graph, self._takes, self._share_slices = graph, takes, share_slices
         self._zone = float_zone(graph)
         self.layers = self._find_layers()
-        self._moves = self._find_moves()
+        self._last = self._find_last()
+        self._moves: set[int] = set()
+        self._find_moves()
         self.edges = set(self._find_edges())
         self.outputs = set(self._find_outputs())
 
@@ -77,18 +80,18 @@ class IntegerReach:
     def maker(self, tensor: gs.Tensor) -> gs.Node | None:
         """Return the integer layer that makes a tensor, moved or not; None where something else does."""
         node = _producer(tensor)
-        while node is not None and node.op in MOVES:
+        while node is not None and _is_move(node):
             node = _producer(node.inputs[0])
         return node if node is not None and id(node) in self.layers else None
 
-    def layer(self, node: gs.Node) -> gs.Node:
-        """Return the node whose work a node goes on with: through moves, rectifiers and added biases."""
-        while True:
-            before = node.inputs[0] if node.op in MOVES else self._continued(node)
-            producer = None if before is None else _producer(before)
-            if producer is None:
-                return node
-            node = producer
+    def origin(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Return the result of a layer, or the input, that moves, rectifiers and an added bias go on with."""
+        while (node := _producer(tensor)) is not None:
+            before = node.inputs[0] if _is_move(node) else self._continued(node)
+            if before is None:
+                break
+            tensor = before
+        return tensor
 
     def _find_layers(self) -> set[int]:
         """Return the nodes that compute in integers: dot products, and the arithmetic on what those make."""
@@ -103,21 +106,42 @@ class IntegerReach:
             return False
         if node.op == "Clip" and any(isinstance(t, gs.Variable) for t in node.inputs[1:] if not t.is_empty()):
             return False
-        data = [t for _, t in _data(node) if not isinstance(t, gs.Constant)]
+        data = [node.inputs[i] for i in _data(node) if not isinstance(node.inputs[i], gs.Constant)]
         return bool(data) and any(self.maker(t) is not None for t in data) and all(map(_is_float, data))
 
-    def _find_moves(self) -> set[int]:
-        """Return the moves that lead to an integer layer, or from one to an output of the model."""
+    def _find_last(self) -> set[int]:
+        """Return the Concats and moves from which only such nodes lead on, to outputs of the model."""
         found: set[int] = set()
         for node in reversed(self._graph.nodes):
-            if node.op not in MOVES or not self._takes(node) or id(node) in self._zone or not _keeps(node):
-                continue
             readers = [user for tensor in node.outputs for user in tensor.outputs]
-            wanted = any(id(r) in found or id(r) in self.layers for r in readers)
-            wanted = wanted or any(self._is_integer_output(tensor) for tensor in node.outputs)
-            if wanted and _is_float(node.inputs[0]):
+            if (node.op == "Concat" or _is_move(node)) and all(id(user) in found for user in readers):
                 found.add(id(node))
         return found
+
+    def _find_moves(self) -> None:
+        """Find the moves that lead to integer layers alone, or from one to an output of the model."""
+        for node in reversed(self._graph.nodes):
+            if not _is_move(node) or not self._takes(node) or id(node) in self._zone or not _keeps(node):
+                continue
+            if _is_float(node.inputs[0]) and self._are_integers(list(filter(_is_float, node.outputs))):
+                self._moves.add(id(node))
+
+    def _are_integers(self, tensors: list[gs.Tensor]) -> bool:
+        """Return whether everything that reads the numbers of some tensors reads integers."""
+        outputs = [tensor for tensor in tensors if walk.is_output(tensor, self._graph)]
+        uses = [(n, i) for tensor in tensors for n, i in walk.uses(tensor) if n.op not in _SHAPES]
+        integers = (*(self._reads(node, i) for node, i in uses), *map(self._is_integer_output, outputs))
+        return any(integers) and all(integers)
+
+    def _reads(self, node: gs.Node, index: int) -> bool:
+        """Return whether an input of a node is an integer; of moves only those found so far are known."""
+        tensor = node.inputs[index]
+        if id(node) in self._moves:
+            return index == 0 and not isinstance(tensor, gs.Constant)
+        if id(node) not in self.layers or index not in _data(node) or self._continued(node) is not None:
+            return False
+        maker = self.maker(tensor)
+        return id(node) not in self._last or maker is None or maker.op != "Concat"
 
     def _is_integer_output(self, tensor: gs.Tensor) -> bool:
         """Return whether the tensor is an output made by a layer; of a Concat the parts have scales."""
@@ -126,11 +150,7 @@ class IntegerReach:
 
     def _find_edges(self) -> Iterator[Edge]:
         for node in self._graph.nodes:
-            if id(node) in self._moves:
-                if not isinstance(node.inputs[0], gs.Constant):
-                    yield id(node), 0
-            elif id(node) in self.layers and self._continued(node) is None:
-                yield from ((id(node), index) for index, _ in _data(node))
+            yield from ((id(node), i) for i in range(len(node.inputs)) if self._reads(node, i))
 
     def _continued(self, node: gs.Node) -> gs.Tensor | None:
         """Return the result of a layer with which the node goes on, before anything else sees it."""
@@ -154,14 +174,16 @@ def _producer(tensor: gs.Tensor) -> gs.Node | None:
     return tensor.inputs[0] if tensor.inputs else None
 
 
-def _data(node: gs.Node) -> Iterator[tuple[int, gs.Tensor]]:
-    """Yield the inputs that a node computes with: operands, addends, not bounds, shapes or biases."""
-    for index, tensor in enumerate(node.inputs):
-        if tensor.is_empty() or (is_dot_product(node) and not is_operand(node, index)):
-            continue
-        if node.op in _ONE_INPUT and index:
-            continue
-        yield index, tensor
+def _is_move(node: gs.Node) -> bool:
+    return node.op in MOVES and node.domain in STANDARD_DOMAINS
+
+
+def _data(node: gs.Node) -> list[int]:
+    """Return which inputs a node computes with: operands, addends, not bounds, shapes or biases."""
+    if node.op in _ONE_INPUT:
+        return [0]
+    dot_product = is_dot_product(node)
+    return [i for i in range(len(node.inputs)) if not dot_product or is_operand(node, i)]
 
 
 def _is_float(tensor: gs.Tensor) -> bool:

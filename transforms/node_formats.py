@@ -10,14 +10,15 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms import walk
 from transforms.layer_rule import LayerRule
-from transforms.scheme import FLOAT32, Scheme
-from transforms.scheme_targets import Targets
+from transforms.scheme import AUTO, FLOAT32, Scheme
+from transforms.scheme_targets import Targets, operators
 
 
 @dataclass(frozen=True)
 class NodeFormats:
     """Formats of what a node reads, None for float32: activations, weights, biases, and all ``other`` values.
 
+    A ``bias`` of int32 is for nodes that multiply integers; others have ``other`` in its place.
     ``per_channel``: a weight has a scale for each output channel, or only (``auto``) where it needs them.
     """
 
@@ -58,20 +59,21 @@ class FormatTable:
         ruled = {id(node) for _, rule, _ in targets.rules for node in walk.nodes(graph) if node in rule}
         wanted = self._scheme.op_types
         for node in walk.nodes(graph):
-            if node in targets.excluded or (wanted and node.op not in wanted and id(node) not in ruled):
+            out = wanted and not operators(node) & set(wanted) and id(node) not in ruled
+            if out or node in targets.excluded:
                 yield node
 
     def _resolve(self, rule: LayerRule) -> NodeFormats:
         scheme = self._scheme
         activation = scheme.format(rule.activation or scheme.activation)
         weight = scheme.format(rule.weight or scheme.weight)
-        return NodeFormats(
-            activation,
-            weight,
-            scheme.bias_format(activation, weight, rule),
-            self._other(rule, activation),
-            scheme.per_channel if rule.per_channel is None else rule.per_channel,
-        )
+        per_channel = scheme.per_channel if rule.per_channel is None else rule.per_channel
+        other = self._other(rule, activation)
+        bias = scheme.bias_format(activation, weight, rule)
+        if (rule.bias or scheme.bias) == AUTO and (bias is None or not bias.is_integer):
+            reaches = scheme.quantize_all_op_types and activation is not None and not activation.is_integer
+            bias = activation if reaches else other
+        return NodeFormats(activation, weight, bias, other, per_channel)
 
     def _other(self, rule: LayerRule, activation: ops.Format | None) -> ops.Format | None:
         """A rule that asks for a float type asks for it everywhere; float32 means that the node is kept."""

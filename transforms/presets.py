@@ -29,7 +29,7 @@ def _aligned(activation: str) -> dict[str, Any]:
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "A8W8": _aligned("int8"),
+        "A8W8": {**_aligned("int8"), "calibrate_method": "MSE"},
         "A16W8": _aligned("int16"),
         "U8S8": _integers("uint8"),
         "U16S8": _integers("uint16"),

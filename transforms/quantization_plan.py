@@ -8,21 +8,23 @@ Each value is put on a grid where it is read: in the format of the node that rea
   graph: ranges are not measured inside bodies of If, Loop and Scan.
 * bfloat16 and float16 reach every value (:mod:`transforms.rounding_plan`).
 * ``quantize_all_op_types`` lets every format reach what those two reach.
-* Biases are int32 where both operands are integers; otherwise they are values like others.
-* Outputs of the model have the format of what makes them.
+* Biases are int32 where both operands are integers and there is one number for each output channel, or one
+  scale for all; they take another format only where the scheme gives them one.
+* Outputs of the model have the format of what makes them, where integers or a float type reach it.
 
 A tensor that a scheme names gets that format wherever it is read.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 import ops
 from transforms import dot_products, dtypes, walk
+from transforms.check_targets import check_targets
 from transforms.integer_reach import Edge, IntegerReach
 from transforms.node_formats import FormatTable, is_float
 from transforms.quantizer import (
@@ -63,7 +65,7 @@ class QuantizationPlan:
         self._found: dict[tuple[int, tuple[Quantizer, ...], str], Quantization] = {}
         self._plan()
         self.quantizations = list(self._found.values())
-        self._check_targets()
+        check_targets(graph, scheme, self._targets, self.formats, self.quantizations)
 
     def source(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the tensor whose measured range gives a tensor its scale."""
@@ -106,14 +108,14 @@ class QuantizationPlan:
         An input of the model has the format of the whole scheme. None where the layer computes in float32, as
         it does in a body if its format needs a range, and for what enters a body.
         """
-        node, in_main = _producer(tensor), self.is_in_main_graph(tensor)
+        origin = self.integers.origin(tensor)
+        node = _producer(origin)
         if node is None:
-            return self._grid(self.formats.default.activation, tensor) if in_main else None
-        layer = self.integers.layer(node)
-        formats = self.formats[layer]
-        computes = dot_products.is_dot_product(layer) or id(layer) in self.integers.layers
-        grid = self._grid(formats.activation if computes else formats.other, tensor)
-        return None if grid and grid.needs_range and not in_main else grid
+            grid = self.default(tensor) if any(origin is t for t in self.graph.inputs) else None
+        else:
+            computes = dot_products.is_dot_product(node) or id(node) in self.integers.layers
+            grid = self._grid(self._computed(node) if computes else self._made(node), tensor)
+        return None if grid and grid.needs_range and not self.is_in_main_graph(tensor) else grid
 
     def default(self, tensor: gs.Tensor) -> Quantizer | None:
         """Return the grid that the whole scheme has for a tensor."""
@@ -158,6 +160,8 @@ class QuantizationPlan:
         named = self._targets.tensors.get(id(tensor))
         if named is not None:
             row = self.scheme.format(named[1]) if (id(node), index) in self._open.edges else None
+            if role == BIAS and row and row.is_integer and not (row.bits == 32 and self._has_int32(node)):
+                role = CONSTANT
         else:
             row = self._row(node, index, role)
         return self._grid(row, tensor, node, index, role), role
@@ -171,31 +175,36 @@ class QuantizationPlan:
 
     def _row(self, node: gs.Node, index: int, role: str) -> ops.Format | None:
         formats, edge = self.formats[node], (id(node), index)
-        if dot_products.is_dot_product(node):
-            if dot_products.is_operand(node, index):
-                return self._operand_row(node, role)
-            if role == BIAS and self._has_integer_bias(node):
-                return formats.bias
+        if role == BIAS:
+            int32 = formats.bias is not None and formats.bias.is_integer
+            return formats.other if int32 and not self._has_int32(node) else formats.bias
+        if self._is_computed(node, index):
+            return formats.weight if role == WEIGHT else formats.activation
         if edge in self.integers.edges:
             follows = role == ACTIVATION or self.scheme.align_eltwise_quant_type
             return formats.activation if follows or formats.weight is None else formats.weight
         return self._reached(node, edge)
 
-    def _operand_row(self, node: gs.Node, role: str) -> ops.Format | None:
-        formats = self.formats[node]
-        if self._takes_integers(node) and id(node) not in self.integers.layers:
-            return None  # in a body: no range, and a weight alone is no integer layer
-        return formats.weight if role == WEIGHT else formats.activation
+    def _is_computed(self, node: gs.Node, index: int) -> bool:
+        """Return whether an input is an operand of a dot product that computes in formats of its own.
 
-    def _has_integer_bias(self, node: gs.Node) -> bool:
-        row, bias, index = self.formats[node].bias, dot_products.bias(node), dot_products.weight_index(node)
-        if row is None or not row.is_integer or bias is None or index is None:
+        Not in a body that should have integers: there is no range, and a weight alone is no integer layer.
+        """
+        if not dot_products.is_dot_product(node) or not dot_products.is_operand(node, index):
             return False
-        operands = [self._choose(node, i, node.inputs[i])[0] for i in range(2)]
-        if not all(operand and operand.format.is_integer for operand in operands):
+        formats = self.formats[node]
+        if self._takes_integers(node):
+            return id(node) in self.integers.layers
+        return not (formats.activation is formats.weight is formats.other is None)
+
+    def _has_int32(self, node: gs.Node) -> bool:
+        """Return whether the bias of a node can have the scale of the product of its operands."""
+        bias, weight = dot_products.bias(node), dot_products.weight_index(node)
+        operands = [self._choose(node, index, node.inputs[index])[0] for index in range(2)]
+        if weight is None or bias is None or not all(grid and grid.format.is_integer for grid in operands):
             return False
-        axis = operands[index].axis  # type: ignore[union-attr]
-        return axis is None or (index == 1 and _has_channels(bias, node.inputs[1].shape[axis]))
+        axes = [grid.axis for grid in operands if grid and grid.axis is not None]
+        return not axes or (weight == 1 and _has_channels(bias, node.inputs[1].shape[axes[0]]))
 
     def _reached(self, node: gs.Node, edge: Edge) -> ops.Format | None:
         """Return the format of a value that is neither an operand nor an integer."""
@@ -203,12 +212,20 @@ class QuantizationPlan:
             return None
         formats = self.formats[node]
         if self.scheme.quantize_all_op_types:
-            row = formats.activation
-            return None if row and row.is_integer and id(node) not in self._main else row
+            return self._computed(node)
         if formats.other is not None:
-            return formats.bias if formats.bias and _is_bias(node, edge[1]) else formats.other
+            return formats.other
         producer = _producer(node.inputs[edge[1]])
         return self.formats[producer].other if producer is not None else None
+
+    def _computed(self, node: gs.Node) -> ops.Format | None:
+        """Return the format of activations of a node, None for integers in a body."""
+        row = self.formats[node].activation
+        return None if row is not None and row.is_integer and id(node) not in self._main else row
+
+    def _made(self, node: gs.Node) -> ops.Format | None:
+        """Return the format of what a node makes that is neither a dot product nor an integer layer."""
+        return self._computed(node) if self.scheme.quantize_all_op_types else self.formats[node].other
 
     def _choose_output(self, tensor: gs.Tensor) -> Quantizer | None:
         producer = _producer(tensor)
@@ -219,10 +236,7 @@ class QuantizationPlan:
             return self._grid(self.scheme.format(named[1]), tensor)
         if id(tensor) in self.integers.outputs:
             return self.made(tensor)
-        if id(tensor) not in self._floats.outputs:
-            return None
-        formats = self.formats[producer]
-        return self._grid(formats.activation if self.scheme.quantize_all_op_types else formats.other, tensor)
+        return self._grid(self._made(producer), tensor) if id(tensor) in self._floats.outputs else None
 
     def _grid(
         self,
@@ -242,20 +256,6 @@ class QuantizationPlan:
             axis = scale_axis(node, index, tensor, self.formats[node].per_channel) if weight else None
             return Quantizer(row, axis, symmetric)
         return Quantizer(row) if is_float(row) else Quantizer(row, block_axis(node, index, tensor))
-
-    def _check_targets(self) -> None:
-        placed = {id(q.tensor): q for q in self.quantizations}
-        for tensor, name in self._targets.tensors.values():
-            if self.scheme.format(name) is not None and id(tensor) not in placed:
-                raise ValueError(f"tensors entry '{tensor.name}': nothing that reads it can take {name}")
-        used = {(id(n), q.steps[0].format.name) for q in self.quantizations for n, _ in q.uses}
-        for pattern, selection, rule in self._targets.rules:
-            nodes = [node for node in walk.nodes(self.graph) if node in selection]
-            names = {n for n in (rule.activation, rule.weight) if n and self.scheme.format(n) is not None}
-            for name in sorted(names):
-                if not any((id(node), name) in used for node in nodes):
-                    kinds = ", ".join(sorted({node.op for node in nodes}))
-                    raise ValueError(f"layers entry '{pattern}': no input of {kinds} can take {name} there")
 
 
 class _Reach:
@@ -278,11 +278,7 @@ def _places(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
 
 def _has_channels(bias: gs.Tensor, count: int) -> bool:
     """Return whether a bias has just one number for each output channel: that of Gemm may not."""
-    return bool(bias.shape) and bias.shape[-1] == int(np.prod(bias.shape)) == count
-
-
-def _is_bias(node: gs.Node, index: int) -> bool:
-    return dot_products.is_dot_product(node) and not dot_products.is_operand(node, index)
+    return list(bias.shape[-1:]) == [count] and math.prod(bias.shape) == count
 
 
 def _producer(tensor: gs.Tensor) -> gs.Node | None:

@@ -51,13 +51,17 @@ class Layer:
             self.weight.values = values
 
     def _channels(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the weight as a view ``[groups, outputs of a group, inputs of a group, taps]``."""
+        """Return the weight as a view ``[groups, outputs of a group, inputs of a group, taps]``.
+
+        The matrices of a MatMul's weight of more than two axes are its taps.
+        """
         if self._op == "Conv":
             return values.reshape(self._groups, -1, values.shape[1], int(np.prod(values.shape[2:])))
         if self._op == "ConvTranspose":
             taps = int(np.prod(values.shape[2:]))
             return values.reshape(self._groups, -1, values.shape[1], taps).swapaxes(1, 2)
-        return (values if self._is_transposed else values.T)[None, :, :, None]
+        matrices = values.reshape(-1, *values.shape[-2:])
+        return matrices.transpose(1, 2, 0)[None] if self._is_transposed else matrices.T[None]
 
     def _by_input(self, shift: Exponents) -> Exponents:
         return shift.reshape(self._groups, 1, -1)

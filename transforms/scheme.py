@@ -51,8 +51,8 @@ class Scheme:
     Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: where the channels
     differ by a factor of 8 or more), ``activation_symmetric`` (``auto``: signed formats are), how activations
     (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and weights
-    (``weight_method``; ``auto``: ``MinMax`` for 8 bits and more with a scale per channel, ``WeightedMSE``
-    elsewhere) get theirs.
+    (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel, ``MSE``
+    for that of 4 bits) get theirs.
 
     The rest names transforms to run and how nodes are written; ``qdq_domain`` is that of integer nodes,
     ``domain`` that of our own operators. The constructor raises ValueError naming key, value and what is

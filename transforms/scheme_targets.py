@@ -11,7 +11,10 @@ import onnx_graphsurgeon as gs
 from transforms import walk
 from transforms.layer_rule import LayerRule
 from transforms.scheme import Scheme
-from transforms.selection import Selection, select
+from transforms.selection import Selection, select, with_bodies
+
+_MERGED = "/MatMulAddFusion"
+"""What the optimizer puts behind the name of a MatMul that it makes a Gemm of, together with an Add."""
 
 _FOLDED = "is gone after optimization, which folded it into its neighbours; optimize = false keeps it"
 
@@ -21,12 +24,12 @@ class Targets:
     """The nodes and tensors of a graph that a scheme speaks of.
 
     ``excluded`` nodes stay float, ``rules`` come in the order of the scheme, the later the stronger, and
-    ``tensors`` holds names of formats by ``id`` of the tensor.
+    ``tensors`` holds, by ``id`` of the tensor, the name in the scheme and that of the format.
     """
 
     excluded: Selection
     rules: tuple[tuple[str, Selection, LayerRule], ...]
-    tensors: dict[int, tuple[gs.Tensor, str]]
+    tensors: dict[int, tuple[str, str]]
 
 
 class SchemeTargets:
@@ -36,53 +39,105 @@ class SchemeTargets:
         """Find everything; what is not there may still come into being when the graph is prepared."""
         self._scheme = scheme
         self.excluded = select(graph, names=scheme.exclude_nodes, op_types=scheme.exclude_op_types)
-        self._rules = {pattern: _matching(graph, pattern) for pattern in scheme.layers}
+        self._operators = _operators(graph)
+        self._rules = {pattern: _Rule.find(graph, pattern) for pattern in scheme.layers}
         self._places = {name: _places(graph, name) for name in scheme.tensors}
 
     def follow(self, graph: gs.Graph) -> Targets:
         """Return the targets in the prepared graph.
 
-        Raises ValueError for a name that matches nothing before and after, or whose node or tensor is gone.
+        Raises ValueError for a name or operator type that matches nothing before and after, or whose node or
+        tensor is gone.
         """
+        for op_type in self._scheme.op_types:
+            if op_type not in self._operators | _operators(graph):
+                raise ValueError(f"op_types entry '{op_type}' matches no operator type")
         rules = tuple(
             (pattern, self._follow_rule(graph, pattern), rule)
             for pattern, rule in self._scheme.layers.items()
         )
-        tensors = {}
-        for name, format in self._scheme.tensors.items():
-            tensor = self._follow_tensor(graph, name)
-            tensors[id(tensor)] = tensor, format
+        tensors = {
+            id(tensor): (name, format)
+            for name, format in self._scheme.tensors.items()
+            for tensor in self._follow_tensor(graph, name)
+        }
         return Targets(self.excluded.follow(graph), rules, tensors)
 
     def _follow_rule(self, graph: gs.Graph, pattern: str) -> Selection:
         before = self._rules[pattern]
-        found = before.follow(graph) | _matching(graph, pattern)
+        found = before.follow(graph) | _Rule.find(graph, pattern).nodes
         if not len(found):
-            if not len(before):
+            if not len(before.nodes):
                 raise ValueError(f"layers entry '{pattern}' matches no node name and no operator type")
             raise ValueError(f"layers entry '{pattern}': the node {_FOLDED}")
         return found
 
-    def _follow_tensor(self, graph: gs.Graph, name: str) -> gs.Tensor:
-        for tensor in _tensors(graph):
-            if tensor.name == name:
-                return tensor
+    def _follow_tensor(self, graph: gs.Graph, name: str) -> list[gs.Tensor]:
+        """Return the tensors of a name, of which bodies may have several, and what its readers read now."""
         places = self._places[name]
+        found = [tensor for tensor in _tensors(graph) if tensor.name == name]
+        found += [tensor for place in places for tensor in place.follow(graph)]
+        if found:
+            return found
         if not places:
             raise ValueError(f"tensors entry '{name}' is no tensor of the model")
-        for reader, index in places:
-            node = next((node for node in walk.nodes(graph) if node in reader.follow(graph)), None)
-            if node is not None and index < len(node.inputs) and not node.inputs[index].is_empty():
-                return node.inputs[index]
         raise ValueError(f"tensors entry '{name}': the tensor {_FOLDED}")
 
 
-def _matching(graph: gs.Graph, pattern: str) -> Selection:
-    """Return the nodes whose name matches or whose operator has the name of the pattern."""
-    nodes = list(walk.nodes(graph))
-    named = any(node.name and fnmatchcase(node.name, pattern) for node in nodes)
-    typed = any(node.op == pattern for node in nodes)
-    return select(graph, names=[pattern] if named else [], op_types=[pattern] if typed else [])
+@dataclass(frozen=True)
+class _Rule:
+    """Nodes that a pattern matches, and which operators they are: what became of one of another is new."""
+
+    nodes: Selection
+    operators: frozenset[str]
+
+    @staticmethod
+    def find(graph: gs.Graph, pattern: str) -> _Rule:
+        """Return the nodes whose name matches or whose operator has the name of the pattern."""
+        chosen = [
+            node
+            for node in walk.nodes(graph)
+            if pattern in operators(node)
+            or (node.name and fnmatchcase(node.name, pattern))
+            or (_was_merged(node) and fnmatchcase(node.name.removesuffix(_MERGED), pattern))
+        ]
+        nodes = with_bodies(graph, chosen)
+        return _Rule(nodes, frozenset(node.op for node in walk.nodes(graph) if node in nodes))
+
+    def follow(self, graph: gs.Graph) -> Selection:
+        """Return the nodes in a rewritten graph."""
+        found = self.nodes.follow(graph)
+        same = (node for node in walk.nodes(graph) if node in found and node.op in self.operators)
+        return Selection.of(graph, *same)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """By which operator a tensor is read, and as which input: how it is found again under another name."""
+
+    reader: Selection
+    op: str
+    index: int
+
+    def follow(self, graph: gs.Graph) -> Iterator[gs.Tensor]:
+        """Yield what is read there in a rewritten graph."""
+        found = self.reader.follow(graph)
+        for node in walk.nodes(graph):
+            if node in found and node.op == self.op and self.index < len(node.inputs):
+                yield node.inputs[self.index]
+
+
+def operators(node: gs.Node) -> frozenset[str]:
+    """Return the operator types that a node goes by: a Gemm that was a MatMul and an Add is MatMul too."""
+    return frozenset({node.op, "MatMul"} if _was_merged(node) else {node.op})
+
+
+def _was_merged(node: gs.Node) -> bool:
+    return node.op == "Gemm" and node.name.endswith(_MERGED)
+
+
+def _operators(graph: gs.Graph) -> set[str]:
+    return {op_type for node in walk.nodes(graph) for op_type in operators(node)}
 
 
 def _tensors(graph: gs.Graph) -> Iterator[gs.Tensor]:
@@ -91,9 +146,8 @@ def _tensors(graph: gs.Graph) -> Iterator[gs.Tensor]:
         yield from (*inner.inputs, *tensors)
 
 
-def _places(graph: gs.Graph, name: str) -> list[tuple[Selection, int]]:
-    """Return by whom a tensor is read, and as which input: how it is found again under another name."""
-    tensor = next((t for t in _tensors(graph) if t.name == name), None)
-    if tensor is None:
-        return []
-    return [(Selection.of(graph, node), index) for node, index in walk.uses(tensor)]
+def _places(graph: gs.Graph, name: str) -> list[_Place]:
+    """Return where the tensors of a name are read."""
+    found = {id(tensor): tensor for tensor in _tensors(graph) if tensor.name == name}
+    uses = (use for tensor in found.values() for use in walk.uses(tensor))
+    return [_Place(Selection.of(graph, node), node.op, index) for node, index in uses]

@@ -68,6 +68,11 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
             present = ", ".join(sorted({node.op for node in everything}))
             raise ValueError(f"no node has operator type '{op_type}'; the model has {present}")
         chosen += found
+    return with_bodies(graph, chosen)
+
+
+def with_bodies(graph: gs.Graph, chosen: Iterable[gs.Node]) -> Selection:
+    """Return the selection of nodes of a graph and of all that is in their bodies."""
     return Selection.of(graph, *(node for outer in chosen for node in (outer, *_nodes_in(outer))))
 
 

@@ -18,7 +18,7 @@ from transforms.quantization_plan import QuantizationPlan, each_use
 from transforms.quantizer import WEIGHT, Quantizer
 from transforms.scheme import AUTO, Scheme
 
-MINMAX, WEIGHTED = "MinMax", "WeightedMSE"
+MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 
 _COARSE = 4  # bits from which down a largest weight per channel is no good measure of its scale
 
@@ -27,7 +27,9 @@ def weight_method(scheme: Scheme, step: Quantizer) -> str:
     """Return how a weight on a symmetric integer grid gets its scale."""
     if scheme.weight_method != AUTO:
         return scheme.weight_method
-    return MINMAX if step.axis is not None and step.format.bits > _COARSE else WEIGHTED
+    if step.axis is None:
+        return WEIGHTED
+    return MINMAX if step.format.bits > _COARSE else MSE
 
 
 def weighed_inputs(plan: QuantizationPlan) -> dict[str, int]:
