@@ -18,6 +18,7 @@ from transforms import walk
 from transforms.gram import Sums
 from transforms.match_layers import LeftAlone, MatchedLayer, match_layers
 from transforms.partial_run import SteppedModel, Store
+from transforms.row_weights import masks, stream_of, weigh
 from transforms.run_model import RunOptions
 from transforms.tune_layer import Candidate, Tuned, TuneOptions, tune_layer
 from transforms.write_layer import input_scale, write_layer
@@ -29,12 +30,13 @@ Feed = Mapping[str, np.ndarray]
 class WalkOptions:
     """How the layers are walked through.
 
-    ``held_out``: one of so many samples is kept to judge by. ``most_rows``: of so many rows for each input
+    ``op_types``: layers of these operators alone. ``held_out``: one of so many samples is kept to judge by. ``most_rows``: of so many rows for each input
     of a layer the sums are made, evenly picked; ``memory_limit``: bytes of tensors between layers that stay
     in memory, the rest goes to files.
     """
 
     tune: TuneOptions = field(default_factory=TuneOptions)
+    op_types: tuple[str, ...] = ()
     held_out: int = 5
     most_rows: int = 32
     least_rows: int = 8192
@@ -78,39 +80,125 @@ def finetune_weights(
     feeds: Sequence[Feed],
     options: WalkOptions | None = None,
     *,
+    judge: Callable[[], float] | None = None,
     progress: Progress | None = None,
 ) -> FineTuned:
-    """Tune the quantized graph in place; see :func:`transforms.match_layers.match_layers` for which layers."""
+    """Tune the quantized graph in place; see :func:`transforms.match_layers.match_layers` for which layers.
+
+    A layer is given new weights if they are better on the samples that are held out, and if ``judge``, where
+    it is given, returns a lower number after that than before. ``progress`` is called with what became of a
+    layer, how many are done and how many there are.
+
+    Raises ValueError for fewer than two samples, a model that fails on one and operator types of which no
+    layer is there.
+    """
     options = options or WalkOptions()
     if len(feeds) < 2:
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
     layers, left = match_layers(float_graph, quantized_graph)
-    done = FineTuned(left_alone=left)
-    names = walk.Names(quantized_graph)
+    layers, others = _targeted(layers, options.op_types)
+    done = FineTuned(left_alone=left + others)
     with Store(options.memory_limit) as floats, Store(options.memory_limit) as quantized:
-        sources = [layer.source.name for layer in layers]
-        targets = [layer.target for layer in layers]
-        reference = SteppedModel(float_graph, feeds, targets, floats, options.run)
-        tuned = SteppedModel(quantized_graph, feeds, sources, quantized, options.run)
+        walked = _Walk(float_graph, quantized_graph, feeds, layers, options, floats, quantized, judge)
         for number, layer in enumerate(layers):
-            start = time.perf_counter()
-            fit, held = _collect(layer, reference, tuned, len(feeds), options)
-            found = _tune(layer, fit, held, options, names, quantized_graph)
-            reference.forget(layer.target)
-            tuned.forget(layer.source.name)
-            report = LayerReport(
-                layer.name,
-                layer.node.op,
-                found.before,
-                found.after,
-                found.power,
-                found.best.what,
-                time.perf_counter() - start,
-            )
+            report = walked.visit(layer)
             done.layers.append(report)
             if progress:
                 progress(report, number + 1, len(layers))
     return done
+
+
+def _targeted(
+    layers: list[MatchedLayer], op_types: Sequence[str]
+) -> tuple[list[MatchedLayer], list[LeftAlone]]:
+    """Return the layers of operator types, and the others with the reason; all without types."""
+    if not op_types:
+        return layers, []
+    for op in op_types:
+        if layers and all(layer.node.op != op for layer in layers):
+            found = ", ".join(sorted({layer.node.op for layer in layers}))
+            raise ValueError(f"operator type '{op}': no layer of it can be tuned, only of {found}")
+    others = [
+        LeftAlone(layer.name, layer.node.op, "its operator is not asked for")
+        for layer in layers
+        if layer.node.op not in op_types
+    ]
+    return [layer for layer in layers if layer.node.op in op_types], others
+
+
+class _Walk:
+    """Both models on their way through the layers."""
+
+    def __init__(
+        self,
+        float_graph: gs.Graph,
+        quantized_graph: gs.Graph,
+        feeds: Sequence[Feed],
+        layers: Sequence[MatchedLayer],
+        options: WalkOptions,
+        floats: Store,
+        quantized: Store,
+        judge: Callable[[], float] | None,
+    ) -> None:
+        self._graph, self._feeds, self._options = quantized_graph, feeds, options
+        self._names = walk.Names(quantized_graph)
+        self._masks = masks(feeds)
+        self._streams = {layer.name: stream_of(float_graph, layer.target) for layer in layers}
+        targets = [layer.target for layer in layers]
+        targets += [name for name in self._streams.values() if name is not None]
+        sources = [layer.source.name for layer in layers]
+        self._reference = SteppedModel(float_graph, feeds, targets, floats, options.run)
+        self._tuned = SteppedModel(quantized_graph, feeds, sources, quantized, options.run)
+        self._judge = judge
+        self._judged = judge() if judge else 0.0
+
+    def visit(self, layer: MatchedLayer) -> LayerReport:
+        """Tune a layer; return what became of it."""
+        start = time.perf_counter()
+        fit, held = self._collect(layer)
+        found = tune_layer(layer, current(layer), fit, held, self._options.tune, input_scale(layer))
+        if found.after < found.before:
+            found = self._write(layer, found)
+        self._reference.forget(layer.target)
+        self._tuned.forget(layer.source.name)
+        stream = self._streams[layer.name]
+        if stream is not None:
+            self._reference.forget(stream)
+        seconds = time.perf_counter() - start
+        numbers = found.before, found.after, found.power
+        return LayerReport(layer.name, layer.node.op, *numbers, found.best.what, seconds)
+
+    def _write(self, layer: MatchedLayer, found: Tuned) -> Tuned:
+        before = current(layer)
+        write_layer(self._graph, layer, found.best, self._names)
+        if self._judge is None:
+            return found
+        judged = self._judge()
+        if judged < self._judged:
+            self._judged = judged
+            return found
+        write_layer(self._graph, layer, before, self._names)
+        return Tuned(before, found.before, found.before, found.power)
+
+    def _collect(self, layer: MatchedLayer) -> tuple[Sums, Sums]:
+        """Return the sums over the rows of the samples to fit to, and of those to judge by."""
+        groups, outputs, positions, channels = layer.layer.size
+        inputs, count, options = positions * channels, len(self._feeds), self._options
+        fit, held = Sums.zeros(groups, outputs, inputs), Sums.zeros(groups, outputs, inputs)
+        share = -(-max(options.least_rows, options.most_rows * inputs) // count)
+        random = np.random.default_rng([options.seed, count])
+        stream = self._streams[layer.name]
+        asked = [layer.target] if stream is None else [layer.target, stream]
+        pairs = zip(self._reference.advance(asked), self._tuned.advance([layer.source.name]), strict=True)
+        for i, (wanted, given) in enumerate(pairs):
+            y, x = wanted[layer.target], given[layer.source.name]
+            mask = self._feeds[i][self._masks[0]] if self._masks else None
+            weights = weigh(layer.layer, y.shape, wanted[stream] if stream else None, mask)
+            picked = _pick(layer.layer.count(y.shape), share, random)
+            rows, made = layer.layer.rows(x, y.shape, picked), layer.layer.outputs(y, picked)
+            sums = held if is_held_out(i, count, options) else fit
+            sums.add(rows, made, None if weights is None else weights[picked])
+        return fit, held
 
 
 def is_held_out(sample: int, count: int, options: WalkOptions) -> bool:
@@ -119,45 +207,12 @@ def is_held_out(sample: int, count: int, options: WalkOptions) -> bool:
     return sample % every == every - 1
 
 
-def _collect(
-    layer: MatchedLayer, reference: SteppedModel, tuned: SteppedModel, count: int, options: WalkOptions
-) -> tuple[Sums, Sums]:
-    """Return the sums over the rows of the samples to fit to, and of those to judge by."""
-    groups, outputs, positions, channels = layer.layer.size
-    inputs = positions * channels
-    fit, held = Sums.zeros(groups, outputs, inputs), Sums.zeros(groups, outputs, inputs)
-    most = max(options.least_rows, options.most_rows * inputs)
-    share = -(-most // count)
-    random = np.random.default_rng([options.seed, count])
-    pairs = zip(reference.advance([layer.target]), tuned.advance([layer.source.name]), strict=True)
-    for i, (wanted, given) in enumerate(pairs):
-        y, x = wanted[layer.target], given[layer.source.name]
-        picked = _pick(layer.layer.count(y.shape), share, random)
-        sums = held if is_held_out(i, count, options) else fit
-        sums.add(layer.layer.rows(x, y.shape, picked), layer.layer.outputs(y, picked))
-    return fit, held
-
-
 def _pick(rows: int, most: int, random: np.random.Generator) -> NDArray[np.int64] | slice:
     """Return which rows of a sample are taken: all, or one at random from each of ``most`` equal parts."""
     if rows <= most:
         return slice(None)
     edges = np.linspace(0, rows, most + 1)
     return np.minimum((edges[:-1] + random.random(most) * np.diff(edges)).astype(np.int64), rows - 1)
-
-
-def _tune(
-    layer: MatchedLayer,
-    fit: Sums,
-    held: Sums,
-    options: WalkOptions,
-    names: walk.Names,
-    graph: gs.Graph,
-) -> Tuned:
-    found = tune_layer(layer, current(layer), fit, held, options.tune, input_scale(layer))
-    if found.after < found.before:
-        write_layer(graph, layer, found.best, names)
-    return found
 
 
 def current(layer: MatchedLayer) -> Candidate:

@@ -64,10 +64,7 @@ def quantize_graph(
     be read. The graph is not to be used then.
     """
     done = Quantized()
-    lift_constants(graph)
-    _refuse_quantized(graph)
-    targets = SchemeTargets(graph, scheme)
-    _prepare(graph, scheme, targets, done)
+    targets = prepare_for(graph, scheme, done)
     plan = QuantizationPlan(graph, scheme, targets.follow(graph))
     if scheme.align_concat:
         done.changes["Concats on one scale"] = align_concat(plan)
@@ -88,6 +85,19 @@ def quantize_graph(
     if scheme.bfloat16_as == "cast":
         qdq_to_cast(graph)
     return done
+
+
+def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) -> SchemeTargets:
+    """Bring a float model into the form that a scheme quantizes, in place; return what the scheme names.
+
+    Every number that it computes stays the same, up to rounding in float32 and factors between layers. Raises
+    as :func:`quantize_graph` does.
+    """
+    lift_constants(graph)
+    _refuse_quantized(graph)
+    targets = SchemeTargets(graph, scheme)
+    _prepare(graph, scheme, targets, Quantized() if done is None else done)
+    return targets
 
 
 def _refuse_quantized(graph: gs.Graph) -> None:

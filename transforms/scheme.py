@@ -191,7 +191,7 @@ def read_scheme(source: str | Path) -> Scheme:
     if not path.is_file():
         raise ValueError(f"'{source}' is neither a file nor one of the presets {', '.join(PRESETS)}")
     try:
-        return _from_keys(tomllib.loads(path.read_text(encoding="utf-8")))
+        return scheme_from_keys(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -201,7 +201,8 @@ def _multiplies_into_int32(*operands: ops.Format | None) -> bool:
     return all(row is not None and row.is_integer and row.bits <= _WIDEST_FACTOR for row in operands)
 
 
-def _from_keys(values: dict[str, Any]) -> Scheme:
+def scheme_from_keys(values: dict[str, Any]) -> Scheme:
+    """Return the scheme of parsed TOML; ValueError for keys and values that are not legal."""
     start = values.pop("preset", None)
     _check_keys(values, "preset")
     if start is not None:

@@ -170,7 +170,7 @@ class _Tuning:
             yield "same exponents", weight_grid(packed, row), None
         if not self._options.rescale or (row.block == 1 and not row.is_integer):
             return
-        importance = np.diagonal(self._sums.xx, axis1=-2, axis2=-1)
+        importance = np.maximum(np.diagonal(self._sums.xx, axis1=-2, axis2=-1), 0)
         if not row.is_integer:
             yield "other exponents", weight_grid(packed, row, importance=importance), None
             return

@@ -1,0 +1,108 @@
+"""Fine-tuning a quantized model as a whole: never worse than it was, judged by its outputs on held-out samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms import graph_proto, light_model
+from transforms.finetune_weights import FineTuned, Progress, WalkOptions, finetune_weights, is_held_out
+from transforms.match_layers import match_layers
+from transforms.output_error import OutputError
+
+Feed = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """How a model is tuned.
+
+    ``walk``: how its layers are. ``output_index``: the output that counts, None for all. ``selective``: each
+    layer is kept only if the model's outputs become better by it, too, which takes longer.
+    """
+
+    walk: WalkOptions = field(default_factory=WalkOptions)
+    output_index: int | None = None
+    selective: bool = False
+
+
+@dataclass
+class Finetuned:
+    """The better model, the errors of its outputs on held-out samples before and after, and its layers.
+
+    ``recipe`` says what was done; None where the model stays what it was.
+    """
+
+    graph: gs.Graph
+    before: float
+    after: float
+    recipe: str | None
+    walk: FineTuned
+
+
+def finetune_model(
+    float_graph: gs.Graph,
+    quantized_graph: gs.Graph,
+    feeds: Sequence[Feed],
+    options: FinetuneOptions | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Finetuned:
+    """Return a quantized model with tuned weights and biases, or the same one where that is no better.
+
+    Weights are tuned with scales and exponents chosen anew; should the outputs on held-out samples be worse
+    then, with those that are there, and at last biases alone. ``float_graph`` is the float model in the form
+    that was quantized (:func:`transforms.float_twin.float_twin`). Neither graph is changed.
+
+    Raises ValueError where no layer can be tuned, and as :func:`transforms.finetune_weights.finetune_weights`.
+    """
+    options = options or FinetuneOptions()
+    _refuse(float_graph, quantized_graph)
+    held = [feed for i, feed in enumerate(feeds) if is_held_out(i, len(feeds), options.walk)]
+    errors = OutputError(float_graph, held, options.output_index, options.walk.run)
+    before = errors.of(quantized_graph)
+    walked = FineTuned()
+    for recipe, tune in _recipes(options.walk):
+        graph = copy_graph(quantized_graph)
+        judge = (lambda g=graph: errors.of(g)) if options.selective else None
+        walk_options = dataclasses.replace(options.walk, tune=tune)
+        walked = finetune_weights(float_graph, graph, feeds, walk_options, judge=judge, progress=progress)
+        after = errors.of(graph)
+        if after < before:
+            return Finetuned(graph, before, after, recipe, walked)
+    return Finetuned(quantized_graph, before, before, None, walked)
+
+
+def copy_graph(graph: gs.Graph) -> gs.Graph:
+    """Return a graph of its own with the same nodes and names; large weights are the same arrays."""
+    light, weights = graph_proto.export_light(graph)
+    copy = graph_proto.import_light(light_model.as_inputs(light, weights), weights)
+    copy.info = graph.info
+    for name in ("source_sha256", "source_files"):
+        setattr(copy, name, getattr(graph, name, None))
+    return copy
+
+
+def _recipes(options: WalkOptions):  # type: ignore[no-untyped-def]
+    tune = options.tune
+    if tune.weights and tune.rescale:
+        yield "weights, biases and scales", tune
+    if tune.weights:
+        yield "weights and biases", dataclasses.replace(tune, rescale=False)
+    yield "biases", dataclasses.replace(tune, weights=False)
+
+
+def _refuse(float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
+    for what in ("inputs", "outputs"):
+        names = [[t.name for t in getattr(g, what)] for g in (float_graph, quantized_graph)]
+        if set(names[0]) != set(names[1]):
+            missing = sorted(set(names[0]) ^ set(names[1]))[0]
+            raise ValueError(f"the models have different {what}: '{missing}' is in one of them alone")
+    matched, left = match_layers(float_graph, quantized_graph)
+    if not matched:
+        first = f": '{left[0].name}' ({left[0].op}): {left[0].reason}" if left else ""
+        raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")

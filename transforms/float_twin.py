@@ -1,0 +1,46 @@
+"""The float model as it was when it was quantized: with all that was folded, fused and scaled before."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+
+import onnx_graphsurgeon as gs
+
+from transforms import provenance
+from transforms.match_layers import match_layers
+from transforms.lift_constants import lift_constants
+from transforms.prepare import prepare
+from transforms.quantize_graph import prepare_for
+from transforms.scheme import Scheme, scheme_from_keys
+from transforms.selection import Selection
+
+
+def float_twin(load: Callable[[], gs.Graph], quantized_graph: gs.Graph) -> gs.Graph:
+    """Return the float model, which ``load`` reads anew at each call, in the form that was quantized.
+
+    A model of tools.quantize tells how it was made: the same is done again. For other models it is the form,
+    as it is or prepared as the conversions do, in which more layers match.
+    """
+    scheme = recorded_scheme(quantized_graph)
+    if scheme is not None:
+        graph = load()
+        prepare_for(graph, scheme)
+        return graph
+    as_it_is, prepared = load(), load()
+    lift_constants(as_it_is)
+    lift_constants(prepared)
+    prepare(prepared, Selection())
+    counts = [len(match_layers(graph, quantized_graph)[0]) for graph in (as_it_is, prepared)]
+    return prepared if counts[1] > counts[0] else as_it_is
+
+
+def recorded_scheme(graph: gs.Graph) -> Scheme | None:
+    """Return the scheme that tools.quantize left in a model's metadata; None where there is none."""
+    text = graph.info.metadata.get(provenance.PREFIX + "scheme")
+    if text is None:
+        return None
+    try:
+        return scheme_from_keys(tomllib.loads(text))
+    except ValueError:
+        return None

@@ -1,0 +1,81 @@
+"""How much each row of a layer counts in what the model makes of it.
+
+What is added to a residual stream is divided by the deviation of its row when the stream is normalized, so
+that rows of large numbers, such as those of separators in texts, count for less than their squares say. Rows
+of padding count for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from transforms import walk
+from transforms.layer_problem import Layer
+
+Floats = NDArray[np.float64]
+
+_SUMS = 3  # a bias, a residual and perhaps another: so many sums on the way to the normalization
+_NORMALIZATION = "LayerNormalization"
+
+
+def stream_of(graph: gs.Graph, target: str) -> str | None:
+    """Return the name of the residual stream that a tensor is added to; None where it joins none.
+
+    That is a sum of two computed tensors whose rows, along the last axis, a LayerNormalization reads.
+    """
+    made = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
+    tensor = made.get(target)
+    for _ in range(_SUMS):
+        sums = [node for node in (tensor.outputs if tensor is not None else ()) if node.op == "Add"]
+        if len(sums) != 1:
+            return None
+        tensor = sums[0].outputs[0]
+        is_residual = all(isinstance(operand, gs.Variable) for operand in sums[0].inputs)
+        if is_residual and any(_normalizes_rows(node) for node, _ in walk.uses(tensor)):
+            return str(tensor.name)
+    return None
+
+
+def masks(feeds: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
+    """Return the inputs that say which positions are padding: matrices of zeros and ones named a mask."""
+    return [
+        name
+        for name in feeds[0]
+        if "mask" in name.lower() and all(_is_mask(feed[name]) for feed in feeds)
+    ]
+
+
+def weigh(
+    layer: Layer, made: tuple[int, ...], stream: NDArray[np.floating] | None, mask: NDArray[np.generic] | None
+) -> Floats | None:
+    """Return the weight of each row of an output of a shape; None where all count the same.
+
+    ``stream`` [..., N] is the residual stream that the output is added to, ``mask`` 0 for padding.
+    """
+    if layer.op not in ("MatMul", "Gemm") or layer.index != 1:
+        return None
+    weights = None
+    if stream is not None and stream.shape[:-1] == made[:-1]:
+        variance = stream.astype(np.float64).var(-1).reshape(-1)
+        weights = 1 / np.maximum(variance, np.finfo(np.float32).tiny)
+    if mask is not None and mask.shape == made[:-1] and not mask.all():
+        kept = (mask.reshape(-1) != 0).astype(np.float64)
+        weights = kept if weights is None else weights * kept
+    return weights
+
+
+def _normalizes_rows(node: gs.Node) -> bool:
+    return node.op == _NORMALIZATION and int(node.attrs.get("axis", -1)) in (-1, _rank(node) - 1)
+
+
+def _rank(node: gs.Node) -> int:
+    shape = node.inputs[0].shape
+    return 0 if shape is None else len(shape)
+
+
+def _is_mask(array: NDArray[np.generic]) -> bool:
+    return array.ndim == 2 and bool(np.isin(array, (0, 1)).all())
