@@ -18,8 +18,7 @@ from ops.fixed_grid import Floats, Grid
 from ops.formats import Attributes, Format
 from ops.reference import ELEMENTS, Element, exponents
 
-_EMPTY = -100  # blocks of smaller exponents are zeros, as they are in any sum with the others
-_NOTHING = 2.0**-400  # a scale all of whose numbers are 0 in float32
+_EMPTY = -100  # blocks of smaller exponents are zeros, and stay so
 
 
 @dataclass(frozen=True)
@@ -102,12 +101,13 @@ def _best_shifts(
 
 
 def _grid(blocks: Floats, exponent: Floats, shift: Floats, layout: _Layout) -> Grid:
-    scale = np.where(exponent < _EMPTY, _NOTHING, 2.0 ** (exponent - shift + layout.unit))
-    highest = np.full(blocks.shape, layout.largest)
+    empty = exponent < _EMPTY
+    scale = np.where(empty, 1.0, 2.0 ** (exponent - shift + layout.unit))
+    highest = np.where(np.broadcast_to(empty, blocks.shape), 0.0, layout.largest)
     lowest = -highest
     if layout.anchor:
         sizes = np.abs(blocks)
-        is_anchor = (sizes == sizes.max(-1, keepdims=True)) & (sizes > 0)
+        is_anchor = (sizes == sizes.max(-1, keepdims=True)) & ~empty
         is_anchor &= is_anchor.cumsum(-1) == 1
         lowest = np.where(is_anchor & (blocks > 0), layout.anchor, lowest)
         highest = np.where(is_anchor & (blocks < 0), -layout.anchor, highest)

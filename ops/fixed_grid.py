@@ -18,7 +18,10 @@ from ops.reference import Element
 
 Floats = NDArray[np.float64]
 
-_FIELDS = {np.dtype(np.float32): (23, 127, np.int32), np.dtype(np.float64): (52, 1023, np.int64)}
+_FIELDS: dict[np.dtype[Any], tuple[int, int, Any]] = {
+    np.dtype(np.float32): (23, 127, np.int32),
+    np.dtype(np.float64): (52, 1023, np.int64),
+}
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Grid:
         return np.ldexp(1.0, exponents - self.element.mantissa_bits)
 
 
-def round_floating(u: NDArray[Any], element: Element) -> NDArray[Any]:
+def round_floating(u: NDArray[Any], element: Element, out: NDArray[Any] | None = None) -> NDArray[Any]:
     """Round float32 or float64 numbers, halves to even, to the mantissa bits of a floating type.
 
     Subnormal numbers of the type have its least exponent; nothing saturates. Adding and subtracting 1.5 times
@@ -96,6 +99,6 @@ def round_floating(u: NDArray[Any], element: Element) -> NDArray[Any]:
     np.maximum(exponents, integer(1 - element.bias + bias << bits), out=exponents)
     exponents += integer((bits - element.mantissa_bits << bits) + (1 << bits - 1))
     magic = exponents.view(u.dtype)
-    rounded: NDArray[Any] = u + magic
+    rounded = np.add(u, magic, out=out)
     rounded -= magic
     return rounded

@@ -50,8 +50,13 @@ class Quadratic:
 
     def error(self, weights: Floats) -> float:
         """Return the error of weights [..., N, K]."""
+        return float(self.row_errors(weights).sum())
+
+    def row_errors(self, weights: Floats) -> Floats:
+        """Return the error of each output's weights: [..., N, 1]."""
         difference = weights - self.target
-        return float(np.sum(difference * (difference @ self.hessian)))
+        errors: Floats = np.sum(difference * (difference @ self.hessian), axis=-1, keepdims=True)
+        return errors
 
 
 def error(problem: LayerProblem, weights: Floats) -> float:
@@ -83,7 +88,10 @@ def quadratic(problem: LayerProblem, damping: float, *, shift: bool) -> Quadrati
 
 
 def damped(gram: Floats, damping: float) -> Floats:
-    """Return H + d I for each H [..., K, K]: d is ``damping`` times its mean diagonal, or times 1 for zeros."""
+    """Return H + d I for each H [..., K, K].
+
+    d is ``damping`` times the mean of its diagonal, or ``damping`` where H is zero.
+    """
     diagonal = np.diagonal(gram, axis1=-2, axis2=-1).mean(-1)
     amount = damping * np.where(diagonal > 0, diagonal, 1.0)
     return gram + amount[..., None, None] * np.eye(gram.shape[-1])

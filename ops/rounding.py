@@ -1,7 +1,7 @@
 """Rounding a layer's weights so that its outputs change least: one front for all solvers.
 
-The recipe that does best in practice: an error around the shifted target, with damping chosen by the caller
-on samples that the sums do not hold, GPTQ on it, and a sweep of coordinate descent.
+What does best in practice: an error around the shifted target, with the damping chosen by the caller on
+samples that the sums do not hold, GPTQ on it, and a sweep of coordinate descent.
 """
 
 from __future__ import annotations
@@ -10,20 +10,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ops.adaquant import adaquant
+from ops.adaround import adaround
 from ops.coordinate_descent import coordinate_descent
 from ops.fixed_grid import Floats, Grid
 from ops.gptq import gptq
 from ops.quadratic import LayerProblem, Quadratic, error, quadratic, shifted_target
+from ops.tune_scale import fit_scale, search_scale
 
 __all__ = [
     "ALGORITHMS",
     "LayerProblem",
     "Options",
     "Quadratic",
+    "adaquant",
+    "adaround",
     "coordinate_descent",
     "error",
+    "fit_scale",
     "gptq",
     "quadratic",
+    "search_scale",
     "shifted_target",
     "solve",
 ]
@@ -33,12 +40,24 @@ __all__ = [
 class Options:
     """How to solve. ``damping``: see quadratic. ``shift``: whether to make up for quantized inputs.
 
-    ``sweeps`` of coordinate descent.
+    ``sweeps`` of coordinate descent follow each algorithm; coordinate descent itself makes one at least.
+    ``iterations`` and ``learning_rate`` (steps of the grid for AdaQuant; None: the algorithm's own) are for
+    gradient steps. Raises ValueError for numbers out of range.
     """
 
     damping: float = 0.01
     shift: bool = True
     sweeps: int = 1
+    iterations: int = 1000
+    learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.sweeps < 0:
+            raise ValueError(f"sweeps {self.sweeps} is negative")
+        if self.iterations < 1:
+            raise ValueError(f"iterations {self.iterations} is below 1")
+        if self.learning_rate is not None and not self.learning_rate > 0:
+            raise ValueError(f"learning rate {self.learning_rate:g} is not positive")
 
 
 def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | None = None) -> Floats:
@@ -49,17 +68,32 @@ def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | 
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm '{algorithm}' is unknown, legal are {', '.join(ALGORITHMS)}")
     chosen = options or Options()
-    return ALGORITHMS[algorithm](quadratic(problem, chosen.damping, shift=chosen.shift), grid, chosen)
+    form = quadratic(problem, chosen.damping, shift=chosen.shift)
+    weights = ALGORITHMS[algorithm](form, grid, chosen)
+    return coordinate_descent(form, grid, weights, sweeps=chosen.sweeps)
 
 
 def _gptq(form: Quadratic, grid: Grid, options: Options) -> Floats:
-    return coordinate_descent(form, grid, gptq(form, grid), sweeps=options.sweeps)
+    return gptq(form, grid)
 
 
 def _coordinate_descent(form: Quadratic, grid: Grid, options: Options) -> Floats:
-    return coordinate_descent(form, grid, grid.round(form.target), sweeps=max(1, options.sweeps))
+    return coordinate_descent(form, grid, grid.round(form.target))
+
+
+def _adaquant(form: Quadratic, grid: Grid, options: Options) -> Floats:
+    return adaquant(form, grid, iterations=options.iterations, learning_rate=options.learning_rate or 0.002)
+
+
+def _adaround(form: Quadratic, grid: Grid, options: Options) -> Floats:
+    return adaround(form, grid, iterations=options.iterations, learning_rate=options.learning_rate or 0.05)
 
 
 ALGORITHMS: Mapping[str, Callable[[Quadratic, Grid, Options], Floats]] = MappingProxyType(
-    {"gptq": _gptq, "coordinate_descent": _coordinate_descent}
+    {
+        "adaquant": _adaquant,
+        "adaround": _adaround,
+        "coordinate_descent": _coordinate_descent,
+        "gptq": _gptq,
+    }
 )

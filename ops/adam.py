@@ -1,0 +1,42 @@
+"""Adam (arXiv 1412.6980) on one array, in few passes over memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Singles = NDArray[np.float32]
+
+_FIRST, _SECOND = 0.9, 0.999
+_TINY = np.float32(1e-30)  # where nothing has ever pulled, nothing moves
+
+
+class Adam:
+    """The moving averages of an array's gradient and of its square."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        """Start without a past."""
+        self._mean = np.zeros(shape, np.float32)
+        self._square = np.full(shape, _TINY)
+        self._scratch = np.empty(shape, np.float32)
+        self._steps = 0
+
+    def descend(self, variables: Singles, gradient: Singles, pace: Singles) -> None:
+        """Move variables against their gradient, in place; the gradient's memory is used up.
+
+        ``pace`` is how far a gradient that stays the same moves them. The averages are kept without their
+        factors (1 - beta), which go into the pace along with the correction of their start.
+        """
+        self._steps += 1
+        self._mean *= np.float32(_FIRST)
+        self._mean += gradient
+        gradient *= gradient
+        self._square *= np.float32(_SECOND)
+        self._square += gradient
+        np.sqrt(self._square, out=self._scratch)
+        np.divide(self._mean, self._scratch, out=self._scratch)
+        first = (1 - _FIRST) / (1 - _FIRST**self._steps)
+        second = (1 - _SECOND) / (1 - _SECOND**self._steps)
+        self._scratch *= pace
+        self._scratch *= np.float32(first / second**0.5)
+        variables -= self._scratch
