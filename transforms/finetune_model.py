@@ -10,7 +10,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import graph_proto, light_model
-from transforms.finetune_weights import FineTuned, Progress, WalkOptions, finetune_weights, is_held_out
+from transforms.finetune_checkpoint import Checkpoint
+from transforms.finetune_weights import FineTuned, Memory, Progress, WalkOptions, finetune_weights, is_held_out
 from transforms.match_layers import match_layers
 from transforms.output_error import OutputError
 
@@ -50,13 +51,15 @@ def finetune_model(
     feeds: Sequence[Feed],
     options: FinetuneOptions | None = None,
     *,
+    checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> Finetuned:
     """Return a quantized model with tuned weights and biases, or the same one where that is no better.
 
     Weights are tuned with scales and exponents chosen anew; should the outputs on held-out samples be worse
     then, with those that are there, and at last biases alone. ``float_graph`` is the float model in the form
-    that was quantized (:func:`transforms.float_twin.float_twin`). Neither graph is changed.
+    that was quantized (:func:`transforms.float_twin.float_twin`). Neither graph is changed. A ``checkpoint``
+    is written when the work is interrupted, too.
 
     Raises ValueError where no layer can be tuned, and as :func:`transforms.finetune_weights.finetune_weights`.
     """
@@ -66,14 +69,24 @@ def finetune_model(
     errors = OutputError(float_graph, held, options.output_index, options.walk.run)
     before = errors.of(quantized_graph)
     walked = FineTuned()
-    for recipe, tune in _recipes(options.walk):
-        graph = copy_graph(quantized_graph)
-        judge = (lambda g=graph: errors.of(g)) if options.selective else None
-        walk_options = dataclasses.replace(options.walk, tune=tune)
-        walked = finetune_weights(float_graph, graph, feeds, walk_options, judge=judge, progress=progress)
-        after = errors.of(graph)
-        if after < before:
-            return Finetuned(graph, before, after, recipe, walked)
+    try:
+        for recipe, tune in _recipes(options.walk):
+            graph = copy_graph(quantized_graph)
+            walked = finetune_weights(
+                float_graph,
+                graph,
+                feeds,
+                dataclasses.replace(options.walk, tune=tune),
+                judge=(lambda g=graph: errors.of(g)) if options.selective else None,
+                memory=Memory(checkpoint, recipe) if checkpoint else None,
+                progress=progress,
+            )
+            after = errors.of(graph)
+            if after < before:
+                return Finetuned(graph, before, after, recipe, walked)
+    finally:
+        if checkpoint:
+            checkpoint.write()
     return Finetuned(quantized_graph, before, before, None, walked)
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms import walk
+from transforms.devices import CPU, array_module
+from transforms.finetune_checkpoint import Checkpoint, as_report
 from transforms.gram import Sums
 from transforms.match_layers import LeftAlone, MatchedLayer, match_layers
 from transforms.partial_run import SteppedModel, Store
@@ -33,6 +36,7 @@ class WalkOptions:
     ``op_types``: layers of these operators alone. ``held_out``: one of so many samples is kept to judge by. ``most_rows``: of so many rows for each input
     of a layer the sums are made, evenly picked; ``memory_limit``: bytes of tensors between layers that stay
     in memory, the rest goes to files.
+    ``device``: where the sums are made. ``seed``: of the rows that are picked.
     """
 
     tune: TuneOptions = field(default_factory=TuneOptions)
@@ -41,6 +45,7 @@ class WalkOptions:
     most_rows: int = 32
     least_rows: int = 8192
     memory_limit: int | None = None
+    device: str = CPU
     seed: int = 0
     run: RunOptions = field(default_factory=RunOptions)
 
@@ -71,6 +76,14 @@ class FineTuned:
     left_alone: list[LeftAlone] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Memory:
+    """A checkpoint, and the name under which a walk is in it."""
+
+    checkpoint: Checkpoint
+    recipe: str
+
+
 Progress = Callable[[LayerReport, int, int], None]
 
 
@@ -81,13 +94,15 @@ def finetune_weights(
     options: WalkOptions | None = None,
     *,
     judge: Callable[[], float] | None = None,
+    memory: Memory | None = None,
     progress: Progress | None = None,
 ) -> FineTuned:
     """Tune the quantized graph in place; see :func:`transforms.match_layers.match_layers` for which layers.
 
     A layer is given new weights if they are better on the samples that are held out, and if ``judge``, where
     it is given, returns a lower number after that than before. ``progress`` is called with what became of a
-    layer, how many are done and how many there are.
+    layer, how many are done and how many there are. ``memory`` keeps what was found, and gives it back to
+    another run on the same models and data.
 
     Raises ValueError for fewer than two samples, a model that fails on one and operator types of which no
     layer is there.
@@ -101,7 +116,7 @@ def finetune_weights(
     with Store(options.memory_limit) as floats, Store(options.memory_limit) as quantized:
         walked = _Walk(float_graph, quantized_graph, feeds, layers, options, floats, quantized, judge)
         for number, layer in enumerate(layers):
-            report = walked.visit(layer)
+            report = walked.visit(layer, number, memory)
             done.layers.append(report)
             if progress:
                 progress(report, number + 1, len(layers))
@@ -152,21 +167,37 @@ class _Walk:
         self._judge = judge
         self._judged = judge() if judge else 0.0
 
-    def visit(self, layer: MatchedLayer) -> LayerReport:
-        """Tune a layer; return what became of it."""
+    def visit(self, layer: MatchedLayer, number: int, memory: Memory | None) -> LayerReport:
+        """Tune a layer, or do again what was found earlier; return what became of it."""
+        known = memory.checkpoint.get(memory.recipe, number) if memory else None
+        report = self._repeat(layer, *known) if known else self._tune(layer, number, memory)
+        stream = self._streams[layer.name]
+        self._reference.forget(layer.target)
+        self._tuned.forget(layer.source.name)
+        if stream is not None:
+            self._reference.forget(stream)
+        return report
+
+    def _repeat(
+        self, layer: MatchedLayer, found: Candidate | None, report: Mapping[str, Any]
+    ) -> LayerReport:
+        if found is not None:
+            write_layer(self._graph, layer, found, self._names)
+        return LayerReport(**report)
+
+    def _tune(self, layer: MatchedLayer, number: int, memory: Memory | None) -> LayerReport:
         start = time.perf_counter()
         fit, held = self._collect(layer)
         found = tune_layer(layer, current(layer), fit, held, self._options.tune, input_scale(layer))
         if found.after < found.before:
             found = self._write(layer, found)
-        self._reference.forget(layer.target)
-        self._tuned.forget(layer.source.name)
-        stream = self._streams[layer.name]
-        if stream is not None:
-            self._reference.forget(stream)
         seconds = time.perf_counter() - start
         numbers = found.before, found.after, found.power
-        return LayerReport(layer.name, layer.node.op, *numbers, found.best.what, seconds)
+        report = LayerReport(layer.name, layer.node.op, *numbers, found.best.what, seconds)
+        if memory:
+            kept = found.best if report.is_kept else None
+            memory.checkpoint.put(memory.recipe, number, kept, as_report(report))
+        return report
 
     def _write(self, layer: MatchedLayer, found: Tuned) -> Tuned:
         before = current(layer)
@@ -184,7 +215,8 @@ class _Walk:
         """Return the sums over the rows of the samples to fit to, and of those to judge by."""
         groups, outputs, positions, channels = layer.layer.size
         inputs, count, options = positions * channels, len(self._feeds), self._options
-        fit, held = Sums.zeros(groups, outputs, inputs), Sums.zeros(groups, outputs, inputs)
+        module = array_module(options.device)
+        fit, held = (Sums.zeros(groups, outputs, inputs, module) for _ in range(2))
         share = -(-max(options.least_rows, options.most_rows * inputs) // count)
         random = np.random.default_rng([options.seed, count])
         stream = self._streams[layer.name]
@@ -198,7 +230,7 @@ class _Walk:
             rows, made = layer.layer.rows(x, y.shape, picked), layer.layer.outputs(y, picked)
             sums = held if is_held_out(i, count, options) else fit
             sums.add(rows, made, None if weights is None else weights[picked])
-        return fit, held
+        return fit.on_host(), held.on_host()
 
 
 def is_held_out(sample: int, count: int, options: WalkOptions) -> bool:

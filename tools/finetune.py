@@ -1,0 +1,137 @@
+"""Win back the accuracy of a quantized ONNX model: ``python -m tools.finetune --help``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools import command_line
+from tools.data_options import SAMPLES_HELP, add_data_options, count
+
+_ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
+_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_DEVICES = ("cpu", "cuda:0")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+_EPILOG = f"""\
+algorithms:
+  auto                 measured best: weights that make up for quantized inputs, as far as held-out samples
+                       say, rounded by gptq and coordinate descent; scales and exponents chosen anew
+  gptq                 input after input, what remains makes up for rounding (arXiv 2210.17323, 2505.11695)
+  coordinate_descent   the best number of the grid, weight after weight (arXiv 2309.01885, 2403.07134)
+  adaquant             gradient steps through the rounding (arXiv 2006.10518)
+  adaround             rounding up or down, learned (arXiv 2004.10568)
+
+Every fifth sample is held out: a layer's new weights, and at last the whole model, are kept only where they
+are better on those. All layers with a stored weight in a number format are tuned, and their biases with them.
+
+{SAMPLES_HELP}
+
+exit codes: 0 done; 1 the models, the data or the machine stand in the way; 2 usage.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
+    return command_line.run(_parser(), _work, argv, why_not=_why_not)
+
+
+def _work(options: argparse.Namespace) -> None:
+    from tools import finetune_file  # heavy imports only once the options are known to be right
+
+    finetune_file.finetune_file(options)
+
+
+def _why_not(options: argparse.Namespace) -> str | None:
+    steps = options.algorithm in ("adaquant", "adaround")
+    for name in ("num_iterations", "learning_rate", "early_stop"):
+        if getattr(options, name) and not steps:
+            return f"--{name.replace('_', '-')} goes with --algorithm adaquant or adaround"
+    return None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_line.make_parser("finetune", "Tune the weights of a quantized ONNX model.", _EPILOG)
+    parser.add_argument("--float", required=True, metavar="MODEL", help="the float model; never changed")
+    parser.add_argument("--quantized", required=True, metavar="MODEL", help="what it was quantized to; kept")
+    parser.add_argument("--output", required=True, metavar="MODEL", help="the tuned model to write")
+    add_data_options(parser, help="folder of samples to tune on")
+    parser.add_argument(
+        "--data-size", dest="limit", type=count, metavar="N", help="the same as --limit (default: all samples)"
+    )
+    _add_algorithm(parser)
+    _add_walk(parser)
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="go on from here after an interruption")
+    parser.add_argument(
+        "--save_as_external_data",
+        action="store_true",
+        help="store weights in OUTPUT.data; done without asking above 2 GiB",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+    return parser
+
+
+def _add_algorithm(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--algorithm", choices=_ALGORITHMS, default="auto", help="(default: auto)")
+    parser.add_argument(
+        "--num-iterations", type=count, metavar="N", help="steps of a layer (default: 1000)"
+    )
+    parser.add_argument(
+        "--learning-rate", type=_positive, metavar="X", help="in steps of the grid (default: the algorithm's)"
+    )
+    parser.add_argument(
+        "--early-stop", action="store_true", help="leave a layer as soon as steps no longer help"
+    )
+    parser.add_argument("--fixed-seed", type=int, default=0, metavar="N", help="of the rows that are picked")
+    parser.add_argument(
+        "--batch-size", type=count, default=1, metavar="N", help="samples run at once, where sizes are free"
+    )
+
+
+def _add_walk(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--target-op-type",
+        nargs="+",
+        choices=_OPERATORS,
+        default=(),
+        metavar="OP",
+        help=f"tune layers of these operators alone, of {', '.join(_OPERATORS)}",
+    )
+    parser.add_argument(
+        "--selective-update",
+        action="store_true",
+        help="keep a layer only if the outputs of the model become better, too; slower",
+    )
+    parser.add_argument(
+        "--output-index", type=int, metavar="N", help="the output that counts, from 0 (default: all)"
+    )
+    parser.add_argument("--optim-device", choices=_DEVICES, default="cpu", help="for linear algebra (CuPy)")
+    parser.add_argument("--infer-device", choices=_DEVICES, default="cpu", help="for inference")
+    parser.add_argument(
+        "--memory-limit",
+        type=_bytes,
+        metavar="SIZE",
+        help="bytes of tensors between layers that stay in memory, such as 500M or 4G; the rest goes to files",
+    )
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return value
+
+
+def _bytes(text: str) -> int:
+    number = text.lower().removesuffix("b").removesuffix("i")
+    unit = number[-1:] if number[-1:] in _UNITS else ""
+    value = float(number.removesuffix(unit))
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no size")
+    return int(value * _UNITS[unit])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Layers that were tuned already, in a file from which an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transforms.atomic_write import replacing
+from transforms.tune_layer import Candidate
+
+_EVERY = 10.0  # seconds between two times that the file is written
+
+
+@dataclass
+class Checkpoint:
+    """Candidates and reports by recipe and number of the layer, with the ``key`` of the run they are from."""
+
+    path: Path
+    key: str
+    _entries: dict[str, tuple[Candidate | None, dict[str, Any]]] = field(default_factory=dict)
+    _written: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def open(cls, path: Path, key: str) -> Checkpoint:
+        """Return what the file holds, or an empty checkpoint where there is none.
+
+        Raises ValueError for a file of another run, and for one that is no checkpoint.
+        """
+        checkpoint = cls(path, key)
+        if path.exists():
+            checkpoint._read()
+        return checkpoint
+
+    def get(self, recipe: str, number: int) -> tuple[Candidate | None, dict[str, Any]] | None:
+        """Return what was found for a layer (None where it stays as it was) and its report; None if not done."""
+        return self._entries.get(f"{recipe} {number}")
+
+    def put(self, recipe: str, number: int, found: Candidate | None, report: Mapping[str, Any]) -> None:
+        """Remember a layer; the file is written from time to time."""
+        self._entries[f"{recipe} {number}"] = found, dict(report)
+        if time.monotonic() - self._written > _EVERY:
+            self.write()
+
+    def write(self) -> None:
+        """Write the file, whole or not at all."""
+        arrays: dict[str, np.ndarray] = {}
+        index = []
+        for name, (found, report) in self._entries.items():
+            index.append({"name": name, "report": report, "what": found.what if found else None})
+            if found is None:
+                continue
+            place = f"{len(index) - 1}"
+            arrays |= {f"{place}.weights": found.weights.astype(np.float32), f"{place}.bias": found.bias}
+            if found.scale is not None:
+                arrays[f"{place}.scale"] = found.scale
+        head = json.dumps({"key": self.key, "layers": index})
+        with replacing(self.path) as (temporary,), temporary.open("xb") as file:
+            np.savez(file, head=np.array(head), **arrays)  # type: ignore[arg-type]
+        self._written = time.monotonic()
+
+    def _read(self) -> None:
+        try:
+            with np.load(self.path, allow_pickle=False) as archive:
+                head = json.loads(str(archive["head"]))
+                key, layers = head["key"], head["layers"]
+                for i, one in enumerate(layers):
+                    self._entries[one["name"]] = _candidate(archive, i, one["what"]), one["report"]
+        except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+            raise ValueError(f"'{self.path}' is no checkpoint: {error}") from error
+        if key != self.key:
+            raise ValueError(f"checkpoint '{self.path}' is of other models, data or options: remove it first")
+
+
+def _candidate(archive: Mapping[str, np.ndarray], i: int, what: str | None) -> Candidate | None:
+    if what is None:
+        return None
+    scale = archive[f"{i}.scale"] if f"{i}.scale" in archive else None
+    return Candidate(what, archive[f"{i}.weights"].astype(np.float64), archive[f"{i}.bias"], scale)
+
+
+def as_report(report: object) -> dict[str, Any]:
+    """Return the fields of a report as JSON has them."""
+    return asdict(report)  # type: ignore[call-overload,no-any-return]
