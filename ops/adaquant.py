@@ -14,6 +14,9 @@ from ops.fixed_grid import Floats, Grid, round_floating
 from ops.quadratic import Quadratic
 from ops.steady_product import steady_product
 
+AT_ONCE = 1 << 15  # weights that fit a processor's inner caches, with the arrays that belong to them
+LEAST_ROWS = 64  # that a matrix product needs to be quick
+
 
 def adaquant(
     quadratic: Quadratic, grid: Grid, *, iterations: int = 1000, learning_rate: float = 0.002
@@ -24,10 +27,16 @@ def adaquant(
     come by good combinations early and late, so that it need not fall. Arithmetic is in float32. No random
     numbers.
     """
-    walk = _Walk(quadratic, grid, learning_rate)
-    for _ in range(iterations):
-        walk.step()
-    return grid.round(walk.best_weights())
+    hessian = _single(quadratic.hessian / np.abs(quadratic.hessian).max())
+    best = np.empty_like(quadratic.target)
+    together = max(LEAST_ROWS, AT_ONCE * best.shape[-2] // best.size)
+    for start in range(0, best.shape[-2], together):
+        rows = slice(start, start + together)
+        walk = _Walk(quadratic.target[..., rows, :], hessian, grid.rows(rows), learning_rate)
+        for _ in range(iterations):
+            walk.step()
+        best[..., rows, :] = walk.best_weights()
+    return grid.round(best)
 
 
 class _Walk:
@@ -37,13 +46,12 @@ class _Walk:
     where it is the only one.
     """
 
-    def __init__(self, quadratic: Quadratic, grid: Grid, learning_rate: float) -> None:
-        self._grid = grid
-        self._hessian = _single(quadratic.hessian / np.abs(quadratic.hessian).max())
+    def __init__(self, target: Floats, hessian: Singles, grid: Grid, learning_rate: float) -> None:
+        self._grid, self._hessian = grid, hessian
         self._scale = None if grid.scale.shape[-1] == 1 else _single(grid.scale / _row_scale(grid))
-        self._target = _single(quadratic.target / (grid.scale if self._scale is None else _row_scale(grid)))
-        self._u = _single(quadratic.target / grid.scale)
-        steps = 1.0 if grid.element is None else grid.step(quadratic.target) / grid.scale
+        self._target = _single(target / (grid.scale if self._scale is None else _row_scale(grid)))
+        self._u = _single(target / grid.scale)
+        steps = 1.0 if grid.element is None else grid.step(target) / grid.scale
         self._pace = np.multiply(steps, learning_rate, dtype=np.float32)
         self._limits = _uniform(grid.lowest), _uniform(grid.highest)
         self._adam = Adam(self._u.shape)

@@ -50,18 +50,25 @@ class Grid:
     def neighbours(self, weights: Floats) -> tuple[Floats, Floats]:
         """Return the two numbers of the grid around each weight [..., N, K], the lower one first.
 
-        A weight on the grid is the lower one, unless it is the highest. They are equal where limits allow
-        one number only.
+        A weight on the grid is the one nearer to zero, unless it is at the end. They are equal where limits
+        allow one number only.
         """
         u = np.clip(weights / self.scale, self.lowest, self.highest)
         step = self._steps(u)
-        below = np.minimum(np.floor(u / step) * step, self.highest - step)
-        above = np.clip(below + step, self.lowest, self.highest) * self.scale
-        return np.clip(below, self.lowest, self.highest) * self.scale, above
+        near = np.floor(np.abs(u) / step) * step
+        below = np.minimum(np.where(u < 0, -near - step, near), self.highest - step)
+        above = np.maximum(np.where(u < 0, -near, near + step), self.lowest + step)
+        below, above = (np.clip(side, self.lowest, self.highest) * self.scale for side in (below, above))
+        return below, above
 
     def step(self, weights: Floats) -> Floats:
         """Return the distance of neighbours on the grid around each weight [..., N, K]."""
         return self._steps(np.clip(weights / self.scale, self.lowest, self.highest)) * self.scale
+
+    def rows(self, part: slice) -> Grid:
+        """Return the grid of some of the outputs."""
+        scale, lowest, highest = (side[..., part, :] for side in (self.scale, self.lowest, self.highest))
+        return Grid(scale, lowest, highest, self.element)
 
     @cached_property
     def _columns(self) -> tuple[Floats, Floats, Floats]:
@@ -84,7 +91,8 @@ class Grid:
     def _steps(self, u: Floats) -> Floats:
         if self.element is None:
             return np.ones_like(u)
-        exponents = np.maximum(np.frexp(u)[1] - 1, 1 - self.element.bias)
+        least = 1 - self.element.bias
+        exponents = np.where(u == 0, least, np.maximum(np.frexp(u)[1] - 1, least))
         return np.ldexp(1.0, exponents - self.element.mantissa_bits)
 
 
