@@ -14,7 +14,7 @@ from ops.fixed_grid import Floats, Grid, round_floating
 from ops.quadratic import Quadratic
 from ops.steady_product import steady_product
 
-AT_ONCE = 1 << 15  # weights that fit a processor's inner caches, with the arrays that belong to them
+AT_ONCE = 1 << 16  # weights that fit a processor's inner caches, with the arrays that belong to them
 LEAST_ROWS = 64  # that a matrix product needs to be quick
 
 
