@@ -26,7 +26,12 @@ CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     ("ConvTranspose", (2, 6, 9), (6, 4, 3), {}),
     ("ConvTranspose", (2, 6, 9), (6, 2, 3), {"group": 3, "strides": [2], "pads": [1, 0]}),
     ("ConvTranspose", (1, 4, 5, 6), (4, 3, 3, 2), {"strides": [2, 3], "output_padding": [1, 2]}),
-    ("ConvTranspose", (1, 4, 5, 6), (4, 3, 3, 2), {"strides": [2, 1], "pads": [1, 0, 0, 1], "dilations": [2, 1]}),
+    (
+        "ConvTranspose",
+        (1, 4, 5, 6),
+        (4, 3, 3, 2),
+        {"strides": [2, 1], "pads": [1, 0, 0, 1], "dilations": [2, 1]},
+    ),
     ("ConvTranspose", (1, 4, 5, 6), (4, 3, 3, 3), {"strides": [2, 2], "output_shape": [10, 12]}),
     ("ConvTranspose", (1, 4, 5, 6), (4, 3, 3, 3), {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
     ("ConvTranspose", (1, 4, 5, 6), (4, 3, 3, 3), {"strides": [2, 2], "auto_pad": "SAME_LOWER"}),

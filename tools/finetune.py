@@ -59,11 +59,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", required=True, metavar="MODEL", help="the tuned model to write")
     add_data_options(parser, help="folder of samples to tune on")
     parser.add_argument(
-        "--data-size", dest="limit", type=count, metavar="N", help="the same as --limit (default: all samples)"
+        "--data-size",
+        dest="limit",
+        type=count,
+        metavar="N",
+        help="the same as --limit (default: all samples)",
     )
     _add_algorithm(parser)
     _add_walk(parser)
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="go on from here after an interruption")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="go on from here after an interruption"
+    )
     parser.add_argument(
         "--save_as_external_data",
         action="store_true",
@@ -75,9 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_algorithm(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", choices=_ALGORITHMS, default="auto", help="(default: auto)")
-    parser.add_argument(
-        "--num-iterations", type=count, metavar="N", help="steps of a layer (default: 1000)"
-    )
+    parser.add_argument("--num-iterations", type=count, metavar="N", help="steps of a layer (default: 1000)")
     parser.add_argument(
         "--learning-rate", type=_positive, metavar="X", help="in steps of the grid (default: the algorithm's)"
     )

@@ -68,7 +68,9 @@ def finetune_file(options: argparse.Namespace) -> None:
 def walk_options(options: argparse.Namespace) -> WalkOptions:
     """Return how the layers are walked; ValueError for devices that are not there."""
     devices.array_module(options.optim_device)
-    provider = options.provider if options.infer_device == devices.CPU else devices.provider(options.infer_device)
+    provider = (
+        options.provider if options.infer_device == devices.CPU else devices.provider(options.infer_device)
+    )
     chosen: dict[str, Any] = {"learning_rate": options.learning_rate}
     if options.num_iterations:
         chosen["iterations"] = options.num_iterations
@@ -114,7 +116,9 @@ def lines(done: Finetuned, samples: int, before: list[Path], after: list[Path]) 
     kept_count = sum(layer.is_kept for layer in done.walk.layers) if done.recipe else 0
     yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
     outputs = f"{decibels(done.before, 1)} -> {decibels(done.after, 1)} dB"
-    yield f"Outputs on held-out samples: {outputs}" + ("" if done.recipe else "; nothing was better: model kept")
+    yield f"Outputs on held-out samples: {outputs}" + (
+        "" if done.recipe else "; nothing was better: model kept"
+    )
     sizes = quantize_summary.total(before), quantize_summary.total(after)
     yield f"Size: {sizes[0]:,} -> {sizes[1]:,} bytes, written to '{after[0]}'"
 
@@ -147,5 +151,3 @@ class _Progress:
             self._bar = tqdm(desc="tuning", total=total, unit="layer", disable=quiet, leave=False)
         self._bar.set_postfix_str(f"{layer.name} {decibels(layer.after, layer.power)} dB")
         self._bar.update(done - self._bar.n)
-
-

@@ -11,7 +11,14 @@ import onnx_graphsurgeon as gs
 
 from transforms import graph_proto, light_model
 from transforms.finetune_checkpoint import Checkpoint
-from transforms.finetune_weights import FineTuned, Memory, Progress, WalkOptions, finetune_weights, is_held_out
+from transforms.finetune_weights import (
+    FineTuned,
+    Memory,
+    Progress,
+    WalkOptions,
+    finetune_weights,
+    is_held_out,
+)
 from transforms.match_layers import match_layers
 from transforms.output_error import OutputError
 
@@ -95,8 +102,8 @@ def copy_graph(graph: gs.Graph) -> gs.Graph:
     light, weights = graph_proto.export_light(graph)
     copy = graph_proto.import_light(light_model.as_inputs(light, weights), weights)
     copy.info = graph.info
-    for name in ("source_sha256", "source_files"):
-        setattr(copy, name, getattr(graph, name, None))
+    copy.source_sha256 = vars(graph).get("source_sha256")
+    copy.source_files = vars(graph).get("source_files", [])
     return copy
 
 

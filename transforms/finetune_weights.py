@@ -21,7 +21,7 @@ from transforms.finetune_checkpoint import Checkpoint, as_report
 from transforms.gram import Sums
 from transforms.match_layers import LeftAlone, MatchedLayer, match_layers
 from transforms.partial_run import SteppedModel, Store
-from transforms.row_weights import masks, stream_of, weigh
+from transforms.row_weights import stream_of, weigh
 from transforms.run_model import RunOptions
 from transforms.tune_layer import Candidate, Tuned, TuneOptions, tune_layer
 from transforms.write_layer import input_scale, write_layer
@@ -155,9 +155,8 @@ class _Walk:
         quantized: Store,
         judge: Callable[[], float] | None,
     ) -> None:
-        self._graph, self._feeds, self._options = quantized_graph, feeds, options
+        self._graph, self._count, self._options = quantized_graph, len(feeds), options
         self._names = walk.Names(quantized_graph)
-        self._masks = masks(feeds)
         self._streams = {layer.name: stream_of(float_graph, layer.target) for layer in layers}
         targets = [layer.target for layer in layers]
         targets += [name for name in self._streams.values() if name is not None]
@@ -178,9 +177,7 @@ class _Walk:
             self._reference.forget(stream)
         return report
 
-    def _repeat(
-        self, layer: MatchedLayer, found: Candidate | None, report: Mapping[str, Any]
-    ) -> LayerReport:
+    def _repeat(self, layer: MatchedLayer, found: Candidate | None, report: Mapping[str, Any]) -> LayerReport:
         if found is not None:
             write_layer(self._graph, layer, found, self._names)
         return LayerReport(**report)
@@ -214,7 +211,7 @@ class _Walk:
     def _collect(self, layer: MatchedLayer) -> tuple[Sums, Sums]:
         """Return the sums over the rows of the samples to fit to, and of those to judge by."""
         groups, outputs, positions, channels = layer.layer.size
-        inputs, count, options = positions * channels, len(self._feeds), self._options
+        inputs, count, options = positions * channels, self._count, self._options
         module = array_module(options.device)
         fit, held = (Sums.zeros(groups, outputs, inputs, module) for _ in range(2))
         share = -(-max(options.least_rows, options.most_rows * inputs) // count)
@@ -224,8 +221,7 @@ class _Walk:
         pairs = zip(self._reference.advance(asked), self._tuned.advance([layer.source.name]), strict=True)
         for i, (wanted, given) in enumerate(pairs):
             y, x = wanted[layer.target], given[layer.source.name]
-            mask = self._feeds[i][self._masks[0]] if self._masks else None
-            weights = weigh(layer.layer, y.shape, wanted[stream] if stream else None, mask)
+            weights = weigh(layer.layer, y.shape, wanted[stream]) if stream else None
             picked = _pick(layer.layer.count(y.shape), share, random)
             rows, made = layer.layer.rows(x, y.shape, picked), layer.layer.outputs(y, picked)
             sums = held if is_held_out(i, count, options) else fit
@@ -254,4 +250,4 @@ def current(layer: MatchedLayer) -> Candidate:
     bias = np.zeros((groups, outputs))
     if layer.bias is not None and layer.bias.stored is not None:
         bias += layer.bias.stored.values().astype(np.float64).reshape(groups, outputs) * layer.bias.gain
-    return Candidate("as it was", packed.reshape(groups, outputs, -1), bias)
+    return Candidate("as it was", packed.reshape(groups, outputs, -1), bias, layer.weight.scale)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 
 import onnx_graphsurgeon as gs
 
-from transforms import provenance
-from transforms.match_layers import match_layers
 from transforms.lift_constants import lift_constants
+from transforms.match_layers import match_layers
 from transforms.prepare import prepare
 from transforms.quantize_graph import prepare_for
-from transforms.scheme import Scheme, scheme_from_keys
+from transforms.recorded_scheme import recorded_scheme
 from transforms.selection import Selection
 
 
@@ -33,14 +31,3 @@ def float_twin(load: Callable[[], gs.Graph], quantized_graph: gs.Graph) -> gs.Gr
     prepare(prepared, Selection())
     counts = [len(match_layers(graph, quantized_graph)[0]) for graph in (as_it_is, prepared)]
     return prepared if counts[1] > counts[0] else as_it_is
-
-
-def recorded_scheme(graph: gs.Graph) -> Scheme | None:
-    """Return the scheme that tools.quantize left in a model's metadata; None where there is none."""
-    text = graph.info.metadata.get(provenance.PREFIX + "scheme")
-    if text is None:
-        return None
-    try:
-        return scheme_from_keys(tomllib.loads(text))
-    except ValueError:
-        return None

@@ -33,7 +33,9 @@ class OutputError:
         self._feeds, self._options = feeds, options
         names = [tensor.name for tensor in float_graph.outputs]
         if output_index is not None and not 0 <= output_index < len(names):
-            raise ValueError(f"output {output_index} is not there, the model has {len(names)}, the first is 0")
+            raise ValueError(
+                f"output {output_index} is not there, the model has {len(names)}, the first is 0"
+            )
         self._names = names if output_index is None else [names[output_index]]
         self._wanted = list(self._run(float_graph))
 

@@ -16,7 +16,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms import dtypes, graph_proto, walk
-from transforms.light_session import open_light
+from transforms.light_session import LightModel, open_light
 from transforms.run_model import RunOptions
 
 Feed = Mapping[str, np.ndarray]
@@ -84,9 +84,8 @@ class SteppedModel:
         """Start in front of the first node; ``wanted`` are all tensors that will be asked for."""
         self._graph, self._store, self._options = graph, store, options
         self._count = len(feeds)
-        self._waiting = list(graph.nodes)
+        self._done: set[int] = set()
         self._wanted = list(wanted)
-        self._made: dict[str, gs.Tensor] = {tensor.name: tensor for tensor in graph.inputs}
         self._kept: set[str] = set()
         self._types: dict[str, np.dtype] = {}
         needed = {name for node in self._waiting for name in _reads(node)} | set(wanted)
@@ -104,17 +103,16 @@ class SteppedModel:
         if not ahead:
             yield from ({name: self._store.get(i, name) for name in names} for i in range(self._count))
             return
-        running = {id(node) for node in ahead}
-        self._waiting = [node for node in self._waiting if id(node) not in running]
-        made = {tensor.name: tensor for node in ahead for tensor in node.outputs}
+        self._done |= {id(node) for node in ahead}
+        made = {tensor.name for node in ahead for tensor in node.outputs}
         needed = {name for node in self._waiting for name in _reads(node)} | set(self._wanted)
         read = {name for node in ahead for name in _reads(node)}
         inputs = sorted(read & self._kept)
-        outputs = sorted((made.keys() & needed) | (made.keys() & set(names)))
-        model = self._open(ahead, inputs, outputs, made)
+        outputs = sorted(made & (needed | set(names)))
+        model = self._open(ahead, inputs, outputs)
         for i in range(self._count):
             found = model.run({name: self._store.get(i, name) for name in inputs}, outputs)
-            for name in (needed & found.keys()):
+            for name in needed & found.keys():
                 self._keep(i, name, found[name])
             for name in inputs:
                 if name not in needed:
@@ -133,6 +131,11 @@ class SteppedModel:
             for i in range(self._count):
                 self._store.drop(i, name)
 
+    @property
+    def _waiting(self) -> list[gs.Node]:
+        """The nodes that have not run; some may have been added on the way."""
+        return [node for node in self._graph.nodes if id(node) not in self._done]
+
     def _keep(self, sample: int, name: str, array: np.ndarray) -> None:
         self._types[name] = array.dtype
         self._kept.add(name)
@@ -140,20 +143,20 @@ class SteppedModel:
 
     def _ahead(self, names: set[str]) -> list[gs.Node]:
         """Return the waiting nodes that the tensors need, and those that read what no array can hold."""
-        needed, chosen = set(names), set[int]()
-        for node in reversed(self._waiting):
+        needed, chosen, waiting = set(names), set[int](), self._waiting
+        for node in reversed(waiting):
             if any(tensor.name in needed for tensor in node.outputs):
                 chosen.add(id(node))
                 needed.update(_reads(node))
         if not chosen:
             return []
         unstorable = set[str]()
-        for node in self._waiting:
+        for node in waiting:
             if id(node) not in chosen and unstorable & _reads(node):
                 self._follow(node, chosen)
             if id(node) in chosen:
                 unstorable |= {tensor.name for tensor in node.outputs if not _is_storable(tensor)}
-        return [node for node in self._waiting if id(node) in chosen]
+        return [node for node in waiting if id(node) in chosen]
 
     def _follow(self, node: gs.Node, chosen: set[int]) -> None:
         behind = _reads(node)
@@ -162,10 +165,7 @@ class SteppedModel:
             if id(other) not in chosen and any(tensor.name in behind for tensor in other.outputs):
                 self._follow(other, chosen)
 
-    def _open(
-        self, nodes: list[gs.Node], inputs: list[str], outputs: list[str], made: Mapping[str, gs.Tensor]
-    ):  # type: ignore[no-untyped-def]
-        proto_inputs = [gs.Variable(name, self._types[name], None) for name in inputs]
+    def _open(self, nodes: list[gs.Node], inputs: list[str], outputs: list[str]) -> LightModel:
         part = gs.Graph(
             nodes=nodes,
             inputs=[],
@@ -176,15 +176,11 @@ class SteppedModel:
         )
         part.info = self._graph.info
         light, weights = graph_proto.export_light(part)
-        _declare(light, proto_inputs, outputs)
+        for name in inputs:
+            kind = onnx.helper.np_dtype_to_tensor_dtype(self._types[name])
+            light.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
+        light.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         return open_light(light, weights, self._options)
-
-
-def _declare(light, inputs, outputs) -> None:  # type: ignore[no-untyped-def]
-    for tensor in inputs:
-        kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
-        light.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, kind, None))
-    light.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
 
 
 def _reads(node: gs.Node) -> set[str]:

@@ -2,12 +2,11 @@
 
 What is added to a residual stream is divided by the deviation of its row when the stream is normalized, so
 that rows of large numbers, such as those of separators in texts, count for less than their squares say. Rows
-of padding count for nothing.
+of padding count as any others: left out, their outputs were up to 3 dB worse, and those of the rest no more
+than 0.3 dB better.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -18,7 +17,6 @@ from transforms.layer_problem import Layer
 
 Floats = NDArray[np.float64]
 
-_PADDING = __import__("os").environ.get("PADW") and float(__import__("os").environ["PADW"]) or 0.0
 _SUMS = 3  # a bias, a residual and perhaps another: so many sums on the way to the normalization
 _NORMALIZATION = "LayerNormalization"
 
@@ -41,32 +39,15 @@ def stream_of(graph: gs.Graph, target: str) -> str | None:
     return None
 
 
-def masks(feeds: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
-    """Return the inputs that say which positions are padding: matrices of zeros and ones named a mask."""
-    return [
-        name
-        for name in feeds[0]
-        if "mask" in name.lower() and all(_is_mask(feed[name]) for feed in feeds)
-    ]
-
-
-def weigh(
-    layer: Layer, made: tuple[int, ...], stream: NDArray[np.floating] | None, mask: NDArray[np.generic] | None
-) -> Floats | None:
+def weigh(layer: Layer, made: tuple[int, ...], stream: NDArray[np.floating]) -> Floats | None:
     """Return the weight of each row of an output of a shape; None where all count the same.
 
-    ``stream`` [..., N] is the residual stream that the output is added to, ``mask`` 0 for padding.
+    ``stream`` [..., N] is the residual stream that the output is added to.
     """
-    if layer.op not in ("MatMul", "Gemm") or layer.index != 1:
+    if layer.op not in ("MatMul", "Gemm") or layer.index != 1 or stream.shape[:-1] != made[:-1]:
         return None
-    weights = None
-    if stream is not None and stream.shape[:-1] == made[:-1]:
-        variance = stream.astype(np.float64).var(-1).reshape(-1)
-        weights = 1 / np.maximum(variance, np.finfo(np.float32).tiny)
-    if mask is not None and mask.shape == made[:-1] and not mask.all():
-        kept = np.where(mask.reshape(-1) != 0, 1.0, _PADDING)
-        weights = kept if weights is None else weights * kept
-    return weights
+    variance = stream.astype(np.float64).var(-1).reshape(-1)
+    return np.asarray(1 / np.maximum(variance, np.finfo(np.float32).tiny))
 
 
 def _normalizes_rows(node: gs.Node) -> bool:
@@ -76,7 +57,3 @@ def _normalizes_rows(node: gs.Node) -> bool:
 def _rank(node: gs.Node) -> int:
     shape = node.inputs[0].shape
     return 0 if shape is None else len(shape)
-
-
-def _is_mask(array: NDArray[np.generic]) -> bool:
-    return array.ndim == 2 and bool(np.isin(array, (0, 1)).all())

@@ -7,7 +7,7 @@ is only the numbers themselves tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ from transforms import dot_products, dtypes, walk
 from transforms.constants import Constants, load
 from transforms.layer_problem import Unfit
 from transforms.quantize_tensors import exportable
+from transforms.recorded_scheme import formats_of, recorded_scheme
 
 Floats = NDArray[np.float32]
 
@@ -186,25 +187,26 @@ def detect(values: NDArray[np.generic], candidates: Sequence[Format], axis: int)
         return None
     axis = axis % values.ndim if -values.ndim <= axis < values.ndim else -1
     return next(
-        (row for row in candidates if np.array_equal(ops.quantize_dequantize(values, row, axis), values)), None
+        (row for row in candidates if np.array_equal(ops.quantize_dequantize(values, row, axis), values)),
+        None,
     )
 
 
 def block_rows(graph: gs.Graph) -> list[Format]:
-    """Return the block formats of a model's nodes and those of the table, the coarsest first."""
-    found = {
-        row.name: row
+    """Return the block formats that weights of a model may have, likely ones first.
+
+    Those of the scheme that it was quantized with, those of its nodes, those of the table; the coarsest of
+    each first, whose numbers finer ones often hold, too.
+    """
+    scheme = recorded_scheme(graph)
+    own = [
+        row_of(node.op, {key: value for key, value in node.attrs.items() if key != "axis"})
         for node in walk.nodes(graph)
         if node.op in _BLOCKS
-        for row in [row_of(node.op, {k: v for k, v in node.attrs.items() if k != "axis"})]
-    }
-    rows = found | {row.name: row for row in ops.FORMATS.values() if row.block > 1}
-    return coarsest_first(rows.values())
-
-
-def coarsest_first(rows: Iterable[Format]) -> list[Format]:
-    """Return the block formats among formats, by their bits."""
-    return sorted((row for row in rows if row.block > 1), key=lambda row: row.bits)
+    ]
+    ranks = [formats_of(scheme) if scheme else [], own, list(ops.FORMATS.values())]
+    found = [row for rank in ranks for row in sorted(rank, key=lambda row: row.bits) if row.block > 1]
+    return list({row.name: row for row in found}.values())
 
 
 def row_of(op: str, attributes: dict[str, object]) -> Format:

@@ -58,7 +58,12 @@ class Tuned:
 
 
 def tune_layer(
-    matched: MatchedLayer, current: Candidate, fit: Sums, held: Sums, options: TuneOptions, x_scale: float | None
+    matched: MatchedLayer,
+    current: Candidate,
+    fit: Sums,
+    held: Sums,
+    options: TuneOptions,
+    x_scale: float | None,
 ) -> Tuned:
     """Return the best weights and bias for a layer; ``current`` where nothing is better on ``held``.
 
@@ -83,9 +88,7 @@ def _error(sums: Sums, candidate: Candidate) -> float:
 class _Tuning:
     """One layer with the sums over the rows that its weights are fitted to."""
 
-    def __init__(
-        self, matched: MatchedLayer, fit: Sums, options: TuneOptions, x_scale: float | None
-    ) -> None:
+    def __init__(self, matched: MatchedLayer, fit: Sums, options: TuneOptions, x_scale: float | None) -> None:
         self._matched, self._fit, self._options, self._x_scale = matched, fit, options, x_scale
         packed = matched.float_weight
         self._start: Floats = packed.reshape(*packed.shape[:2], -1).astype(np.float64)

@@ -7,8 +7,9 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms import dtypes, walk
-from transforms.constants import Constants, load
+from transforms.constants import load
 from transforms.match_layers import Bias, MatchedLayer
+from transforms.stored import find
 from transforms.tune_layer import Candidate, constant_scale
 
 _DEQUANTIZE = ("DequantizeLinear",)
@@ -27,6 +28,7 @@ def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: Candidate, names: w
     numbers = (tuned.bias / layer.bias.gain).reshape(-1)
     if layer.bias.stored is None:
         _add_bias(graph, layer, layer.bias, numbers, names)
+        layer.bias.stored = find(graph, layer.bias.node, layer.bias.index, (), 0)
         return
     stored = layer.bias.stored
     scale = None
@@ -46,10 +48,18 @@ def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: Candidate, names: w
 def input_scale(layer: MatchedLayer) -> float | None:
     """Return the scale of a layer's integer inputs; None where they are no integers of one scale."""
     producer = layer.source.inputs[0] if layer.source.inputs else None
-    if producer is None or producer.op != "DequantizeLinear" or not isinstance(producer.inputs[1], gs.Constant):
+    if (
+        producer is None
+        or producer.op != "DequantizeLinear"
+        or not isinstance(producer.inputs[1], gs.Constant)
+    ):
         return None
     scale = load(producer.inputs[1])
-    return float(scale.reshape(())) if scale.size == 1 and dtypes.is_type(producer.inputs[1], dtypes.FLOAT) else None
+    return (
+        float(scale.reshape(()))
+        if scale.size == 1 and dtypes.is_type(producer.inputs[1], dtypes.FLOAT)
+        else None
+    )
 
 
 def _product(layer: MatchedLayer) -> NDArray[np.float32] | None:
