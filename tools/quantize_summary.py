@@ -53,11 +53,21 @@ def _kept(graph: gs.Graph) -> str:
 
 
 def _computes_in_float(node: gs.Node) -> bool:
-    if node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear"):
+    if _quantizes(node) or _ends_a_layer(node):
         return False
     data = [t for i, t in enumerate(node.inputs) if not is_dot_product(node) or is_operand(node, i)]
     floats = [t for t in data if isinstance(t, gs.Variable) and dtypes.is_type(t, dtypes.FLOAT)]
     return bool(floats) and not any(n.op in QUANTIZED_BY or n.op == "Cast" for t in floats for n in t.inputs)
+
+
+def _quantizes(node: gs.Node) -> bool:
+    return node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear")
+
+
+def _ends_a_layer(node: gs.Node) -> bool:
+    """Return whether a Relu or Clip goes on with what a layer makes, up to the quantization behind both."""
+    readers = [reader for tensor in node.outputs for reader in tensor.outputs]
+    return node.op in ("Relu", "Clip") and bool(readers) and all(map(_quantizes, readers))
 
 
 def _runs(graph: gs.Graph, cpu_error: str | None) -> str:
