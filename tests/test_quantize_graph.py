@@ -225,7 +225,7 @@ def test_layers_in_bodies_stay_float_with_a_word() -> None:
     model = plans.model(text, {"v": (8, 8), "w": (8, 8)})
     feeds = {"x": random(2, 8), "c": np.array(True)}
     _, done = quantize(model, "A8W8", [feeds])
-    assert done.notes == ["1 layers inside If, Loop or Scan stay float: ranges are not measured there"]
+    assert done.notes == ["Kept in float inside If, Loop or Scan: 1 layer, ranges are not measured there"]
     result, done = quantize(model, "MX9")
     assert done.notes == [] and done.tensors["mx9", "weight"] == 2
     assert snr_db(*(conversion.run(one, feeds)["y"] for one in (model, result))) > 35

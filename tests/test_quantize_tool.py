@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests import build, conversion, corpus
+from tests import build, conversion, corpus, plans
 from tests.quantization import random, stored
 from tools import quantize
 from tools.quantize_file import scheme_in_use
@@ -209,6 +209,23 @@ def test_the_summary_of_blocks(bench: Bench) -> None:
     assert "Quantized to mx9: 1 activation, 1 weight" in lines
     assert any(line.startswith("Kept in float: ") and "Gemm 1" in line for line in lines)
     assert lines[-1].endswith("this package's (ops.register_custom_ops, or ops.get_library_path)")
+
+
+@pytest.mark.parametrize(
+    ("between", "kept"),
+    (
+        ("r = Relu(a) s = Clip(r)", "nothing"),
+        ("r = Relu(a) s = Softmax(r)", "3 nodes: Add 1, Relu 1, Softmax 1"),
+        ("r = Tanh(a) s = Erf(r)", "1 node: Erf 1"),
+    ),
+)
+def test_what_ends_an_integer_layer_is_not_kept_in_float(between: str, kept: str, bench: Bench) -> None:
+    """A runtime carries out bias and Relu with the layer, if integers follow."""
+    text = f"""(float[N,M,4] x) => (float[N,M,8] y) {{
+        m = MatMul(x, v) a = Add(m, b) {between} y = MatMul(s, w) }}"""
+    onnx.save(plans.model(text, {"v": (4, 8), "b": (8,), "w": (8, 8)}), bench.source)
+    out, _ = bench.quantize("U8S8", "--random-data", 2)
+    assert f"Kept in float: {kept}" in out.splitlines()
 
 
 # The scheme

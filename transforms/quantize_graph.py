@@ -153,6 +153,5 @@ def _note_bodies(graph: gs.Graph, plan: QuantizationPlan, done: Quantized) -> No
         if id(node) not in main and is_dot_product(node) and plan.formats[node].wants_integers
     ]
     if left:
-        done.notes.append(
-            f"{len(left)} layers inside If, Loop or Scan stay float: ranges are not measured there"
-        )
+        layers = "1 layer" if len(left) == 1 else f"{len(left)} layers"
+        done.notes.append(f"Kept in float inside If, Loop or Scan: {layers}, ranges are not measured there")
