@@ -114,3 +114,10 @@ def test_tensors_that_can_not_take_a_format(tensors: dict[str, str], message: st
 def test_tensors_that_can(tensors: dict[str, str], places: dict[str, str]) -> None:
     usual = plans.reads(plans.plan(MODEL, WEIGHTS, "BFP16"))
     assert plans.reads(plans.plan(MODEL, WEIGHTS, "BFP16", tensors=tensors)) == {**usual, **places}
+
+
+def test_an_input_that_has_to_stay_float32() -> None:
+    text = """(float[1,1,4,4] x, float[4] s) => (float[A,B,C,D] y) {
+        [one] a = Conv(x, k) y = Resize (a, , s) }"""
+    with pytest.raises(ValueError, match="tensors entry 's': nothing that reads it can take bfloat16"):
+        plans.plan(text, {"k": (1, 1, 1, 1)}, "A8W8", tensors={"s": "bfloat16"})

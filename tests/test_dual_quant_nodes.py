@@ -102,6 +102,7 @@ def test_a_relu_that_is_a_layer_of_its_own_is_the_producer() -> None:
         ("t = Transpose(x) [one] y = MatMul(t, u)", "int8+mx9"),
         ("e = Exp(x) [one] y = MatMul(e, u)", "mx9"),
         ("[one] y = MatMul(v, u)", None),
+        ("t = Transpose(v) [one] y = MatMul(t, u)", "mx9"),
     ),
 )
 def test_inputs_of_the_model_have_the_format_of_the_scheme(text: str, wanted: str | None) -> None:
@@ -160,6 +161,14 @@ def test_bodies(scheme: str) -> None:
     assert found["s.0"] == ("bfloat16" if scheme == "A8W8" else "bfp16+bfloat16")
     assert {tensor.name for tensor in planned.measured()} <= ({"x", "a", "y"} if inner == "int8" else set())
     assert all(planned.is_in_main_graph(tensor) for tensor in planned.measured())
+
+
+def test_what_enters_a_body_as_its_input_has_no_format() -> None:
+    text = """(float[4,4] x, int64 n) => (float[4,4] y) <bool on = {1}> {
+        y = Loop (n, on, x) <body = b (int64 i, bool go, float[4,4] s) => (bool more, float[4,4] z) {
+            more = Identity(go) [inner] z = MatMul(s, u) }> }"""
+    found = doubled("BF16", text, {"u": (4, 4)}, layers={"inner": "mx9"})[1]
+    assert found["z.0"] == "mx9"
 
 
 def test_what_is_written() -> None:

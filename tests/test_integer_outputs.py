@@ -52,6 +52,15 @@ def test_parts_of_concats_of_concats_at_the_output() -> None:
     assert places(text) == layers | {"j.0", "j.1", "k.0", "k.1"}
 
 
+def test_concats_of_concats_between_layers() -> None:
+    text = image(
+        "a = conv(x, w) j = Concat <axis = 1> (a, a) k = Concat <axis = 2> (j, j) y = Conv(k, six)",
+        output="float[1,3,16,8] y",
+    )
+    found = places(text, {**KERNELS, "six": (3, 6, 1, 1)})
+    assert found == {"a.0", "a.1", "j.0", "j.1", "k.0", "k.1", "y.0", "y.1", "=y"}
+
+
 def test_a_concat_that_a_layer_reads_as_well_as_the_output() -> None:
     text = image(
         "a = conv(x, w) s = Sigmoid(a) j = Concat <axis = 1> (a, s) y = Conv(j, six)",
@@ -97,6 +106,8 @@ def test_nodes_that_are_not_to_take_integers() -> None:
     assert places(text, exclude_nodes=("one",)) == {"p.0", "y.0", "y.1", "=y"}
     assert places(text, exclude_op_types=("Add",)) == {"a.0", "a.1", "p.0", "y.0", "y.1", "=y"}
     assert places(text, exclude_op_types=("Identity",)) == everything - {"p.0"}
+    planned = plans.plan(text, KERNELS, exclude_op_types=("Identity",))
+    assert plans.source_names(planned)["p"] == "p"
 
 
 def test_a_vector_of_halves_or_doubles_is_left_alone() -> None:

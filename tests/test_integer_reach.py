@@ -89,6 +89,7 @@ def test_not_between_a_matmul_and_its_bias(add: str) -> None:
     "nodes",
     (
         "a = MatMul(x, w) z = Add(a, b) y = Add(a, z)",
+        "a = MatMul(x, w) z = Add(a, x) y = Add(z, a)",
         "a = Gemm(x, w) z = Add(a, b) y = Add(x, z)",
     ),
 )
@@ -235,6 +236,23 @@ def test_indices_of_a_pool_are_no_numbers() -> None:
     text = """(float[1,3,8,8] x) => (float[1,3,7,7] y, int64[1,3,7,7] i) {
         a = Conv(x, k) p, i = MaxPool <kernel_shape = [2, 2]> (a) y = Conv(p, k) }"""
     assert places(text, {"k": (3, 3, 1, 1)}) == {"a.0", "a.1", "p.0", "y.0", "y.1", "=y"}
+
+
+def test_indices_of_a_pool_may_be_read() -> None:
+    text = """(float[1,3,8,8] x) => (float[1,3,7,7] y, float[1,3,8,8] z) {
+        a = Conv(x, k) p, i = MaxPool <kernel_shape = [2, 2]> (a) y = Conv(p, k)
+        z = MaxUnpool <kernel_shape = [2, 2]> (y, i) }"""
+    assert places(text, {"k": (3, 3, 1, 1)}) == {"a.0", "a.1", "p.0", "y.0", "y.1", "=y"}
+
+
+def test_a_move_of_which_the_shape_alone_is_read_stays_float() -> None:
+    text = "(float[4,4] x) => (float[4,4] y, int64[2] s) { t = Transpose(x) s = Shape(t) y = MatMul(x, w) }"
+    assert places(text, SQUARE) == {"y.0", "y.1", "=y"}
+
+
+def test_a_move_of_numbers_made_of_integers() -> None:
+    text = "(uint8[4,4] x) => (float[4,4] y) { f = Cast <to = 1> (x) t = Transpose(f) y = MatMul(t, w) }"
+    assert places(text, SQUARE) == {"t.0", "y.0", "y.1", "=y"}
 
 
 def test_moves_of_other_domains_are_not_known() -> None:

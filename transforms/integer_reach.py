@@ -107,7 +107,7 @@ class IntegerReach:
         if node.op == "Clip" and any(isinstance(t, gs.Variable) for t in node.inputs[1:] if not t.is_empty()):
             return False
         data = [node.inputs[i] for i in _data(node) if not isinstance(node.inputs[i], gs.Constant)]
-        return bool(data) and any(self.maker(t) is not None for t in data) and all(map(_is_float, data))
+        return bool(data) and any(self.maker(t) is not None for t in data)
 
     def _find_last(self) -> set[int]:
         """Return the Concats and moves from which only such nodes lead on, to outputs of the model."""
@@ -121,10 +121,10 @@ class IntegerReach:
     def _find_moves(self) -> None:
         """Find the moves that lead to integer layers alone, or from one to an output of the model."""
         for node in reversed(self._graph.nodes):
-            if not _is_move(node) or not self._takes(node) or id(node) in self._zone or not _keeps(node):
-                continue
-            if _is_float(node.inputs[0]) and self._are_integers(list(filter(_is_float, node.outputs))):
-                self._moves.add(id(node))
+            if _is_move(node) and _keeps(node) and self._takes(node):
+                numbers = [tensor for tensor in node.outputs if dtypes.is_type(tensor, dtypes.FLOAT)]
+                if self._are_integers(numbers):
+                    self._moves.add(id(node))
 
     def _are_integers(self, tensors: list[gs.Tensor]) -> bool:
         """Return whether everything that reads the numbers of some tensors reads integers."""
@@ -184,10 +184,6 @@ def _data(node: gs.Node) -> list[int]:
         return [0]
     dot_product = is_dot_product(node)
     return [i for i in range(len(node.inputs)) if not dot_product or is_operand(node, i)]
-
-
-def _is_float(tensor: gs.Tensor) -> bool:
-    return dtypes.is_type(tensor, dtypes.FLOAT)
 
 
 def _keeps(node: gs.Node) -> bool:
