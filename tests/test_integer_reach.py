@@ -89,7 +89,7 @@ def test_not_between_a_matmul_and_its_bias(add: str) -> None:
     "nodes",
     (
         "a = MatMul(x, w) z = Add(a, b) y = Add(a, z)",
-        "a = MatMul(x, w) z = Add(a, x) y = Add(z, a)",
+        "a = MatMul(x, w) z = Add(a, x) y = Add(z, b)",
         "a = Gemm(x, w) z = Add(a, b) y = Add(x, z)",
     ),
 )
