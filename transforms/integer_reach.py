@@ -9,10 +9,10 @@ Integers are read by
 * operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
   move; their result has the scale of their input, but for the parts that Slice and Split cut out.
 
-A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, nor before
-a Relu or Clip that alone reads what a dot product or sum makes. Outputs of the model are quantized where such
-a layer makes them, but for a Concat, or Concats of Concats: their inputs are, so that boxes and scores in one
-output each keep their own scale.
+A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, moved or
+not, nor before a Relu or Clip that alone reads what a dot product or sum makes. Outputs of the model are
+quantized where such a layer makes them, but for a Concat, or Concats of Concats: their inputs are, so that
+boxes and scores in one output each keep their own scale.
 """
 
 from __future__ import annotations
@@ -155,16 +155,23 @@ class IntegerReach:
     def _continued(self, node: gs.Node) -> gs.Tensor | None:
         """Return the result of a layer with which the node goes on, before anything else sees it."""
         if node.op in _RECTIFIERS:
-            return self._unseen(node.inputs[0], DOT_PRODUCTS | {"Add"})
+            return node.inputs[0] if self._is_unseen(node.inputs[0], DOT_PRODUCTS | {"Add"}) else None
         if node.op != "Add" or not any(isinstance(tensor, gs.Constant) for tensor in node.inputs):
             return None
-        return next((t for t in node.inputs if self._unseen(t, {"MatMul"}) is not None), None)
+        return next((t for t in node.inputs if self._is_unseen(self._moved(t), DOT_PRODUCTS)), None)
 
-    def _unseen(self, tensor: gs.Tensor, makers: Collection[str]) -> gs.Tensor | None:
+    def _moved(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Return the tensor that moves brought to where it is, back to one that something else sees."""
+        while self._is_unseen(tensor, MOVES):
+            tensor = tensor.inputs[0].inputs[0]
+        return tensor
+
+    def _is_unseen(self, tensor: gs.Tensor, makers: Collection[str]) -> bool:
+        """Return whether such a node makes a tensor that one input of one node alone reads."""
         maker = _producer(tensor)
         if maker is None or maker.op not in makers or walk.is_output(tensor, self._graph):
-            return None
-        return tensor if len(walk.uses(tensor)) == 1 else None
+            return False
+        return maker.domain in STANDARD_DOMAINS and len(walk.uses(tensor)) == 1
 
     def _find_outputs(self) -> Iterator[int]:
         return (id(tensor) for tensor in self._graph.outputs if self._is_integer_output(tensor))
