@@ -287,6 +287,16 @@ def test_moves_of_other_domains_are_not_known() -> None:
     assert planned.integers.maker(graph.nodes[1].outputs[0]) is None
 
 
+def test_a_bias_behind_an_operator_of_another_domain() -> None:
+    text = "(float[4,4] x) => (float[4,4] y) { a = MatMul(x, w) t = Transpose(a) y = Add(t, b) }"
+    graph = plans.graph(text, SQUARE)
+    origin = QuantizationPlan(graph, preset("A8W8")).integers.origin(graph.outputs[0])
+    assert origin.name == "a"
+    graph.nodes[1].domain = "com.acme"
+    origin = QuantizationPlan(graph, preset("A8W8")).integers.origin(graph.outputs[0])
+    assert origin.name == "y"
+
+
 def test_arithmetic_of_other_domains_is_not_known() -> None:
     graph = plans.graph("(float[4,4] x) => (float[4,4] y) { a = MatMul(x, w) y = Add(a, x) }", SQUARE)
     graph.nodes[1].domain = "com.acme"
