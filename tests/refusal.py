@@ -46,7 +46,7 @@ class Scene:
         patch.chdir(folder / "here")
         patch.setattr(tempfile, "tempdir", str(folder / "temporary"))
         self.tool, self.folder, self._capture = tool, folder, capture
-        self.dtype = TOOLS[tool]
+        self.dtype = TOOLS.get(tool, np.float32)
         self.source, self.target = folder / "in" / "model.onnx", folder / "out" / "result.onnx"
 
     def write(self, model: onnx.ModelProto | bytes | None = None) -> Path:

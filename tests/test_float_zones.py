@@ -66,10 +66,18 @@ def test_scalings_before_a_softmax(op: str, scaling: str) -> None:
     assert zone(text, {"v": (4, 4), "u": (inner, 2)}) == {"a", "b"}
 
 
-@pytest.mark.parametrize("op", ("Sigmoid", "Relu", "Exp"))
+@pytest.mark.parametrize("op", ("Sigmoid", "Relu", "Tanh"))
 def test_other_functions_before_a_softmax_end_the_zone(op: str) -> None:
     text = f"(float[3,4] x) => (float[3,4] y) {{ a = Mul(x, x) f = {op}(a) b = Mul(f, f) y = Softmax(b) }}"
     assert zone(text) == {"b"}
+
+
+def test_a_softmax_that_is_written_out() -> None:
+    text = """(float[3,4] x) => (float[3,4] y) <int64[1] last = {-1}> {
+        a = MatMul(x, w) h = ReduceMax(a, last) d = Sub(a, h) e = Exp(d)
+        s = ReduceSum(e, last) y = Div(e, s) }"""
+    assert zone(text, {"w": (4, 4)}) == {"d"}
+    assert set(plans.reads(plans.plan(text, {"w": (4, 4)}))) == {"a.0", "a.1"}
 
 
 @pytest.mark.parametrize(

@@ -288,6 +288,13 @@ def test_a_weight_of_layers_that_want_it_differently() -> None:
     assert sum(array.size == 64 for array in known.values()) == 3
 
 
+def test_a_weight_that_is_also_a_factor_is_stored_once() -> None:
+    text = "(float[4,4] x) => (float[4,4] y) { a = MatMul(x, w) y = Mul(a, w) }"
+    model = write(text, {"w": (4, 4)}, scheme("A8W8"), dict.fromkeys("xay", (-2.0, 2.0)))
+    assert node(model, "a").input[1] == node(model, "y_raw").input[1]
+    assert sum(array.size == 16 for array in stored(model).values()) == 1
+
+
 def test_a_tensor_is_put_on_a_grid_once_for_all_readers() -> None:
     text = "(float[2,8] x) => (float[2,6] y, float[2,6] z) { y = MatMul(x, v) z = MatMul(x, w) }"
     weights = {"v": (8, 6), "w": (8, 6)}

@@ -79,6 +79,9 @@ def test_weights_alone() -> None:
 def test_activations_alone() -> None:
     found = reads(Scheme("int8", "float32"))
     assert found == all_in(INTEGERS - {"a.1", "d.1", "z.1"}, "int8")
+    text = "(float[2,2] x) => (float[2,2] y) { a = MatMul(x, w) y = Mul(a, u) }"
+    found = reads(Scheme("int8", "float32"), text, SQUARE)
+    assert found == all_in({"a.0", "y.0", "y.1", "=y"}, "int8")
 
 
 ON_A_GRID_OR_EMPTY = {"quantized", "empty", "zero size"}

@@ -98,13 +98,13 @@ def test_all_checks_run_and_one_that_fails_is_told(
 
 
 def test_all_blocks_run_in_their_order(copy: Path) -> None:
-    count = 0
-    for language, code in BLOCKS:
+    count, runnable = 0, [block for block in BLOCKS if block[0] != "toml"]
+    for language, code in runnable:
         for arguments in [["-c", code]] if language == "python" else _python_arguments(code):
             done = run(arguments, copy)
             assert done.returncode == 0, f"{arguments}\n{done.stderr}"
             count += 1
-    assert count >= len(BLOCKS) - 1  # all but the one that would run these tests
+    assert count >= len(runnable) - 1  # all but the one that would run these tests
 
 
 def _python_arguments(code: str) -> list[list[str]]:

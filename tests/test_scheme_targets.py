@@ -211,6 +211,13 @@ def test_inputs_of_bodies_and_outputs_of_the_model_are_tensors() -> None:
     assert id(graph.outputs[0]) in targets.tensors
 
 
+def test_an_input_that_nothing_reads_is_a_tensor() -> None:
+    graph, targets = found(
+        "(float[2] x, float[2] z) => (float[2] y) { y = Tanh(x) }", {}, tensors={"z": "mx9"}
+    )
+    assert id(graph.inputs[1]) in targets.tensors
+
+
 def test_later_entries_come_later_and_tables_are_kept() -> None:
     _, targets = found(FOLDED, WEIGHTS, layers={"Conv": "mx9", "second": {"weight": "mx4"}})
     assert [pattern for pattern, _, _ in targets.rules] == ["Conv", "second"]

@@ -49,15 +49,30 @@ def _kept(graph: gs.Graph) -> str:
     if not kept:
         return "Kept in float: nothing"
     names = ", ".join(f"{op} {count}" for op, count in kept.most_common())
-    return f"Kept in float: {sum(kept.values())} nodes: {names}"
+    count = sum(kept.values())
+    return f"Kept in float: {count} {_plural('node', count)}: {names}"
 
 
 def _computes_in_float(node: gs.Node) -> bool:
-    if node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear"):
+    if _quantizes(node) or _ends_a_layer(node):
         return False
     data = [t for i, t in enumerate(node.inputs) if not is_dot_product(node) or is_operand(node, i)]
     floats = [t for t in data if isinstance(t, gs.Variable) and dtypes.is_type(t, dtypes.FLOAT)]
     return bool(floats) and not any(n.op in QUANTIZED_BY or n.op == "Cast" for t in floats for n in t.inputs)
+
+
+def _quantizes(node: gs.Node) -> bool:
+    return node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear")
+
+
+def _ends_a_layer(node: gs.Node) -> bool:
+    """Return whether a Relu, a Clip or the Add of a bias goes on with what a layer makes, up to the
+    quantization behind them.
+    """
+    readers = [reader for tensor in node.outputs for reader in tensor.outputs]
+    adds_bias = node.op == "Add" and any(n.op == "MatMul" for t in node.inputs for n in t.inputs)
+    goes_on = adds_bias or node.op in ("Relu", "Clip")
+    return goes_on and bool(readers) and all(_quantizes(r) or _ends_a_layer(r) for r in readers)
 
 
 def _runs(graph: gs.Graph, cpu_error: str | None) -> str:

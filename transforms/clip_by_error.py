@@ -30,18 +30,18 @@ def clip_by_error(
     error = _error_function(histogram, extremes)
     make = _symmetric_grids if symmetric else _grids
 
-    def best(lows: NDArray[np.float64], highs: NDArray[np.float64]) -> tuple[float, float]:
+    def _best(lows: NDArray[np.float64], highs: NDArray[np.float64]) -> tuple[float, float]:
         lows, highs = np.maximum(lows, low), np.minimum(highs, high)
         i = int(np.argmin(error(make(lows, highs, levels))[::-1]))  # the widest of equals
         return float(lows[::-1][i]), float(highs[::-1][i])
 
-    clipped = best(low * _COARSE, high * _COARSE)
-    clipped = best(clipped[0] * _FINE, clipped[1] * _FINE)
+    clipped = _best(low * _COARSE, high * _COARSE)
+    clipped = _best(clipped[0] * _FINE, clipped[1] * _FINE)
     if not symmetric:
         still = np.ones_like(_FINE)
         for _ in range(2):
-            clipped = best(clipped[0] * still, clipped[1] * _FINE)
-            clipped = best(clipped[0] * _FINE, clipped[1] * still)
+            clipped = _best(clipped[0] * still, clipped[1] * _FINE)
+            clipped = _best(clipped[0] * _FINE, clipped[1] * still)
     return clipped
 
 
@@ -60,7 +60,7 @@ def _error_function(
     widths = np.diff(edges)
     weights = np.divide(counts, widths, out=np.zeros(len(counts)), where=widths > 0)
 
-    def error(grids: Grids) -> NDArray[np.float64]:
+    def _error(grids: Grids) -> NDArray[np.float64]:
         scale, lowest, highest = (figure[:, None] for figure in grids)
         v = edges / scale
         k = np.rint(v)
@@ -69,7 +69,7 @@ def _error_function(
         integral = k / 12 + v * v * v / 3
         return (np.diff(integral) @ weights) * grids[0] ** 3
 
-    return error
+    return _error
 
 
 def _grids(low: NDArray[np.float64], high: NDArray[np.float64], levels: int) -> Grids:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from transforms.quantization_plan import QuantizationPlan
-from transforms.quantizer import ACTIVATION, Quantization, Quantizer
+from transforms.quantizer import Quantization, Quantizer
 
 
 def dual_quant_nodes(plan: QuantizationPlan) -> int:
@@ -45,7 +45,7 @@ def _double(plan: QuantizationPlan, quantization: Quantization) -> bool:
 
 def _steps(plan: QuantizationPlan, quantization: Quantization) -> tuple[Quantizer, Quantizer] | None:
     """Return the grids of both sides of a border, None where there is none."""
-    if quantization.role != ACTIVATION or len(quantization.steps) > 1:
+    if len(quantization.steps) > 1:
         return None
     step, tensor = quantization.steps[0], quantization.tensor
     leaves = quantization.is_output

@@ -124,12 +124,12 @@ def random_feeds(inputs: Sequence[ModelInput], count: int, seed: int = 0) -> Fee
     if count < 1:
         raise ValueError(f"{count} random samples, at least 1 is needed")
 
-    def take() -> Iterator[tuple[str, Feed]]:
+    def _take() -> Iterator[tuple[str, Feed]]:
         random = np.random.default_rng(seed)
         for i in range(count):
             yield f"random{i}", {one.name: _random(one, random) for one in inputs}
 
-    return Feeds(take, inputs, count=count)
+    return Feeds(_take, inputs, count=count)
 
 
 def model_inputs(graph: gs.Graph) -> tuple[ModelInput, ...]:

@@ -2,7 +2,8 @@
 
 * arithmetic on shapes, and what is made of integers and booleans alone: positions, masks;
 * what adds or multiplies a mask: a constant so large that it would set the range of all other values;
-* the scores of an attention on their way into a Softmax, from the product that makes them;
+* the scores of an attention on their way into a Softmax, or the Exp of one that is written out, from the
+  product that makes them;
 * sums on their way into a normalization, the residual stream of a transformer.
 """
 
@@ -20,7 +21,7 @@ from transforms.rounding_plan import shape_arithmetic
 MASK = 1e4
 """Magnitude from which a constant is taken for a mask; -10000 is the least that exporters write."""
 
-_SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
+_SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Exp"})
 _SCALINGS = frozenset(
     {
         "Add",

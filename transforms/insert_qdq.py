@@ -155,8 +155,9 @@ class _Insertion:
         return raw
 
     def _store(self, together: list[Quantization]) -> bool:
-        """Store a constant on its grids, one for each kind of reader, and let go of the original."""
+        """Store a constant on its grids, each once, and let go of the original."""
         source, keep_node = together[0].tensor, self._plan.scheme.keep_weight_nodes
+        made: dict[Quantizer, gs.Tensor] = {}
         changed = False
         for quantization in together:
             step = quantization.steps[-1]
@@ -164,10 +165,13 @@ class _Insertion:
                 self._store_biases(quantization, step)
                 changed = True
                 continue
-            target, nodes = self._writer.store(source, step, self._of(source, step), keep_node=keep_node)
-            changed |= bool(nodes) or not np.array_equal(target.values, source.values)
-            quantization.redirect(target)
-            self._keep(quantization, nodes)
+            if step not in made:
+                made[step], nodes = self._writer.store(
+                    source, step, self._of(source, step), keep_node=keep_node
+                )
+                changed |= bool(nodes) or not np.array_equal(made[step].values, source.values)
+                self._keep(quantization, nodes)
+            quantization.redirect(made[step])
         self._release(source, together)
         return changed
 

@@ -9,10 +9,10 @@ Integers are read by
 * operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
   move; their result has the scale of their input, but for the parts that Slice and Split cut out.
 
-A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, nor before
-a Relu or Clip that alone reads what a dot product or sum makes. Outputs of the model are quantized where such
-a layer makes them, but for a Concat, or Concats of Concats: their inputs are, so that boxes and scores in one
-output each keep their own scale.
+A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, moved or
+not, nor before a Relu or Clip that alone reads what a dot product or sum makes. Outputs of the model are
+quantized where such a layer makes them, but for a Concat, or Concats of Concats: their inputs are, so that
+boxes and scores in one output each keep their own scale.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class IntegerReach:
         if node.op == "Clip" and any(isinstance(t, gs.Variable) for t in node.inputs[1:] if not t.is_empty()):
             return False
         data = [node.inputs[i] for i in _data(node) if not isinstance(node.inputs[i], gs.Constant)]
-        return bool(data) and any(self.maker(t) is not None for t in data) and all(map(_is_float, data))
+        return bool(data) and any(self.maker(t) is not None for t in data)
 
     def _find_last(self) -> set[int]:
         """Return the Concats and moves from which only such nodes lead on, to outputs of the model."""
@@ -121,10 +121,10 @@ class IntegerReach:
     def _find_moves(self) -> None:
         """Find the moves that lead to integer layers alone, or from one to an output of the model."""
         for node in reversed(self._graph.nodes):
-            if not _is_move(node) or not self._takes(node) or id(node) in self._zone or not _keeps(node):
-                continue
-            if _is_float(node.inputs[0]) and self._are_integers(list(filter(_is_float, node.outputs))):
-                self._moves.add(id(node))
+            if _is_move(node) and _keeps(node) and self._takes(node):
+                numbers = [tensor for tensor in node.outputs if dtypes.is_type(tensor, dtypes.FLOAT)]
+                if self._are_integers(numbers):
+                    self._moves.add(id(node))
 
     def _are_integers(self, tensors: list[gs.Tensor]) -> bool:
         """Return whether everything that reads the numbers of some tensors reads integers."""
@@ -155,16 +155,23 @@ class IntegerReach:
     def _continued(self, node: gs.Node) -> gs.Tensor | None:
         """Return the result of a layer with which the node goes on, before anything else sees it."""
         if node.op in _RECTIFIERS:
-            return self._unseen(node.inputs[0], DOT_PRODUCTS | {"Add"})
+            return node.inputs[0] if self._is_unseen(node.inputs[0], DOT_PRODUCTS | {"Add"}) else None
         if node.op != "Add" or not any(isinstance(tensor, gs.Constant) for tensor in node.inputs):
             return None
-        return next((t for t in node.inputs if self._unseen(t, {"MatMul"}) is not None), None)
+        return next((t for t in node.inputs if self._is_unseen(self._moved(t), DOT_PRODUCTS)), None)
 
-    def _unseen(self, tensor: gs.Tensor, makers: Collection[str]) -> gs.Tensor | None:
+    def _moved(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Return the tensor that moves brought to where it is, back to one that something else sees."""
+        while self._is_unseen(tensor, MOVES):
+            tensor = tensor.inputs[0].inputs[0]
+        return tensor
+
+    def _is_unseen(self, tensor: gs.Tensor, makers: Collection[str]) -> bool:
+        """Return whether such a node makes a tensor that one input of one node alone reads."""
         maker = _producer(tensor)
         if maker is None or maker.op not in makers or walk.is_output(tensor, self._graph):
-            return None
-        return tensor if len(walk.uses(tensor)) == 1 else None
+            return False
+        return maker.domain in STANDARD_DOMAINS and len(walk.uses(tensor)) == 1
 
     def _find_outputs(self) -> Iterator[int]:
         return (id(tensor) for tensor in self._graph.outputs if self._is_integer_output(tensor))
@@ -184,10 +191,6 @@ def _data(node: gs.Node) -> list[int]:
         return [0]
     dot_product = is_dot_product(node)
     return [i for i in range(len(node.inputs)) if not dot_product or is_operand(node, i)]
-
-
-def _is_float(tensor: gs.Tensor) -> bool:
-    return dtypes.is_type(tensor, dtypes.FLOAT)
 
 
 def _keeps(node: gs.Node) -> bool:

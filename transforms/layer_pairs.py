@@ -32,6 +32,7 @@ class _Way:
 
     @property
     def axis(self) -> int:
+        """The axis of the channels, counted from the end."""
         return -1 if self.rank is None else 1 - self.rank
 
 

@@ -97,14 +97,14 @@ def _insert_reductions(
     """
     names, behind = walk.Names(graph), dict[str, list[onnx.NodeProto]]()
 
-    def reduce(name: str, what: str) -> str:
+    def _reduce(name: str, what: str) -> str:
         output = names.derive(name, what)
         node = helper.make_node(_REDUCTIONS[what], [name], [output], output, keepdims=0)
         behind.setdefault(name, []).append(node)
         return output
 
-    ranges = {name: (reduce(name, "low"), reduce(name, "high")) for name in reduced}
-    sums = [reduce(name, "sum") for name in _where_nan_ends(proto, {*reduced, *others})]
+    ranges = {name: (_reduce(name, "low"), _reduce(name, "high")) for name in reduced}
+    sums = [_reduce(name, "sum") for name in _where_nan_ends(proto, {*reduced, *others})]
     _insert_behind(proto, behind)
     return ranges, sums
 

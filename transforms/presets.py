@@ -22,9 +22,9 @@ def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
     return {"activation": activation, "weight": weight, "per_channel": "auto", "balance_channels": wide}
 
 
-def _aligned(activation: str) -> dict[str, Any]:
+def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
     """Symmetric integers as NPUs take them. A range of both signs cannot stand in for a Relu: it stays."""
-    return {**_integers(activation), "align_concat": True, "align_eltwise_quant_type": True}
+    return {**_integers(activation, weight), "align_concat": True, "align_eltwise_quant_type": True}
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -33,7 +33,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "A16W8": _aligned("int16"),
         "U8S8": _integers("uint8"),
         "U16S8": _integers("uint16"),
-        "W4A8": {"activation": "int8", "weight": "int4", "per_channel": True},
+        "W4A8": {**_aligned("int8", "int4"), "per_channel": True},
         "FP16": _both("float16"),
         "BF16": _both("bfloat16"),
         "BFP16": _blocks("bfp16"),

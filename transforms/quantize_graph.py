@@ -22,6 +22,7 @@ from transforms.lift_constants import lift_constants
 from transforms.prepare import prepare
 from transforms.qdq_to_cast import qdq_to_cast
 from transforms.quantization_plan import QuantizationPlan
+from transforms.quantize_before_relu import quantize_before_relu
 from transforms.quantizer import QUANTIZED_BY
 from transforms.read_model import ModelError
 from transforms.saturate import saturate, tensors_with_nan
@@ -82,6 +83,8 @@ def quantize_graph(
     insert_qdq(graph, plan, calibration)
     if scheme.fold_relu:
         done.changes["Relus and Clips folded into quantizations"] = fold_relu(graph)
+    if scheme.quantize_before_relu:
+        done.changes["Relus and Clips with a quantization in front"] = quantize_before_relu(graph)
     if scheme.bfloat16_as == "cast":
         qdq_to_cast(graph)
     return done
@@ -163,6 +166,5 @@ def _note_bodies(graph: gs.Graph, plan: QuantizationPlan, done: Quantized) -> No
         if id(node) not in main and is_dot_product(node) and plan.formats[node].wants_integers
     ]
     if left:
-        done.notes.append(
-            f"{len(left)} layers inside If, Loop or Scan stay float: ranges are not measured there"
-        )
+        layers = "1 layer" if len(left) == 1 else f"{len(left)} layers"
+        done.notes.append(f"Kept in float inside If, Loop or Scan: {layers}, ranges are not measured there")

@@ -75,6 +75,7 @@ class Scheme:
     exclude_nodes: tuple[str, ...] = ()
     exclude_op_types: tuple[str, ...] = ()
     fold_relu: bool = False
+    quantize_before_relu: bool = False
     align_concat: bool = False
     align_slice: bool = False
     align_eltwise_quant_type: bool = False
