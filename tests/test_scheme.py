@@ -64,10 +64,11 @@ def test_what_presets_do_to_channels(name: str) -> None:
     """As documented: blocks need like channels, wide activations take over what weights of 8 bits can not."""
     found = preset(name)
     blocks = found.format(found.activation).block > 1
-    wide = name in ("A16W8", "U16S8")
+    plain = name.removesuffix("_ADAQUANT").removesuffix("_ADAROUND")
+    wide = plain in ("A16W8", "U16S8")
     assert found.equalize_layers is blocks
     assert found.balance_channels is (blocks or wide)
-    per_channel = "auto" if found.weight == "int8" else name == "W4A8"
+    per_channel = "auto" if found.weight == "int8" else plain == "W4A8"
     assert found.per_channel == per_channel
 
 
@@ -107,6 +108,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
             "Gemm": LayerRule("small", "mx9"),
         },
         tensors={"conv3.weight": "bfloat16", "x": "float32"},
+        finetune={"algorithm": "adaquant", "num_iterations": 10, "learning_rate": 0.5},
     )
     default = Scheme("int8", "int8")
     same = [f.name for f in dataclasses.fields(Scheme) if getattr(full, f.name) == getattr(default, f.name)]

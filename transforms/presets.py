@@ -27,7 +27,7 @@ def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
     return {**_integers(activation, weight), "align_concat": True, "align_eltwise_quant_type": True}
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+_PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "A8W8": {**_aligned("int8"), "calibrate_method": "MSE"},
         "A16W8": _aligned("int16"),
@@ -50,5 +50,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "BF16_MXINT8": {"activation": "bfloat16", "weight": "mxint8"},
         "INT32": _both("int32"),
         "UINT32": _both("uint32"),
+    }
+)
+
+_TUNED = {"ADAQUANT": tuple(_PLAIN), "ADAROUND": ("A8W8", "A16W8", "U8S8", "U16S8", "W4A8")}
+"""Presets that are tuned by an algorithm; learned rounding up or down is for integers."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    dict(_PLAIN)
+    | {
+        f"{name}_{algorithm}": {**_PLAIN[name], "finetune": {"algorithm": algorithm.lower()}}
+        for algorithm, names in _TUNED.items()
+        for name in names
+        if not name.endswith("INT32")
     }
 )

@@ -15,6 +15,7 @@ from typing import Any
 
 import ops
 from transforms.custom_formats import make_format
+from transforms.finetune_rule import make_finetune_rule
 from transforms.layer_rule import LayerRule, make_rule
 from transforms.legal_keys import refuse_unknown
 from transforms.presets import PRESETS
@@ -43,7 +44,8 @@ class Scheme:
     * ``layers``: for nodes by name pattern or operator type, a rule in place of those above; a bare format
       stands for activation and weight;
     * ``tensors``: for single tensors by name, before everything else;
-    * ``formats``: new block formats, each a ``base`` and attributes of its operator.
+    * ``formats``: new block formats, each a ``base`` and attributes of its operator;
+    * ``finetune``: how weights are tuned afterwards, see :class:`transforms.finetune_rule.FinetuneRule`.
 
     Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
     ``quantize_all_op_types``.
@@ -90,6 +92,7 @@ class Scheme:
     formats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     layers: Mapping[str, LayerRule] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
+    finetune: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check every value, and bring lists and tables into the shape that the annotations name."""
@@ -100,6 +103,7 @@ class Scheme:
         object.__setattr__(self, "layers", rules)
         for name in self.formats:
             self.format(name)
+        make_finetune_rule(self.finetune)
         for part, place, chosen in self._choices():
             self._check_format(part, place, chosen)
 

@@ -53,6 +53,10 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _strings(value: object) -> tuple[str, ...] | None:
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         return None
@@ -68,6 +72,7 @@ _KINDS: Mapping[str, tuple[Callable[[object], Any], str]] = {
     "bool": (_truth, "true or false"),
     "bool | str": (_truth_or_auto, "true, false or 'auto'"),
     "float": (_number, "a number"),
+    "int": (_integer, "a whole number"),
     "tuple": (_strings, "a list of strings"),
     "Mapping": (_table, "a table"),
 }

@@ -1,0 +1,66 @@
+"""What a scheme says of fine-tuning: the table ``[finetune]``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from transforms.legal_keys import refuse_unknown
+from transforms.scheme_values import checked_value
+
+ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
+STEPPED = ("adaquant", "adaround")
+OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class FinetuneRule:
+    """How a quantized model is tuned.
+
+    ``algorithm``; ``num_iterations``, ``learning_rate`` (in steps of the grid; 0: the algorithm's own) and
+    ``early_stop`` of those that go in steps; ``fixed_seed`` of the rows that are picked; ``data_size``: at
+    most so many samples (0: all); ``target_op_type``: layers of these operators alone; ``selective_update``:
+    layers are kept only if the model's outputs become better, too; ``output_index``: the output that counts
+    (-1: all). The constructor raises ValueError naming key, value and what is legal.
+    """
+
+    algorithm: str = "auto"
+    num_iterations: int = 1000
+    learning_rate: float = 0.0
+    early_stop: bool = False
+    fixed_seed: int = 0
+    data_size: int = 0
+    target_op_type: tuple[str, ...] = ()
+    selective_update: bool = False
+    output_index: int = -1
+
+    def __post_init__(self) -> None:
+        """Check every value, and that those of stepped algorithms go with one."""
+        for key in dataclasses.fields(self):
+            value = checked_value(f"finetune {key.name}", str(key.type), getattr(self, key.name))
+            object.__setattr__(self, key.name, value)
+        refuse_unknown(self.algorithm, ALGORITHMS, "finetune algorithm")
+        for op in self.target_op_type:
+            refuse_unknown(op, OPERATORS, "finetune target_op_type")
+        for name, least in (
+            ("num_iterations", 1),
+            ("learning_rate", 0),
+            ("data_size", 0),
+            ("output_index", -1),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"finetune {name} is {getattr(self, name)}, legal are numbers from {least}")
+        for name in ("num_iterations", "learning_rate", "early_stop"):
+            default = getattr(FinetuneRule, name)
+            if self.algorithm not in STEPPED and getattr(self, name) != default:
+                raise ValueError(f"finetune {name} goes with algorithm {' or '.join(STEPPED)}")
+
+
+def make_finetune_rule(values: Mapping[str, Any]) -> FinetuneRule | None:
+    """Return the rule written as a table of its keys, None without any; ValueError for an unknown key."""
+    known = [key.name for key in dataclasses.fields(FinetuneRule)]
+    for key in values:
+        refuse_unknown(str(key), known, "finetune key")
+    return FinetuneRule(**values) if values else None
