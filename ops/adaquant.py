@@ -16,15 +16,22 @@ from ops.steady_product import steady_product
 
 AT_ONCE = 1 << 16  # weights that fit a processor's inner caches, with the arrays that belong to them
 LEAST_ROWS = 64  # that a matrix product needs to be quick
+PATIENCE = 100  # iterations without a better row, after which an early stop comes
 
 
 def adaquant(
-    quadratic: Quadratic, grid: Grid, *, iterations: int = 1000, learning_rate: float = 0.002
+    quadratic: Quadratic,
+    grid: Grid,
+    *,
+    iterations: int = 1000,
+    learning_rate: float = 0.002,
+    early_stop: bool = False,
 ) -> Floats:
     """Return weights [..., N, K] on the grid: of each output the best of all iterations.
 
     ``learning_rate`` is in steps of the grid an iteration. Weights jump to and fro between neighbours, and
-    come by good combinations early and late, so that it need not fall. Arithmetic is in float32. No random
+    come by good combinations early and late, so that it need not fall. ``early_stop`` ends after
+    :data:`PATIENCE` iterations in which no output got better. Arithmetic is in float32. No random
     numbers.
     """
     hessian = _single(quadratic.hessian / np.abs(quadratic.hessian).max())
@@ -35,6 +42,8 @@ def adaquant(
         walk = _Walk(quadratic.target[..., rows, :], hessian, grid.rows(rows), learning_rate)
         for _ in range(iterations):
             walk.step()
+            if early_stop and walk.idle >= PATIENCE:
+                break
         best[..., rows, :] = walk.best_weights()
     return grid.round(best)
 
@@ -43,7 +52,7 @@ class _Walk:
     """The continuous weights in units of the grid's scale, and the best that they were rounded to.
 
     The scale of a whole row changes neither where its error is least nor Adam's steps, so that it is left out
-    where it is the only one.
+    where it is the only one. ``idle`` counts the iterations since a row was last better than ever.
     """
 
     def __init__(self, target: Floats, hessian: Singles, grid: Grid, learning_rate: float) -> None:
@@ -58,6 +67,7 @@ class _Walk:
         self._rounded, self._difference, self._slope, self._scratch = (
             np.empty_like(self._u) for _ in range(4)
         )
+        self.idle = 0
         self._best = np.zeros_like(self._u)
         self._least = np.full((*self._u.shape[:-1], 1), np.inf, np.float32)
 
@@ -89,7 +99,9 @@ class _Walk:
     def _keep(self, rounded: Singles) -> None:
         errors = np.einsum("...nk,...nk->...n", self._difference, self._slope)[..., None]
         better = errors < self._least
+        self.idle += 1
         if better.any():
+            self.idle = 0
             np.copyto(self._best, rounded, where=better)
             np.copyto(self._least, errors, where=better)
 

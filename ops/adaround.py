@@ -21,11 +21,17 @@ WEIGHT = 1.0  # of the term, in errors of one step of an average input
 
 
 def adaround(
-    quadratic: Quadratic, grid: Grid, *, iterations: int = 1000, learning_rate: float = 0.05
+    quadratic: Quadratic,
+    grid: Grid,
+    *,
+    iterations: int = 1000,
+    learning_rate: float = 0.05,
+    early_stop: bool = False,
 ) -> Floats:
     """Return weights [..., N, K] on the grid, each a neighbour of its target, with a small error.
 
-    A row keeps the nearest rounding where that is better. Works on any grid, floating ones included.
+    A row keeps the nearest rounding where that is better. ``early_stop`` ends when every weight has settled
+    for a neighbour, while the term is at work. Works on any grid, floating ones included.
     Arithmetic is in float32. No random numbers.
     """
     below, above = grid.neighbours(quadratic.target)
@@ -36,7 +42,10 @@ def adaround(
     start = ((below - quadratic.target) / unit).astype(np.float32)
     soft = _SoftRounding(fraction.astype(np.float32), start, (width / unit).astype(np.float32), hessian)
     for i in range(iterations):
-        soft.step(np.array(learning_rate, np.float32), _beta(i / iterations))
+        beta = _beta(i / iterations)
+        soft.step(np.array(learning_rate, np.float32), beta)
+        if early_stop and beta is not None and soft.is_settled:
+            break
     learned, nearest = np.where(soft.choice() > 0.5, above, below), grid.round(quadratic.target)
     return np.where(quadratic.row_errors(learned) < quadratic.row_errors(nearest), learned, nearest)
 
@@ -49,6 +58,12 @@ class _SoftRounding:
         self._v = np.log(share / (1 - share))
         self._start, self._width, self._hessian = start, width, hessian
         self._adam = Adam(fraction.shape)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether h is 0 or 1 everywhere."""
+        h = self.choice()
+        return bool(((h == 0) | (h == 1)).all())
 
     def choice(self) -> Singles:
         """Return h."""

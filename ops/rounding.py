@@ -42,7 +42,8 @@ class Options:
 
     ``sweeps`` of coordinate descent follow each algorithm; coordinate descent itself makes one at least.
     ``iterations`` and ``learning_rate`` (steps of the grid for AdaQuant; None: the algorithm's own) are for
-    gradient steps. Raises ValueError for numbers out of range.
+    gradient steps, and ``early_stop``, which ends them when they no longer help. Raises ValueError for
+    numbers out of range.
     """
 
     damping: float = 0.01
@@ -50,6 +51,7 @@ class Options:
     sweeps: int = 1
     iterations: int = 1000
     learning_rate: float | None = None
+    early_stop: bool = False
 
     def __post_init__(self) -> None:
         if self.sweeps < 0:
@@ -82,11 +84,23 @@ def _coordinate_descent(form: Quadratic, grid: Grid, options: Options) -> Floats
 
 
 def _adaquant(form: Quadratic, grid: Grid, options: Options) -> Floats:
-    return adaquant(form, grid, iterations=options.iterations, learning_rate=options.learning_rate or 0.002)
+    return adaquant(
+        form,
+        grid,
+        iterations=options.iterations,
+        learning_rate=options.learning_rate or 0.002,
+        early_stop=options.early_stop,
+    )
 
 
 def _adaround(form: Quadratic, grid: Grid, options: Options) -> Floats:
-    return adaround(form, grid, iterations=options.iterations, learning_rate=options.learning_rate or 0.05)
+    return adaround(
+        form,
+        grid,
+        iterations=options.iterations,
+        learning_rate=options.learning_rate or 0.05,
+        early_stop=options.early_stop,
+    )
 
 
 ALGORITHMS: Mapping[str, Callable[[Quadratic, Grid, Options], Floats]] = MappingProxyType(

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ops
+from ops.adam import Adam
 from ops.formats import LINEAR
 from ops.grids import weight_grid
 from ops.rounding import (
@@ -325,3 +326,23 @@ def test_what_does_not_fit_is_refused() -> None:
         LayerProblem(problem.weight, problem.gram, problem.cross.T)
     with pytest.raises(ValueError, match="gram holds numbers that are not finite"):
         LayerProblem(problem.weight, problem.gram * np.nan, problem.cross)
+
+
+@pytest.mark.parametrize("algorithm", ["adaquant", "adaround"])
+def test_early_stop_takes_fewer_steps_and_is_no_worse_than_rounding(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one input, whose best rounding is found at once, Adam is called much less often."""
+    counts: list[int] = []
+    descend = Adam.descend
+    monkeypatch.setattr(Adam, "descend", lambda self, *rest: (counts.append(1), descend(self, *rest))[1])
+    weight = np.array([[0.3, 0.91]])
+    problem = LayerProblem(weight, np.eye(2), weight @ np.eye(2))
+    grid = weight_grid(weight.astype(np.float32).reshape(1, 1, 2), "int4")
+    found = {}
+    for early in (False, True):
+        counts.clear()
+        weights = solve(problem, grid, algorithm, Options(iterations=1000, early_stop=early))
+        found[early] = error(problem, weights), len(counts)
+    assert found[True][1] < found[False][1] == 1000
+    assert found[True][0] <= error(problem, grid.round(weight))

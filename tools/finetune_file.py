@@ -48,7 +48,7 @@ def finetune_file(options: argparse.Namespace) -> None:
     feeds = _feeds(twin, options)
     data = batch_feeds([feed for _, feed in feeds], model_inputs(twin), options.batch_size)
     checkpoint = _checkpoint(options, twin, quantized, feeds)
-    with _Progress() as progress:
+    with LayerProgress() as progress:
         done = finetune_model(
             twin,
             quantized,
@@ -104,7 +104,14 @@ def _recorded(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def lines(done: Finetuned, samples: int, before: list[Path], after: list[Path]) -> Iterator[str]:
-    """Yield the summary: each layer, those left alone, the outputs, and the file."""
+    """Yield the summary: what was tuned, and the file."""
+    yield from tuning_lines(done, samples)
+    sizes = quantize_summary.total(before), quantize_summary.total(after)
+    yield f"Size: {sizes[0]:,} -> {sizes[1]:,} bytes, written to '{after[0]}'"
+
+
+def tuning_lines(done: Finetuned, samples: int) -> Iterator[str]:
+    """Yield what became of each layer, those left alone, and the outputs."""
     width = max(len(layer.name) for layer in done.walk.layers)
     for layer in done.walk.layers:
         kept = layer.what if layer.is_kept and done.recipe else "kept as it was"
@@ -119,8 +126,6 @@ def lines(done: Finetuned, samples: int, before: list[Path], after: list[Path]) 
     yield f"Outputs on held-out samples: {outputs}" + (
         "" if done.recipe else "; nothing was better: model kept"
     )
-    sizes = quantize_summary.total(before), quantize_summary.total(after)
-    yield f"Size: {sizes[0]:,} -> {sizes[1]:,} bytes, written to '{after[0]}'"
 
 
 def decibels(error: float, power: float) -> str:
@@ -130,10 +135,11 @@ def decibels(error: float, power: float) -> str:
     return f"{10 * math.log10(power / error):.2f}" if power > 0 and math.isfinite(error) else "-inf"
 
 
-class _Progress:
+class LayerProgress:
     """A progress bar on the terminal with the current layer and its error."""
 
     def __init__(self) -> None:
+        """Show nothing before the first layer is done."""
         self._bar: Any = None
 
     def __enter__(self) -> Callable[[LayerReport, int, int], None]:

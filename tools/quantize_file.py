@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from tools import quantize_summary
 from tools.data_options import image_options
+from tools.tune_quantized import tune_quantized
 from transforms import model_io, provenance, runtime_check
 from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.feeds import model_inputs, random_feeds
@@ -57,6 +58,9 @@ def quantize_file(options: argparse.Namespace) -> None:
     recorded = {"config": options.config, "random_data": options.random_data}
     entries = provenance.entries("quantize", recorded, graph.source_sha256)
     entries[provenance.PREFIX + "scheme"] = scheme.to_toml()
+    if scheme.finetune:
+        graph.info.metadata |= entries
+        graph = tune_quantized(graph, scheme, options)
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
     sizes = quantize_summary.total(graph.source_files), quantize_summary.total(files)
     for line in quantize_summary.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
