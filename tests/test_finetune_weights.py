@@ -154,7 +154,7 @@ def test_too_few_samples() -> None:
 def test_models_that_do_not_match() -> None:
     _, quantized = tunable.pair(CONV, "A8W8", DATA)
     other, _ = tunable.pair(tunable.conv_net(seed=5), "A8W8", DATA)
-    with pytest.raises(ValueError, match="no layer can be tuned, of 4 dot products: 'conv' .Conv."):
+    with pytest.raises(ValueError, match=r"no layer can be tuned, of 4 dot products: 'conv' \(Conv\)"):
         finetune_model(other, quantized, DATA)
 
 

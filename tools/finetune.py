@@ -117,7 +117,7 @@ def _add_walk(parser: argparse.ArgumentParser) -> None:
         "--memory-limit",
         type=_bytes,
         metavar="SIZE",
-        help="bytes of tensors between layers that stay in memory, such as 500M or 4G; the rest goes to files",
+        help="of tensors between layers in memory, such as 500M or 4G; the rest goes to files",
     )
 
 

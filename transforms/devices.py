@@ -1,4 +1,4 @@
-"""Where inference and linear algebra run: on the processor, or on a CUDA device where all it takes is there."""
+"""Where inference and linear algebra run: on the processor, or on a CUDA device with all it takes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def array_module(device: str) -> ModuleType:
 
 
 def provider(device: str) -> str:
-    """Return the provider of ONNX Runtime for a device, for ``RunOptions``; ValueError where it is missing."""
+    """Return the provider of ONNX Runtime for a device, as RunOptions take it; ValueError without it."""
     _check(device)
     if device == CPU:
         return "CPU"

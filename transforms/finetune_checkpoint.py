@@ -39,7 +39,7 @@ class Checkpoint:
         return checkpoint
 
     def get(self, recipe: str, number: int) -> tuple[Candidate | None, dict[str, Any]] | None:
-        """Return what was found for a layer (None where it stays as it was) and its report; None if not done."""
+        """Return what was found for a layer (None: it stays as it was) and its report; None if not done."""
         return self._entries.get(f"{recipe} {number}")
 
     def put(self, recipe: str, number: int, found: Candidate | None, report: Mapping[str, Any]) -> None:
@@ -81,10 +81,10 @@ class Checkpoint:
 def _candidate(archive: Mapping[str, np.ndarray], i: int, what: str | None) -> Candidate | None:
     if what is None:
         return None
-    scale = archive[f"{i}.scale"] if f"{i}.scale" in archive else None
+    scale = archive.get(f"{i}.scale")
     return Candidate(what, archive[f"{i}.weights"].astype(np.float64), archive[f"{i}.bias"], scale)
 
 
 def as_report(report: object) -> dict[str, Any]:
     """Return the fields of a report as JSON has them."""
-    return asdict(report)  # type: ignore[call-overload,no-any-return]
+    return asdict(report)  # type: ignore[call-overload]

@@ -1,10 +1,11 @@
-"""Fine-tuning a quantized model as a whole: never worse than it was, judged by its outputs on held-out samples."""
+"""Fine-tuning a quantized model as a whole: never worse than it was by its outputs on held-out samples."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -68,7 +69,8 @@ def finetune_model(
     that was quantized (:func:`transforms.float_twin.float_twin`). Neither graph is changed. A ``checkpoint``
     is written when the work is interrupted, too.
 
-    Raises ValueError where no layer can be tuned, and as :func:`transforms.finetune_weights.finetune_weights`.
+    Raises ValueError where no layer can be tuned, and as
+    :func:`transforms.finetune_weights.finetune_weights`.
     """
     options = options or FinetuneOptions()
     _refuse(float_graph, quantized_graph)
@@ -84,7 +86,7 @@ def finetune_model(
                 graph,
                 feeds,
                 dataclasses.replace(options.walk, tune=tune),
-                judge=(lambda g=graph: errors.of(g)) if options.selective else None,
+                judge=partial(errors.of, graph) if options.selective else None,
                 memory=Memory(checkpoint, recipe) if checkpoint else None,
                 progress=progress,
             )

@@ -24,7 +24,7 @@ from transforms.partial_run import SteppedModel, Store
 from transforms.row_weights import stream_of, weigh
 from transforms.run_model import RunOptions
 from transforms.tune_layer import Candidate, Tuned, TuneOptions, tune_layer
-from transforms.write_layer import input_scale, write_layer
+from transforms.write_layer import write_layer
 
 Feed = Mapping[str, np.ndarray]
 
@@ -33,10 +33,12 @@ Feed = Mapping[str, np.ndarray]
 class WalkOptions:
     """How the layers are walked through.
 
-    ``op_types``: layers of these operators alone. ``held_out``: one of so many samples is kept to judge by. ``most_rows``: of so many rows for each input
-    of a layer the sums are made, evenly picked; ``memory_limit``: bytes of tensors between layers that stay
-    in memory, the rest goes to files.
-    ``device``: where the sums are made. ``seed``: of the rows that are picked.
+    * ``op_types``: layers of these operators alone;
+    * ``held_out``: one of so many samples is kept to judge by;
+    * ``most_rows``, ``least_rows``: sums are over so many rows for each input of a layer, but not less than
+      so many, evenly picked; ``seed``: of the picking;
+    * ``memory_limit``: bytes of tensors of each model that stay in memory, the rest goes to files;
+    * ``device``: where the sums are made; ``run``: how the models run.
     """
 
     tune: TuneOptions = field(default_factory=TuneOptions)
@@ -185,7 +187,7 @@ class _Walk:
     def _tune(self, layer: MatchedLayer, number: int, memory: Memory | None) -> LayerReport:
         start = time.perf_counter()
         fit, held = self._collect(layer)
-        found = tune_layer(layer, current(layer), fit, held, self._options.tune, input_scale(layer))
+        found = tune_layer(layer, current(layer), fit, held, self._options.tune)
         if found.after < found.before:
             found = self._write(layer, found)
         seconds = time.perf_counter() - start

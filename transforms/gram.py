@@ -35,12 +35,19 @@ class Sums:
     @classmethod
     def zeros(cls, groups: int, outputs: int, inputs: int, module: ModuleType = np) -> Sums:
         """Return the sums over no rows, as arrays of a module: NumPy or one like it."""
-        shapes = (groups, inputs), (groups, outputs), (groups, inputs, inputs), (groups, outputs, inputs)
-        return cls(0.0, *(module.zeros(shape) for shape in shapes), module.zeros((groups, outputs)))
+        return cls(
+            0.0,
+            x=module.zeros((groups, inputs)),
+            y=module.zeros((groups, outputs)),
+            xx=module.zeros((groups, inputs, inputs)),
+            yx=module.zeros((groups, outputs, inputs)),
+            yy=module.zeros((groups, outputs)),
+        )
 
     def on_host(self) -> Sums:
         """Return the same sums as NumPy's arrays."""
-        return Sums(self.count, *(_on_host(part) for part in list(vars(self).values())[1:]))
+        x, y, xx, yx, yy = map(_on_host, (self.x, self.y, self.xx, self.yx, self.yy))
+        return Sums(self.count, x, y, xx, yx, yy)
 
     def add(self, x: NDArray[np.floating], y: NDArray[np.floating], weights: Floats | None = None) -> None:
         """Add rows x [G, R, K] with their outputs y [G, R, N], counted ``weights`` [R] times each.

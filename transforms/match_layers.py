@@ -18,7 +18,7 @@ from transforms.stored import Stored, block_rows, find, weight_place
 Floats = NDArray[np.float64]
 
 _LEAST_LIKENESS = 0.5
-"""Cosine between a float weight and what stands for it: rounding to 4 bits leaves 0.95, tuning may leave less."""
+"""Cosine between a float weight and what stands for it: rounding to 4 bits leaves 0.95, tuning less."""
 
 _ROUNDING = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"}

@@ -92,7 +92,7 @@ class Stored:
         return quantize(values, scale, self.zero_point, self.format, self.axis)
 
     def _round(self, values: Floats) -> Floats:
-        """Return what the nodes make of float numbers; what is not integer is stored rounded, or nearly so."""
+        """Return what the nodes make of float numbers; what nothing rounds stays."""
         if self.format is None or not self.chain:
             return values
         axis = -1 if self.float_axis is None else self.float_axis

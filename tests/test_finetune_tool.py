@@ -1,0 +1,205 @@
+"""The tool from the command line: exit codes, what it says, what it writes. Oracle: ONNX Runtime on samples
+that tuning has not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import build, tunable
+from tools import finetune, quantize
+from transforms import model_io, provenance
+from transforms.output_error import OutputError
+
+MODEL = tunable.conv_net()
+DATA, UNSEEN = tunable.samples(MODEL, 20), tunable.samples(MODEL, 40)[20:]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with float.onnx, quantized.onnx (W4A8) and samples in data."""
+    build.save(MODEL, tmp_path / "float.onnx")
+    (tmp_path / "data").mkdir()
+    for i, feed in enumerate(DATA):
+        np.savez(tmp_path / "data" / f"{i:02}.npz", **feed)  # type: ignore[arg-type]
+    given = ["--input", "float.onnx", "--output", "quantized.onnx", "--config", "W4A8"]
+    given += ["--calibration-data", "data"]
+    assert quantize.main([str(tmp_path / a) if a.endswith("onnx") or a == "data" else a for a in given]) == 0
+    return tmp_path
+
+
+def _run(folder: Path, *more: str, output: str = "tuned.onnx") -> int:
+    paths = {"--float": "float.onnx", "--quantized": "quantized.onnx", "--output": output, "--data": "data"}
+    given = [part for flag, name in paths.items() for part in (flag, str(folder / name))]
+    return finetune.main([*given, *more])
+
+
+def _error(folder: Path, name: str) -> float:
+    return OutputError(model_io.load(folder / "float.onnx"), UNSEEN).of(model_io.load(folder / name))
+
+
+def test_the_tuned_model_is_better(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(folder) == 0
+    said = capsys.readouterr().out
+    assert _error(folder, "tuned.onnx") < 0.5 * _error(folder, "quantized.onnx")
+    for name in ("conv", "depthwise", "transposed", "dense"):
+        assert f"{name} " in said
+    assert "Tuned: 4 of 4 layers on 20 samples" in said and "Outputs on held-out samples: " in said
+    onnx.checker.check_model(onnx.load(folder / "tuned.onnx"), full_check=True)
+
+
+def test_the_model_says_how_it_was_made(folder: Path) -> None:
+    assert _run(folder, "--algorithm", "gptq") == 0
+    metadata = model_io.load(folder / "tuned.onnx").info.metadata
+    assert provenance.option(metadata, "algorithm") == "gptq"
+    assert 'weight = "int4"' in metadata[provenance.PREFIX + "scheme"]
+
+
+@pytest.mark.parametrize("algorithm", ["gptq", "coordinate_descent", "adaquant", "adaround"])
+def test_algorithms(folder: Path, algorithm: str) -> None:
+    assert _run(folder, "--algorithm", algorithm) == 0
+    assert _error(folder, "tuned.onnx") < _error(folder, "quantized.onnx")
+
+
+def _weights(path: Path) -> bytes:
+    model = onnx.load(path)
+    return b"".join(tensor.SerializeToString() for tensor in model.graph.initializer)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--num-iterations", "3"],
+        ["--learning-rate", "0.5"],
+    ],
+)
+def test_options_of_gradient_steps_matter(folder: Path, options: list[str]) -> None:
+    assert _run(folder, "--algorithm", "adaquant", output="one.onnx") == 0
+    assert _run(folder, "--algorithm", "adaquant", *options, output="two.onnx") == 0
+    assert _weights(folder / "one.onnx") != _weights(folder / "two.onnx")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--data-size", "6"],
+        ["--limit", "6"],
+        ["--target-op-type", "Gemm", "Conv"],
+        ["--batch-size", "4"],
+    ],
+)
+def test_options_matter(folder: Path, options: list[str]) -> None:
+    assert _run(folder, output="one.onnx") == 0
+    assert _run(folder, *options, output="two.onnx") == 0
+    assert _weights(folder / "one.onnx") != _weights(folder / "two.onnx")
+
+
+@pytest.mark.parametrize("options", [["--memory-limit", "1K"], ["--threads", "1"], ["--output-index", "0"]])
+def test_options_that_change_no_number(folder: Path, options: list[str]) -> None:
+    assert _run(folder, output="one.onnx") == 0
+    assert _run(folder, *options, output="two.onnx") == 0
+    assert _weights(folder / "one.onnx") == _weights(folder / "two.onnx")
+
+
+def test_selective_update(folder: Path) -> None:
+    assert _run(folder, "--selective-update") == 0
+    assert _error(folder, "tuned.onnx") < _error(folder, "quantized.onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--target-op-type", "MatMul"], "operator type 'MatMul': no layer of it can be tuned"),
+        (["--output-index", "1"], "output 1 is not there, the model has 1"),
+        (["--data-size", "1"], "1 sample, at least 2 are needed"),
+        (["--infer-device", "cuda:0"], "inference on 'cuda:0' needs onnxruntime-gpu"),
+        (["--optim-device", "cuda:0"], "linear algebra on 'cuda:0' needs CuPy"),
+    ],
+)
+def test_what_can_not_be_done(
+    folder: Path, options: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(folder, *options) == 1
+    assert reason in capsys.readouterr().err
+    assert not (folder / "tuned.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--num-iterations", "3"],
+        ["--learning-rate", "0.1"],
+        ["--algorithm", "none"],
+        ["--algorithm", "adaquant", "--learning-rate", "-1"],
+        ["--algorithm", "adaquant", "--num-iterations", "0"],
+        ["--memory-limit", "much"],
+        ["--target-op-type", "Relu"],
+        ["--infer-device", "tpu"],
+    ],
+)
+def test_wrong_usage(folder: Path, options: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        _run(folder, *options)
+    assert left.value.code == 2
+
+
+def test_samples_that_do_not_fit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(folder / "data" / "05.npz", x=np.zeros((1, 4, 8, 8), np.float32))
+    assert _run(folder) == 1
+    assert "sample '05.npz', input 'x': shape [1, 4, 8, 8]" in capsys.readouterr().err
+
+
+def test_another_float_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build.save(tunable.conv_net(seed=5), folder / "float.onnx")
+    assert _run(folder) == 1
+    assert "no layer can be tuned" in capsys.readouterr().err
+
+
+def test_inputs_are_never_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("quantized.onnx", "float.onnx"):
+        before = (folder / name).read_bytes()
+        assert _run(folder, "--force", output=name) == 1
+        assert (folder / name).read_bytes() == before
+    assert "never overwritten" in capsys.readouterr().err
+
+
+def test_an_existing_output_takes_force(folder: Path) -> None:
+    (folder / "tuned.onnx").write_bytes(b"before")
+    assert _run(folder) == 1
+    assert (folder / "tuned.onnx").read_bytes() == b"before"
+    assert _run(folder, "--force") == 0
+    assert (folder / "tuned.onnx").read_bytes() != b"before"
+
+
+def test_an_interrupted_run_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tools import finetune_file
+
+    assert _run(folder, output="whole.onnx") == 0
+    checkpoint = folder / "checkpoint.npz"
+    show = finetune_file.LayerProgress._show
+
+    def interrupt(self: object, layer: object, done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(finetune_file.LayerProgress, "_show", interrupt)
+    assert _run(folder, "--checkpoint", str(checkpoint)) == 1
+    assert "interrupted" in capsys.readouterr().err
+    assert checkpoint.exists() and not (folder / "tuned.onnx").exists()
+    monkeypatch.setattr(finetune_file.LayerProgress, "_show", show)
+    assert _run(folder, "--checkpoint", str(checkpoint)) == 0
+    assert _weights(folder / "tuned.onnx") == _weights(folder / "whole.onnx")
+    assert not checkpoint.exists()
+
+
+def test_a_checkpoint_of_other_options(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transforms.finetune_checkpoint import Checkpoint
+
+    Checkpoint.open(folder / "checkpoint.npz", "another run").write()
+    assert _run(folder, "--checkpoint", str(folder / "checkpoint.npz")) == 1
+    assert "is of other models, data or options" in capsys.readouterr().err
