@@ -27,7 +27,8 @@ from tests.quantization import (
     stored,
     twin,
     write,
-)  # fmt: skip
+    write_graph,
+)
 from transforms import graph_proto
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.insert_qdq import insert_qdq
@@ -330,6 +331,32 @@ def test_grids_one_after_another() -> None:
         at = source(model, at, 0)
         names.append(at.op_type)
     assert names == ["BFPQuantizeDequantize", *EXTENDED[::-1], "MatMul"]
+
+
+def test_an_output_whose_reader_wants_another_format() -> None:
+    text = "(float[2,4] x) => (float[2,8] a, float[2,6] y) { a = MatMul(x, v) y = MatMul(a, w) }"
+    graph = plans.graph(text, {"v": (4, 8), "w": (8, 6)})
+    graph.nodes[1].name = "last"
+    ranges = {"x": (-1.0, 1.0), "a": (-3.0, 3.0)}
+    model = write_graph(graph, scheme("A8W8", layers={"last": "mx9"}), ranges)
+    assert node(model, "a").op_type == "DequantizeLinear"
+    blocks = source(model, node(model, "y"), 0)
+    assert (blocks.op_type, blocks.input[0]) == ("BFPQuantizeDequantize", "a_raw")
+
+
+def test_what_two_chains_of_grids_have_in_common_is_written_once() -> None:
+    text = """(float[2,4] x) => (float[2,6] y, float[2,6] z) {
+        a = MatMul(x, v) y = MatMul(a, w) z = MatMul(a, w) }"""
+    graph = plans.graph(text, {"v": (4, 8), "w": (8, 6)})
+    graph.nodes[1].name, graph.nodes[2].name = "second", "third"
+    planned = QuantizationPlan(graph, scheme("BF16", layers={"second": "mx9", "third": "mxint8"}))
+    assert dual_quant_nodes(planned) > 0
+    insert_qdq(graph, planned)
+    model = graph_proto.export_model(graph)
+    blocks = [source(model, one, 0) for one in model.graph.node if one.name in ("second", "third")]
+    assert {one.op_type for one in blocks} == {"BFPQuantizeDequantize", "MXQuantizeDequantize"}
+    assert blocks[0].input[0] == blocks[1].input[0] == "a_dequantized"
+    assert sum("a" in one.input for one in model.graph.node) == 1
 
 
 # Bodies and order

@@ -222,6 +222,12 @@ def test_outputs(bench: Bench) -> None:
     assert str(data) in bench.refused(*words, "--save_as_external_data")
 
 
+def test_the_output_is_looked_at_before_any_work(bench: Bench) -> None:
+    bench.write(b"no model")
+    bench.target.write_bytes(b"another model")
+    assert "--force overwrites it" in bench.refuses("A8W8")
+
+
 def test_a_failure_while_writing_leaves_the_older_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.target.write_bytes(b"another model")
 

@@ -255,6 +255,45 @@ def test_transforms_that_a_scheme_names_are_run() -> None:
         assert any(one.op_type == "Relu" for one in result.graph.node) is (what != relus)
 
 
+def test_weights_in_constant_nodes_are_weights() -> None:
+    constant = helper.make_node("Constant", [], ["w"], value=onnx.numpy_helper.from_array(random(4, 6)))
+    product = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
+    model = build.model([constant, product], [build.value("x", [2, 4])], [build.value("y", [2, 6])])
+    for name in ("A8W8", "MX9"):
+        result, done = quantize(model, preset(name).with_(optimize=False), [{"x": random(2, 4)}])
+        assert done.tensors[preset(name).weight, "weight"] == 1
+        assert not any(one.op_type == "Constant" for one in result.graph.node)
+
+
+def test_weights_beyond_bfloat16_saturate() -> None:
+    text = "(float[2,4] x) => (float[2,4] y) { y = Add(x, w) }"
+    model = plans.model(text, {"w": np.array([1, -3.4e38, 3.4e38, 2], np.float32)})
+    result, done = quantize(model, "BF16")
+    assert done.changes["weights saturated at +-3.38953139e38"] == 1
+    assert np.isfinite(conversion.run(result, {"x": np.zeros((2, 4), np.float32)})["y"]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), (("A16W8", 1), ("U16S8", 1), ("A8W8", 0), ("MX9", 0), ("W4A8", 0))
+)
+def test_outliers_of_weights_move_to_activations_of_16_bits(name: str, count: int) -> None:
+    w = random(4, 16)
+    w[2] *= 100
+    model = plans.model("(float[2,4] x) => (float[2,16] y) { y = MatMul(x, w) }", {"w": w})
+    result, done = quantize(model, preset(name).with_(balance_channels=True), [{"x": random(2, 4)}])
+    assert done.changes["layers balanced by a Mul in front"] == count
+    assert sum(one.op_type == "Mul" for one in result.graph.node) == count
+
+
+@pytest.mark.parametrize(("name", "count"), (("MX9", 1), ("BFP16", 1), ("BF16_BFP16", 1), ("A16W8", 0)))
+def test_depthwise_layers_are_balanced_for_blocks(name: str, count: int) -> None:
+    k = random(8, 1, 3, 3) * (4.0 ** np.arange(8)).astype(np.float32).reshape(8, 1, 1, 1)
+    text = "(float[2,8,5,5] x) => (float[2,8,3,3] y) { y = Conv <group = 8> (x, k) }"
+    chosen = preset(name).with_(balance_channels=True, equalize_layers=False)
+    _, done = quantize(plans.model(text, {"k": k}), chosen, [{"x": random(2, 8, 5, 5)}])
+    assert done.changes["layers balanced by a Mul in front"] == count
+
+
 # Names of the original model
 
 

@@ -211,6 +211,14 @@ def test_the_summary_of_blocks(bench: Bench) -> None:
     assert lines[-1].endswith("this package's (ops.register_custom_ops, or ops.get_library_path)")
 
 
+def test_the_summary_of_casts(bench: Bench) -> None:
+    out, _ = bench.quantize(bench.toml('preset = "BF16"\nbfloat16_as = "cast"'))
+    lines = out.splitlines()
+    assert "Quantized to bfloat16: 3 activations, 2 weights, 2 biases" in lines
+    assert "Kept in float: nothing" in lines
+    assert lines[-1].endswith("Operator library needed: none")
+
+
 @pytest.mark.parametrize(
     ("between", "kept"),
     (

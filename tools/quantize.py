@@ -112,7 +112,7 @@ def _add_scheme_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate-method",
         choices=("MinMax", "Entropy", "Percentile", "MSE"),
-        help="how ranges of activations are found (default: MinMax)",
+        help="how ranges of activations are found (default: that of the config)",
     )
     parser.add_argument(
         "--exclude-node", action="append", metavar="GLOB", help="keep nodes in float by name; repeatable"

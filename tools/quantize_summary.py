@@ -12,6 +12,7 @@ from transforms import dtypes, walk
 from transforms.dot_products import is_dot_product, is_operand
 from transforms.quantize_graph import Quantized
 from transforms.quantizer import QUANTIZED_BY
+from transforms.rounding_plan import is_narrowing, is_widening
 
 _OURS = ("ai.onnx.contrib", "com.amd.quark")
 
@@ -62,7 +63,8 @@ def _computes_in_float(node: gs.Node) -> bool:
 
 
 def _quantizes(node: gs.Node) -> bool:
-    return node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear")
+    pairs = node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear")
+    return pairs or is_narrowing(node, dtypes.BFLOAT16) or is_widening(node, dtypes.BFLOAT16)
 
 
 def _ends_a_layer(node: gs.Node) -> bool:
