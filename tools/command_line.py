@@ -74,6 +74,16 @@ def run(
     return DONE
 
 
+def keep_products_on_one_thread() -> None:
+    """Let NumPy's matrix products run on one thread, unless the environment says otherwise.
+
+    Those of fine-tuning are many and small: threads that wait for each other cost more than they bring. Takes
+    effect if NumPy has not been imported yet.
+    """
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
 def _fail(parser: argparse.ArgumentParser, options: argparse.Namespace, message: str) -> int:
     if options.verbose:
         traceback.print_exc()

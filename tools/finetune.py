@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _work(options: argparse.Namespace) -> None:
+    command_line.keep_products_on_one_thread()
     from tools import finetune_file  # heavy imports only once the options are known to be right
 
     finetune_file.finetune_file(options)

@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _work(options: argparse.Namespace) -> None:
+    command_line.keep_products_on_one_thread()
     from tools import quantize_file  # heavy imports only once the options are known to be right
 
     quantize_file.quantize_file(options)
