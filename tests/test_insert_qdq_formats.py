@@ -27,9 +27,10 @@ from tests.quantization import (
     write,
 )  # fmt: skip
 from transforms.insert_qdq import insert_qdq, least_opset, raise_opset
+from transforms.presets import PLAIN
 from transforms.quantization_plan import QuantizationPlan
 from transforms.read_model import ModelError
-from transforms.scheme import PRESETS, LayerRule, Scheme, preset
+from transforms.scheme import LayerRule, Scheme, preset
 
 
 def pool(x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -85,8 +86,8 @@ def test_old_opsets_take_wide_integers_in_another_domain() -> None:
 
 def test_the_opset_that_a_scheme_needs() -> None:
     wide = {"A16W8", "U16S8", "W4A8"}
-    assert {name for name in PRESETS if least_opset(preset(name)) == 21} == wide
-    assert {least_opset(preset(name)) for name in PRESETS.keys() - wide} == {13}
+    assert {name for name in PLAIN if least_opset(preset(name)) == 21} == wide
+    assert {least_opset(preset(name)) for name in PLAIN.keys() - wide} == {13}
     plain = preset("A8W8")
     assert least_opset(plain.with_(tensors={"x": "uint16"})) == 21
     assert least_opset(plain.with_(layers={"Conv": LayerRule(weight="int4")})) == 21

@@ -12,7 +12,7 @@ import pytest
 from tests import corpus, plans
 from transforms import dtypes, model_io
 from transforms.lift_constants import lift_constants
-from transforms.presets import PRESETS
+from transforms.presets import PLAIN
 from transforms.quantization_plan import QuantizationPlan, each_use
 from transforms.quantizer import BIAS, CONSTANT, WEIGHT
 from transforms.rounding_plan import RoundingPlan
@@ -238,7 +238,7 @@ def test_what_is_on_a_grid_already_and_what_is_empty_is_left_alone() -> None:
     assert reads("A8W8", text, SQUARE) == {"y.1": "int8"}
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name not in ("INT32", "UINT32")])
+@pytest.mark.parametrize("name", [name for name in PLAIN if name not in ("INT32", "UINT32")])
 def test_no_preset_quantizes_what_is_no_float(name: str) -> None:
     for model in ("integers", "strings", "bool and where", "quantized", "sequence output", "half island"):
         graph = model_io.load(corpus.build(model))

@@ -18,7 +18,7 @@ from tests.quantization import EXTENDED, node, on_grid, ops_used, random, source
 from transforms import dtypes, graph_proto, model_io
 from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.insert_cast import insert_cast
-from transforms.presets import PRESETS
+from transforms.presets import PLAIN
 from transforms.quantize_graph import Quantized, quantize_graph
 from transforms.read_model import ModelError
 from transforms.scheme import Scheme, preset
@@ -75,7 +75,7 @@ def test_every_preset_gives_a_model_that_runs(name: str) -> None:
     model = corpus.build(name)
     feeds = corpus.feeds(model)
     exact = conversion.run(model, feeds)
-    for chosen in PRESETS:
+    for chosen in PLAIN:
         result, done = quantize(model, chosen, [feeds])
         found = conversion.run(result, feeds)
         assert found.keys() == exact.keys()
@@ -97,7 +97,7 @@ EXPECTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", PLAIN)
 def test_every_preset_reads_digits(name: str) -> None:
     model, images, labels, exact = digits()
     result, done = quantize(model, name, batches())
@@ -204,7 +204,7 @@ def test_what_needs_no_ranges_reads_no_data() -> None:
         for feeds, notes in ((None, 0), ([{"wrong": np.zeros(3)}], 1)):
             _, done = quantize(model, name, feeds)
             assert len(done.notes) == notes and done.calibrated == 0
-    assert done.notes == ["Calibration data not read: the formats of this scheme need no ranges"]
+    assert done.notes == ["No ranges measured: the formats of this scheme need none"]
 
 
 def test_missing_data_are_an_error() -> None:
@@ -441,3 +441,9 @@ def test_integers_of_a_tensor_lie_on_one_grid() -> None:
     assert np.array_equal(on_grid(found, scale), found) and len(np.unique(found)) > 50
     assert {op for _, op in ops_used(result)} >= {"QuantizeLinear", "DequantizeLinear", "Conv", "Gemm"}
     assert all(dtypes.is_type(t, dtypes.FLOAT) for t in gs.import_onnx(result).outputs)
+
+
+def test_fine_tuning_is_a_step_of_its_own() -> None:
+    graph = graph_proto.import_model(build.dense())
+    with pytest.raises(ValueError, match="fine-tuning, which is a step of its own"):
+        quantize_graph(graph, preset("MX9_ADAQUANT"))

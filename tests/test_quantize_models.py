@@ -11,7 +11,7 @@ import pytest
 
 from tests import real_models
 from tests.quantized_models import BARS, PER_CHANNEL, measure, quantize
-from transforms.presets import PRESETS
+from transforms.presets import PLAIN
 
 pytestmark = pytest.mark.skipif(not real_models.NAMES, reason="the real models are not there")
 
@@ -58,7 +58,7 @@ def test_scales_per_channel_reach_the_runtimes_own_quantization(
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("config", PRESETS)
+@pytest.mark.parametrize("config", PLAIN)
 @pytest.mark.parametrize("name", BARS)
 def test_every_preset_makes_a_valid_model_without_nan(name: str, config: str, tmp_path: Path) -> None:
     quantize(name, config, tmp_path / "quantized.onnx")

@@ -70,7 +70,7 @@ def quantize_file(options: argparse.Namespace) -> None:
 def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> Quantized:
     try:
         with _Progress() as progress:
-            return quantize_graph(graph, scheme, data, progress=progress)
+            return quantize_graph(graph, scheme.with_(finetune={}), data, progress=progress)
     except MissingDataError as error:
         hint = "give --calibration-data DIR, or --random-data N to try things out"
         raise ValueError(f"{error}: {hint}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,6 +22,7 @@ from transforms.finetune_weights import (
 )
 from transforms.match_layers import match_layers
 from transforms.output_error import OutputError
+from transforms.tune_layer import TuneOptions
 
 Feed = Mapping[str, np.ndarray]
 
@@ -109,7 +110,7 @@ def copy_graph(graph: gs.Graph) -> gs.Graph:
     return copy
 
 
-def _recipes(options: WalkOptions):  # type: ignore[no-untyped-def]
+def _recipes(options: WalkOptions) -> Iterator[tuple[str, TuneOptions]]:
     tune = options.tune
     if tune.weights and tune.rescale:
         yield "weights, biases and scales", tune

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -53,7 +53,7 @@ class OutputError:
         mean = float(relative.mean())
         return mean if np.isfinite(mean) else np.inf
 
-    def _run(self, graph: gs.Graph):  # type: ignore[no-untyped-def]
+    def _run(self, graph: gs.Graph) -> Iterator[list[NDArray[np.generic]]]:
         model = _open(graph, self._options)
         for feed in self._feeds:
             found = model.run(feed, self._names)

@@ -27,7 +27,7 @@ def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
     return {**_integers(activation, weight), "align_concat": True, "align_eltwise_quant_type": True}
 
 
-_PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "A8W8": {**_aligned("int8"), "calibrate_method": "MSE"},
         "A16W8": _aligned("int16"),
@@ -53,13 +53,13 @@ _PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 
-_TUNED = {"ADAQUANT": tuple(_PLAIN), "ADAROUND": ("A8W8", "A16W8", "U8S8", "U16S8", "W4A8")}
+_TUNED = {"ADAQUANT": tuple(PLAIN), "ADAROUND": ("A8W8", "A16W8", "U8S8", "U16S8", "W4A8")}
 """Presets that are tuned by an algorithm; learned rounding up or down is for integers."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    dict(_PLAIN)
+    dict(PLAIN)
     | {
-        f"{name}_{algorithm}": {**_PLAIN[name], "finetune": {"algorithm": algorithm.lower()}}
+        f"{name}_{algorithm}": {**PLAIN[name], "finetune": {"algorithm": algorithm.lower()}}
         for algorithm, names in _TUNED.items()
         for name in names
         if not name.endswith("INT32")

@@ -60,10 +60,15 @@ def quantize_graph(
     plans (:mod:`transforms.quantization_plan`), measures ranges on the data where the plan needs them, and
     writes the plan down. ``progress`` is called as by :func:`transforms.calibration.calibrate`.
 
+    Fine-tuning is another step, :func:`transforms.finetune_model.finetune_model`: a scheme that asks for it
+    is refused here.
+
     Raises ModelError for a model that is quantized already, ValueError for names that are not there, formats
     where they can not be, NaN in weights, and data that are missing or do not fit; OSError when data can not
     be read. The graph is not to be used then.
     """
+    if scheme.finetune:
+        raise ValueError("the scheme asks for fine-tuning, which is a step of its own: finetune_model")
     done = Quantized()
     targets = prepare_for(graph, scheme, done)
     plan = QuantizationPlan(graph, scheme, targets.follow(graph))
@@ -75,7 +80,7 @@ def quantize_graph(
     if calibration is not None:
         done.calibrated = len(calibration.observed)
     elif data is not None:
-        done.notes.append("Calibration data not read: the formats of this scheme need no ranges")
+        done.notes.append("No ranges measured: the formats of this scheme need none")
     done.tensors = Counter(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
