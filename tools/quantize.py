@@ -13,7 +13,7 @@ from tools.data_options import SAMPLES_HELP, add_data_options, count
 _EPILOG = f"""\
 presets (activation and weight):
   A8W8 A16W8                    symmetric integers, Concats on one scale
-  U8S8 U16S8                    asymmetric activations: 4 to 7 dB better, where the target takes them
+  U8S8 U16S8                    asymmetric activations: mostly better, where the target takes them
   W4A8                          int8 activations, int4 weights with a scale per channel
   BF16 FP16                     every value in bfloat16 or float16
   BFP16 MX4 MX6 MX9             block floating point, Microexponents
