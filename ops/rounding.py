@@ -83,30 +83,20 @@ def _coordinate_descent(form: Quadratic, grid: Grid, options: Options) -> Floats
     return coordinate_descent(form, grid, grid.round(form.target))
 
 
-def _adaquant(form: Quadratic, grid: Grid, options: Options) -> Floats:
-    return adaquant(
-        form,
-        grid,
-        iterations=options.iterations,
-        learning_rate=options.learning_rate or 0.002,
-        early_stop=options.early_stop,
-    )
+def _stepped(solver: Callable[..., Floats]) -> Callable[[Quadratic, Grid, Options], Floats]:
+    """Return a solver that goes in steps as the others are called; a rate that is not given is its own."""
 
+    def _solve(form: Quadratic, grid: Grid, options: Options) -> Floats:
+        rate = {} if options.learning_rate is None else {"learning_rate": options.learning_rate}
+        return solver(form, grid, iterations=options.iterations, early_stop=options.early_stop, **rate)
 
-def _adaround(form: Quadratic, grid: Grid, options: Options) -> Floats:
-    return adaround(
-        form,
-        grid,
-        iterations=options.iterations,
-        learning_rate=options.learning_rate or 0.05,
-        early_stop=options.early_stop,
-    )
+    return _solve
 
 
 ALGORITHMS: Mapping[str, Callable[[Quadratic, Grid, Options], Floats]] = MappingProxyType(
     {
-        "adaquant": _adaquant,
-        "adaround": _adaround,
+        "adaquant": _stepped(adaquant),
+        "adaround": _stepped(adaround),
         "coordinate_descent": _coordinate_descent,
         "gptq": _gptq,
     }

@@ -9,10 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
+from ops.rounding import ALGORITHMS
 from tests import build, tunable
 from tools import finetune, quantize
-from transforms import model_io, provenance
+from transforms import devices, finetune_rule, model_io, provenance
 from transforms.output_error import OutputError
+from transforms.run_model import RunOptions
 
 MODEL = tunable.conv_net()
 DATA, UNSEEN = tunable.samples(MODEL, 20), tunable.samples(MODEL, 40)[20:]
@@ -177,21 +179,21 @@ def test_an_existing_output_takes_force(folder: Path) -> None:
 def test_an_interrupted_run_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tools import finetune_file
+    from tools.progress import Progress
 
     assert _run(folder, output="whole.onnx") == 0
     checkpoint = folder / "checkpoint.npz"
-    show = finetune_file.LayerProgress._show
+    show = Progress.show
 
-    def interrupt(self: object, layer: object, done: int, total: int) -> None:
+    def interrupt(self: object, done: int, total: int, note: str) -> None:
         if done == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(finetune_file.LayerProgress, "_show", interrupt)
+    monkeypatch.setattr(Progress, "show", interrupt)
     assert _run(folder, "--checkpoint", str(checkpoint)) == 1
     assert "interrupted" in capsys.readouterr().err
     assert checkpoint.exists() and not (folder / "tuned.onnx").exists()
-    monkeypatch.setattr(finetune_file.LayerProgress, "_show", show)
+    monkeypatch.setattr(Progress, "show", show)
     assert _run(folder, "--checkpoint", str(checkpoint)) == 0
     assert _weights(folder / "tuned.onnx") == _weights(folder / "whole.onnx")
     assert not checkpoint.exists()
@@ -203,3 +205,25 @@ def test_a_checkpoint_of_other_options(folder: Path, capsys: pytest.CaptureFixtu
     Checkpoint.open(folder / "checkpoint.npz", "another run").write()
     assert _run(folder, "--checkpoint", str(folder / "checkpoint.npz")) == 1
     assert "is of other models, data or options" in capsys.readouterr().err
+
+
+def test_options_reach_the_walk() -> None:
+    """Those whose effect on a small model is nothing but time or memory, or needs more rows than it has."""
+    from tools import finetune_file
+
+    given = ["--float", "f", "--quantized", "q", "--output", "o", "--data", "d", "--algorithm", "adaround"]
+    options = finetune._parser().parse_args([*given, "--early-stop", "--fixed-seed", "7"])
+    rule = finetune_file.rule_of(options)
+    walk = finetune_file.walk_options(rule, RunOptions(), memory_limit=5, device="cpu")
+    assert walk.tune.solver.early_stop
+    assert walk.seed == 7
+    assert walk.memory_limit == 5
+    assert walk.tune.solver.iterations == 1000 and walk.tune.solver.learning_rate is None
+
+
+def test_choices_are_those_of_schemes_and_devices() -> None:
+    """Written down twice, for help without heavy imports."""
+    assert finetune._ALGORITHMS == finetune_rule.ALGORITHMS
+    assert finetune._OPERATORS == finetune_rule.OPERATORS
+    assert finetune._DEVICES == devices.DEVICES
+    assert {*ALGORITHMS, "auto"} == {*finetune_rule.ALGORITHMS}

@@ -105,6 +105,16 @@ def _squared(float_graph: gs.Graph, graph: gs.Graph, name: str, feeds: list[dict
     return float(((made[0] - made[1]) ** 2).sum())
 
 
+def test_another_seed_picks_other_rows() -> None:
+    float_graph, quantized = tunable.pair(CONV, "W4A8", DATA)
+    errors = []
+    for seed in (0, 0, 1):
+        tuned = copy_graph(quantized)
+        done = finetune_weights(float_graph, tuned, DATA, WalkOptions(most_rows=1, least_rows=64, seed=seed))
+        errors.append([layer.power for layer in done.layers])
+    assert errors[0] == errors[1] != errors[2]
+
+
 def test_the_same_seed_makes_the_same_model() -> None:
     models = []
     for _ in range(2):

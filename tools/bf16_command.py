@@ -106,10 +106,5 @@ def _parser(module: str, source: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-optimize", dest="optimize", action="store_false", help="leave out graph optimization and fusion"
     )
-    parser.add_argument(
-        "--save_as_external_data",
-        action="store_true",
-        help="store weights in OUTPUT.data; done without asking above 2 GiB",
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+    command_line.add_output_options(parser)
     return parser

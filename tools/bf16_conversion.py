@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
 from tools import bf16_summary
+from tools.output_file import total_bytes
 from transforms import bf16_state, model_io, provenance, runtime_check
 from transforms.convert_opset import convert_opset
 from transforms.convert_type import convert_type
@@ -65,7 +65,7 @@ def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
     recorded = {name: getattr(options, name) for name in _RECORDED}
     entries = provenance.entries(tool, recorded, graph.source_sha256)
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
-    sizes = _total(graph.source_files), _total(files)
+    sizes = total_bytes(graph.source_files), total_bytes(files)
     for line in bf16_summary.lines(done, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
         print(line)
 
@@ -118,7 +118,3 @@ def _write_format(graph: gs.Graph, exclude: Selection, options: argparse.Namespa
     if options.weights == "bfloat16":
         fold_weights(graph)
     return count
-
-
-def _total(files: list[Path]) -> int:
-    return sum(path.stat().st_size for path in files)

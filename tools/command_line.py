@@ -39,6 +39,16 @@ def make_parser(module: str, description: str, epilog: str = "") -> argparse.Arg
     return parser
 
 
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how a model is written."""
+    parser.add_argument(
+        "--save_as_external_data",
+        action="store_true",
+        help="store weights in OUTPUT.data; done without asking above 2 GiB",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+
+
 def run(
     parser: argparse.ArgumentParser,
     work: Callable[[argparse.Namespace], None],

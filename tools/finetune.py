@@ -71,12 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--checkpoint", type=Path, metavar="FILE", help="go on from here after an interruption"
     )
-    parser.add_argument(
-        "--save_as_external_data",
-        action="store_true",
-        help="store weights in OUTPUT.data; done without asking above 2 GiB",
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+    command_line.add_output_options(parser)
     return parser
 
 

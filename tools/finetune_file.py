@@ -5,22 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.rounding import Options as SolverOptions
-from tools import quantize_summary
 from tools.data_options import image_options
+from tools.output_file import total_bytes
+from tools.progress import Progress
 from transforms import devices, model_io, provenance
 from transforms.batch_feeds import batch_feeds
 from transforms.feeds import Feeds, model_inputs, open_feeds
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_model import Finetuned, FinetuneOptions, finetune_model
+from transforms.finetune_rule import FinetuneRule
 from transforms.finetune_weights import LayerReport, WalkOptions
 from transforms.float_twin import float_twin
 from transforms.run_model import RunOptions
@@ -37,7 +39,8 @@ def finetune_file(options: argparse.Namespace) -> None:
 
     Raises ValueError or OSError; nothing is written then, but for the checkpoint.
     """
-    walk = walk_options(options)
+    rule = rule_of(options)
+    walk = walk_options(rule, _run(options), memory_limit=options.memory_limit, device=options.optim_device)
     external = options.save_as_external_data
     output = model_io.check_output(
         options.output, options.quantized, force=options.force, external_data=external
@@ -48,15 +51,8 @@ def finetune_file(options: argparse.Namespace) -> None:
     feeds = _feeds(twin, options)
     data = batch_feeds([feed for _, feed in feeds], model_inputs(twin), options.batch_size)
     checkpoint = _checkpoint(options, twin, quantized, feeds)
-    with LayerProgress() as progress:
-        done = finetune_model(
-            twin,
-            quantized,
-            data,
-            FinetuneOptions(walk, options.output_index, options.selective_update),
-            checkpoint=checkpoint,
-            progress=progress,
-        )
+    chosen = FinetuneOptions(walk, options.output_index, rule.selective_update)
+    done = tune(twin, quantized, data, chosen, checkpoint=checkpoint)
     entries = provenance.entries("finetune", _recorded(options), quantized.source_sha256)
     files = model_io.save(done.graph, output, metadata=entries, external_data=external, force=options.force)
     for line in lines(done, len(data), quantized.source_files, files):
@@ -65,25 +61,52 @@ def finetune_file(options: argparse.Namespace) -> None:
         Path(options.checkpoint).unlink(missing_ok=True)
 
 
-def walk_options(options: argparse.Namespace) -> WalkOptions:
-    """Return how the layers are walked; ValueError for devices that are not there."""
+def tune(
+    twin: gs.Graph,
+    quantized: gs.Graph,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    options: FinetuneOptions,
+    *,
+    checkpoint: Checkpoint | None = None,
+) -> Finetuned:
+    """Tune a model, with a progress bar that names the current layer and its error."""
+    with Progress("tuning", "layer") as bar:
+
+        def _show(layer: LayerReport, done: int, total: int) -> None:
+            bar.show(done, total, f"{layer.name} {decibels(layer.after, layer.power)} dB")
+
+        return finetune_model(twin, quantized, feeds, options, checkpoint=checkpoint, progress=_show)
+
+
+def rule_of(options: argparse.Namespace) -> FinetuneRule:
+    """Return what the command line says of tuning in the words of a scheme."""
+    return FinetuneRule(
+        algorithm=options.algorithm,
+        num_iterations=options.num_iterations or FinetuneRule.num_iterations,
+        learning_rate=options.learning_rate or FinetuneRule.learning_rate,
+        early_stop=options.early_stop,
+        fixed_seed=options.fixed_seed,
+        target_op_type=tuple(options.target_op_type),
+        selective_update=options.selective_update,
+    )
+
+
+def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> WalkOptions:
+    """Return how the layers are walked after a rule; ``more`` are other fields of the result."""
+    solver = SolverOptions(
+        iterations=rule.num_iterations,
+        learning_rate=rule.learning_rate or None,
+        early_stop=rule.early_stop,
+    )
+    tune = TuneOptions(rule.algorithm, solver=solver)
+    return WalkOptions(tune=tune, op_types=rule.target_op_type, seed=rule.fixed_seed, run=run, **more)
+
+
+def _run(options: argparse.Namespace) -> RunOptions:
+    """Return how models run; ValueError for a device, also of the linear algebra, that is not there."""
     devices.array_module(options.optim_device)
-    provider = (
-        options.provider if options.infer_device == devices.CPU else devices.provider(options.infer_device)
-    )
-    chosen: dict[str, Any] = {"learning_rate": options.learning_rate}
-    if options.num_iterations:
-        chosen["iterations"] = options.num_iterations
-    if options.early_stop:
-        chosen["early_stop"] = True
-    return WalkOptions(
-        tune=TuneOptions(options.algorithm, solver=SolverOptions(**chosen)),
-        op_types=tuple(options.target_op_type),
-        memory_limit=options.memory_limit,
-        device=options.optim_device,
-        seed=options.fixed_seed,
-        run=RunOptions(provider, options.threads),
-    )
+    on_cpu = options.infer_device == devices.CPU
+    return RunOptions(options.provider if on_cpu else devices.provider(options.infer_device), options.threads)
 
 
 def _feeds(graph: gs.Graph, options: argparse.Namespace) -> Feeds:
@@ -106,7 +129,7 @@ def _recorded(options: argparse.Namespace) -> dict[str, Any]:
 def lines(done: Finetuned, samples: int, before: list[Path], after: list[Path]) -> Iterator[str]:
     """Yield the summary: what was tuned, and the file."""
     yield from tuning_lines(done, samples)
-    sizes = quantize_summary.total(before), quantize_summary.total(after)
+    sizes = total_bytes(before), total_bytes(after)
     yield f"Size: {sizes[0]:,} -> {sizes[1]:,} bytes, written to '{after[0]}'"
 
 
@@ -133,27 +156,3 @@ def decibels(error: float, power: float) -> str:
     if error <= 0:
         return "inf"
     return f"{10 * math.log10(power / error):.2f}" if power > 0 and math.isfinite(error) else "-inf"
-
-
-class LayerProgress:
-    """A progress bar on the terminal with the current layer and its error."""
-
-    def __init__(self) -> None:
-        """Show nothing before the first layer is done."""
-        self._bar: Any = None
-
-    def __enter__(self) -> Callable[[LayerReport, int, int], None]:
-        return self._show
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def _show(self, layer: LayerReport, done: int, total: int) -> None:
-        from tqdm import tqdm
-
-        if self._bar is None or done < self._bar.n:
-            quiet = not sys.stderr.isatty()
-            self._bar = tqdm(desc="tuning", total=total, unit="layer", disable=quiet, leave=False)
-        self._bar.set_postfix_str(f"{layer.name} {decibels(layer.after, layer.power)} dB")
-        self._bar.update(done - self._bar.n)

@@ -21,6 +21,11 @@ def check_writable(path: Path, *, force: bool) -> None:
         raise FileExistsError(f"'{path}' exists; --force overwrites it")
 
 
+def total_bytes(files: list[Path]) -> int:
+    """Return the size of files together."""
+    return sum(path.stat().st_size for path in files)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write the text as UTF-8."""
     with replacing(path) as (temporary,):

@@ -89,12 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="measure ranges on N random samples: to try things out, the result is not accurate",
     )
-    parser.add_argument(
-        "--save_as_external_data",
-        action="store_true",
-        help="store weights in OUTPUT.data; done without asking above 2 GiB",
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+    command_line.add_output_options(parser)
     return parser
 
 

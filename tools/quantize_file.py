@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import tomllib
-from collections.abc import Callable
 from typing import Any
 
 import onnx_graphsurgeon as gs
 
 from tools import quantize_summary
 from tools.data_options import image_options
+from tools.output_file import total_bytes
+from tools.progress import Progress
 from tools.tune_quantized import tune_quantized
 from transforms import model_io, provenance, runtime_check
 from transforms.calibrate_plan import CalibrationData, MissingDataError
@@ -62,15 +63,15 @@ def quantize_file(options: argparse.Namespace) -> None:
         graph.info.metadata |= entries
         graph = tune_quantized(graph, scheme, options)
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
-    sizes = quantize_summary.total(graph.source_files), quantize_summary.total(files)
+    sizes = total_bytes(graph.source_files), total_bytes(files)
     for line in quantize_summary.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
         print(line)
 
 
 def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> Quantized:
     try:
-        with _Progress() as progress:
-            return quantize_graph(graph, scheme.with_(finetune={}), data, progress=progress)
+        with Progress("calibrating", "sample") as bar:
+            return quantize_graph(graph, scheme.with_(finetune={}), data, progress=bar.show)
     except MissingDataError as error:
         hint = "give --calibration-data DIR, or --random-data N to try things out"
         raise ValueError(f"{error}: {hint}") from error
@@ -117,25 +118,3 @@ def _data(graph: gs.Graph, options: argparse.Namespace) -> CalibrationData | Non
     return CalibrationData(
         options.calibration_data, image_options(options), options.limit, options.calibration_cache, run
     )
-
-
-class _Progress:
-    """A progress bar on the terminal, made when the first sample is done."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-
-    def __enter__(self) -> Callable[[int, int | None], None]:
-        return self._show
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def _show(self, done: int, total: int | None) -> None:
-        from tqdm import tqdm
-
-        if self._bar is None:
-            quiet = not sys.stderr.isatty()
-            self._bar = tqdm(desc="calibrating", total=total, unit="sample", disable=quiet, leave=False)
-        self._bar.update(done - self._bar.n)

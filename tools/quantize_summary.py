@@ -35,11 +35,6 @@ def lines(
     yield _runs(graph, cpu_error)
 
 
-def total(files: list[Path]) -> int:
-    """Return the bytes of files together."""
-    return sum(path.stat().st_size for path in files)
-
-
 def _plural(role: str, count: int) -> str:
     return role if count == 1 else {"bias": "biases"}.get(role, f"{role}s")
 

@@ -6,18 +6,15 @@ import argparse
 
 import onnx_graphsurgeon as gs
 
-from ops.rounding import Options as SolverOptions
 from tools.data_options import image_options
-from tools.finetune_file import LayerProgress, tuning_lines
+from tools.finetune_file import tune, tuning_lines, walk_options
 from transforms import model_io
 from transforms.feeds import model_inputs, open_feeds
-from transforms.finetune_model import FinetuneOptions, finetune_model
-from transforms.finetune_rule import STEPPED, FinetuneRule, make_finetune_rule
-from transforms.finetune_weights import WalkOptions
+from transforms.finetune_model import FinetuneOptions
+from transforms.finetune_rule import make_finetune_rule
 from transforms.float_twin import float_twin
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme
-from transforms.tune_layer import TuneOptions
 
 
 def tune_quantized(graph: gs.Graph, scheme: Scheme, options: argparse.Namespace) -> gs.Graph:
@@ -38,28 +35,9 @@ def tune_quantized(graph: gs.Graph, scheme: Scheme, options: argparse.Namespace)
         limit=min(limits, default=None),
     )
     feeds = [feed for _, feed in named]
-    run = RunOptions(options.provider, options.threads)
-    with LayerProgress() as progress:
-        done = finetune_model(twin, graph, feeds, finetune_options(rule, run), progress=progress)
+    walk = walk_options(rule, RunOptions(options.provider, options.threads))
+    output = None if rule.output_index < 0 else rule.output_index
+    done = tune(twin, graph, feeds, FinetuneOptions(walk, output, rule.selective_update))
     for line in tuning_lines(done, len(feeds)):
         print(line)
     return done.graph
-
-
-def finetune_options(rule: FinetuneRule, run: RunOptions) -> FinetuneOptions:
-    """Return the options that a rule means."""
-    solver = SolverOptions()
-    if rule.algorithm in STEPPED:
-        solver = SolverOptions(
-            iterations=rule.num_iterations,
-            learning_rate=rule.learning_rate or None,
-            early_stop=rule.early_stop,
-        )
-    walk = WalkOptions(
-        tune=TuneOptions(rule.algorithm, solver=solver),
-        op_types=rule.target_op_type,
-        seed=rule.fixed_seed,
-        run=run,
-    )
-    output = None if rule.output_index < 0 else rule.output_index
-    return FinetuneOptions(walk, output, rule.selective_update)

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.integers import range_scale
-from transforms import dtypes
+from transforms import dtypes, walk
 from transforms.constants import load
 from transforms.match_layers import MatchedLayer
 
@@ -69,7 +69,7 @@ def constant_scale(
 
 def input_scale(layer: MatchedLayer) -> float | None:
     """Return the scale of a layer's integer inputs; None where they are no integers of one scale."""
-    producer = layer.source.inputs[0] if layer.source.inputs else None
+    producer = walk.producer(layer.source)
     if producer is None or producer.op != "DequantizeLinear":
         return None
     scale = producer.inputs[1]

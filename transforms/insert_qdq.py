@@ -85,11 +85,7 @@ def insert_qdq(
 
 def least_opset(scheme: Scheme) -> int:
     """Return the opset that the nodes of a scheme need, 13 for scales per channel or Cast to bfloat16."""
-    rules = [{"activation": scheme.activation, "weight": scheme.weight}]
-    rules += [rule.said for rule in scheme.layers.values()]
-    names = [rule[part] for rule in rules for part in ("activation", "weight") if part in rule]
-    rows = [scheme.format(name) for name in (*names, *scheme.tensors.values())]
-    wide = any(row and row.is_integer and row.bits in (4, 16) for row in rows)
+    wide = any(row.is_integer and row.bits in (4, 16) for row in scheme.named_formats)
     return WIDE_OPSET if wide and not scheme.qdq_domain else 13
 
 

@@ -70,7 +70,7 @@ class IntegerReach:
 
     def source(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the tensor whose scale a tensor has: the one that was moved to where it is."""
-        while (node := _producer(tensor)) is not None and id(node) in self._moves:
+        while (node := walk.producer(tensor)) is not None and id(node) in self._moves:
             apart = node.op in SLICES and not self._share_slices
             if apart or isinstance(node.inputs[0], gs.Constant):
                 break
@@ -79,14 +79,14 @@ class IntegerReach:
 
     def maker(self, tensor: gs.Tensor) -> gs.Node | None:
         """Return the integer layer that makes a tensor, moved or not; None where something else does."""
-        node = _producer(tensor)
+        node = walk.producer(tensor)
         while node is not None and _is_move(node):
-            node = _producer(node.inputs[0])
+            node = walk.producer(node.inputs[0])
         return node if node is not None and id(node) in self.layers else None
 
     def origin(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the result of a layer, or the input, that moves, rectifiers and an added bias go on with."""
-        while (node := _producer(tensor)) is not None:
+        while (node := walk.producer(tensor)) is not None:
             before = node.inputs[0] if _is_move(node) else self._continued(node)
             if before is None:
                 break
@@ -168,17 +168,13 @@ class IntegerReach:
 
     def _is_unseen(self, tensor: gs.Tensor, makers: Collection[str]) -> bool:
         """Return whether such a node makes a tensor that one input of one node alone reads."""
-        maker = _producer(tensor)
+        maker = walk.producer(tensor)
         if maker is None or maker.op not in makers or walk.is_output(tensor, self._graph):
             return False
         return maker.domain in STANDARD_DOMAINS and len(walk.uses(tensor)) == 1
 
     def _find_outputs(self) -> Iterator[int]:
         return (id(tensor) for tensor in self._graph.outputs if self._is_integer_output(tensor))
-
-
-def _producer(tensor: gs.Tensor) -> gs.Node | None:
-    return tensor.inputs[0] if tensor.inputs else None
 
 
 def _is_move(node: gs.Node) -> bool:

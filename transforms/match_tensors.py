@@ -9,7 +9,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ops.formats import BFP, FORMATS, MX
-from transforms import dtypes
+from transforms import dtypes, walk
 
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE)})
 _SUFFIXES = ("bf16", "fp16", "quantized")
@@ -147,7 +147,7 @@ def _follow(start: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str]:
 
 def _rounding_behind(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str] | None:
     """The same for a tensor that is itself the outcome of a rounding, as graph outputs are."""
-    producer = _producer(tensor)
+    producer = walk.producer(tensor)
     if producer is None or not producer.inputs:
         return None
     if not _rounds_alone(producer):
@@ -155,7 +155,7 @@ def _rounding_behind(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, st
         stored = dtypes.element_type(low)
         if not _is_widening(producer) or stored == dtypes.FLOAT:
             return None
-        producer = _producer(low)
+        producer = walk.producer(low)
         if producer is None or not format_of(producer):
             return None, tensor, _type_name(stored)
     return producer.inputs[0], tensor, format_of(producer)
@@ -180,10 +180,6 @@ def _is_widening(node: gs.Node) -> bool:
 
 def _rounds_alone(node: gs.Node) -> bool:
     return node.op in _BLOCK_OPERATORS
-
-
-def _producer(tensor: gs.Tensor) -> gs.Node | None:
-    return tensor.inputs[0] if tensor.inputs else None
 
 
 def _type_name(element: int | None) -> str:

@@ -62,6 +62,7 @@ class QuantizationPlan:
         self.integers = IntegerReach(graph, self._takes_integers, share_slices=scheme.align_slice)
         self._floats = _Reach(self._float_plan())
         self._open = _Reach(RoundingPlan(graph, dtypes.FLOAT, commuting=False) if scheme.tensors else None)
+        self._chosen: dict[Edge, tuple[Quantizer | None, str]] = {}
         self._found: dict[tuple[int, tuple[Quantizer, ...], str], Quantization] = {}
         self._plan()
         self.quantizations = list(self._found.values())
@@ -109,7 +110,7 @@ class QuantizationPlan:
         it does in a body if its format needs a range, and for what enters a body.
         """
         origin = self.integers.origin(tensor)
-        node = _producer(origin)
+        node = walk.producer(origin)
         if node is None:
             grid = self.default(tensor) if any(origin is t for t in self.graph.inputs) else None
         else:
@@ -154,6 +155,12 @@ class QuantizationPlan:
 
     def _choose(self, node: gs.Node, index: int, tensor: gs.Tensor) -> tuple[Quantizer | None, str]:
         """Return the grid on which a node reads a tensor, None for float32, and what the tensor is to it."""
+        edge = id(node), index
+        if edge not in self._chosen:
+            self._chosen[edge] = self._decide(node, index, tensor)
+        return self._chosen[edge]
+
+    def _decide(self, node: gs.Node, index: int, tensor: gs.Tensor) -> tuple[Quantizer | None, str]:
         role = self._role(node, index, tensor)
         if not is_open(tensor):
             return None, role
@@ -215,7 +222,7 @@ class QuantizationPlan:
             return self._computed(node)
         if formats.other is not None:
             return formats.other
-        producer = _producer(node.inputs[edge[1]])
+        producer = walk.producer(node.inputs[edge[1]])
         return self.formats[producer].other if producer is not None else None
 
     def _computed(self, node: gs.Node) -> ops.Format | None:
@@ -228,7 +235,7 @@ class QuantizationPlan:
         return self._computed(node) if self.scheme.quantize_all_op_types else self.formats[node].other
 
     def _choose_output(self, tensor: gs.Tensor) -> Quantizer | None:
-        producer = _producer(tensor)
+        producer = walk.producer(tensor)
         if producer is None or not is_open(tensor):
             return None
         named = self._targets.tensors.get(id(tensor))
@@ -279,10 +286,6 @@ def _places(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
 def _has_channels(bias: gs.Tensor, count: int) -> bool:
     """Return whether a bias has just one number for each output channel: that of Gemm may not."""
     return list(bias.shape[-1:]) == [count] and math.prod(bias.shape) == count
-
-
-def _producer(tensor: gs.Tensor) -> gs.Node | None:
-    return tensor.inputs[0] if tensor.inputs else None
 
 
 def each_use(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, Quantization]]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-import ops
 from transforms import bf16_state, provenance, walk
 from transforms.align_scales import align_concat
 from transforms.balance_channels import balance_channels
@@ -128,8 +127,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     prepared = prepare(graph, targets.excluded, optimized=scheme.optimize)
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
-    rows = _rows(scheme)
-    if any(row.name == "bfloat16" for row in rows):
+    if any(row.name == "bfloat16" for row in (*scheme.named_formats, scheme.other_format) if row):
         done.changes["weights saturated at +-3.38953139e38"] = saturate(
             graph, exclude=targets.excluded.follow(graph)
         )
@@ -137,7 +135,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
         excluded = targets.excluded.follow(graph)
         done.changes["pairs of layers equalized"] = equalize_layers(graph, exclude=excluded)
     if scheme.balance_channels:
-        depthwise = any(row.block > 1 for row in rows)
+        depthwise = any(row.block > 1 for row in scheme.named_formats)
         done.changes["layers balanced by a Mul in front"] = balance_channels(
             graph,
             depthwise=depthwise,
@@ -145,14 +143,6 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
             exclude=targets.excluded.follow(graph),
         )
     raise_opset(graph, scheme)
-
-
-def _rows(scheme: Scheme) -> list[ops.Format]:
-    """Return the formats that a scheme puts anywhere."""
-    names = {scheme.activation, scheme.weight, *scheme.tensors.values()}
-    names |= {name for rule in scheme.layers.values() for name in (rule.activation, rule.weight) if name}
-    rows = [scheme.format(name) for name in sorted(names)]
-    return [row for row in (*rows, scheme.other_format) if row is not None]
 
 
 def _has_room_for_outliers(scheme: Scheme) -> bool:

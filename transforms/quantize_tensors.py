@@ -145,9 +145,14 @@ def _stored(
 ) -> NDArray[np.generic]:
     if parameters is not None:
         return quantize(values, *parameters, step.format, step.axis)
-    if step.format.name == "bfloat16":
+    return as_float_type(values, step.format)
+
+
+def as_float_type(values: NDArray[np.floating], row: ops.Format) -> NDArray[np.generic]:
+    """Return numbers as bfloat16 or float16, as the Extended operators round them: float16 saturates."""
+    if row.name == "bfloat16":
         return ops.to_bfloat16(values)
-    return np.clip(values, -65504, 65504).astype(np.float16)
+    return np.clip(values, -row.highest, row.highest).astype(np.float16)
 
 
 def exportable(values: NDArray[np.generic]) -> NDArray[np.generic] | LazyValues:

@@ -6,7 +6,6 @@ import tomllib
 
 import onnx_graphsurgeon as gs
 
-from ops.formats import Format
 from transforms import provenance
 from transforms.scheme import Scheme, scheme_from_keys
 
@@ -21,10 +20,3 @@ def recorded_scheme(graph: gs.Graph) -> Scheme | None:
         return scheme_from_keys(tomllib.loads(text))
     except ValueError:
         return None
-
-
-def formats_of(scheme: Scheme) -> list[Format]:
-    """Return the formats that a scheme names anywhere."""
-    names = {scheme.activation, scheme.weight, *scheme.tensors.values()}
-    names |= {name for rule in scheme.layers.values() for name in (rule.activation, rule.weight) if name}
-    return [row for name in sorted(names) if (row := scheme.format(name)) is not None]

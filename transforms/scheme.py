@@ -122,6 +122,13 @@ class Scheme:
             return self.format(self.other)
         return self.format(self.activation if self.activation in ("bfloat16", "float16") else FLOAT32)
 
+    @property
+    def named_formats(self) -> list[ops.Format]:
+        """The formats that operands and single tensors have anywhere, in the order of their names."""
+        names = {self.activation, self.weight, *self.tensors.values()}
+        names |= {name for rule in self.layers.values() for name in (rule.activation, rule.weight) if name}
+        return [row for name in sorted(names) if (row := self.format(name)) is not None]
+
     def bias_format(
         self, activation: ops.Format | None, weight: ops.Format | None, rule: LayerRule | None = None
     ) -> ops.Format | None:

@@ -20,8 +20,8 @@ from ops.integers import dequantize, quantize
 from transforms import dot_products, dtypes, walk
 from transforms.constants import Constants, load
 from transforms.layer_problem import Unfit
-from transforms.quantize_tensors import exportable
-from transforms.recorded_scheme import formats_of, recorded_scheme
+from transforms.quantize_tensors import as_float_type, exportable
+from transforms.recorded_scheme import recorded_scheme
 
 Floats = NDArray[np.float32]
 
@@ -85,7 +85,7 @@ class Stored:
             return self._integers(values, self.scale)
         if self.format is None or self.format.block > 1 or len(self.chain) > 1:
             return values
-        return ops.to_bfloat16(values) if self.format.name == "bfloat16" else _to_float16(values)
+        return as_float_type(values, self.format)
 
     def _integers(self, values: Floats, scale: Floats) -> NDArray[np.generic]:
         assert self.format is not None and self.zero_point is not None
@@ -120,7 +120,7 @@ def find(graph: gs.Graph, node: gs.Node, index: int, candidates: Sequence[Format
     """
     known, chain, tensor = Constants(graph), list[gs.Node](), node.inputs[index]
     while not isinstance(tensor, gs.Constant):
-        producer = tensor.inputs[0] if tensor.inputs else None
+        producer = walk.producer(tensor)
         if producer is None or producer.op not in _ROUNDING:
             raise Unfit("it is computed")
         if len(walk.uses(tensor)) > 1 or walk.is_output(tensor, graph):
@@ -204,7 +204,7 @@ def block_rows(graph: gs.Graph) -> list[Format]:
         for node in walk.nodes(graph)
         if node.op in _BLOCKS
     ]
-    ranks = [formats_of(scheme) if scheme else [], own, list(ops.FORMATS.values())]
+    ranks = [scheme.named_formats if scheme else [], own, list(ops.FORMATS.values())]
     found = [row for rank in ranks for row in sorted(rank, key=lambda row: row.bits) if row.block > 1]
     return list({row.name: row for row in found}.values())
 
@@ -235,7 +235,3 @@ def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -
             reasons.append(str(error))
     both = "both operands are computed" if set(reasons) == {"it is computed"} else f"its weight: {reasons[0]}"
     raise Unfit(both)
-
-
-def _to_float16(values: Floats) -> NDArray[np.float16]:
-    return np.clip(values, -65504, 65504).astype(np.float16)

@@ -69,6 +69,11 @@ def _common(a: tuple[gs.Graph, ...], b: tuple[gs.Graph, ...]) -> tuple[gs.Graph,
     return a[:length]
 
 
+def producer(tensor: gs.Tensor) -> gs.Node | None:
+    """Return the node that makes a tensor; None for constants and inputs."""
+    return tensor.inputs[0] if tensor.inputs else None
+
+
 def uses(tensor: gs.Tensor) -> list[tuple[gs.Node, int]]:
     """Return each node that reads the tensor with the index of the input by which it does."""
     users = {id(node): node for node in tensor.outputs}.values()
