@@ -23,6 +23,13 @@ class LayerRule:
         """What the rule says, without the keys of which it says nothing."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
+    @property
+    def label(self) -> str:
+        """The formats in one word: that of both, or ``activation/weight`` where they differ."""
+        if self.activation == self.weight:
+            return str(self.activation)
+        return f"{self.activation}/{self.weight}"
+
 
 def make_rule(pattern: str, value: object) -> LayerRule:
     """Return the rule written as itself, as a table of its keys, or as one format for activation and weight.
