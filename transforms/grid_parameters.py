@@ -15,6 +15,7 @@ from transforms import dot_products
 from transforms.quantization_plan import QuantizationPlan, each_use
 from transforms.quantizer import BIAS, WEIGHT, Quantization, Quantizer
 from transforms.weight_importance import WEIGHTED, importance, weighed_inputs, weight_method
+from transforms.weight_memory import WeightMemory
 
 Parameters = tuple[NDArray[np.float32], NDArray[Any]]
 """Scale and zero point, both scalars or both with one number per channel."""
@@ -36,13 +37,15 @@ class Ranges(Protocol):
 class GridParameters:
     """The scale and zero point of every step of every quantization of a plan that is an integer."""
 
-    def __init__(self, plan: QuantizationPlan, ranges: Ranges | None) -> None:
+    def __init__(
+        self, plan: QuantizationPlan, ranges: Ranges | None, memory: WeightMemory | None = None
+    ) -> None:
         """Choose them all; ``ranges`` may be None for a plan that measures nothing.
 
         The scale of a weight is widened where an int32 bias would overflow. Raises ValueError for a tensor
         without range.
         """
-        self._plan, self._ranges = plan, ranges
+        self._plan, self._ranges, self._memory = plan, ranges, memory or WeightMemory()
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
         self._chosen: dict[tuple[int, Quantizer], Parameters] = {}
         for quantization in plan.quantizations:
@@ -84,7 +87,12 @@ class GridParameters:
         method = weight_method(self._plan.scheme, step)
         counts = importance(self._plan, tensor, self._mean_squares) if method == WEIGHTED else None
         plain = "MSE" if method == WEIGHTED else method
-        scale = weight_scale(values, step.format, step.axis, method=plain, importance=counts)
+        weighed = None if counts is None else counts.tobytes()
+        scale = self._memory.recall(
+            values,
+            ("scale", step, plain, weighed),
+            lambda: weight_scale(values, step.format, step.axis, method=plain, importance=counts),
+        )
         return scale, np.zeros(scale.shape, step.format.dtype)
 
     def _range(self, tensor: gs.Tensor, step: Quantizer) -> tuple[float, float]:

@@ -23,6 +23,7 @@ from transforms.read_model import ModelError
 from transforms.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPlan
 from transforms.scheme import Scheme
 from transforms.selection import Selection
+from transforms.weight_memory import WeightMemory
 
 WIDE_OPSET = 21
 """First opset whose QuantizeLinear and DequantizeLinear take integers of 4 and 16 bits."""
@@ -61,12 +62,14 @@ def insert_qdq(
     domain: str = ops.DOMAIN,
     exclude: Selection | None = None,
     keep_io_types: bool = True,
+    memory: WeightMemory | None = None,
 ) -> int:
     """Put quantize and dequantize nodes on tensors of a graph; return how many tensors got them.
 
     With a plan: what it says, where ``ranges`` (of :func:`transforms.calibration.calibrate`) gives the ranges
     of integers; weights are stored on their grid unless the plan's scheme keeps their nodes; domains are
-    those of the scheme. The opset has to be one of :func:`least_opset` (ModelError otherwise).
+    those of the scheme. The opset has to be one of :func:`least_opset` (ModelError otherwise). ``memory`` is
+    for several plans on copies of one graph.
 
     Without a plan: bfloat16 on every float32 tensor that is not in ``exclude``, in the same places as
     :func:`transforms.insert_cast.insert_cast` and with the same numbers as result. The model imports version
@@ -74,7 +77,7 @@ def insert_qdq(
     ``keep_io_types`` false inputs and outputs of the model become bfloat16.
     """
     if plan is not None:
-        return _Insertion(graph, plan, ranges).run()
+        return _Insertion(graph, plan, ranges, memory).run()
     pair = QdqPair(graph, domain)
     bfloat16 = RoundingPlan(graph, pair.element, exclude=exclude)
     count = insert_rounding(graph, bfloat16, pair, keep_io_types=keep_io_types)
@@ -97,13 +100,19 @@ def raise_opset(graph: gs.Graph, scheme: Scheme) -> int:
 class _Insertion:
     """One plan on its way into a graph."""
 
-    def __init__(self, graph: gs.Graph, plan: QuantizationPlan, ranges: Ranges | None) -> None:
+    def __init__(
+        self,
+        graph: gs.Graph,
+        plan: QuantizationPlan,
+        ranges: Ranges | None,
+        memory: WeightMemory | None,
+    ) -> None:
         if graph.opset < least_opset(plan.scheme):
             needed = least_opset(plan.scheme)
             raise ModelError(f"the scheme needs opset {needed}, the model has {graph.opset}: raise it first")
         self._graph, self._plan = graph, plan
-        self._parameters = GridParameters(plan, ranges)
-        self._writer = TensorWriter(graph, plan.scheme)
+        self._parameters = GridParameters(plan, ranges, memory)
+        self._writer = TensorWriter(graph, plan.scheme, memory)
         self._front: dict[int, list[gs.Node]] = {}
         self._after: dict[int, list[gs.Node]] = {}
 

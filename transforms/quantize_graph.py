@@ -16,6 +16,7 @@ from transforms.dot_products import is_dot_product
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.equalize_layers import equalize_layers
 from transforms.fold_relu import fold_relu
+from transforms.grid_parameters import Ranges
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.lift_constants import lift_constants
 from transforms.prepare import prepare
@@ -26,7 +27,8 @@ from transforms.quantizer import QUANTIZED_BY
 from transforms.read_model import ModelError
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
-from transforms.scheme_targets import SchemeTargets
+from transforms.scheme_targets import SchemeTargets, Targets
+from transforms.weight_memory import WeightMemory
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
@@ -70,28 +72,42 @@ def quantize_graph(
         raise ValueError("the scheme asks for fine-tuning, which is a step of its own: finetune_model")
     done = Quantized()
     targets = prepare_for(graph, scheme, done)
-    plan = QuantizationPlan(graph, scheme, targets.follow(graph))
-    if scheme.align_concat:
-        done.changes["Concats on one scale"] = align_concat(plan)
-    if scheme.dual_quant_nodes:
-        done.changes["tensors quantized twice, at borders of formats"] = dual_quant_nodes(plan)
+    plan = make_plan(graph, scheme, targets.follow(graph), done)
     calibration = calibrate_plan(plan, data, progress=progress)
     if calibration is not None:
         done.calibrated = len(calibration.observed)
     elif data is not None:
         done.notes.append("No ranges measured: the formats of this scheme need none")
+    write_plan(plan, calibration, done)
+    return done
+
+
+def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Quantized) -> QuantizationPlan:
+    """Return the plan for a prepared graph, with shared ranges and borders as the scheme wants them."""
+    plan = QuantizationPlan(graph, scheme, targets)
+    if scheme.align_concat:
+        done.changes["Concats on one scale"] = align_concat(plan)
+    if scheme.dual_quant_nodes:
+        done.changes["tensors quantized twice, at borders of formats"] = dual_quant_nodes(plan)
+    return plan
+
+
+def write_plan(
+    plan: QuantizationPlan, ranges: Ranges | None, done: Quantized, memory: WeightMemory | None = None
+) -> None:
+    """Write a plan into its graph, and do what its scheme wants done with the nodes."""
+    graph, scheme = plan.graph, plan.scheme
     done.tensors = Counter(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
     _note_bodies(graph, plan, done)
-    insert_qdq(graph, plan, calibration)
+    insert_qdq(graph, plan, ranges, memory=memory)
     if scheme.fold_relu:
         done.changes["Relus and Clips folded into quantizations"] = fold_relu(graph)
     if scheme.quantize_before_relu:
         done.changes["Relus and Clips with a quantization in front"] = quantize_before_relu(graph)
     if scheme.bfloat16_as == "cast":
         qdq_to_cast(graph)
-    return done
 
 
 def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) -> SchemeTargets:

@@ -18,6 +18,7 @@ from transforms.grid_parameters import Parameters
 from transforms.node_formats import is_float
 from transforms.quantizer import Quantizer
 from transforms.scheme import Scheme
+from transforms.weight_memory import WeightMemory
 
 _STANDARD = ("QuantizeLinear", "DequantizeLinear")
 _EXTENDED = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
@@ -34,9 +35,10 @@ _NEUTRAL = {
 class TensorWriter:
     """Makes nodes and constants with names that are free, and remembers which domains they need."""
 
-    def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
+    def __init__(self, graph: gs.Graph, scheme: Scheme, memory: WeightMemory | None = None) -> None:
         """Write for a graph in the domains that a scheme asks for."""
         self._names, self._scheme = walk.Names(graph), scheme
+        self._memory = memory or WeightMemory()
         self._neutral: dict[str, tuple[gs.Constant, gs.Constant]] = {}
         self.domains: set[str] = set()
 
@@ -68,7 +70,8 @@ class TensorWriter:
             nodes = self.put(source, step, parameters, None)
             return nodes[-1].outputs[0], nodes
         if row.op in (ops.formats.BFP, ops.formats.MX):
-            return self._constant(source, row.name, on_blocks(source.values, step)), []
+            values = self._memory.recall(source.values, step, lambda: on_blocks(source.values, step))
+            return self._constant(source, row.name, values), []
         (_, op), domain = self._pair(row)
         return self._store(source, step, parameters, op, domain)
 
@@ -85,7 +88,11 @@ class TensorWriter:
     def _store(
         self, source: gs.Constant, step: Quantizer, parameters: Parameters | None, op: str, domain: str
     ) -> tuple[gs.Tensor, list[gs.Node]]:
-        stored = self._constant(source, "quantized", _stored(source.values, step, parameters))
+        grid = None if parameters is None else (parameters[0].tobytes(), parameters[1].tobytes())
+        values = self._memory.recall(
+            source.values, (step, grid), lambda: _stored(source.values, step, parameters)
+        )
+        stored = self._constant(source, "quantized", values)
         inputs = [stored, *self._inputs(source, step, parameters)]
         target = self._variable(source, "dequantized")
         return target, [self._node(op, domain, inputs, target, _axis(step))]
