@@ -1,0 +1,195 @@
+"""Formats of least harm within a budget of bits: the knapsack problem with one choice of several per layer.
+
+Solved by dynamic programming over the layers, with states that can not become best left out: those that
+another state beats in weight and harm, and those whose best completion, were layers allowed to mix two
+formats, is no better than a solution known already (the bound of the linear relaxation, see Kellerer,
+Pferschy and Pisinger, Knapsack Problems, 2004, chapter 11).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MOST_STATES = 1 << 16
+"""Of more states than this, those that lie close together in weight are left out but for the best."""
+
+_ROUNDING = 1e-12
+"""Sums of a thousand numbers in float64 are exact to this share."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bits of a layer's weights, and of the activations that it reads for one sample."""
+
+    weight: float
+    activation: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Both together: what is fewer is cheaper."""
+        return self.weight + self.activation
+
+
+@dataclass(frozen=True)
+class Option:
+    """Formats that a layer may have, by their ``label``: their harm from 0 to infinity, and their size."""
+
+    layer: str
+    label: str
+    harm: float
+    size: Size
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a harm that is none."""
+        if not self.harm >= 0:
+            raise ValueError(f"harm of '{self.label}' in layer '{self.layer}' is {self.harm}, not 0 or more")
+
+
+def size_of(
+    choices: Mapping[str, str], sizes: Mapping[tuple[str, str], Size], baseline: Mapping[str, Size]
+) -> Size:
+    """Return the size of all layers, with the choices where there are any; ``sizes`` by layer and label."""
+    present = [sizes[layer, choices[layer]] if layer in choices else baseline[layer] for layer in baseline]
+    return Size(math.fsum(one.weight for one in present), math.fsum(one.activation for one in present))
+
+
+def choose_formats(options: Iterable[Option], baseline: Mapping[str, Size], budget: float) -> dict[str, str]:
+    """Return the labels of layers to move so that all weights take at most ``budget`` bits, at least harm.
+
+    The harms of layers add up; a layer that stays at the baseline does none, options of infinite harm are
+    left out. The result is a best one, unless there are more than 65,536 ways to be neither heavier nor more
+    harmful than another: then close to it, and within the budget all the same. Raises ValueError for a budget
+    below the least that there is.
+    """
+    layers = _choices(options, baseline)
+    least = math.fsum(layer.weights[0] for layer in layers)
+    room = budget * (1 + _ROUNDING)
+    if not least <= room:
+        raise ValueError(f"a budget of {budget:.10g} bits can not be met: the weights take {least:.10g}")
+    relaxation = _Relaxation(layers)
+    found = relaxation.rounded(room)
+    better = _search(layers, relaxation, room, _harm(layers, found))
+    chosen = zip(layers, found if better is None else better, strict=True)
+    return {layer.name: label for layer, i in chosen if (label := layer.labels[i]) is not None}
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What a layer may be, of rising weight and falling harm; the label of the baseline is None."""
+
+    name: str
+    labels: list[str | None]
+    weights: NDArray[np.float64]
+    harms: NDArray[np.float64]
+
+
+def _choices(options: Iterable[Option], baseline: Mapping[str, Size]) -> list[_Layer]:
+    """Return the layers, heavy ones first: what is left over to decide is soon little."""
+    rows: dict[str, list[tuple[float, float, float, str | None]]] = {
+        layer: [(size.weight, 0.0, size.activation, None)] for layer, size in sorted(baseline.items())
+    }
+    for option in options:
+        if math.isfinite(option.harm):
+            size = option.size
+            rows[option.layer].append((size.weight, option.harm, size.activation, option.label))
+    layers = [_undominated(layer, row) for layer, row in rows.items()]
+    return sorted(layers, key=lambda layer: -layer.weights[-1])
+
+
+def _undominated(name: str, rows: Sequence[tuple[float, float, float, str | None]]) -> _Layer:
+    kept: list[tuple[float, float, float, str | None]] = []
+    for row in sorted(rows, key=lambda row: row[:3]):
+        if not kept or row[1] < kept[-1][1]:
+            kept.append(row)
+    weights, harms, _, labels = zip(*kept, strict=True)
+    return _Layer(name, list(labels), np.array(weights), np.array(harms))
+
+
+def _harm(layers: Sequence[_Layer], chosen: Sequence[int]) -> float:
+    return math.fsum(layer.harms[i] for layer, i in zip(layers, chosen, strict=True))
+
+
+class _Relaxation:
+    """The same problem, were layers allowed to mix two formats: its solutions are steps of falling steepness.
+
+    A step is along the lower convex hull of one layer's choices.
+    """
+
+    def __init__(self, layers: Sequence[_Layer]) -> None:
+        """Sort the steps of all layers."""
+        steps = [(i, *step) for i, layer in enumerate(layers) for step in _hull_steps(layer)]
+        steps.sort(key=lambda step: step[3] / step[2])
+        self._layers = layers
+        self._places = [(i, choice) for i, choice, _, _ in steps]
+        self._of = np.array([i for i, *_ in steps], np.intp)
+        self._weights = np.array([step[2] for step in steps])
+        self._harms = np.array([step[3] for step in steps])
+
+    def least_harm(self, first: int, room: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return a lower bound of the harm of the layers from one on, infinite where they do not fit."""
+        rest, kept = self._layers[first:], self._of >= first
+        weights = [math.fsum(layer.weights[0] for layer in rest), *self._weights[kept]]
+        harms = [math.fsum(layer.harms[0] for layer in rest), *self._harms[kept]]
+        return np.interp(room, np.cumsum(weights), np.cumsum(harms), left=np.inf)
+
+    def rounded(self, room: float) -> list[int]:
+        """Return choices that take the steps that fit, in their order."""
+        chosen = [0] * len(self._layers)
+        weight, full = math.fsum(layer.weights[0] for layer in self._layers), set()
+        for (i, choice), step in zip(self._places, self._weights.tolist(), strict=True):
+            if i in full or weight + step > room:
+                full.add(i)
+            else:
+                chosen[i] = choice
+                weight += step
+        return chosen
+
+
+def _hull_steps(layer: _Layer) -> list[tuple[int, float, float]]:
+    """Return choice, weight and harm (below zero) of each step along the lower convex hull."""
+    steps, i = [], 0
+    while i < len(layer.weights) - 1:
+        weights, harms = layer.weights[i + 1 :] - layer.weights[i], layer.harms[i + 1 :] - layer.harms[i]
+        best = int(np.argmin(harms / weights))
+        i += 1 + best
+        steps.append((i, float(weights[best]), float(harms[best])))
+    return steps
+
+
+def _search(layers: Sequence[_Layer], relaxation: _Relaxation, room: float, known: float) -> list[int] | None:
+    """Return the choices of least harm, None where none is below what is known."""
+    weights, harms = np.zeros(1), np.zeros(1)
+    trail: list[tuple[NDArray[np.intp], NDArray[np.intp]]] = []
+    for done, layer in enumerate(layers, 1):
+        all_weights = np.add.outer(weights, layer.weights).ravel()
+        all_harms = np.add.outer(harms, layer.harms).ravel()
+        bound = all_harms + relaxation.least_harm(done, room - all_weights)
+        kept = np.flatnonzero(bound < known * (1 - _ROUNDING))
+        kept = kept[_pareto(all_weights[kept], all_harms[kept])]
+        if not len(kept):
+            return None
+        weights, harms = all_weights[kept], all_harms[kept]
+        trail.append((kept // len(layer.weights), kept % len(layer.weights)))
+    chosen, state = [], int(harms.argmin())
+    for parents, choices in reversed(trail):
+        chosen.append(int(choices[state]))
+        state = int(parents[state])
+    return chosen[::-1]
+
+
+def _pareto(weights: NDArray[np.float64], harms: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return the states that none beats, by rising weight; of too many the least harmful in each range."""
+    order = np.lexsort((harms, weights))
+    sorted_harms = harms[order]
+    before = np.minimum.accumulate(np.concatenate([[np.inf], sorted_harms[:-1]]))
+    order = order[sorted_harms < before]
+    if len(order) <= _MOST_STATES:
+        return order
+    spread = weights[order] - weights[order[0]]
+    ranges = (spread / spread[-1] * (_MOST_STATES - 1)).astype(np.int64)
+    return order[np.append(np.diff(ranges) > 0, True)]  # the last, so least harmful, of each range
