@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,17 +35,23 @@ class MissingDataError(ValueError):
 
 
 def calibrate_plan(
-    plan: QuantizationPlan, data: CalibrationData | None, *, progress: Progress | None = None
+    plan: QuantizationPlan | Sequence[QuantizationPlan],
+    data: CalibrationData | None,
+    *,
+    progress: Progress | None = None,
 ) -> Calibration | None:
-    """Return what the plan needs to know, None where it needs nothing and no data are read.
+    """Return what a plan needs to know, None where it needs nothing and no data are read.
 
-    Ranges of all tensors that become integers, and the mean squares by which errors of weights are weighted:
-    those alone do not ask for data unless the scheme names the method. Raises MissingDataError without
-    data, and ValueError as :func:`transforms.calibration.calibrate` and its cache do.
+    Several plans, of copies of one graph, are measured together. Ranges of all tensors that become integers,
+    and the mean squares by which errors of weights are weighted: those alone do not ask for data unless the
+    scheme names the method. Raises MissingDataError without data, and ValueError as
+    :func:`transforms.calibration.calibrate` and its cache do.
     """
-    scheme = plan.scheme
-    names = [tensor.name for tensor in plan.measured()]
-    axes = weighed_inputs(plan) if names or scheme.weight_method == WEIGHTED else {}
+    plans = [plan] if isinstance(plan, QuantizationPlan) else plan
+    plan, scheme = plans[0], plans[0].scheme
+    names = list(dict.fromkeys(tensor.name for one in plans for tensor in one.measured()))
+    wanted = bool(names) or scheme.weight_method == WEIGHTED
+    axes = {name: axis for one in plans for name, axis in weighed_inputs(one).items()} if wanted else {}
     if not names and not axes:
         return None
     if data is None:

@@ -12,13 +12,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto
 from transforms.atomic_write import replacing
 from transforms.calibration import Calibration, CalibrationOptions, Progress, calibrate
 from transforms.feeds import Feeds
+from transforms.model_hash import model_hash
 from transforms.model_io import check_output
 from transforms.observed import Observed
 from transforms.observed_json import decode, encode
@@ -77,17 +76,8 @@ def _is_enough(observed: Observed, options: CalibrationOptions, axis: int | None
 def _key(graph: gs.Graph, feeds: Feeds, options: CalibrationOptions) -> str:
     """Return a hash of what statistics depend on: model, data, and what is kept of a tensor."""
     kept = {"histogram": options.needs_histogram, "averaging_constant": options.averaging_constant}
-    parts = [_hash_model(graph), feeds.hash(), json.dumps(kept)]
+    parts = [model_hash(graph), feeds.hash(), json.dumps(kept)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _hash_model(graph: gs.Graph) -> str:
-    light, weights = graph_proto.export_light(graph)
-    digest = hashlib.sha256(light.SerializeToString(deterministic=True))
-    for name in sorted(weights):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(weights[name]).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-    return digest.hexdigest()
 
 
 def _read(path: Path) -> Entries:

@@ -13,11 +13,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-import ops
 from transforms import light_model
-from transforms.run_model import OpenModel, RunOptions, provider_name
+from transforms.run_model import OpenModel, RunOptions, provider_name, session_settings
 
-_SILENT = 4
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
 _SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
 
@@ -42,13 +40,8 @@ def open_light(
     """
     options = options or RunOptions()
     provider = provider_name(options.provider)
-    settings = ort.SessionOptions()
-    settings.log_severity_level = _SILENT
-    settings.intra_op_num_threads = options.threads
+    settings = session_settings(options)
     settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    if not options.optimize:
-        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    ops.register_custom_ops(settings)
     _share(light, weights, settings)
     try:
         session = ort.InferenceSession(light.SerializeToString(), settings, providers=[provider])

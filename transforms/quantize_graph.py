@@ -79,6 +79,7 @@ def quantize_graph(
     elif data is not None:
         done.notes.append("No ranges measured: the formats of this scheme need none")
     write_plan(plan, calibration, done)
+    finish_nodes(graph, scheme, done)
     return done
 
 
@@ -95,13 +96,17 @@ def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Quantized
 def write_plan(
     plan: QuantizationPlan, ranges: Ranges | None, done: Quantized, memory: WeightMemory | None = None
 ) -> None:
-    """Write a plan into its graph, and do what its scheme wants done with the nodes."""
-    graph, scheme = plan.graph, plan.scheme
+    """Write a plan into its graph; ``memory`` is that of several plans of one model."""
+    graph = plan.graph
     done.tensors = Counter(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
     _note_bodies(graph, plan, done)
     insert_qdq(graph, plan, ranges, memory=memory)
+
+
+def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
+    """Do with the nodes of a quantized graph what the scheme wants done with them."""
     if scheme.fold_relu:
         done.changes["Relus and Clips folded into quantizations"] = fold_relu(graph)
     if scheme.quantize_before_relu:

@@ -19,6 +19,7 @@ from transforms.widen_bf16 import widen_bf16
 log = logging.getLogger(__name__)
 
 _SILENT = 4
+_NO_INTEGER_KERNELS = "session.disable_quant_qdq"
 _BFLOAT16 = "tensor(bfloat16)"
 _NUMPY_TYPES = {
     "tensor(float)": np.float32,
@@ -40,11 +41,17 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a session runs: provider (``provider_name``), threads (0: the runtime chooses), optimization."""
+    """How a session runs: provider (``provider_name``), threads (0: the runtime chooses), optimization.
+
+    ``simulate``: between quantizations to integers nodes compute in float32, as the model says, and not in
+    kernels for integers. The runtime then leaves weights alone, too, which it would otherwise quantize itself
+    where they are float32 and the rest of a layer is integers: with 16-bit inputs to something useless.
+    """
 
     provider: str = "CPU"
     threads: int = 0
     optimize: bool = True
+    simulate: bool = False
 
 
 class OpenModel:
@@ -93,6 +100,19 @@ def open_model(source: str | Path | gs.Graph, options: RunOptions | None = None)
         raise ValueError(f"{provider} can not run the model: {error}") from error
 
 
+def session_settings(options: RunOptions) -> ort.SessionOptions:
+    """Return what a session is opened with; our operators are registered."""
+    settings = ort.SessionOptions()
+    settings.log_severity_level = _SILENT
+    settings.intra_op_num_threads = options.threads
+    if not options.optimize:
+        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if options.simulate:
+        settings.add_session_config_entry(_NO_INTEGER_KERNELS, "1")
+    ops.register_custom_ops(settings)
+    return settings
+
+
 def provider_name(short: str) -> str:
     """Return the runtime's name of the provider "cpu" or "CPUExecutionProvider"; ValueError without it."""
     available = ort.get_available_providers()
@@ -120,12 +140,7 @@ def check_feed(inputs: Sequence[ModelInput], feed: Mapping[str, np.ndarray], sam
 
 
 def _session(source: Path | gs.Graph, options: RunOptions, provider: str) -> ort.InferenceSession:
-    settings = ort.SessionOptions()
-    settings.log_severity_level = _SILENT
-    settings.intra_op_num_threads = options.threads
-    if not options.optimize:
-        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    ops.register_custom_ops(settings)
+    settings = session_settings(options)
     model = str(source) if isinstance(source, Path) else _serialize(source)
     try:
         return ort.InferenceSession(model, settings, providers=[provider])

@@ -98,7 +98,7 @@ class _Rule:
             node
             for node in walk.nodes(graph)
             if pattern in operators(node)
-            or (node.name and fnmatchcase(node.name, pattern))
+            or fnmatchcase(label_of(node), pattern)
             or (_was_merged(node) and fnmatchcase(node.name.removesuffix(_MERGED), pattern))
         ]
         nodes = with_bodies(graph, chosen)
@@ -125,6 +125,11 @@ class _Place:
         for node in walk.nodes(graph):
             if node in found and node.op == self.op and self.index < len(node.inputs):
                 yield node.inputs[self.index]
+
+
+def label_of(node: gs.Node) -> str:
+    """Return the name by which a scheme knows a node: that of what it makes where it has none."""
+    return str(node.name or (node.outputs[0].name if node.outputs else ""))
 
 
 def operators(node: gs.Node) -> frozenset[str]:
