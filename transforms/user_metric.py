@@ -27,14 +27,14 @@ def load_metric(place: str) -> UserMetric:
     file, name = split_place(place)
     function = _function(_execute(Path(file), place), name, place)
 
-    def metric(outputs: Sequence[Outputs]) -> float:
+    def _metric(outputs: Sequence[Outputs]) -> float:
         try:
             value = function([dict(one) for one in outputs])
         except (Exception, SystemExit) as error:
             raise ValueError(f"evaluate '{place}' failed: {_one_line(error)}") from error
         return _finite(value, place)
 
-    return metric
+    return _metric
 
 
 def split_place(place: str) -> tuple[str, str]:
