@@ -193,7 +193,7 @@ def test_groups_double_while_they_hold() -> None:
     options = [Option(f"n{i}", "int8", 1.0, Size(80.0)) for i in range(63)]
     baseline = {one.layer: Size(160.0) for one in options}
     done = assign(options, baseline, lambda choices: 0.0, AT_MOST[3])
-    assert [len(step.moved) for step in done.steps] == [1, 2, 4, 8, 16, 32]
+    assert [len(step.moved) for step in done.steps] == [0, 1, 2, 4, 8, 16, 32]
     assert len(done.choices) == 63
 
 
@@ -297,6 +297,7 @@ def test_steps_are_told_as_they_come() -> None:
     done = assign(options, baseline, additive(options), AT_MOST[3], progress=told.append)
     assert tuple(told) == done.steps
     assert done.steps == (
+        Step((), 0.0, True, Size(480.0, 96.0)),
         Step((("a", "int8"),), 1.0, True, Size(400.0, 80.0)),
         Step((("b", "int8"), ("c", "int8")), 12.0, False, Size(240.0, 48.0)),
         Step((("b", "int8"),), 3.0, True, Size(320.0, 64.0)),

@@ -65,7 +65,7 @@ def test_what_presets_do_to_channels(name: str) -> None:
     found = preset(name)
     blocks = found.format(found.activation).block > 1
     plain = name.removesuffix("_ADAQUANT").removesuffix("_ADAROUND")
-    wide = plain in ("A16W8", "U16S8")
+    wide = plain in ("A16W8", "U16S8", "S16S8_MIXED_S8S8")
     assert found.equalize_layers is blocks
     assert found.balance_channels is (blocks or wide)
     per_channel = "auto" if found.weight == "int8" else plain == "W4A8"
@@ -108,7 +108,8 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
             "Gemm": LayerRule("small", "mx9"),
         },
         tensors={"conv3.weight": "bfloat16", "x": "float32"},
-        finetune={"algorithm": "adaquant", "num_iterations": 10, "learning_rate": 0.5},
+        auto_mixed_precision={"target": ("bfp16", "int8/int4"), "l2_target": 1e-5, "dual_quant_nodes": True},
+        finetune={"algorithm": "adaquant", "num_iterations": 10, "target_op_type": ("Conv", "Gemm")},
     )
     default = Scheme("int8", "int8")
     same = [f.name for f in dataclasses.fields(Scheme) if getattr(full, f.name) == getattr(default, f.name)]

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools import command_line, output_file
-from transforms.atomic_write import replacing
+from tools import command_line, plot_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     Samples = dict[str, list[NDArray[np.float32]]]
 
 SAMPLES = 1 << 20
-COLORS, MARKERS = ("#1f5fa8", "#c2601a"), ("o", "D")  # told apart without color too
+MARKERS = ("o", "D")  # told apart without color too
 EPILOG = """\
 Fidelity is the ratio of the signal's power to the power of the rounding error, in decibel (6 dB are one bit).
 Integer formats get one scale per tensor; the 4-bit ones (ONNX has them from operator set 21 on) are meant for
@@ -44,24 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def show_formats(options: argparse.Namespace) -> None:
     """Measure, print the table and draw the plot."""
     if options.plot:
-        check_plot(options.plot, force=options.force)
+        plot_file.check_plot(options.plot, force=options.force)
     samples = read_weights(options.model) if options.model else draw_samples()
     rows = measure_formats(samples)
     print_table(list(samples), rows)
     if options.plot:
         draw_plot(options.plot, list(samples), rows)
         print(f"plot: {options.plot}")
-
-
-def check_plot(path: Path, *, force: bool) -> None:
-    """Refuse a plot that cannot be drawn, before any work. Raises ValueError or OSError."""
-    import importlib.util
-
-    if path.suffix not in (".png", ".svg"):
-        raise ValueError(f"plot '{path}' must end in .png or .svg")
-    output_file.check_writable(path, force=force)
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib: pip install 'onnx-narrow[plot]'")
 
 
 def draw_samples() -> Samples:
@@ -124,27 +112,19 @@ def print_table(kinds: list[str], rows: list[tuple[str, float, int, list[float]]
 
 def draw_plot(path: Path, kinds: list[str], rows: list[tuple[str, float, int, list[float]]]) -> None:
     """Draw a line of dots per format, from few bits to many; further right is more faithful."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     rows = sorted(rows, key=lambda row: (-row[1], -row[3][0]))
     places = range(len(rows))
-    figure, axes = pyplot.subplots(figsize=(8, 0.5 + 0.3 * len(rows)))
+    figure, axes = plot_file.new_figure(8, 0.5 + 0.3 * len(rows))
     axes.hlines(places, [min(row[3]) for row in rows], [max(row[3]) for row in rows], color="0.8", zorder=1)
-    for i, (kind, color, marker) in enumerate(zip(kinds, COLORS, MARKERS, strict=False)):
+    for i, (kind, color, marker) in enumerate(zip(kinds, plot_file.COLORS, MARKERS, strict=False)):
         axes.scatter([row[3][i] for row in rows], places, color=color, marker=marker, label=kind, zorder=2)
     axes.set_yticks(places, labels=[f"{name}, {bits:g} bits" for name, bits, _, _ in rows])
     axes.set(xlabel="fidelity in dB", xlim=(0, None))
     axes.grid(axis="x", color="0.9")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.legend(loc="upper right", frameon=False)
-    with replacing(path) as (temporary,):
-        figure.savefig(temporary, format=path.suffix[1:], bbox_inches="tight", dpi=150)
-    pyplot.close(figure)
+    plot_file.save(figure, path)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ _BISECTIONS = 12
 
 @dataclass(frozen=True)
 class Step:
-    """A model that was tried: its metric, its size, and what differs from the last that was accepted.
+    """A model that was tried: its metric, its size, and what differs from the last accepted one.
 
     ``moved``: layers and their formats, None for those of the baseline.
     """
@@ -44,7 +44,8 @@ class Step:
 class Assignment:
     """The formats that were chosen, with the metric and the size of the model, and those of the baseline.
 
-    ``steps``: all that was tried, in order. ``target``: the bound that ``value`` keeps to, None without one.
+    ``steps``: all that was tried, in order, the baseline first. ``target``: the bound that ``value`` keeps
+    to, None without one.
     """
 
     choices: Choices
@@ -126,6 +127,7 @@ class _Walk:
         self.target = target.at(self._first) if target else None
         if self.target:
             self.target.check(self._first, "the model before anything is moved")
+        self.attempt({})
 
     def value_of(self, choices: Choices) -> float:
         """Return the metric of the model with these choices, which is computed once."""

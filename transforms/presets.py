@@ -53,13 +53,30 @@ PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 
-_TUNED = {"ADAQUANT": tuple(PLAIN), "ADAROUND": ("A8W8", "A16W8", "U8S8", "U16S8", "W4A8")}
+MIXED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "BF16_MIXED_BFP16": {**_both("bfloat16"), "auto_mixed_precision": {"target": "bfp16"}},
+        "BF16_MIXED_MXINT8": {**_both("bfloat16"), "auto_mixed_precision": {"target": "mxint8"}},
+        "S16S8_MIXED_S8S8": {
+            **PLAIN["A16W8"],
+            "auto_mixed_precision": {
+                "activation_target": "int8",
+                "weight_target": "int8",
+                "sqnr_drop_target": 3.0,
+            },
+        },
+    }
+)
+"""Presets whose layers get one of several formats each; BF16 without a target moves all that it can."""
+
+_UNTUNED = {**PLAIN, **MIXED}
+_TUNED = {"ADAQUANT": tuple(_UNTUNED), "ADAROUND": ("A8W8", "A16W8", "U8S8", "U16S8", "W4A8")}
 """Presets that are tuned by an algorithm; learned rounding up or down is for integers."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    dict(PLAIN)
+    _UNTUNED
     | {
-        f"{name}_{algorithm}": {**PLAIN[name], "finetune": {"algorithm": algorithm.lower()}}
+        f"{name}_{algorithm}": {**_UNTUNED[name], "finetune": {"algorithm": algorithm.lower()}}
         for algorithm, names in _TUNED.items()
         for name in names
         if not name.endswith("INT32")

@@ -62,7 +62,8 @@ def quantize_graph(
     writes the plan down. ``progress`` is called as by :func:`transforms.calibration.calibrate`.
 
     Fine-tuning is another step, :func:`transforms.finetune_model.finetune_model`: a scheme that asks for it
-    is refused here.
+    is refused here. So is one that asks for mixed precision, which is
+    :func:`transforms.mix_precision.mix_precision`.
 
     Raises ModelError for a model that is quantized already, ValueError for names that are not there, formats
     where they can not be, NaN in weights, and data that are missing or do not fit; OSError when data can not
@@ -70,6 +71,9 @@ def quantize_graph(
     """
     if scheme.finetune:
         raise ValueError("the scheme asks for fine-tuning, which is a step of its own: finetune_model")
+    if scheme.auto_mixed_precision:
+        step = "transforms.mix_precision.mix_precision"
+        raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
     done = Quantized()
     targets = prepare_for(graph, scheme, done)
     plan = make_plan(graph, scheme, targets.follow(graph), done)

@@ -18,6 +18,7 @@ from transforms.custom_formats import make_format
 from transforms.finetune_rule import make_finetune_rule
 from transforms.layer_rule import LayerRule, make_rule
 from transforms.legal_keys import refuse_unknown
+from transforms.mixing_rule import make_mixing_rule
 from transforms.presets import PRESETS
 from transforms.scheme_values import checked_value
 from transforms.toml_text import to_toml
@@ -45,6 +46,8 @@ class Scheme:
       stands for activation and weight;
     * ``tensors``: for single tensors by name, before everything else;
     * ``formats``: new block formats, each a ``base`` and attributes of its operator;
+    * ``auto_mixed_precision``: which layers may get other formats where the outputs allow it, see
+      :class:`transforms.mixing_rule.MixingRule`;
     * ``finetune``: how weights are tuned afterwards, see :class:`transforms.finetune_rule.FinetuneRule`.
 
     Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
@@ -92,6 +95,7 @@ class Scheme:
     formats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     layers: Mapping[str, LayerRule] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
+    auto_mixed_precision: Mapping[str, Any] = field(default_factory=dict)
     finetune: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -104,6 +108,7 @@ class Scheme:
         for name in self.formats:
             self.format(name)
         make_finetune_rule(self.finetune)
+        self._check_mixing()
         for part, place, chosen in self._choices():
             self._check_format(part, place, chosen)
 
@@ -169,6 +174,15 @@ class Scheme:
                     yield part, f"layers entry '{pattern}': {part}", rule.said[part]
         for tensor, name in self.tensors.items():
             yield "tensor", f"tensors entry '{tensor}'", name
+
+    def _check_mixing(self) -> None:
+        """Check that layers may get formats that there are, and others than they have anyway."""
+        mixing = make_mixing_rule(self.auto_mixed_precision)
+        for rule in mixing.choices(self.activation, self.weight) if mixing else ():
+            for part, name in rule.said.items():
+                self._check_format(part, f"auto_mixed_precision: {part} of '{rule.label}'", name)
+            if (rule.activation, rule.weight) == (self.activation, self.weight):
+                raise ValueError(f"auto_mixed_precision: '{rule.label}' is what the scheme has anyway")
 
     def _check_format(self, part: str, place: str, name: object) -> None:
         if not isinstance(name, str):

@@ -21,10 +21,12 @@ _ABOVE_UP_TO: Mapping[str, tuple[float, float]] = {"percentile": (50, 100), "ave
 def checked_value(key: str, kind: str, value: object) -> Any:
     """Return the value as the type that the annotation ``kind`` of its field names.
 
-    Numbers become floats, lists tuples, tables dictionaries of their own. Raises ValueError naming key, value
-    and what is legal.
+    Numbers become floats, lists tuples (in tables, too), tables dictionaries of their own. Raises ValueError
+    naming key, value and what is legal.
     """
-    convert, legal = _KINDS[kind.partition("[")[0]]
+    convert, legal = _KINDS[kind.removesuffix(" | None").partition("[")[0]]
+    if value is None and kind.endswith("| None"):
+        return None
     converted = convert(value)
     if converted is None:
         raise ValueError(f"{key} is {value!r}, it must be {legal}")
@@ -63,8 +65,14 @@ def _strings(value: object) -> tuple[str, ...] | None:
     return tuple(value)
 
 
+def _string_or_strings(value: object) -> tuple[str, ...] | None:
+    return (value,) if isinstance(value, str) else _strings(value)
+
+
 def _table(value: object) -> dict[str, Any] | None:
-    return dict(value) if isinstance(value, Mapping) else None
+    if not isinstance(value, Mapping):
+        return None
+    return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
 
 
 _KINDS: Mapping[str, tuple[Callable[[object], Any], str]] = {
@@ -74,5 +82,6 @@ _KINDS: Mapping[str, tuple[Callable[[object], Any], str]] = {
     "float": (_number, "a number"),
     "int": (_integer, "a whole number"),
     "tuple": (_strings, "a list of strings"),
+    "str | tuple": (_string_or_strings, "a string or a list of strings"),
     "Mapping": (_table, "a table"),
 }

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -28,3 +34,90 @@ class Sensitivity:
     metric: str
     samples: int
     damages: tuple[Damage, ...]
+
+    def harm_of(self, layer: str, label: str) -> float:
+        """Return the harm of a format in a layer; ValueError where it was not looked at."""
+        for damage in self.damages:
+            if (damage.layer, damage.label) == (layer, label):
+                return damage.harm
+        raise ValueError(f"the sensitivities say nothing of '{label}' in layer '{layer}'")
+
+    def ranked(self) -> list[Damage]:
+        """Return the damages by rising harm, like ones in their order."""
+        return sorted(self.damages, key=lambda damage: damage.harm)
+
+    def to_json(self) -> str:
+        """Return the table as JSON, from which :meth:`from_json` makes an equal one, to the last bit."""
+        damages = [_without_infinity(asdict(damage)) for damage in self.damages]
+        head = {"method": self.method, "metric": self.metric, "samples": self.samples}
+        return json.dumps({**head, "damages": damages}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Sensitivity:
+        """Return the table that was written as JSON; ValueError of one line for any other text."""
+        try:
+            values = json.loads(text)
+            damages = tuple(_damage(row) for row in values["damages"])
+            return Sensitivity(
+                _str(values["method"]), _str(values["metric"]), int(values["samples"]), damages
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"these are no sensitivities: {type(error).__name__}: {error}") from error
+
+    def to_csv(self) -> str:
+        """Return the damages as lines of comma-separated values, under a line with the names of columns."""
+        text = io.StringIO()
+        columns = [field.name for field in fields(Damage)]
+        writer = csv.DictWriter(text, columns, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+        writer.writeheader()
+        writer.writerows(asdict(damage) for damage in self.damages)  # floats as repr does, to the last bit
+        return text.getvalue()
+
+
+def spearman(a: Sensitivity, b: Sensitivity) -> float:
+    """Return the correlation, -1 to 1, of how two tables rank by harm what is in both.
+
+    Like harms share the mean of their ranks. NaN where there is nothing to rank: less than two layers and
+    formats in common, or all of one table alike.
+    """
+    harms = [{(damage.layer, damage.label): damage.harm for damage in one.damages} for one in (a, b)]
+    common = [key for key in harms[0] if key in harms[1]]
+    ranks = [_ranks([table[key] for key in common]) for table in harms]
+    middle = (len(common) - 1) / 2
+    x, y = ([rank - middle for rank in one] for one in ranks)
+    norm = math.sqrt(_product(x, x) * _product(y, y))
+    return _product(x, y) / norm if norm else math.nan
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Return the place of each value from 0, the mean place where several are alike."""
+    order = sorted(range(len(values)), key=lambda i: values[i])
+    ranks, start = [0.0] * len(values), 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or values[order[end]] != values[order[start]]:
+            for i in order[start:end]:
+                ranks[i] = (start + end - 1) / 2
+            start = end
+    return ranks
+
+
+def _product(x: Sequence[float], y: Sequence[float]) -> float:
+    return math.fsum(a * b for a, b in zip(x, y, strict=True))
+
+
+def _without_infinity(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Write infinities, which JSON does not have, as Python does."""
+    return {key: str(x) if isinstance(x, float) and math.isinf(x) else x for key, x in row.items()}
+
+
+def _damage(row: Mapping[str, Any]) -> Damage:
+    value, harm = float(row["value"]), float(row["harm"])
+    if math.isnan(value) or not harm >= 0:
+        raise ValueError(f"value {value} and harm {harm} of a layer")
+    return Damage(_str(row["layer"]), _str(row["op"]), _str(row["label"]), value, harm)
+
+
+def _str(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no string")
+    return value
