@@ -1,39 +1,148 @@
 """Sensitivities estimated in one pass over the data, for all layers and formats together.
 
-With the output o of a model, the rounding of a layer's operands changes it, to first order, by
-J (W dx + dW x), J being the derivative of o by what the layer makes. For v of random signs the expectation of
-(v^T J e)^2 is |J e|^2, so that one gradient g = J^T v a sample is enough for any number of layers and formats
-(Hutchinson's estimator, doi 10.1080/03610919008812866):
+Rounding the operands of a layer changes the outputs o of the model, to first order, by J (W dx + dW x), J
+being the derivative of o by what the layer makes. For v of random signs the expectation of (v^T J e)^2 is
+|J e|^2 (Hutchinson's estimator, doi 10.1080/03610919008812866), so that one gradient g = J^T v of a sample
+serves all layers and formats:
 
-    harm = mean over samples of (<W^T g, dx> + <g x^T, dW>)^2, over the mean of |o|^2
+    harm = mean of (<W^T g, dx> + <g x^T, dW>)^2 / mean of |o|^2
 
-Where a gradient can not be formed the error is taken to reach the outputs as it is: its share of what the
-layer makes is its share of the outputs.
+where W^T g is the gradient of the layer's input and g x^T that of its weight. Where there is no gradient, an
+error is taken to reach the outputs as it is: its share of what the layer makes is its share of the outputs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from numpy.typing import NDArray
 
-from ops.metrics import sqnr_db
-from transforms import dot_products, graph_proto, walk
+from transforms import graph_proto, walk
 from transforms.candidates import Candidate
+from transforms.convert_opset import convert_opset
 from transforms.finetune_model import copy_graph
-from transforms.gradients import add_gradients
-from transforms.layer_problem import Layer, Unfit, layer_of
+from transforms.gradients import LEAST_OPSET, add_gradients
 from transforms.layer_rule import LayerRule
-from transforms.light_session import LightModel, open_light
+from transforms.light_session import open_light
 from transforms.measured_sensitivity import Bench
 from transforms.mixed_model import MixedModel, layers_of
-from transforms.rounders import Rounder
+from transforms.observe import set_outputs
+from transforms.run_model import RunOptions
 from transforms.run_tasks import Progress
 from transforms.sensitivity import Damage, Sensitivity
+from transforms.traced_layer import TracedLayer, constant_operand
 
-_LEAST_DRAWS = 32
-"""Random vectors over all samples, at least: the estimate then has a standard error of a quarter."""
+Arrays = Mapping[str, np.ndarray]
+
+
+def trace_sensitivity(
+    model: MixedModel,
+    candidates: Sequence[Candidate],
+    choices: Sequence[LayerRule],
+    bench: Bench,
+    *,
+    progress: Progress | None = None,
+) -> Sensitivity:
+    """Return an estimate of what each of the formats does to the outputs where one layer alone has them.
+
+    ``value`` is the SQNR in dB that this layer alone would leave. Biases are left out: they are as fine as
+    the sums that they are added to. The random signs are the same at every call.
+    """
+    names = [one.name for one in candidates]
+    everywhere = {choice.label: model.rounders(dict.fromkeys(names, choice)) for choice in choices}
+    traced = _TracedModel(model.graph, names, _float_outputs(bench), bench.run)
+    layers = {
+        name: [
+            TracedLayer(
+                node, traced.operands[id(node)], {label: of[name][i] for label, of in everywhere.items()}
+            )
+            for i, node in enumerate(nodes)
+        ]
+        for name, nodes in traced.nodes.items()
+    }
+    power = 0.0
+    for i, (feed, expected) in enumerate(zip(bench.feeds, bench.expected, strict=True)):
+        power += sum(float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
+        arrays, gradients = traced.run(feed, expected, np.random.default_rng(i))
+        for name in names:
+            for layer in layers[name]:
+                layer.add(arrays, gradients)
+        if progress:
+            progress(i + 1, len(bench.feeds), f"sample {i + 1}")
+    damages = (
+        Damage(one.name, one.op, label, _decibels(harm), harm)
+        for one in candidates
+        for label, harm in _sum(layer.harms(power) for layer in layers[one.name]).items()
+    )
+    return Sensitivity("trace", "sqnr", len(bench.feeds), tuple(damages))
+
+
+class _TracedModel:
+    """The float model, which makes operands of its layers, and gradients, along with its outputs.
+
+    ``nodes`` are those of each name, ``operands`` the names of what each, by ``id``, reads.
+    """
+
+    def __init__(
+        self, graph: gs.Graph, names: Sequence[str], outputs: Sequence[str], run: RunOptions
+    ) -> None:
+        graph = copy_graph(graph)
+        convert_opset(graph, LEAST_OPSET)
+        derive, found = walk.Names(graph), layers_of(graph)
+        self.nodes = {name: found[name] for name in names}
+        every = [node for nodes in self.nodes.values() for node in nodes]
+        self.operands = {id(node): _name_operands(graph, node, derive) for node in every}
+        self._seeds = {name: derive.derive(name, "seed") for name in outputs}
+        read = [name for node in every for name in self.operands[id(node)].values()]
+        self._arrays = list(dict.fromkeys((*read, *(node.outputs[0].name for node in every))))
+        self._gradients = dict(add_gradients(graph, self._seeds, self._arrays).names)
+        self._fetched = list(dict.fromkeys((*self._arrays, *self._gradients.values())))
+        light, weights = graph_proto.export_light(graph)
+        set_outputs(light.graph, self._fetched)
+        self._model = open_light(light, weights, run)
+
+    def run(
+        self, feed: Arrays, expected: Arrays, random: np.random.Generator
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return what layers read and make by name, and the gradients of that, for outputs of random signs."""
+        signs = {
+            seed: random.choice(np.array([-1, 1], np.float32), expected[name].shape)
+            for name, seed in self._seeds.items()
+        }
+        found = self._model.run({**feed, **signs}, self._fetched)
+        gradients = {name: found[gradient] for name, gradient in self._gradients.items()}
+        return {name: found[name] for name in self._arrays}, gradients
+
+
+def _name_operands(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, str]:
+    """Let a layer alone read each of its operands, its weight aside; return their names by input."""
+    constant, operands = constant_operand(node), {}
+    for index in (i for i in range(2) if i != constant):
+        tensor = node.inputs[index]
+        alone = gs.Variable(names.derive(tensor.name, "read"), tensor.dtype, tensor.shape)
+        copy = gs.Node("Identity", names.derive(alone.name, "Identity"), inputs=[tensor], outputs=[alone])
+        graph.nodes.insert(next(i for i, one in enumerate(graph.nodes) if one is node), copy)
+        node.inputs[index] = alone
+        operands[index] = str(alone.name)
+    return operands
+
+
+def _float_outputs(bench: Bench) -> list[str]:
+    found = [name for name, array in bench.expected[0].items() if array.dtype == np.float32]
+    if not found:
+        raise ValueError("no output that counts is float32: sensitivities can be measured, not traced")
+    return found
+
+
+def _sum(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for harms in found:
+        for label, harm in harms.items():
+            total[label] = total.get(label, 0.0) + harm
+    return total
+
+
+def _decibels(share: float) -> float:
+    return math.inf if share == 0 else -10 * math.log10(share) if share < math.inf else -math.inf

@@ -261,7 +261,7 @@ def _bench(
         yield _make(folder_of_this, feeds, expected, options)
 
 
-def _make(folder: Path, feeds: list[Feed], expected: list[Outputs], options: MixingOptions) -> Bench:
+def _make(folder: Path, feeds: Sequence[Feed], expected: Sequence[Outputs], options: MixingOptions) -> Bench:
     log = TaskLog(folder / "results.jsonl")
     return Bench(feeds, expected, options.run, folder, options.workers, log)
 

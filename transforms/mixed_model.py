@@ -16,6 +16,7 @@ from transforms.finetune_model import copy_graph
 from transforms.layer_rule import LayerRule
 from transforms.quantization_plan import QuantizationPlan
 from transforms.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
+from transforms.rounders import Rounder, rounders
 from transforms.scheme import Scheme
 from transforms.scheme_targets import Targets, label_of
 from transforms.selection import Selection
@@ -89,6 +90,15 @@ class MixedModel:
         mixed.raw = {tensor.name: tensor for tensor in graph.inputs}
         mixed.raw |= {name: node.outputs[index] for name, node, index in made}
         return mixed
+
+    def rounders(self, mix: Mix) -> dict[str, list[dict[int, Rounder]]]:
+        """Return what is done to the operands of layers in a mix: for each node of a name, by input."""
+        plan, mixed = self._plan(mix)
+        found = rounders(plan, self._ranges, self._memory)
+        return {
+            name: [{i: found[id(node), i] for i in range(2) if (id(node), i) in found} for node in nodes]
+            for name, nodes in mixed.layers.items()
+        }
 
     def _plan(self, mix: Mix) -> tuple[QuantizationPlan, Mixed]:
         graph = copy_graph(self.graph)

@@ -67,7 +67,7 @@ class ObservedModel:
         self._ranges, self._sums = _insert_reductions(graph, light.graph, reduced, others)
         made = [name for name in self._fetched if name not in inputs]
         reductions = [name for pair in self._ranges.values() for name in pair] + self._sums
-        _set_outputs(light.graph, [*reductions, *made])
+        set_outputs(light.graph, [*reductions, *made])
         self._model = open_light(light, weights, options)
         _check_types(self._model, {low: name for name, (low, _) in self._ranges.items()})
         _check_types(self._model, {name: name for name in self._fetched})
@@ -132,7 +132,7 @@ def _insert_behind(proto: onnx.GraphProto, behind: Mapping[str, list[onnx.NodePr
             proto.node.extend(behind.get(name, ()))
 
 
-def _set_outputs(proto: onnx.GraphProto, names: Iterable[str]) -> None:
+def set_outputs(proto: onnx.GraphProto, names: Iterable[str]) -> None:
     """Let the tensors, whose types the runtime infers, be the outputs."""
     del proto.output[:]
     proto.output.extend(onnx.ValueInfoProto(name=name) for name in names)

@@ -48,9 +48,7 @@ def rounders(
     }
 
 
-def _put(
-    values: NDArray[np.float32], step: Quantizer, parameters: Parameters | None
-) -> NDArray[np.float32]:
+def _put(values: NDArray[np.float32], step: Quantizer, parameters: Parameters | None) -> NDArray[np.float32]:
     if parameters is None:
         axis = -1 if step.axis is None else step.axis
         return np.asarray(ops.quantize_dequantize(values, step.format, axis), np.float32)

@@ -1,0 +1,134 @@
+"""What the rounding of one layer's operands does, summed over samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from transforms import dot_products
+from transforms.layer_problem import Layer, Unfit, layer_of
+from transforms.rounders import Rounder
+
+Arrays = Mapping[str, NDArray[np.float32]]
+
+_MOST_ROWS = 512
+"""Rows of one sample on which errors are looked at where there is no gradient."""
+
+
+class TracedLayer:
+    """A dot product with a constant weight, or with two computed operands, in several formats.
+
+    ``operands``: names of the computed operands, by input. ``rounders``: by label of the formats, what is done
+    to the operands, by input.
+    """
+
+    def __init__(
+        self, node: gs.Node, operands: Mapping[int, str], rounders: Mapping[str, Mapping[int, Rounder]]
+    ) -> None:
+        """Round the weight in all formats."""
+        self.output, self.operands, self.rounders = str(node.outputs[0].name), operands, rounders
+        self._op = node.op
+        self._squares = dict.fromkeys(rounders, 0.0)
+        self._power = 0.0
+        self._layer: Layer | None = None
+        self._weight: NDArray[np.float32] | None = None
+        self._deltas: dict[str, NDArray[np.float32]] = {}
+        index = constant_operand(node)
+        if index is not None:
+            weight = np.asarray(node.inputs[index].values, np.float32)
+            self._layer = layer_of(node, weight.shape, index)
+            self._weight = self._pack(weight)
+            self._deltas = {
+                label: self._pack(found[index](weight) - weight)
+                for label, found in rounders.items()
+                if index in found
+            }
+
+    def add(self, arrays: Arrays, gradients: Arrays) -> None:
+        """Add a sample: operands by name, and gradients of operands and output by the names of these."""
+        wanted = [*self.operands.values(), self.output]
+        if all(name in gradients for name in wanted):
+            self._add_by_gradient(arrays, gradients)
+        else:
+            self._add_by_share(arrays)
+
+    def harms(self, power: float) -> dict[str, float]:
+        """Return the harm by label, ``power`` being the sum of squares of the model's outputs."""
+        power = self._power or power
+        shares = {label: squares / power if power else math.inf for label, squares in self._squares.items()}
+        return {label: share if math.isfinite(share) else math.inf for label, share in shares.items()}
+
+    def _add_by_gradient(self, arrays: Arrays, gradients: Arrays) -> None:
+        slope = self._slope(arrays, gradients) if self._deltas else None
+        for label, found in self.rounders.items():
+            reached = 0.0
+            for index, name in self.operands.items():
+                if index in found:
+                    error = found[index](arrays[name]) - arrays[name]
+                    reached += _dot(gradients[name], error)
+            if slope is not None and label in self._deltas:
+                reached += _dot(slope, self._deltas[label])
+            self._squares[label] += reached * reached
+
+    def _slope(self, arrays: Arrays, gradients: Arrays) -> NDArray[np.float32]:
+        """Return the gradient of the weight, [G, N, K]."""
+        assert self._layer is not None
+        (name,) = self.operands.values()
+        made = gradients[self.output]
+        rows, outputs = self._layer.rows(arrays[name], made.shape), self._layer.outputs(made)
+        return np.asarray(outputs.transpose(0, 2, 1) @ rows, np.float32)
+
+    def _add_by_share(self, arrays: Arrays) -> None:
+        """Add squared errors of what the layer makes, and the power of that."""
+        if self._layer is None and self._op != "MatMul":
+            self._squares = dict.fromkeys(self._squares, math.inf)  # nothing is known: the last to be tried
+            return
+        plain = self._make(arrays, {})
+        self._power += _dot(plain, plain)
+        for label, found in self.rounders.items():
+            error = self._make(arrays, found, self._deltas.get(label)) - plain
+            self._squares[label] += _dot(error, error)
+
+    def _make(
+        self,
+        arrays: Arrays,
+        found: Mapping[int, Rounder],
+        delta: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """Return what the layer makes, some rows of it, with its operands rounded."""
+        read = [found.get(i, _as_it_is)(arrays[name]) for i, name in self.operands.items()]
+        if self._layer is None or self._weight is None:
+            return np.asarray(np.matmul(*read), np.float32)
+        rows = self._layer.rows(read[0], arrays[self.output].shape)
+        step = -(-rows.shape[1] // _MOST_ROWS)
+        weight = self._weight if delta is None else self._weight + delta
+        return np.asarray(rows[:, ::step] @ weight.transpose(0, 2, 1), np.float32)
+
+    def _pack(self, weight: NDArray[np.float32]) -> NDArray[np.float32]:
+        assert self._layer is not None
+        packed = self._layer.pack(weight)
+        return np.ascontiguousarray(packed.reshape(*packed.shape[:2], -1))
+
+
+def constant_operand(node: gs.Node) -> int | None:
+    """Return which operand of a dot product is a weight that its sums can be written with; None without."""
+    index = dot_products.weight_index(node)
+    if index is None:
+        return None
+    try:
+        layer_of(node, tuple(node.inputs[index].shape), index)
+    except Unfit:
+        return None
+    return index
+
+
+def _as_it_is(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    return values
+
+
+def _dot(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    return float(np.vdot(a, b))
