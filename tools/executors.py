@@ -41,8 +41,8 @@ def _dask(address: str, jobs: int) -> Iterator[Executor]:
         raise ValueError("--dask needs Dask: pip install 'onnx-narrow[dask]'") from error
     local = address == LOCAL
     try:
-        cluster = LocalCluster(jobs, threads_per_worker=1, dashboard_address=None) if local else address
-        client = Client(cluster, timeout=_PATIENCE)
+        cluster = LocalCluster(jobs, threads_per_worker=1, dashboard_address=None) if local else None
+        client = Client(cluster or address, timeout=_PATIENCE)
     except (OSError, TimeoutError, ValueError) as error:
         raise ValueError(
             f"no Dask scheduler answers at '{address}': {' '.join(str(error).split())}"
@@ -53,5 +53,5 @@ def _dask(address: str, jobs: int) -> Iterator[Executor]:
         raise BrokenExecutor(str(error)) from error
     finally:
         client.close()
-        if local:
+        if cluster:
             cluster.close()

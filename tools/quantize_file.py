@@ -9,14 +9,17 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from tools import quantize_summary
+from tools import mixing_summary, quantize_summary
 from tools.data_options import image_options
+from tools.mix_model import mix_model
 from tools.output_file import total_bytes
 from tools.progress import Progress
 from tools.tune_quantized import tune_quantized
 from transforms import model_io, provenance, runtime_check
 from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.feeds import model_inputs, random_feeds
+from transforms.float_twin import float_twin
+from transforms.mix_precision import MixingOptions
 from transforms.quantize_graph import Quantized, quantize_graph
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
@@ -50,7 +53,13 @@ def quantize_file(options: argparse.Namespace) -> None:
     output = model_io.check_output(options.output, options.input, force=options.force, external_data=external)
     graph = model_io.load(options.input)
     data = _data(graph, options)
-    done = _quantize(graph, scheme, data)
+    if scheme.auto_mixed_precision:
+        mixed = mix_model(graph, scheme, data, MixingOptions(_run(options)), "--calibration-data")
+        for line in mixing_summary.lines(mixed):
+            print(line)
+        graph, done, used = mixed.graph, mixed.done, mixed.scheme
+    else:
+        done, used = _quantize(graph, scheme, data), scheme
     if options.random_data and done.calibrated:
         print(_RANDOM, file=sys.stderr)
     if not done.count:
@@ -58,10 +67,11 @@ def quantize_file(options: argparse.Namespace) -> None:
         return
     recorded = {"config": options.config, "random_data": options.random_data}
     entries = provenance.entries("quantize", recorded, graph.source_sha256)
-    entries[provenance.PREFIX + "scheme"] = scheme.to_toml()
+    entries[provenance.PREFIX + "scheme"] = used.to_toml()
     if scheme.finetune:
         graph.info.metadata |= entries
-        graph = tune_quantized(graph, scheme, options)
+        twin = float_twin(lambda: model_io.load(options.input), graph)
+        graph = tune_quantized(graph, twin, scheme, options.calibration_data, options)
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
     sizes = total_bytes(graph.source_files), total_bytes(files)
     for line in quantize_summary.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
@@ -81,7 +91,7 @@ def scheme_in_use(options: argparse.Namespace) -> Scheme:
     """Return the scheme of ``--config`` with what the command line changes; ValueError naming the key."""
     scheme = read_scheme(options.config)
     for assignment in options.set:
-        scheme = scheme.with_(**_parse(assignment, scheme))
+        scheme = scheme.with_(**parse_assignment(assignment, scheme))
     changes: dict[str, Any] = {}
     for option, key in _OVERRIDES.items():
         value = getattr(options, option)
@@ -90,7 +100,7 @@ def scheme_in_use(options: argparse.Namespace) -> Scheme:
     return scheme.with_(**changes)
 
 
-def _parse(assignment: str, scheme: Scheme) -> dict[str, Any]:
+def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
     """Return the one key and value of ``KEY=VALUE``.
 
     A value that is no TOML is taken as a string, and ``TABLE.KEY=VALUE`` adds to the table of the scheme.
@@ -110,11 +120,19 @@ def _parse(assignment: str, scheme: Scheme) -> dict[str, Any]:
 
 
 def _data(graph: gs.Graph, options: argparse.Namespace) -> CalibrationData | None:
-    run = RunOptions(options.provider, options.threads)
     if options.random_data:
-        return CalibrationData(random_feeds(model_inputs(graph), options.random_data), run=run)
+        feeds = random_feeds(model_inputs(graph), options.random_data)
+        return CalibrationData(feeds, run=_run(options))
     if options.calibration_data is None:
         return None
     return CalibrationData(
-        options.calibration_data, image_options(options), options.limit, options.calibration_cache, run
+        options.calibration_data,
+        image_options(options),
+        options.limit,
+        options.calibration_cache,
+        _run(options),
     )
+
+
+def _run(options: argparse.Namespace) -> RunOptions:
+    return RunOptions(options.provider, options.threads)

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
 from tools.data_options import image_options
 from tools.finetune_file import tune, tuning_lines, walk_options
-from transforms import model_io
 from transforms.feeds import model_inputs, open_feeds
 from transforms.finetune_model import FinetuneOptions
 from transforms.finetune_rule import make_finetune_rule
-from transforms.float_twin import float_twin
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme
 
 
-def tune_quantized(graph: gs.Graph, scheme: Scheme, options: argparse.Namespace) -> gs.Graph:
+def tune_quantized(
+    graph: gs.Graph, twin: gs.Graph, scheme: Scheme, folder: Path | None, options: argparse.Namespace
+) -> gs.Graph:
     """Return the graph with tuned weights, and print what became of each layer.
 
-    The samples are those of ``--calibration-data``. Raises ValueError without them, or if they do not fit.
+    ``twin`` is the float model as it was quantized, ``folder`` that of the samples. Raises ValueError without
+    them, or if they do not fit.
     """
     rule = make_finetune_rule(scheme.finetune)
     assert rule is not None, "asked for by the scheme"
-    if options.calibration_data is None:
-        raise ValueError(f"fine-tuning ({rule.algorithm}) needs samples: give --calibration-data DIR")
-    twin = float_twin(lambda: model_io.load(options.input), graph)
+    if folder is None:
+        raise ValueError(f"fine-tuning ({rule.algorithm}) needs a folder of samples")
     limits = [limit for limit in (options.limit, rule.data_size) if limit]
     named = open_feeds(
-        options.calibration_data,
+        folder,
         model_inputs(twin),
         images=image_options(options),
         limit=min(limits, default=None),

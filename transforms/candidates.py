@@ -46,10 +46,10 @@ def find_candidates(
 ) -> dict[str, list[gs.Node]]:
     """Return the nodes of each candidate by its name, in the order of the model.
 
-    Candidates are dot products of the main graph of these operator types, whose name matches one of the
-    patterns to ``include`` (where there are any) and none of those to ``exclude``. Those that the scheme
-    keeps in float or gives formats of their own are none. Raises ValueError for an operator type or a pattern
-    that matches none, and where no candidate is left.
+    Candidates are dot products of the main graph, of these operator types if any are named, whose name
+    matches one of the patterns to ``include`` (where there are any) and none of those to ``exclude``. Those
+    that the scheme keeps in float or gives formats of their own are none. Raises ValueError for an operator
+    type or a pattern that matches none, and where no candidate is left.
     """
     targets = model.targets()
     ruled = [selection for _, selection, _ in targets.rules]
@@ -62,7 +62,8 @@ def find_candidates(
     for op in op_types:
         if all(node.op != op for nodes in found.values() for node in nodes):
             raise ValueError(f"operator type '{op}' is that of no layer whose formats can be changed")
-    found = {name: nodes for name, nodes in found.items() if nodes[0].op in op_types}
+    if op_types:
+        found = {name: nodes for name, nodes in found.items() if nodes[0].op in op_types}
     for pattern in (*include, *exclude):
         if not any(fnmatchcase(name, pattern) for name in found):
             raise ValueError(f"pattern '{pattern}' matches no layer whose formats can be changed")

@@ -53,15 +53,11 @@ def trace_sensitivity(
     names = [one.name for one in candidates]
     everywhere = {choice.label: model.rounders(dict.fromkeys(names, choice)) for choice in choices}
     traced = _TracedModel(model.graph, names, _float_outputs(bench), bench.run)
-    layers = {
-        name: [
-            TracedLayer(
-                node, traced.operands[id(node)], {label: of[name][i] for label, of in everywhere.items()}
-            )
-            for i, node in enumerate(nodes)
-        ]
-        for name, nodes in traced.nodes.items()
-    }
+    layers: dict[str, list[TracedLayer]] = {name: [] for name in names}
+    for name, nodes in traced.nodes.items():
+        for i, node in enumerate(nodes):
+            rounders = {label: found[name][i] for label, found in everywhere.items()}
+            layers[name].append(TracedLayer(node, traced.operands[id(node)], rounders))
     power = 0.0
     for i, (feed, expected) in enumerate(zip(bench.feeds, bench.expected, strict=True)):
         power += sum(float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
@@ -106,7 +102,7 @@ class _TracedModel:
     def run(
         self, feed: Arrays, expected: Arrays, random: np.random.Generator
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return what layers read and make by name, and the gradients of that, for outputs of random signs."""
+        """Return what layers read and make by name, and gradients of outputs with random signs by that."""
         signs = {
             seed: random.choice(np.array([-1, 1], np.float32), expected[name].shape)
             for name, seed in self._seeds.items()

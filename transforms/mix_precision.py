@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +24,11 @@ from transforms.layer_rule import LayerRule
 from transforms.layer_trace import trace_sensitivity
 from transforms.light_session import open_light
 from transforms.measured_sensitivity import Bench, measure_sensitivity
-from transforms.mixed_model import Mix, Mixed, MixedModel
+from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_rule import MixingRule, make_mixing_rule
 from transforms.model_hash import model_hash
 from transforms.output_metrics import METRICS, Outputs, Pair, lost_top1
+from transforms.quantize_graph import Quantized
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme
 from transforms.sensitivity import Sensitivity
@@ -67,18 +68,30 @@ class Watch:
 class MixedPrecision:
     """The model that was chosen, its scheme, which names the layers, and how it was found.
 
-    ``choices``: the formats of layers that have others than the scheme gives all. ``float_graph``: the float
-    model as it was quantized. Without data there are no ``sensitivity`` and no ``assignment``, and all
-    candidates have the formats that they may have.
+    ``choices``: the formats of layers that were moved, of ``count`` that could be; others have those of
+    ``plain``. ``labels``: the formats that were looked at. ``metric``: that of the target. ``float_graph``:
+    the float model as it was quantized. Without data there are no ``candidates`` and no ``sensitivity``;
+    there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``).
     """
 
-    mixed: Mixed
+    graph: gs.Graph
+    done: Quantized
     scheme: Scheme
     float_graph: gs.Graph
-    candidates: list[Candidate]
     choices: dict[str, LayerRule]
+    count: int
+    plain: LayerRule
+    labels: list[str]
+    metric: str
+    samples: int = 0
+    candidates: list[Candidate] = field(default_factory=list)
     sensitivity: Sensitivity | None = None
     assignment: Assignment | None = None
+
+    @property
+    def is_analysis(self) -> bool:
+        """Whether sensitivities were all that was asked for."""
+        return self.sensitivity is not None and self.assignment is None
 
 
 def mix_precision(
@@ -147,15 +160,13 @@ class _Mixing:
                 progress=watch.step,
             )
         chosen = {name: self._labels[label] for name, label in (found.choices if found else {}).items()}
-        model = self._model
-        return MixedPrecision(
-            model.build(chosen),
-            model.scheme_of(chosen),
-            model.graph,
-            self._candidates,
-            chosen,
-            sensitivity,
-            found,
+        result = _built(self._model, chosen, len(self._candidates), self._choices, self._metric)
+        return replace(
+            result,
+            samples=len(self._bench.feeds),
+            candidates=self._candidates,
+            sensitivity=sensitivity,
+            assignment=found,
         )
 
     def _target(self) -> Target | None:
@@ -177,9 +188,8 @@ class _Mixing:
         )
 
     def _sizes(self) -> dict[str, Size]:
-        scheme = self._model.scheme
-        plain = LayerRule(scheme.activation, scheme.weight)
-        return {one.name: one.size(plain, scheme) for one in self._candidates}
+        plain = _plain(self._model.scheme)
+        return {one.name: one.size(plain, self._model.scheme) for one in self._candidates}
 
     def _sizes_of_options(self, sensitivity: Sensitivity) -> list[Option]:
         by_name = {one.name: one for one in self._candidates}
@@ -238,8 +248,28 @@ def _move_all(
     """Return the model with every candidate moved, where there is no target to keep to and no data."""
     if rule.bound is not None or len(choices) > 1 or rule.strategy != "speed":
         raise ValueError("automatic mixed precision measures errors, and there are no data to do it on")
-    chosen = dict.fromkeys(nodes, choices[0])
-    return MixedPrecision(model.build(chosen), model.scheme_of(chosen), model.graph, [], chosen)
+    return _built(model, dict.fromkeys(nodes, choices[0]), len(nodes), choices, "sqnr")
+
+
+def _built(
+    model: MixedModel, chosen: dict[str, LayerRule], count: int, choices: Sequence[LayerRule], metric: str
+) -> MixedPrecision:
+    mixed = model.build(chosen)
+    return MixedPrecision(
+        mixed.graph,
+        mixed.done,
+        model.scheme_of(chosen),
+        model.graph,
+        chosen,
+        count,
+        _plain(model.scheme),
+        [choice.label for choice in choices],
+        metric,
+    )
+
+
+def _plain(scheme: Scheme) -> LayerRule:
+    return LayerRule(scheme.activation, scheme.weight)
 
 
 @contextmanager

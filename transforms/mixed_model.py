@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from glob import escape
 
 import onnx
@@ -37,7 +38,7 @@ class Mixed:
     graph: gs.Graph
     raw: dict[str, gs.Tensor]
     layers: dict[str, list[gs.Node]]
-    done: Quantized = field(default_factory=Quantized)
+    done: Quantized
 
 
 class MixedModel:
@@ -106,7 +107,10 @@ class MixedModel:
         targets = self.targets(graph)
         rules = [(name, Selection.of(graph, *layers[name]), rule) for name, rule in mix.items()]
         targets = Targets(targets.excluded, (*targets.rules, *rules), targets.tensors)
-        mixed = Mixed(graph, {}, layers)
+        prepared = self.prepared
+        done = Quantized(changes=Counter(prepared.changes), notes=list(prepared.notes))
+        done.calibrated = len(self._ranges.observed) if self._ranges else 0
+        mixed = Mixed(graph, {}, layers, done)
         return make_plan(graph, self.scheme_of(mix), targets, mixed.done), mixed
 
 

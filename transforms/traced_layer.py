@@ -22,8 +22,8 @@ _MOST_ROWS = 512
 class TracedLayer:
     """A dot product with a constant weight, or with two computed operands, in several formats.
 
-    ``operands``: names of the computed operands, by input. ``rounders``: by label of the formats, what is done
-    to the operands, by input.
+    ``operands``: names of the computed operands, by input. ``rounders``: by label of the formats, what is
+    done to the operands, by input.
     """
 
     def __init__(

@@ -1,0 +1,162 @@
+"""Give layers cheaper formats as far as accuracy allows: ``python -m tools.auto_mixed_precision --help``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools import command_line
+from tools.data_options import SAMPLES_HELP, add_data_options, count
+
+_EPILOG = f"""\
+The scheme of --config is the baseline, its table [auto_mixed_precision] says which formats layers may get and
+what the outputs must keep to; options below take the place of keys of that table. Presets that have it:
+BF16_MIXED_BFP16, BF16_MIXED_MXINT8, S16S8_MIXED_S8S8, and each with _ADAQUANT, which tunes weights behind.
+
+how it is done: ranges are measured once for all formats; sensitivities say in which order layers are tried;
+each model that is tried is built and run, and judged by its true outputs. Without a target every layer is
+moved.
+
+strategies:
+  speed     from the baseline down: the least sensitive layers first, those that break the target are skipped
+  quality   from the cheapest formats up: the most sensitive layers back until the target holds
+  budget    the least harm within --bits-target or --bytes-target; with a target, the least bits that keep it
+
+{SAMPLES_HELP}
+
+exit codes: 0 done; 1 the model, the data, the target or the machine stands in the way; 2 usage.
+"""
+
+_NUMBERS = {
+    "l2_target": "mean over samples of the L2 norm of the outputs' error, at most",
+    "sqnr_target": "SQNR of the outputs in dB, at least",
+    "sqnr_drop_target": "dB that SQNR may be below that of the baseline",
+    "top1_target": "share of rows that may become wrong, 0.01 for one in a hundred",
+    "evaluate_target": "how much less than for the float model the function of --evaluate may return",
+    "bits_target": "bits per weight, for strategy budget",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
+    return command_line.run(_parser(), _work, argv, why_not=_why_not)
+
+
+def _work(options: argparse.Namespace) -> None:
+    command_line.keep_products_on_one_thread()
+    from tools import mixing_file  # heavy imports only once the options are known to be right
+
+    mixing_file.mix_file(options)
+
+
+def _why_not(options: argparse.Namespace) -> str | None:
+    if bool(options.output) == options.analyze_only:
+        return "one of --output and --analyze-only is needed, and not both"
+    if options.analyze_only and options.plot:
+        return "--plot shows models that are tried, --analyze-only tries none"
+    if options.data is None:
+        for name in ("limit", "calibration_cache", "image_size", "layout", "labels", "resume", "plot"):
+            if getattr(options, name) is not None:
+                return f"--{name.replace('_', '-')} goes with --data"
+        if options.analyze_only:
+            return "--analyze-only needs --data"
+    return None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_line.make_parser(
+        "auto_mixed_precision", "Quantize a float ONNX model in mixed precision.", _EPILOG
+    )
+    parser.add_argument("--input", required=True, metavar="MODEL", help="the float model; never changed")
+    parser.add_argument("--output", metavar="MODEL", help="the quantized model to write")
+    parser.add_argument("--config", required=True, metavar="NAME|FILE", help="a preset or a TOML file")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any key of the scheme; repeatable"
+    )
+    _add_rule(parser)
+    add_data_options(parser, required=False, help="folder of samples to measure ranges and errors on")
+    parser.add_argument("--labels", type=Path, metavar="FILE.npy", help="class numbers of all rows, for top1")
+    parser.add_argument(
+        "--calibration-cache", type=Path, metavar="FILE", help="keep measured ranges here, and take them from"
+    )
+    _add_work(parser)
+    _add_results(parser)
+    command_line.add_output_options(parser)
+    return parser
+
+
+def _add_rule(parser: argparse.ArgumentParser) -> None:
+    """Add options that take the place of keys; what is not given on the command line stays None."""
+    parser.add_argument(
+        "--target",
+        action="append",
+        metavar="FORMAT",
+        help="format that layers may get, such as bfp16 or int8/int4 (activation/weight); repeatable",
+    )
+    for part in ("activation", "weight"):
+        parser.add_argument(f"--{part}-target", metavar="FORMAT", help=f"the same, of the {part} alone")
+    parser.add_argument("--target-op-type", nargs="+", metavar="OP", help="layers of these operators alone")
+    for what in ("include", "exclude"):
+        parser.add_argument(
+            f"--{what}-node", action="append", metavar="GLOB", help=f"layers to {what} by name; repeatable"
+        )
+    for name, text in _NUMBERS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="X", help=text)
+    parser.add_argument("--bytes-target", type=count, metavar="N", help="bytes of all weights, likewise")
+    parser.add_argument(
+        "--evaluate",
+        metavar="FILE.py:FUNCTION",
+        help="called with the outputs of all samples: more is better",
+    )
+    parser.add_argument("--strategy", choices=("speed", "quality", "budget"), help="(default: speed)")
+    parser.add_argument(
+        "--sensitivity",
+        choices=("trace", "measured"),
+        help="estimated in one pass, or each layer run by itself (default: trace)",
+    )
+    parser.add_argument(
+        "--metric",
+        choices=("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
+        help="of measured sensitivities (default: that of the target)",
+    )
+    parser.add_argument("--output-index", type=int, metavar="N", help="the output that counts (default: all)")
+    parser.add_argument(
+        "--dual-quant-nodes",
+        action="store_true",
+        default=None,
+        help="quantize tensors between layers of two formats in both",
+    )
+    parser.add_argument(
+        "--data-size", type=count, metavar="N", help="measure errors on N samples (default: all)"
+    )
+
+
+def _add_work(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--jobs", type=count, default=1, metavar="N", help="processes that measure layers (default: 1)"
+    )
+    parser.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="measure on a Dask cluster: tcp://host:port of its scheduler, 'local' for --jobs workers here",
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="DIR",
+        help="keep results here as they arrive, and go on from those of the same model, data and options",
+    )
+
+
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--analyze-only", action="store_true", help="find sensitivities, write no model")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the sensitivities as JSON")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the sensitivities as CSV")
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw sensitivities as bars, .png or .svg")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw bits against error, .png or .svg")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

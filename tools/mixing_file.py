@@ -1,0 +1,129 @@
+"""What ``tools.auto_mixed_precision`` does once its options are known to be right."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tools import mixing_summary, pareto_plot, plot_file, quantize_summary, sensitivity_chart
+from tools.data_options import image_options
+from tools.executors import threads_of, workers
+from tools.mix_model import mix_model
+from tools.output_file import check_writable, total_bytes, write_text
+from tools.quantize_file import parse_assignment
+from tools.tune_quantized import tune_quantized
+from transforms import model_io, provenance, runtime_check
+from transforms.array_files import read_array
+from transforms.calibrate_plan import CalibrationData
+from transforms.mix_precision import MixedPrecision, MixingOptions
+from transforms.run_model import RunOptions
+from transforms.scheme import Scheme, read_scheme
+
+_KEYS = {
+    "target": "target",
+    "activation_target": "activation_target",
+    "weight_target": "weight_target",
+    "target_op_type": "target_op_types",
+    "include_node": "include_nodes",
+    "exclude_node": "exclude_nodes",
+    "l2_target": "l2_target",
+    "sqnr_target": "sqnr_target",
+    "sqnr_drop_target": "sqnr_drop_target",
+    "top1_target": "top1_target",
+    "evaluate_target": "evaluate_target",
+    "bits_target": "bits_target",
+    "bytes_target": "bytes_target",
+    "evaluate": "evaluate",
+    "strategy": "strategy",
+    "sensitivity": "sensitivity",
+    "metric": "metric",
+    "output_index": "output_index",
+    "dual_quant_nodes": "dual_quant_nodes",
+    "data_size": "data_size",
+}
+"""Keys of the table by the option that takes their place."""
+
+
+def mix_file(options: argparse.Namespace) -> None:
+    """Quantize ``options.input`` in mixed precision, and print and write what was found.
+
+    Raises ValueError or OSError; no model is written then.
+    """
+    scheme = scheme_in_use(options)
+    output = _check_files(options)
+    graph = model_io.load(options.input)
+    mixing = MixingOptions(
+        RunOptions(options.provider, threads_of(options.threads, options.jobs)),
+        workers(options.jobs, options.dask),
+        options.resume,
+        None if options.labels is None else read_array(options.labels),
+        options.analyze_only,
+    )
+    data = None
+    if options.data is not None:
+        data = CalibrationData(
+            options.data, image_options(options), options.limit, options.calibration_cache, mixing.run
+        )
+    mixed = mix_model(graph, scheme, data, mixing, "--data")
+    _write_results(mixed, options)
+    for line in mixing_summary.lines(mixed):
+        print(line)
+    if output is None:
+        return
+    entries = provenance.entries("quantize", {"config": options.config}, graph.source_sha256)
+    entries[provenance.PREFIX + "scheme"] = mixed.scheme.to_toml()
+    result = mixed.graph
+    if scheme.finetune:
+        result = tune_quantized(result, mixed.float_graph, scheme, options.data, options)
+    external = options.save_as_external_data
+    files = model_io.save(result, output, metadata=entries, external_data=external, force=options.force)
+    sizes = total_bytes(result.source_files), total_bytes(files)
+    why_not = runtime_check.why_not_on_cpu(result)
+    for line in quantize_summary.lines(mixed.done, result, *sizes, files[0], why_not):
+        print(line)
+
+
+def scheme_in_use(options: argparse.Namespace) -> Scheme:
+    """Return the scheme of ``--config`` with what the command line changes; ValueError naming the key."""
+    scheme = read_scheme(options.config)
+    for assignment in options.set:
+        scheme = scheme.with_(**parse_assignment(assignment, scheme))
+    given = {key: getattr(options, option) for option, key in _KEYS.items()}
+    rule = {
+        **scheme.auto_mixed_precision,
+        **{key: value for key, value in given.items() if value is not None},
+    }
+    scheme = scheme.with_(auto_mixed_precision=rule)
+    if not rule:
+        raise ValueError(f"'{options.config}' has no table [auto_mixed_precision]: give --target FORMAT")
+    return scheme
+
+
+def _check_files(options: argparse.Namespace) -> Path | None:
+    """Raise before any work what would stand in the way of writing."""
+    for path in filter(None, (options.json, options.csv)):
+        check_writable(path, force=options.force)
+    for path in filter(None, (options.chart, options.plot)):
+        plot_file.check_plot(path, force=options.force)
+    if options.output is None:
+        return None
+    return model_io.check_output(
+        options.output, options.input, force=options.force, external_data=options.save_as_external_data
+    )
+
+
+def _write_results(mixed: MixedPrecision, options: argparse.Namespace) -> None:
+    found, chosen = mixed.sensitivity, mixed.assignment
+    if found is None:
+        if any((options.json, options.csv, options.chart)):
+            raise ValueError("there are no sensitivities without --data")
+        return
+    if options.json:
+        write_text(options.json, found.to_json())
+    if options.csv:
+        write_text(options.csv, found.to_csv())
+    if options.chart:
+        sensitivity_chart.draw(found, options.chart)
+    if options.plot and chosen:
+        elements = sum(one.weights + one.activations for one in mixed.candidates)
+        pareto_plot.draw(chosen.steps, chosen.target, options.plot, metric=mixed.metric, elements=elements)
