@@ -70,6 +70,12 @@ def test_steepest_steps_first_are_not_enough() -> None:
     assert choose_formats(options, baseline, 29.0) == {"b": "x", "c": "x"}
 
 
+def test_a_step_that_has_no_room_is_not_leapt_over() -> None:
+    """The step from 0 to 8 bits does not fit into 5, though the next one, of one bit, would."""
+    options = [Option("a", "x", 10.0, Size(0.0)), Option("a", "y", 1.0, Size(8.0))]
+    assert choose_formats(options, {"a": Size(9.0)}, 5.0) == {"a": "x"}
+
+
 def test_all_the_room_there_is_and_none() -> None:
     baseline = {"a": Size(160.0), "b": Size(160.0)}
     options = [Option(layer, "int8", 1.0, Size(80.0)) for layer in baseline]
@@ -93,7 +99,7 @@ def test_fractions_of_bits_do_not_miss_the_budget() -> None:
     baseline = {f"n{i}": Size(0.1) for i in range(10)}
     options = [Option(layer, "x", 1.0, Size(0.05)) for layer in baseline]
     total = math.nextafter(1.0, 0.0)
-    assert choose_formats(options, baseline, total) == {}
+    assert choose_formats(options, baseline, total) == choose_formats([], baseline, total) == {}
 
 
 def large(rng: np.random.Generator, layers: int) -> tuple[list[Option], dict[str, Size]]:
@@ -158,6 +164,13 @@ def test_with_fewer_states_the_budget_is_kept_all_the_same(monkeypatch: pytest.M
     harm, weight = harm_and_weight(problem, choose_formats(*problem))
     assert weight <= problem[2]
     assert best < harm < best * 1.125
+
+
+def test_of_too_many_states_the_least_harmful_in_each_range_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights 0 to 9 in ranges of 3: 0 to 2, 3 to 5, 6 to 8, and the last one."""
+    monkeypatch.setattr(module, "_MOST_STATES", 4)
+    weights = np.arange(10.0)
+    assert module._pareto(weights, -weights).tolist() == [2, 5, 8, 9]
 
 
 @pytest.mark.parametrize("harm", [-1.0, math.nan])

@@ -76,9 +76,9 @@ def test_steps_are_at_their_sizes_and_values() -> None:
 
 
 def test_sizes_in_bits_per_weight_and_no_target() -> None:
-    axes = pareto_plot.plot(STEPS, None, metric="l2", weights=2**23).axes[0]
+    axes = pareto_plot.plot(STEPS, None, metric="l2", weights=2**22).axes[0]
     assert len(axes.lines) == 2
-    assert axes.lines[0].get_xdata().tolist() == [16.0, 8.0]
+    assert axes.lines[0].get_xdata().tolist() == [32.0, 16.0]
     assert axes.get_xlabel() == "bits per weight"
 
 

@@ -92,6 +92,11 @@ def test_outputs_that_are_distributions_are_taken_as_they_are() -> None:
     assert abs(as_logits - expected) > 1e-3  # so it matters which of both is taken
 
 
+def test_rounding_does_not_bring_a_divergence_below_zero() -> None:
+    logits = RNG.standard_normal((500, 9))
+    assert min(score("kl", row[None], row[None] * (1 + 1e-15)) for row in logits) == 0.0
+
+
 def test_probabilities_that_are_rounded_to_zero_do_finite_harm() -> None:
     """Zero counts as 2^-24: the divergence is 1/4 log(2^24 / 4) + 3/4 log 3/4, up to the sum of shares."""
     value = score("kl", np.array([[0.25, 0.75]]), np.array([[0.0, 1.0]]))
