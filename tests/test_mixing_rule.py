@@ -63,7 +63,7 @@ def test_formats_of_layers() -> None:
         ({"l2_target": 0}, Target("l2", 0.0), "l2"),
         ({"sqnr_target": -3}, Target("sqnr", -3.0), "sqnr"),
         ({"sqnr_drop_target": 3}, Target("sqnr", 3.0, relative=True), "sqnr"),
-        ({"top1_target": 0.01}, Target("lost_top1", 0.01), "top1"),
+        ({"top1_target": 0.01}, Target("lost_top1", 0.01), "kl"),
         (
             {"evaluate_target": 0.1, "evaluate": "m.py:f"},
             Target("evaluate", 0.1, relative=True),

@@ -121,7 +121,7 @@ class MixingRule:
         bound = self.bound
         if self.metric or bound is None:
             return self.metric or "sqnr"
-        return "top1" if bound.metric == LOST_TOP1 else bound.metric
+        return "kl" if bound.metric == LOST_TOP1 else bound.metric
 
     def _check_ranges(self) -> None:
         for name, (least, most) in _RANGES.items():
