@@ -26,8 +26,8 @@ from transforms.finetune_model import copy_graph
 from transforms.gradients import LEAST_OPSET, add_gradients
 from transforms.layer_rule import LayerRule
 from transforms.light_session import open_light
-from transforms.measured_sensitivity import Bench
 from transforms.mixed_model import MixedModel, layers_of
+from transforms.mixing_bench import Bench
 from transforms.observe import set_outputs
 from transforms.run_model import RunOptions
 from transforms.run_tasks import Progress

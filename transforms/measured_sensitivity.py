@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from transforms.candidates import Candidate
 from transforms.layer_rule import LayerRule
 from transforms.mixed_model import MixedModel
-from transforms.output_metrics import METRICS, Outputs
-from transforms.run_model import RunOptions
-from transforms.run_tasks import Progress, Workers, run_tasks
+from transforms.mixing_bench import Bench
+from transforms.output_metrics import METRICS
+from transforms.run_tasks import Progress, run_tasks
 from transforms.sensitivity import Damage, Sensitivity
 from transforms.switch_task import SwitchTask, forget, measure, write_folder
 from transforms.switched_model import Switch, switched_model
-from transforms.task_log import TaskLog
 from transforms.user_metric import load_metric
-
-
-@dataclass(frozen=True)
-class Bench:
-    """Where layers are measured: feeds, the outputs of the float model that count, and how models run.
-
-    ``folder`` is where the work is written and ``workers`` do it; both may be on other machines that share
-    the folder. ``log`` keeps what was measured.
-    """
-
-    feeds: Sequence[Mapping[str, np.ndarray]]
-    expected: Sequence[Outputs]
-    run: RunOptions
-    folder: Path
-    workers: Workers
-    log: TaskLog
 
 
 def measure_sensitivity(
