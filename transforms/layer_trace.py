@@ -1,9 +1,9 @@
 """Sensitivities estimated in one pass over the data, for all layers and formats together.
 
-Rounding the operands of a layer changes the outputs o of the model, to first order, by J (W dx + dW x), J
-being the derivative of o by what the layer makes. For v of random signs the expectation of (v^T J e)^2 is
-|J e|^2 (Hutchinson's estimator, doi 10.1080/03610919008812866), so that one gradient g = J^T v of a sample
-serves all layers and formats:
+Moving a layer to other formats, which changes its operands by dx and dW, changes the outputs o of the model,
+to first order, by J (W dx + dW x), J being the derivative of o by what the layer makes. For v of random signs
+the expectation of (v^T J e)^2 is |J e|^2 (Hutchinson's estimator, doi 10.1080/03610919008812866), so that one
+gradient g = J^T v of a sample serves all layers and formats:
 
     harm = mean of (<W^T g, dx> + <g x^T, dW>)^2 / mean of |o|^2
 
@@ -47,17 +47,19 @@ def trace_sensitivity(
 ) -> Sensitivity:
     """Return an estimate of what each of the formats does to the outputs where one layer alone has them.
 
-    ``value`` is the SQNR in dB that this layer alone would leave. Biases are left out: they are as fine as
-    the sums that they are added to. The random signs are the same at every call.
+    The error is that of moving the layer from its formats in the baseline; ``value`` is the SQNR in dB that
+    it alone would leave. Biases are left out: they are as fine as the sums that they are added to. The random
+    signs are the same at every call.
     """
     names = [one.name for one in candidates]
     everywhere = {choice.label: model.rounders(dict.fromkeys(names, choice)) for choice in choices}
+    plain = model.rounders({})
     traced = _TracedModel(model.graph, names, _float_outputs(bench), bench.run)
     layers: dict[str, list[TracedLayer]] = {name: [] for name in names}
     for name, nodes in traced.nodes.items():
         for i, node in enumerate(nodes):
             rounders = {label: found[name][i] for label, found in everywhere.items()}
-            layers[name].append(TracedLayer(node, traced.operands[id(node)], rounders))
+            layers[name].append(TracedLayer(node, traced.operands[id(node)], plain[name][i], rounders))
     power = 0.0
     for i, (feed, expected) in enumerate(zip(bench.feeds, bench.expected, strict=True)):
         power += sum(float(np.square(array, dtype=np.float64).sum()) for array in expected.values())

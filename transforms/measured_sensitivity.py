@@ -11,7 +11,7 @@ from transforms.mixing_bench import Bench
 from transforms.output_metrics import METRICS
 from transforms.run_tasks import Progress, run_tasks
 from transforms.sensitivity import Damage, Sensitivity
-from transforms.switch_task import SwitchTask, forget, measure, write_folder
+from transforms.switch_task import NO_SWITCH, SwitchTask, forget, measure, write_folder
 from transforms.switched_model import Switch, switched_model
 from transforms.user_metric import load_metric
 
@@ -28,22 +28,23 @@ def measure_sensitivity(
     """Return what each of the formats does to the outputs of a model where one layer alone has them.
 
     What that layer reads, its weight and its bias are in the other formats, all else is as in the baseline,
-    and all of it is computed in float32, as the nodes say. ``metric`` is one of METRICS or FILE.py:FUNCTION.
-    One session of a model in which layers can be switched serves them all. The result does not depend on the
-    workers, nor on how many there are.
+    and all of it is computed in float32, as the nodes say. ``value`` is the metric, one of METRICS or
+    FILE.py:FUNCTION, ``harm`` what comes on top of the baseline's. One session of a model in which layers can
+    be switched serves them all. The result does not depend on the workers, nor on how many there are.
     """
     wanted = [(one.name, choice.label) for one in candidates for choice in choices]
     names = {f"{metric}/{layer}/{label}": number for number, (layer, label) in enumerate(wanted)}
+    names = {f"{metric} of the baseline": NO_SWITCH, **names}
     if any(bench.log.get(name) is None for name in names):
         _write(model, candidates, choices, wanted, bench)
     tasks = {name: SwitchTask(str(bench.folder), number, metric) for name, number in names.items()}
     try:
-        values = list(run_tasks(measure, tasks, bench.workers, bench.log, progress).values())
+        first, *values = run_tasks(measure, tasks, bench.workers, bench.log, progress).values()
     finally:
         forget()
     op, harm = {one.name: one.op for one in candidates}, _harm(metric, bench)
     damages = (
-        Damage(layer, op[layer], label, value, harm(value))
+        Damage(layer, op[layer], label, value, max(0.0, harm(value) - harm(first)))
         for (layer, label), value in zip(wanted, values, strict=True)
     )
     return Sensitivity("measured", metric, len(bench.feeds), tuple(damages))
