@@ -95,8 +95,10 @@ class _TracedModel:
         self._seeds = {name: derive.derive(name, "seed") for name in outputs}
         read = [name for node in every for name in self.operands[id(node)].values()]
         self._arrays = list(dict.fromkeys((*read, *(node.outputs[0].name for node in every))))
-        self._gradients = dict(add_gradients(graph, self._seeds, self._arrays).names)
-        self._fetched = list(dict.fromkeys((*self._arrays, *self._gradients.values())))
+        made = add_gradients(graph, self._seeds, self._arrays)
+        self._gradients, self._zero = made.names, made.zero
+        every_name = dict.fromkeys((*self._arrays, *self._gradients.values()))
+        self._fetched = [name for name in every_name if name not in self._seeds.values()]
         light, weights = graph_proto.export_light(graph)
         set_outputs(light.graph, self._fetched)
         self._model = open_light(light, weights, run)
@@ -109,8 +111,9 @@ class _TracedModel:
             seed: random.choice(np.array([-1, 1], np.float32), expected[name].shape)
             for name, seed in self._seeds.items()
         }
-        found = self._model.run({**feed, **signs}, self._fetched)
+        found = self._model.run({**feed, **signs}, self._fetched) | signs
         gradients = {name: found[gradient] for name, gradient in self._gradients.items()}
+        gradients |= {name: np.zeros_like(found[name]) for name in self._zero}
         return {name: found[name] for name in self._arrays}, gradients
 
 
