@@ -26,7 +26,7 @@ _MODEL, _ABOUT = "switched.onnx", "about.json"
 
 @dataclass(frozen=True)
 class SwitchTask:
-    """The folder, the number of the switch that is on, or NO_SWITCH, and a metric: a name, FILE.py:FUNCTION."""
+    """The folder, the number of the switch that is on, or NO_SWITCH, and a metric or FILE.py:FUNCTION."""
 
     folder: str
     switch: int
