@@ -111,7 +111,10 @@ def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
     try:
         values = tomllib.loads(f"{key} = {value}")
     except tomllib.TOMLDecodeError:
-        return {key.strip(): value.strip()}
+        *tables, name = key.strip().split(".")
+        values = {name: value.strip()}
+        for table in reversed(tables):
+            values = {table: values}
     for name, given in values.items():
         before = getattr(scheme, name, None)
         if isinstance(before, dict) and isinstance(given, dict):
