@@ -1,5 +1,5 @@
-"""Models in mixed formats. Oracle: ``quantize_graph`` by the scheme that names the layers, compared to the last
-bit of stored numbers and of what ONNX Runtime computes."""
+"""Models in mixed formats. Oracle: ``quantize_graph`` by the scheme that names the layers, compared to the
+last bit of stored numbers and of what ONNX Runtime computes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONV, MATMUL, ATTENTION = tunable.conv_net(), tunable.matmul_net(), mixing.atten
 
 
 def check(model: onnx.ModelProto, scheme: Scheme, labels: list[str]) -> MixedModel:
-    """Assert that models with layers in turns of these formats and the scheme's own are what they should be."""
+    """Assert what models are in which layers have the scheme's formats and these in turns."""
     feeds = tunable.samples(model, 3)
     mixed, names = mixing.prepared(model, scheme, labels, feeds)
     assert len(names) > 1
@@ -63,7 +63,9 @@ def test_unlike_channels_of_a_depthwise_layer_that_may_get_blocks() -> None:
     # Whether channels are balanced follows from the formats of the whole scheme, not from what is moved.
     model = tunable.conv_net()
     weight = next(tensor for tensor in model.graph.initializer if tensor.name == "w2")
-    values = onnx.numpy_helper.to_array(weight) * np.geomspace(1, 1000, 8, dtype=np.float32)[:, None, None, None]
+    values = (
+        onnx.numpy_helper.to_array(weight) * np.geomspace(1, 1000, 8, dtype=np.float32)[:, None, None, None]
+    )
     weight.CopyFrom(onnx.numpy_helper.from_array(values, "w2"))
     check(model, preset("A16W8").with_(auto_mixed_precision={"target": "bfp16"}), ["bfp16"])
 
@@ -128,7 +130,10 @@ def test_names(names: tuple[str, ...]) -> None:
 
 def test_two_layers_of_one_name_go_together() -> None:
     # ONNX Runtime runs no such model, and block formats need no ranges: stored numbers alone are compared.
-    model, scheme = chain("twin", "twin", "other"), preset("BF16").with_(auto_mixed_precision={"target": "mx6"})
+    model, scheme = (
+        chain("twin", "twin", "other"),
+        preset("BF16").with_(auto_mixed_precision={"target": "mx6"}),
+    )
     mixed = MixedModel(model_io.load(model), scheme)
     for mix in ({}, {"twin": mixing.rule("mx6")}, {"other": mixing.rule("mx6")}):
         graph = model_io.load(model)
@@ -151,7 +156,10 @@ def test_a_name_that_a_layer_shares_with_one_in_a_body() -> None:
                     ["y"],
                     "if",
                     then_branch=helper.make_graph(
-                        [helper.make_node("MatMul", ["m", "w"], ["t"], "twin")], "t", [], [build.value("t", [2, 8])]
+                        [helper.make_node("MatMul", ["m", "w"], ["t"], "twin")],
+                        "t",
+                        [],
+                        [build.value("t", [2, 8])],
                     ),
                     else_branch=helper.make_graph(
                         [helper.make_node("Relu", ["m"], ["e"], "relu")], "e", [], [build.value("e", [2, 8])]
@@ -179,13 +187,15 @@ def test_a_name_that_a_layer_shares_with_one_in_a_body() -> None:
 def test_a_name_as_a_pattern_matches_itself_alone(name: str) -> None:
     pattern = exactly(name)
     assert fnmatchcase(name, pattern)
-    assert not any(fnmatchcase(other, pattern) for other in ("x", "a0", "aa", "M", "!", "Conv1") if other != name)
+    assert not any(
+        fnmatchcase(other, pattern) for other in ("x", "a0", "aa", "M", "!", "Conv1") if other != name
+    )
     assert not onnx.defs.has(pattern)
 
 
 def test_what_is_remembered_of_weights_changes_nothing() -> None:
     # Weights of 256 x 256 are large enough to be remembered: models built first and last are the same.
-    assert 4 * 256 * 256 >= LARGE
+    assert LARGE <= 4 * 256 * 256
     model = build.dense(256, layers=3)
     feeds = [{"x": mixing.normal(4, 256, seed=i)} for i in range(2)]
     scheme = preset("A16W8").with_(auto_mixed_precision={"target": ["int8/int4", "bfp16"]})

@@ -57,7 +57,7 @@ def quantize_file(options: argparse.Namespace) -> None:
         mixed = mix_model(graph, scheme, data, MixingOptions(_run(options)), "--calibration-data")
         for line in mixing_summary.lines(mixed):
             print(line)
-        graph, done, used = mixed.graph, mixed.done, mixed.scheme
+        graph, done, used = mixed.graph, mixed.done, mixed.scheme.with_(finetune=scheme.finetune)
     else:
         done, used = _quantize(graph, scheme, data), scheme
     if options.random_data and done.calibrated:

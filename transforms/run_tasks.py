@@ -70,15 +70,23 @@ def run_tasks(
 def _arriving(
     executor: Executor, task: Callable[[_Task], float], items: Mapping[str, _Task]
 ) -> Iterator[tuple[str, float]]:
-    """Yield results in the order in which they are done."""
+    """Yield results in the order in which they are done, all of them before anything is raised."""
     ahead = 1 if isinstance(executor, SerialExecutor) else _IN_FLIGHT
     waiting = iter(items.items())
     running: dict[Future[float], str] = {}
-    while True:
-        for name, item in islice(waiting, ahead - len(running)):
-            running[executor.submit(task, item)] = name
-        if not running:
-            return
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in done:
-            yield running.pop(future), future.result()
+    try:
+        while True:
+            for name, item in islice(waiting, ahead - len(running)):
+                running[executor.submit(task, item)] = name
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=_has_failed):
+                yield running.pop(future), future.result()
+    finally:
+        for future in running:
+            future.cancel()  # nothing is waited for that nobody asks for any more
+
+
+def _has_failed(future: Future[float]) -> bool:
+    return future.cancelled() or future.exception() is not None

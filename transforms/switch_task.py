@@ -58,7 +58,8 @@ def write_folder(
 
 def measure(task: SwitchTask) -> float:
     """Return the metric of the model over all samples."""
-    return _Bench.open(task.folder).measure(task.switch, task.metric)
+    written = (Path(task.folder) / _ABOUT).stat().st_mtime_ns  # workers may outlive what they have open
+    return _Bench.open(task.folder, written).measure(task.switch, task.metric)
 
 
 def forget() -> None:
@@ -76,8 +77,8 @@ class _Bench:
 
     @staticmethod
     @lru_cache(maxsize=1)
-    def open(folder: str) -> _Bench:
-        """Return the model of a folder, which stays open until that of another is asked for."""
+    def open(folder: str, written: int) -> _Bench:
+        """Return the model that was written to a folder then; it stays open until another is asked for."""
         return _Bench(Path(folder))
 
     def measure(self, switch: int, metric: str) -> float:
