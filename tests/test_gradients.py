@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from numpy.typing import NDArray
 
 from tests.gradient_check import Feed, check
 from transforms import graph_proto

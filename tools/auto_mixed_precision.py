@@ -39,6 +39,13 @@ _NUMBERS = {
 }
 
 
+_NEED_DATA = (
+    *("limit", "calibration_cache", "image_size", "layout", "labels", "data_size"),
+    *("resume", "dask", "json", "csv", "chart", "plot"),
+)
+"""Options that do nothing without data."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
     return command_line.run(_parser(), _work, argv, why_not=_why_not)
@@ -59,11 +66,15 @@ def _why_not(options: argparse.Namespace) -> str | None:
     if options.dask not in (None, "local") and options.resume is None:
         return "--dask with the address of a scheduler needs --resume DIR, on disks that all workers share"
     if options.data is None:
-        for name in ("limit", "calibration_cache", "image_size", "layout", "labels", "resume", "plot"):
+        for name in _NEED_DATA:
             if getattr(options, name) is not None:
                 return f"--{name.replace('_', '-')} goes with --data"
+        if options.jobs > 1:
+            return "--jobs goes with --data"
         if options.analyze_only:
             return "--analyze-only needs --data"
+    if options.jobs > 1 and options.dask not in (None, "local"):
+        return f"--jobs goes with --dask local: the cluster at '{options.dask}' has its own workers"
     return None
 
 

@@ -16,6 +16,7 @@ from transforms import model_io, provenance, runtime_check
 from transforms.array_files import read_array
 from transforms.calibrate_plan import CalibrationData
 from transforms.mix_precision import MixedPrecision, MixingOptions
+from transforms.mixing_rule import make_mixing_rule
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
 
@@ -50,6 +51,7 @@ def mix_file(options: argparse.Namespace) -> None:
     Raises ValueError or OSError; no model is written then.
     """
     scheme = scheme_in_use(options)
+    _check_effect(scheme, options)
     output = _check_files(options)
     graph = model_io.load(options.input)
     mixing = MixingOptions(
@@ -71,7 +73,7 @@ def mix_file(options: argparse.Namespace) -> None:
     if output is None:
         return
     entries = provenance.entries("quantize", {"config": options.config}, graph.source_sha256)
-    entries[provenance.PREFIX + "scheme"] = mixed.scheme.to_toml()
+    entries[provenance.PREFIX + "scheme"] = mixed.scheme.with_(finetune=scheme.finetune).to_toml()
     result = mixed.graph
     if scheme.finetune:
         result = tune_quantized(result, mixed.float_graph, scheme, options.data, options)
@@ -99,6 +101,19 @@ def scheme_in_use(options: argparse.Namespace) -> Scheme:
     return scheme
 
 
+def _check_effect(scheme: Scheme, options: argparse.Namespace) -> None:
+    """Raise ValueError for an option that would do nothing with this scheme."""
+    rule = make_mixing_rule(scheme.auto_mixed_precision)
+    assert rule is not None, "the scheme has the table"
+    if rule.sensitivity != "measured" and (options.jobs > 1 or options.dask):
+        option = "dask" if options.dask else "jobs"
+        raise ValueError(
+            f"--{option} goes with --sensitivity measured: '{rule.sensitivity}' runs one model once"
+        )
+    if options.labels and rule.top1_target is None:
+        raise ValueError("--labels goes with --top1-target")
+
+
 def _check_files(options: argparse.Namespace) -> Path | None:
     """Raise before any work what would stand in the way of writing."""
     for path in filter(None, (options.json, options.csv)):
@@ -115,8 +130,6 @@ def _check_files(options: argparse.Namespace) -> Path | None:
 def _write_results(mixed: MixedPrecision, options: argparse.Namespace) -> None:
     found, chosen = mixed.sensitivity, mixed.assignment
     if found is None:
-        if any((options.json, options.csv, options.chart)):
-            raise ValueError("there are no sensitivities without --data")
         return
     if options.json:
         write_text(options.json, found.to_json())

@@ -57,7 +57,7 @@ def quantize_file(options: argparse.Namespace) -> None:
         mixed = mix_model(graph, scheme, data, MixingOptions(_run(options)), "--calibration-data")
         for line in mixing_summary.lines(mixed):
             print(line)
-        graph, done, used = mixed.graph, mixed.done, mixed.scheme
+        graph, done, used = mixed.graph, mixed.done, mixed.scheme.with_(finetune=scheme.finetune)
     else:
         done, used = _quantize(graph, scheme, data), scheme
     if options.random_data and done.calibrated:
@@ -111,7 +111,10 @@ def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
     try:
         values = tomllib.loads(f"{key} = {value}")
     except tomllib.TOMLDecodeError:
-        return {key.strip(): value.strip()}
+        *tables, name = key.strip().split(".")
+        values = {name: value.strip()}
+        for table in reversed(tables):
+            values = {table: values}
     for name, given in values.items():
         before = getattr(scheme, name, None)
         if isinstance(before, dict) and isinstance(given, dict):

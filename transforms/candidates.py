@@ -16,6 +16,7 @@ from transforms.observe import ObservedModel
 from transforms.quantizer import is_open
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme
+from transforms.scheme_targets import operators
 
 _FLOAT_BITS = 32
 
@@ -60,10 +61,10 @@ def find_candidates(
         and not any(node in targets.excluded or any(node in one for one in ruled) for node in nodes)
     }
     for op in op_types:
-        if all(node.op != op for nodes in found.values() for node in nodes):
+        if not any(op in operators(node) for nodes in found.values() for node in nodes):
             raise ValueError(f"operator type '{op}' is that of no layer whose formats can be changed")
     if op_types:
-        found = {name: nodes for name, nodes in found.items() if nodes[0].op in op_types}
+        found = {name: nodes for name, nodes in found.items() if operators(nodes[0]) & {*op_types}}
     for pattern in (*include, *exclude):
         if not any(fnmatchcase(name, pattern) for name in found):
             raise ValueError(f"pattern '{pattern}' matches no layer whose formats can be changed")

@@ -15,12 +15,12 @@ from transforms.calibration import Calibration, Progress
 from transforms.dot_products import is_dot_product
 from transforms.finetune_model import copy_graph
 from transforms.layer_rule import LayerRule
+from transforms.mixing_rule import make_mixing_rule
 from transforms.quantization_plan import QuantizationPlan
 from transforms.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.rounders import Rounder, rounders
 from transforms.scheme import Scheme
-from transforms.scheme_targets import Targets, label_of
-from transforms.selection import Selection
+from transforms.scheme_targets import Targets, label_of, matched
 from transforms.weight_memory import WeightMemory
 
 Mix = Mapping[str, LayerRule]
@@ -52,7 +52,9 @@ class MixedModel:
         self.prepared = Quantized()
         self._targets = prepare_for(graph, scheme, self.prepared)
         self.graph = graph
-        self.scheme = scheme.with_(auto_mixed_precision={}, finetune={})
+        rule = make_mixing_rule(scheme.auto_mixed_precision)
+        dual = scheme.dual_quant_nodes or (rule is not None and rule.dual_quant_nodes)
+        self.scheme = scheme.with_(auto_mixed_precision={}, finetune={}, dual_quant_nodes=dual)
         self._memory = WeightMemory()
         self._ranges: Calibration | None = None
 
@@ -105,7 +107,7 @@ class MixedModel:
         graph = copy_graph(self.graph)
         layers = layers_of(graph)
         targets = self.targets(graph)
-        rules = [(name, Selection.of(graph, *layers[name]), rule) for name, rule in mix.items()]
+        rules = [(name, matched(graph, exactly(name)), rule) for name, rule in mix.items()]
         targets = Targets(targets.excluded, (*targets.rules, *rules), targets.tensors)
         prepared = self.prepared
         done = Quantized(changes=Counter(prepared.changes), notes=list(prepared.notes))

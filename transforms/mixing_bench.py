@@ -87,7 +87,7 @@ def open_bench(
         with tempfile.TemporaryDirectory(prefix="onnx-narrow-") as folder:
             yield _make(Path(folder), feeds, expected, options)
     else:
-        folder_of_this = options.folder.resolve() / _key(model, feeds, rule, options)
+        folder_of_this = options.folder.resolve() / _key(model, data.source, rule, options)
         folder_of_this.mkdir(parents=True, exist_ok=True)
         yield _make(folder_of_this, feeds, expected, options)
 
@@ -105,16 +105,15 @@ def _outputs(graph: gs.Graph, index: int) -> list[str]:
     return names if index < 0 else [names[index]]
 
 
-def _key(model: MixedModel, feeds: Sequence[Feed], rule: MixingRule, options: MixingOptions) -> str:
+def _key(model: MixedModel, data: Feeds, rule: MixingRule, options: MixingOptions) -> str:
     """Return a name for everything that results depend on."""
-    data = open_feeds(feeds, model_inputs(model.graph)).hash()
     labels = b"" if options.labels is None else options.labels.tobytes()
     function = Path(split_place(rule.evaluate)[0]).read_bytes() if rule.evaluate else b""
     parts = [
         model_hash(model.graph),
-        data,
+        data.hash(),
         model.scheme.to_toml(),
-        repr((rule.output_index, rule.evaluate, options.run.provider, ort.__version__)),
+        repr((rule.data_size, rule.output_index, rule.evaluate, options.run.provider, ort.__version__)),
         hashlib.sha256(labels).hexdigest(),
         hashlib.sha256(function).hexdigest(),
     ]

@@ -160,10 +160,10 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
         excluded = targets.excluded.follow(graph)
         done.changes["pairs of layers equalized"] = equalize_layers(graph, exclude=excluded)
     if scheme.balance_channels:
-        depthwise = any(row.block > 1 for row in scheme.named_formats)
+        own = scheme.format(scheme.activation), scheme.format(scheme.weight)
         done.changes["layers balanced by a Mul in front"] = balance_channels(
             graph,
-            depthwise=depthwise,
+            depthwise=any(row.block > 1 for row in own if row),
             outliers=_has_room_for_outliers(scheme),
             exclude=targets.excluded.follow(graph),
         )

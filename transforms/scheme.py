@@ -129,9 +129,11 @@ class Scheme:
 
     @property
     def named_formats(self) -> list[ops.Format]:
-        """The formats that operands and single tensors have anywhere, in the order of their names."""
+        """The formats that operands and single tensors have or may get, in the order of their names."""
+        mixing = make_mixing_rule(self.auto_mixed_precision)
+        rules = (*self.layers.values(), *(mixing.choices(self.activation, self.weight) if mixing else ()))
         names = {self.activation, self.weight, *self.tensors.values()}
-        names |= {name for rule in self.layers.values() for name in (rule.activation, rule.weight) if name}
+        names |= {name for rule in rules for name in (rule.activation, rule.weight) if name}
         return [row for name in sorted(names) if (row := self.format(name)) is not None]
 
     def bias_format(

@@ -127,6 +127,11 @@ class _Place:
                 yield node.inputs[self.index]
 
 
+def matched(graph: gs.Graph, pattern: str) -> Selection:
+    """Return the nodes of a graph that an entry of ``layers`` speaks of."""
+    return _Rule.find(graph, pattern).nodes
+
+
 def label_of(node: gs.Node) -> str:
     """Return the name by which a scheme knows a node: that of what it makes where it has none."""
     return str(node.name or (node.outputs[0].name if node.outputs else ""))
