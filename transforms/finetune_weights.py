@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,15 @@ from transforms import walk
 from transforms.devices import CPU, array_module
 from transforms.finetune_checkpoint import Checkpoint, as_report
 from transforms.gram import Sums
-from transforms.match_layers import LeftAlone, MatchedLayer, match_layers
+from transforms.layer_problem import Array, Layer
+from transforms.layer_sums import LayerSums
+from transforms.match_layers import match_layers
+from transforms.matched_layer import LeftAlone, MatchedLayer
 from transforms.partial_run import SteppedModel, Store
 from transforms.row_weights import stream_of, weigh
 from transforms.run_model import RunOptions
 from transforms.tune_layer import Candidate, Tuned, TuneOptions, tune_layer
-from transforms.write_layer import write_layer
+from transforms.write_layer import current, write_layer
 
 Feed = Mapping[str, np.ndarray]
 
@@ -131,16 +135,19 @@ def _targeted(
     """Return the layers of operator types, and the others with the reason; all without types."""
     if not op_types:
         return layers, []
+    present = {user.node.op for layer in layers for user in layer.users}
     for op in op_types:
-        if layers and all(layer.node.op != op for layer in layers):
-            found = ", ".join(sorted({layer.node.op for layer in layers}))
+        if layers and op not in present:
+            found = ", ".join(sorted(present))
             raise ValueError(f"operator type '{op}': no layer of it can be tuned, only of {found}")
+    asked = [layer for layer in layers if all(user.node.op in op_types for user in layer.users)]
     others = [
-        LeftAlone(layer.name, layer.node.op, "its operator is not asked for")
+        LeftAlone(user.name, user.node.op, "its operator is not asked for")
         for layer in layers
-        if layer.node.op not in op_types
+        if not any(layer is one for one in asked)
+        for user in layer.users
     ]
-    return [layer for layer in layers if layer.node.op in op_types], others
+    return asked, others
 
 
 class _Walk:
@@ -159,10 +166,11 @@ class _Walk:
     ) -> None:
         self._graph, self._count, self._options = quantized_graph, len(feeds), options
         self._names = walk.Names(quantized_graph)
-        self._streams = {layer.name: stream_of(float_graph, layer.target) for layer in layers}
-        targets = [layer.target for layer in layers]
-        targets += [name for name in self._streams.values() if name is not None]
-        sources = [layer.source.name for layer in layers]
+        users = [user for layer in layers for user in layer.users]
+        self._streams = {id(layer): _streams_of(float_graph, layer) for layer in layers}
+        targets = [user.target for user in users]
+        targets += [name for names in self._streams.values() for name in names]
+        sources = [user.source.name for user in users]
         self._reference = SteppedModel(float_graph, feeds, targets, floats, options.run)
         self._tuned = SteppedModel(quantized_graph, feeds, sources, quantized, options.run)
         self._judge = judge
@@ -172,11 +180,12 @@ class _Walk:
         """Tune a layer, or do again what was found earlier; return what became of it."""
         known = memory.checkpoint.get(memory.recipe, number) if memory else None
         report = self._repeat(layer, *known) if known else self._tune(layer, number, memory)
-        stream = self._streams[layer.name]
-        self._reference.forget(layer.target)
-        self._tuned.forget(layer.source.name)
-        if stream is not None:
-            self._reference.forget(stream)
+        for name in (*(user.target for user in layer.users), *self._streams[id(layer)]):
+            self._reference.forget(name)
+        for user in layer.users:
+            self._tuned.forget(user.source.name)
+        if layer.others and report.is_kept:
+            self._tuned.restart()  # what ran between the users ran with other weights
         return report
 
     def _repeat(self, layer: MatchedLayer, found: Candidate | None, report: Mapping[str, Any]) -> LayerReport:
@@ -192,7 +201,7 @@ class _Walk:
             found = self._write(layer, found)
         seconds = time.perf_counter() - start
         numbers = found.before, found.after, found.power
-        report = LayerReport(layer.name, layer.node.op, *numbers, found.best.what, seconds)
+        report = LayerReport(_title(layer), layer.node.op, *numbers, found.best.what, seconds)
         if memory:
             kept = found.best if report.is_kept else None
             memory.checkpoint.put(memory.recipe, number, kept, as_report(report))
@@ -210,25 +219,62 @@ class _Walk:
         write_layer(self._graph, layer, before, self._names)
         return Tuned(before, found.before, found.before, found.power)
 
-    def _collect(self, layer: MatchedLayer) -> tuple[Sums, Sums]:
+    def _collect(self, layer: MatchedLayer) -> tuple[LayerSums, LayerSums]:
         """Return the sums over the rows of the samples to fit to, and of those to judge by."""
-        groups, outputs, positions, channels = layer.layer.size
-        inputs, count, options = positions * channels, self._count, self._options
-        module = array_module(options.device)
-        fit, held = (Sums.zeros(groups, outputs, inputs, module) for _ in range(2))
-        share = -(-max(options.least_rows, options.most_rows * inputs) // count)
+        count, options, streams = self._count, self._options, self._streams[id(layer)]
+        fit, held = (self._no_sums(layer) for _ in range(2))
         random = np.random.default_rng([options.seed, count])
-        stream = self._streams[layer.name]
-        asked = [layer.target] if stream is None else [layer.target, stream]
-        pairs = zip(self._reference.advance(asked), self._tuned.advance([layer.source.name]), strict=True)
+        targets = [user.target for user in layer.users]
+        pairs = zip(
+            self._reference.advance([*targets, *streams]),
+            self._tuned.advance([user.source.name for user in layer.users]),
+            strict=True,
+        )
         for i, (wanted, given) in enumerate(pairs):
-            y, x = wanted[layer.target], given[layer.source.name]
-            weights = weigh(layer.layer, y.shape, wanted[stream]) if stream else None
-            picked = _pick(layer.layer.count(y.shape), share, random)
-            rows, made = layer.layer.rows(x, y.shape, picked), layer.layer.outputs(y, picked)
-            sums = held if is_held_out(i, count, options) else fit
-            sums.add(rows, made, None if weights is None else weights[picked])
+            chosen = held if is_held_out(i, count, options) else fit
+            for user, sums, stream in zip_longest(layer.users, chosen.parts, streams):
+                residual = None if stream is None else wanted[stream]
+                self._add(sums, user.layer, given[user.source.name], wanted[user.target], residual, random)
         return fit.on_host(), held.on_host()
+
+    def _no_sums(self, layer: MatchedLayer) -> LayerSums:
+        groups, outputs, positions, channels = layer.layer.size
+        module = array_module(self._options.device)
+        return LayerSums(
+            tuple(Sums.zeros(groups, outputs, positions * channels, module) for _ in layer.users),
+            tuple(user.bias is not None for user in layer.users),
+        )
+
+    def _add(
+        self,
+        sums: Sums,
+        layer: Layer,
+        x: Array,
+        y: Array,
+        stream: Array | None,
+        random: np.random.Generator,
+    ) -> None:
+        """Add rows of one sample of a layer's inputs and outputs, weighed by the residual stream, if any."""
+        options, inputs = self._options, sums.xx.shape[-1]
+        share = -(-max(options.least_rows, options.most_rows * inputs) // self._count)
+        weights = None if stream is None else weigh(layer, y.shape, stream)
+        picked = _pick(layer.count(y.shape), share, random)
+        rows, made = layer.rows(x, y.shape, picked), layer.outputs(y, picked)
+        sums.add(rows, made, None if weights is None else weights[picked])
+
+
+def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str]:
+    """Return the residual stream of each user of a weight; none at all unless all have one.
+
+    Rows weighed by a stream do not add up with rows that are not.
+    """
+    streams = [stream_of(graph, user.target) for user in layer.users]
+    found = [stream for stream in streams if stream is not None]
+    return found if len(found) == len(streams) else []
+
+
+def _title(layer: MatchedLayer) -> str:
+    return f"{layer.name} and {len(layer.others)} more" if layer.others else layer.name
 
 
 def is_held_out(sample: int, count: int, options: WalkOptions) -> bool:
@@ -243,13 +289,3 @@ def _pick(rows: int, most: int, random: np.random.Generator) -> NDArray[np.int64
         return slice(None)
     edges = np.linspace(0, rows, most + 1)
     return np.minimum((edges[:-1] + random.random(most) * np.diff(edges)).astype(np.int64), rows - 1)
-
-
-def current(layer: MatchedLayer) -> Candidate:
-    """Return the weights and the bias that a layer has."""
-    packed = layer.layer.pack(layer.weight.values()).astype(np.float64)
-    groups, outputs = packed.shape[:2]
-    bias = np.zeros((groups, outputs))
-    if layer.bias is not None and layer.bias.stored is not None:
-        bias += layer.bias.stored.values().astype(np.float64).reshape(groups, outputs) * layer.bias.gain
-    return Candidate("as it was", packed.reshape(groups, outputs, -1), bias, layer.weight.scale)

@@ -29,6 +29,7 @@ _BLOCKS = (BFP, MX)
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear"}) | {
     *("ExtendedDequantizeLinear", "Cast", *_BLOCKS)
 }
+OTHERS = "others read it, too"
 _FLOAT_ROWS = {dtypes.BFLOAT16: "bfloat16", dtypes.FLOAT16: "float16"}
 
 
@@ -52,6 +53,11 @@ class Stored:
     def shape(self) -> tuple[int, ...]:
         """The shape of the constant."""
         return tuple(self.source.shape)
+
+    @property
+    def tensors(self) -> list[gs.Tensor]:
+        """The constant and what the nodes make of it; the last is what is read."""
+        return [self.source, *(node.outputs[0] for node in self.chain)]
 
     @property
     def is_integer(self) -> bool:
@@ -115,23 +121,23 @@ class Stored:
 def find(graph: gs.Graph, node: gs.Node, index: int, candidates: Sequence[Format], axis: int) -> Stored:
     """Return what a node reads as its input ``index``; ``axis`` is that of blocks, should it have any.
 
-    ``candidates`` are the block formats that plain numbers are tried on, the coarsest first. Raises Unfit
-    where it is no constant, others read it, too, or it is stored in a way that is not known here.
+    ``candidates`` are the block formats that plain numbers are tried on, the coarsest first. Others may read
+    it, too. Raises Unfit where it is no constant, an output of the model, or stored in a way that is not
+    known here.
     """
     known, chain, tensor = Constants(graph), list[gs.Node](), node.inputs[index]
     while not isinstance(tensor, gs.Constant):
         producer = walk.producer(tensor)
         if producer is None or producer.op not in _ROUNDING:
             raise Unfit("it is computed")
-        if len(walk.uses(tensor)) > 1 or walk.is_output(tensor, graph):
-            raise Unfit("others read it, too")
         chain.insert(0, producer)
         tensor = producer.inputs[0]
-    if len(walk.uses(tensor)) > 1 or walk.is_output(tensor, graph):
-        raise Unfit("others read it, too")
     if known.shape(tensor) is None:
         raise Unfit("callers may replace it, since it is an input as well")
-    return _describe(tensor, chain, candidates, axis)
+    stored = _describe(tensor, chain, candidates, axis)
+    if any(walk.is_output(one, graph) for one in stored.tensors):
+        raise Unfit("it is an output of the model, too")
+    return stored
 
 
 def _describe(source: gs.Constant, chain: list[gs.Node], candidates: Sequence[Format], axis: int) -> Stored:
@@ -224,13 +230,17 @@ def row_of(op: str, attributes: dict[str, object]) -> Format:
 def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -> tuple[int, Stored]:
     """Return which operand of a dot product is its stored weight, and how; the second where both are.
 
-    Raises Unfit with the reason where neither is.
+    Other nodes may read what this one reads, but not what that is made of. Raises Unfit with the reason where
+    neither operand is such a weight.
     """
     reasons = []
     for index in (1, 0):
         rank = None if node.inputs[index].shape is None else len(node.inputs[index].shape)
         try:
-            return index, find(graph, node, index, candidates, dot_products.sum_axis(node, index, rank))
+            stored = find(graph, node, index, candidates, dot_products.sum_axis(node, index, rank))
+            if any(len(walk.uses(one)) > 1 for one in stored.tensors[:-1]):
+                raise Unfit(OTHERS)
+            return index, stored
         except Unfit as error:
             reasons.append(str(error))
     both = "both operands are computed" if set(reasons) == {"it is computed"} else f"its weight: {reasons[0]}"

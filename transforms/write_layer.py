@@ -1,4 +1,4 @@
-"""Writing tuned weights and biases into the layers of a quantized model."""
+"""Reading the weights and biases of a layer of a quantized model, and writing tuned ones."""
 
 from __future__ import annotations
 
@@ -8,27 +8,51 @@ from numpy.typing import NDArray
 
 from transforms import walk
 from transforms.bias_grid import constant_scale, product_scale
-from transforms.match_layers import Bias, MatchedLayer
+from transforms.matched_layer import Bias, MatchedLayer
+from transforms.own_copy import own_copy
 from transforms.stored import find
 from transforms.tune_layer import Candidate
 
 
-def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: Candidate, names: walk.Names) -> None:
-    """Put weights, scale and bias of a candidate into the layer's place in a graph.
+def current(layer: MatchedLayer) -> Candidate:
+    """Return the weights and the biases that a layer has."""
+    packed = layer.layer.pack(layer.weight.values()).astype(np.float64)
+    weights = packed.reshape(*packed.shape[:2], -1)
+    biases = np.concatenate([_current_bias(user) for user in layer.users])
+    return Candidate("as it was", weights, biases, layer.weight.scale)
 
-    A layer without bias gets one: int32 where its operands are integers, float32 elsewhere.
+
+def _current_bias(layer: MatchedLayer) -> NDArray[np.float64]:
+    bias = np.zeros(layer.layer.size[:2])
+    if layer.bias is not None and layer.bias.stored is not None:
+        bias += layer.bias.stored.values().astype(np.float64).reshape(bias.shape) * layer.bias.gain
+    return bias
+
+
+def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: Candidate, names: walk.Names) -> None:
+    """Put weights, scale and biases of a candidate into the layer's place in a graph.
+
+    A layer without bias gets one: int32 where its operands are integers, float32 elsewhere. A bias that
+    others read, too, is left to them, and the layer gets its own.
     """
     packed = tuned.weights.reshape(layer.layer.size)
     weight = layer.layer.unpack(packed).astype(np.float32)
     layer.weight.write(weight, names, tuned.scale)
-    if layer.bias is None:
+    for user, bias in zip(layer.users, np.split(tuned.bias, len(layer.users)), strict=True):
+        if user.bias is not None:
+            _write_bias(graph, user, user.bias, bias, names)
+
+
+def _write_bias(
+    graph: gs.Graph, layer: MatchedLayer, place: Bias, bias: NDArray[np.float64], names: walk.Names
+) -> None:
+    numbers = (bias / place.gain).reshape(-1)
+    if place.stored is None:
+        _add_bias(graph, layer, place, numbers, names)
+        place.stored = find(graph, place.node, place.index, (), 0)
         return
-    numbers = (tuned.bias / layer.bias.gain).reshape(-1)
-    if layer.bias.stored is None:
-        _add_bias(graph, layer, layer.bias, numbers, names)
-        layer.bias.stored = find(graph, layer.bias.node, layer.bias.index, (), 0)
-        return
-    stored = layer.bias.stored
+    own_copy(graph, place.node, place.index, place.stored, names)
+    stored = place.stored
     scale = product_scale(layer, None)
     if scale is not None:
         stored.axis = len(stored.shape) - 1 if scale.shape else None
