@@ -22,7 +22,7 @@ from transforms.finetune_checkpoint import Checkpoint, as_report
 from transforms.gram import Sums
 from transforms.layer_problem import Array, Layer
 from transforms.layer_sums import LayerSums
-from transforms.match_layers import match_layers
+from transforms.match_layers import match_layers, of_operators
 from transforms.matched_layer import LeftAlone, MatchedLayer
 from transforms.partial_run import SteppedModel, Store
 from transforms.row_weights import stream_of, weigh
@@ -117,7 +117,7 @@ def finetune_weights(
     if len(feeds) < 2:
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
     layers, left = match_layers(float_graph, quantized_graph)
-    layers, others = _targeted(layers, options.op_types)
+    layers, others = of_operators(layers, options.op_types)
     done = FineTuned(left_alone=left + others)
     with Store(options.memory_limit) as floats, Store(options.memory_limit) as quantized:
         walked = _Walk(float_graph, quantized_graph, feeds, layers, options, floats, quantized, judge)
@@ -127,27 +127,6 @@ def finetune_weights(
             if progress:
                 progress(report, number + 1, len(layers))
     return done
-
-
-def _targeted(
-    layers: list[MatchedLayer], op_types: Sequence[str]
-) -> tuple[list[MatchedLayer], list[LeftAlone]]:
-    """Return the layers of operator types, and the others with the reason; all without types."""
-    if not op_types:
-        return layers, []
-    present = {user.node.op for layer in layers for user in layer.users}
-    for op in op_types:
-        if layers and op not in present:
-            found = ", ".join(sorted(present))
-            raise ValueError(f"operator type '{op}': no layer of it can be tuned, only of {found}")
-    asked = [layer for layer in layers if all(user.node.op in op_types for user in layer.users)]
-    others = [
-        LeftAlone(user.name, user.node.op, "its operator is not asked for")
-        for layer in layers
-        if not any(layer is one for one in asked)
-        for user in layer.users
-    ]
-    return asked, others
 
 
 class _Walk:
@@ -184,8 +163,6 @@ class _Walk:
             self._reference.forget(name)
         for user in layer.users:
             self._tuned.forget(user.source.name)
-        if layer.others and report.is_kept:
-            self._tuned.restart()  # what ran between the users ran with other weights
         return report
 
     def _repeat(self, layer: MatchedLayer, found: Candidate | None, report: Mapping[str, Any]) -> LayerReport:
@@ -208,16 +185,28 @@ class _Walk:
         return report
 
     def _write(self, layer: MatchedLayer, found: Tuned) -> Tuned:
-        before = current(layer)
-        write_layer(self._graph, layer, found.best, self._names)
-        if self._judge is None:
-            return found
-        judged = self._judge()
-        if judged < self._judged:
-            self._judged = judged
-            return found
-        write_layer(self._graph, layer, before, self._names)
+        before, after = current(layer), found.after
+        self._put(layer, found.best)
+        if layer.others:  # what some read may come from others, and be another now
+            held = self._collect(layer)[1]
+            after = float(held.error(found.best.weights, found.best.bias).sum())
+        if after < found.before and self._is_better():
+            return Tuned(found.best, found.before, after, found.power)
+        self._put(layer, before)
         return Tuned(before, found.before, found.before, found.power)
+
+    def _put(self, layer: MatchedLayer, candidate: Candidate) -> None:
+        write_layer(self._graph, layer, candidate, self._names)
+        if layer.others:
+            self._tuned.restart()  # what ran between the users ran with other weights
+
+    def _is_better(self) -> bool:
+        """Return whether the judge, if any, likes the model better than it did."""
+        if self._judge is None:
+            return True
+        judged = self._judge()
+        is_better, self._judged = judged < self._judged, min(judged, self._judged)
+        return is_better
 
     def _collect(self, layer: MatchedLayer) -> tuple[LayerSums, LayerSums]:
         """Return the sums over the rows of the samples to fit to, and of those to judge by."""

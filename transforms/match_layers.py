@@ -52,6 +52,30 @@ def match_layers(
     return join_users(matched, left)
 
 
+def of_operators(
+    layers: list[MatchedLayer], op_types: Sequence[str]
+) -> tuple[list[MatchedLayer], list[LeftAlone]]:
+    """Return the layers of operator types, and the others with the reason; all without types.
+
+    Raises ValueError for an operator type of which there is no layer.
+    """
+    if not op_types:
+        return layers, []
+    present = {user.node.op for layer in layers for user in layer.users}
+    for op in op_types:
+        if layers and op not in present:
+            found = ", ".join(sorted(present))
+            raise ValueError(f"operator type '{op}': no layer of it can be tuned, only of {found}")
+    asked = [layer for layer in layers if all(user.node.op in op_types for user in layer.users)]
+    others = [
+        LeftAlone(user.name, user.node.op, "its operator is not asked for")
+        for layer in layers
+        if not any(layer is one for one in asked)
+        for user in layer.users
+    ]
+    return asked, others
+
+
 class _Finder:
     """Looks for counterparts in one float model."""
 
