@@ -62,15 +62,18 @@ def product_scale(layer: MatchedLayer, scale: Scale | None) -> Scale | None:
         return None
     if place.stored is not None and (place.stored.format is None or place.stored.format.name != "int32"):
         return None
-    return np.asarray(np.float32(x_scale) * own, np.float32)
+    return np.asarray(np.float32(x_scale) * layer.layer.spread(own), np.float32)
 
 
 def _least_scale(layer: MatchedLayer, bias: Floats, scale: Scale) -> Scale:
     x_scale = input_scale(layer)
     if product_scale(layer, scale) is None or x_scale is None or layer.bias is None:
         return np.zeros(scale.shape, np.float32)
-    sizes = np.abs(bias / layer.bias.gain).reshape(-1)
-    largest = sizes if scale.ndim else sizes.max(initial=0)
+    sizes = np.abs(bias / layer.bias.gain)
+    if not scale.ndim:
+        largest = sizes.max(initial=0)
+    else:
+        largest = sizes.max(0) if layer.layer.shares_scales else sizes.reshape(-1)
     return np.asarray(_ROOM * largest / (_LARGEST * np.float64(x_scale)), np.float32)
 
 

@@ -36,7 +36,7 @@ def bias_place(graph: gs.Graph, node: gs.Node, layer: Layer) -> Bias | None:
         stored = find(graph, add, index, (), 0)
     except Unfit:
         return None
-    rank = len(node.outputs[0].shape) if node.outputs[0].shape is not None else 2
+    rank = max(2, len(layer.shape)) if node.outputs[0].shape is None else len(node.outputs[0].shape)
     return Bias(add, index, stored) if _is_per_output(stored.shape, layer, rank) else None
 
 
@@ -47,8 +47,9 @@ def _is_per_output(shape: tuple[int, ...], layer: Layer, rank: int) -> bool:
         return False
     if layer.op in ("Conv", "ConvTranspose"):
         return shape == (groups * outputs,)
-    wanted = np.empty(outputs).reshape(layer.channel_shape(rank)).shape
-    return int(np.prod(shape)) == outputs and tuple(shape) == (1,) * (len(shape) - len(wanted)) + wanted
+    wanted = np.empty(groups * outputs).reshape(layer.channel_shape(rank)).shape
+    size = max(len(shape), len(wanted))
+    return (1,) * (size - len(shape)) + tuple(shape) == (1,) * (size - len(wanted)) + wanted
 
 
 def added_constant(

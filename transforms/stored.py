@@ -24,6 +24,8 @@ from transforms.quantize_tensors import as_float_type, exportable
 from transforms.recorded_scheme import recorded_scheme
 
 Floats = NDArray[np.float32]
+Parameters = tuple[Floats, NDArray[np.generic]]
+"""Scale and zero point of integers, both scalars or both with one number for each index of an axis."""
 
 _BLOCKS = (BFP, MX)
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear"}) | {
@@ -64,6 +66,11 @@ class Stored:
         """Whether the numbers are integers with a scale."""
         return self.format is not None and self.format.is_integer
 
+    @property
+    def parameters(self) -> Parameters | None:
+        """Scale and zero point of integers."""
+        return None if self.scale is None or self.zero_point is None else (self.scale, self.zero_point)
+
     def values(self) -> Floats:
         """Return the numbers that the constant stands for."""
         stored = load(self.source)
@@ -74,13 +81,13 @@ class Stored:
             stored = self._integers(stored, self.scale)
         return dequantize(stored, self.scale, self.zero_point, self.axis)
 
-    def write(self, values: Floats, names: walk.Names, scale: Floats | None = None) -> None:
-        """Store other numbers, rounded to the grid; ``scale`` replaces the one of integers, shape and all.
+    def write(self, values: Floats, names: walk.Names, parameters: Parameters | None = None) -> None:
+        """Store other numbers, rounded to the grid; ``parameters`` replace those of integers, shape and all.
 
         A scale that others read, too, is left to them.
         """
-        if self.is_integer and scale is not None:
-            self._write_scale(np.asarray(scale, np.float32), names)
+        if self.is_integer and parameters is not None:
+            self._write_parameters(parameters, names)
         self.source.values = exportable(self._encode(np.asarray(values, np.float32)))
 
     def _encode(self, values: Floats) -> NDArray[np.generic]:
@@ -104,11 +111,15 @@ class Stored:
         axis = -1 if self.float_axis is None else self.float_axis
         return np.asarray(ops.quantize_dequantize(values, self.format, axis), np.float32)
 
-    def _write_scale(self, scale: Floats, names: walk.Names) -> None:
-        self.scale = scale
-        self.zero_point = np.broadcast_to(np.asarray(self.zero_point), scale.shape)
-        for index, values in ((1, scale), (2, np.ascontiguousarray(self.zero_point))):
+    def _write_parameters(self, parameters: Parameters, names: walk.Names) -> None:
+        assert self.format is not None
+        self.scale = np.asarray(parameters[0], np.float32)
+        zero_point = np.asarray(parameters[1]).astype(self.format.dtype)
+        self.zero_point = np.broadcast_to(zero_point, self.scale.shape)
+        for index, values in ((1, self.scale), (2, np.ascontiguousarray(self.zero_point))):
             if len(self.chain[0].inputs) <= index:
+                if values.any():
+                    self._add_zero_point(values, names)
                 continue
             old = self.chain[0].inputs[index]
             alone = all(any(node is one for one in self.chain) for node in old.outputs)
@@ -116,6 +127,11 @@ class Stored:
             new.values = exportable(values)
             for node in self.chain:
                 node.inputs[index] = new
+
+    def _add_zero_point(self, values: NDArray[np.generic], names: walk.Names) -> None:
+        new = gs.Constant(names.derive(self.source.name, "zero_point"), exportable(values))
+        for node in self.chain:
+            node.inputs.append(new)
 
 
 def find(graph: gs.Graph, node: gs.Node, index: int, candidates: Sequence[Format], axis: int) -> Stored:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.grids import Grid, weight_grid
+from ops.grids import Grid
 from ops.rounding import LayerProblem, Options, shifted_target, solve
-from transforms.bias_grid import least_scale, round_biases
+from transforms.bias_grid import round_biases
+from transforms.layer_grids import layer_grids
 from transforms.layer_sums import LayerSums
 from transforms.matched_layer import MatchedLayer
+from transforms.stored import Parameters
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +39,7 @@ class TuneOptions:
 
 @dataclass
 class Candidate:
-    """Weights [G, N, K] on a grid, and the scale of integers where it is a new one.
+    """Weights [G, N, K] on a grid, and scale and zero point of integers where they are new.
 
     ``bias`` is [U * G, N] for U layers that have these weights, one after another.
     """
@@ -45,7 +47,7 @@ class Candidate:
     what: str
     weights: Floats
     bias: Floats
-    scale: NDArray[np.float32] | None = None
+    scale: Parameters | None = None
 
 
 @dataclass
@@ -119,35 +121,17 @@ class _Tuning:
         return float(held.error(weights, self._fit.bias(weights)).sum())
 
     def _solve(
-        self, what: str, grid: Grid, damping: float, scale: NDArray[np.float32] | None, *, shift: bool
+        self, what: str, grid: Grid, damping: float, scale: Parameters | None, *, shift: bool
     ) -> Candidate:
         algorithm = "gptq" if self._options.algorithm == "auto" else self._options.algorithm
         options = dataclasses.replace(self._options.solver, damping=damping, shift=shift)
         return self._with_bias(what, solve(self._problem, grid, algorithm, options), scale)
 
-    def _with_bias(self, what: str, weights: Floats, scale: NDArray[np.float32] | None) -> Candidate:
-        return Candidate(what, weights, round_biases(self._matched, self._fit.bias(weights), scale), scale)
+    def _with_bias(self, what: str, weights: Floats, scale: Parameters | None) -> Candidate:
+        own = None if scale is None else scale[0]
+        return Candidate(what, weights, round_biases(self._matched, self._fit.bias(weights), own), scale)
 
-    def _grids(self) -> Iterator[tuple[str, Grid, NDArray[np.float32] | None]]:
-        """Yield the grid in use, and one whose scale or exponents suit the inputs."""
-        weight, packed = self._matched.weight, self._matched.float_weight
-        row = weight.format
-        assert row is not None
-        if row.is_integer:
-            zero_point = 0 if weight.zero_point is None else weight.zero_point.astype(np.int64)
-            yield "same scale", weight_grid(packed, row, scale=weight.scale, zero_point=zero_point), None
-        else:
-            yield "same exponents", weight_grid(packed, row), None
-        if not self._options.rescale or (row.block == 1 and not row.is_integer):
-            return
+    def _grids(self) -> Iterator[tuple[str, Grid, Parameters | None]]:
         importance = np.maximum(np.diagonal(self._sums.xx, axis1=-2, axis2=-1), 0)
-        if not row.is_integer:
-            yield "other exponents", weight_grid(packed, row, importance=importance), None
-            return
-        if np.any(weight.zero_point):
-            return
-        grid = weight_grid(packed, row, per_channel=weight.axis is not None, importance=importance)
-        scales: NDArray[np.float32] = np.asarray(grid.scale, np.float32).reshape(-1)
-        scale = scales[0:1].reshape(()) if weight.axis is None else scales
-        scale = np.maximum(scale, least_scale(self._matched, self._fit.bias(self._start), scale))
-        yield "other scale", weight_grid(packed, row, scale=scale), scale
+        biases = self._fit.bias(self._start)
+        return layer_grids(self._matched, importance, biases, rescale=self._options.rescale)

@@ -10,7 +10,7 @@ from transforms import walk
 from transforms.bias_grid import constant_scale, product_scale
 from transforms.matched_layer import Bias, MatchedLayer
 from transforms.own_copy import own_copy
-from transforms.stored import find
+from transforms.stored import Parameters, find
 from transforms.tune_layer import Candidate
 
 
@@ -19,7 +19,7 @@ def current(layer: MatchedLayer) -> Candidate:
     packed = layer.layer.pack(layer.weight.values()).astype(np.float64)
     weights = packed.reshape(*packed.shape[:2], -1)
     biases = np.concatenate([_current_bias(user) for user in layer.users])
-    return Candidate("as it was", weights, biases, layer.weight.scale)
+    return Candidate("as it was", weights, biases, layer.weight.parameters)
 
 
 def _current_bias(layer: MatchedLayer) -> NDArray[np.float64]:
@@ -53,13 +53,15 @@ def _write_bias(
         return
     own_copy(graph, place.node, place.index, place.stored, names)
     stored = place.stored
-    scale = product_scale(layer, None)
-    if scale is not None:
-        stored.axis = len(stored.shape) - 1 if scale.shape else None
+    product = product_scale(layer, None)
+    parameters: Parameters | None = None
+    if product is not None:
+        stored.axis = len(stored.shape) - 1 if product.shape else None
+        parameters = product, np.zeros(product.shape, np.int32)
     elif stored.is_integer:
-        scale, stored.zero_point = constant_scale(stored.zero_point, numbers)
+        parameters = constant_scale(stored.zero_point, numbers)
         stored.axis = None
-    stored.write(numbers.astype(np.float32).reshape(stored.shape), names, scale)
+    stored.write(numbers.astype(np.float32).reshape(stored.shape), names, parameters)
 
 
 def _add_bias(
