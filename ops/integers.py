@@ -134,14 +134,12 @@ def weight_range(
     axis: int | None = None,
     *,
     importance: NDArray[np.floating] | None = None,
-    zero_point: ArrayLike | None = None,
 ) -> tuple[Floats, Integers]:
     """Return scale and zero point of least weighted error: one each, or one for each index of ``axis``.
 
     Both ends of the range of the finite numbers and 0 are taken times the best of ALPHAS in turn, twice, the
-    largest of equals, see range_scale. Where a ``zero_point`` is given it is kept, of the shape of the
-    result, and the scale alone that covers the range is taken times the best of ALPHAS. The error is the sum
-    of importance * (w - its rounding)^2, as in weight_scale.
+    largest of equals, see range_scale. The error is the sum of importance * (w - its rounding)^2, as in
+    weight_scale.
 
     Raises ValueError as weight_scale does.
     """
@@ -150,11 +148,6 @@ def weight_range(
     weights = None if importance is None else _broadcast(importance, w.shape).reshape(flat.shape)
     low, high = (np.asarray(end).astype(np.float64).reshape(-1) for end in finite_range(w, axis))
     shape = () if axis is None else low.shape
-    if zero_point is not None:
-        zeros = np.broadcast_to(np.asarray(zero_point).astype(np.float64), low.shape)
-        candidates = _as_scale(ALPHAS[:, None] * _covering(low, high, zeros, row))
-        best = _errors(flat, candidates, np.broadcast_to(zeros, candidates.shape), row, weights).argmin(0)
-        return candidates[best, np.arange(low.size)].reshape(shape), zeros.astype(row.dtype).reshape(shape)
     ends = np.stack([low, high])
     for i in (0, 1, 0, 1):
         moved = np.repeat(ends[:, None], len(ALPHAS), axis=1)
@@ -174,15 +167,6 @@ def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floa
         finite = np.isfinite(x)
         low, high = x.min(others, initial=0, where=finite), x.max(others, initial=0, where=finite)
     return low, high
-
-
-def _covering(
-    low: NDArray[np.float64], high: NDArray[np.float64], zeros: NDArray[np.float64], row: Format
-) -> NDArray[np.float64]:
-    """Return the scales with which integers on both sides of the zero points cover ranges, where they can."""
-    below, above = zeros - row.lowest, row.highest - zeros
-    negative = np.where(below > 0, -low, 0) / np.maximum(below, 1)
-    return np.maximum(negative, np.where(above > 0, high, 0) / np.maximum(above, 1))
 
 
 def _errors(

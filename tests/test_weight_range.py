@@ -64,20 +64,6 @@ def test_no_worse_than_the_whole_range_nor_than_one_end_moved(name: str, axis: i
         assert (least <= _errors(W, *moved, name, axis) * (1 + 1e-5)).all()  # sums in float32
 
 
-@pytest.mark.parametrize(("name", "axis"), CASES)
-@pytest.mark.parametrize("kept", [0, 3, 7])
-def test_kept_zero_points_against_every_scale(name: str, axis: int | None, kept: int) -> None:
-    row, shape = ops.FORMATS[name], () if axis is None else (W.shape[axis],)
-    points = np.full(shape, kept, row.dtype)
-    scale, zero = weight_range(W, name, axis, importance=IMPORTANCE, zero_point=points)
-    assert np.array_equal(zero, points) and zero.dtype == row.dtype and scale.shape == shape
-    low, high = (end.astype(np.float64) for end in finite_range(W, axis))
-    sides = [(-low, kept - row.lowest), (high, row.highest - kept)]
-    full = np.max([size / room for size, room in sides if room > 0], axis=0)
-    least = np.min([_errors(W, (a * full).astype(np.float32), points, name, axis) for a in ALPHAS], axis=0)
-    assert np.allclose(_errors(W, scale, zero, name, axis), least, rtol=1e-5)  # sums in float32
-
-
 def test_an_outlier_moves_its_own_end() -> None:
     """10,000 numbers in [-1, 1] and one 3 in 4 bits: a finer step for all is worth more than the one."""
     w = np.append(np.linspace(-1, 1, 10_000), 3).astype(np.float32)

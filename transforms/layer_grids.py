@@ -50,20 +50,17 @@ def _other_scale(matched: MatchedLayer, row: Format, importance: Floats) -> Para
     """Return scale and zero point of least weighted error, as many as there are.
 
     A zero point in the middle of the type stays there, for the sake of what computes with symmetric integers
-    only; so does one that all outputs have, which ONNX Runtime's convolutions ask for.
+    only.
     """
     assert matched.weight.parameters is not None
-    zero_point = matched.weight.parameters[1]
+    scale, zero_point = matched.weight.parameters
     axis = None if matched.weight.axis is None else 0
     weights = matched.float_weight
     weighed = np.broadcast_to(importance[:, None], (*weights.shape[:2], importance.shape[-1]))
     if axis == 0 and matched.layer.shares_scales:
         weights, weighed = weights.swapaxes(0, 1), weighed.swapaxes(0, 1)
-    outputs = zero_point.size if axis == 0 else 1
-    weights, weighed = weights.reshape(outputs, -1), weighed.reshape(outputs, -1)
+    weights, weighed = weights.reshape(scale.size, -1), weighed.reshape(scale.size, -1)
     middle = 0 if row.is_signed else int(row.highest + 1) // 2
     if (zero_point.astype(np.int64) == middle).all():
         return weight_scale(weights, row, axis, method="MSE", importance=weighed), zero_point
-    first = zero_point.reshape(-1)[0]
-    kept = zero_point if axis == 0 and (zero_point == first).all() else None
-    return weight_range(weights, row, axis, importance=weighed, zero_point=kept)
+    return weight_range(weights, row, axis, importance=weighed)

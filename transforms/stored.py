@@ -127,6 +127,9 @@ class Stored:
             new.values = exportable(values)
             for node in self.chain:
                 node.inputs[index] = new
+        if self.scale.ndim and self.axis is not None:
+            for node in self.chain:
+                node.attrs["axis"] = self.axis
 
     def _add_zero_point(self, values: NDArray[np.generic], names: walk.Names) -> None:
         new = gs.Constant(names.derive(self.source.name, "zero_point"), exportable(values))
