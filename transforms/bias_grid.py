@@ -58,7 +58,7 @@ def product_scale(layer: MatchedLayer, scale: Scale | None) -> Scale | None:
     """
     place, x_scale = layer.bias, input_scale(layer)
     own = layer.weight.scale if scale is None else scale
-    if x_scale is None or own is None or place is None or place.node is not layer.node:
+    if x_scale is None or own is None or place is None or place.node is not layer.node or place.is_extra:
         return None
     if place.stored is not None and (place.stored.format is None or place.stored.format.name != "int32"):
         return None

@@ -18,7 +18,10 @@ _ROUNDING = frozenset(
 
 
 def bias_place(graph: gs.Graph, node: gs.Node, layer: Layer) -> Bias | None:
-    """Return where the bias of a layer is or can be; None where there is no place for one."""
+    """Return where the bias of a layer is or can be; None where there is no place for one.
+
+    Behind a MatMul there can be an Add where none adds a constant yet, and the rank of the output is known.
+    """
     if node.op != "MatMul":
         if layer.bias_gain == 0:
             return None
@@ -30,7 +33,7 @@ def bias_place(graph: gs.Graph, node: gs.Node, layer: Layer) -> Bias | None:
         return Bias(node, 2, stored, layer.bias_gain)
     found = added_constant(node.outputs[0], Constants(graph), through=True)
     if found is None:
-        return None
+        return None if node.outputs[0].shape is None else Bias(node, 1, None, is_extra=True)
     add, index = found
     try:
         stored = find(graph, add, index, (), 0)

@@ -129,6 +129,10 @@ def finetune_weights(
     return done
 
 
+_ADD = 0.95
+"""What an Add behind a MatMul has to bring the held-out error down to: it is one more node to run."""
+
+
 class _Walk:
     """Both models on their way through the layers."""
 
@@ -173,7 +177,11 @@ class _Walk:
     def _tune(self, layer: MatchedLayer, number: int, memory: Memory | None) -> LayerReport:
         start = time.perf_counter()
         fit, held = self._collect(layer)
-        found = tune_layer(layer, current(layer), fit, held, self._options.tune)
+        before, tune = current(layer), self._options.tune
+        found = tune_layer(layer, before, fit, held, tune)
+        if not all(fit.has_bias) and all(user.bias for user in layer.users):
+            with_add = tune_layer(layer, before, fit.freed(), held.freed(), tune)
+            found = with_add if with_add.after < _ADD * found.after else found
         if found.after < found.before:
             found = self._write(layer, found)
         seconds = time.perf_counter() - start
@@ -231,7 +239,7 @@ class _Walk:
         module = array_module(self._options.device)
         return LayerSums(
             tuple(Sums.zeros(groups, outputs, positions * channels, module) for _ in layer.users),
-            tuple(user.bias is not None for user in layer.users),
+            tuple(user.bias is not None and not user.bias.is_extra for user in layer.users),
         )
 
     def _add(

@@ -31,6 +31,10 @@ class LayerSums:
         """Return the same sums as NumPy's arrays."""
         return LayerSums(tuple(part.on_host() for part in self.parts), self.has_bias)
 
+    def freed(self) -> LayerSums:
+        """Return the same sums with a bias for every layer."""
+        return LayerSums(self.parts, (True,) * len(self.parts))
+
     @property
     def count(self) -> float:
         """How many rows there are."""

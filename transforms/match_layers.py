@@ -14,11 +14,13 @@ from transforms.bias_place import added_constant, bias_place
 from transforms.constants import Constants
 from transforms.layer_problem import Layer, Unfit, layer_of
 from transforms.matched_layer import Bias, LeftAlone, MatchedLayer
+from transforms.node_formats import is_float
 from transforms.shared_weights import join_users
 from transforms.stored import Stored, block_rows, weight_place
 
 Floats = NDArray[np.float64]
 
+_RENAMED = 2  # for an output of the model that is quantized, for an Add of tuning
 _LEAST_LIKENESS = 0.5
 """Cosine between a float weight and what stands for it: rounding to 4 bits leaves 0.95, tuning less."""
 
@@ -97,6 +99,8 @@ class _Finder:
         counterpart = self._counterpart(node)
         numbers = self._weight(counterpart, index, weight)
         bias = bias_place(self._graph, node, layer)
+        if bias is not None and bias.is_extra and is_float(weight.format):
+            bias = None  # the sum would be the one value that is not of that type
         made, float_bias = self._target(counterpart, bias, layer)
         return MatchedLayer(
             name=_name(node),
@@ -113,7 +117,9 @@ class _Finder:
     def _counterpart(self, node: gs.Node) -> gs.Node:
         made = node.outputs[0].name
         candidates = [self._by_name.get(node.name), self._by_output.get(made)]
-        candidates.append(self._by_output.get(made.removesuffix("_raw")))
+        for _ in range(_RENAMED):
+            made = made.removesuffix("_raw")
+            candidates.append(self._by_output.get(made))
         for found in candidates:
             if found is not None and found.op == node.op:
                 return found
@@ -136,14 +142,14 @@ class _Finder:
         groups, outputs = layer.size[:2]
         none = np.zeros((groups, outputs))
         made = counterpart.outputs[0]
-        if bias is None:
+        if bias is None or bias.is_extra:
             return made, none
         if counterpart.op != "MatMul":
             added = dot_products.bias(counterpart)
             return made, none if added is None else self._numbers(added, bias.gain, layer)
         found = added_constant(made, self._constants)
-        if found is None:
-            raise Unfit("the float layer has no bias, but this one has")
+        if found is None:  # an earlier tuning has put it there
+            return made, none
         node, index = found
         return node.outputs[0], self._numbers(node.inputs[index], 1.0, layer)
 

@@ -18,13 +18,15 @@ Floats = NDArray[np.float64]
 class Bias:
     """What is added to a layer: ``stored`` is None where nothing is yet, but can be.
 
-    ``node`` adds it by its input ``index``; ``gain`` is what it is multiplied with.
+    ``node`` adds it by its input ``index``; ``gain`` is what it is multiplied with. ``is_extra``: it
+    takes one more node, an Add behind the MatMul that ``node`` is until then.
     """
 
     node: gs.Node
     index: int
     stored: Stored | None
     gain: float = 1.0
+    is_extra: bool = False
 
 
 @dataclass

@@ -116,7 +116,7 @@ class Stored:
         self.scale = np.asarray(parameters[0], np.float32)
         zero_point = np.asarray(parameters[1]).astype(self.format.dtype)
         self.zero_point = np.broadcast_to(zero_point, self.scale.shape)
-        for index, values in ((1, self.scale), (2, np.ascontiguousarray(self.zero_point))):
+        for index, values in ((1, self.scale), (2, np.array(self.zero_point))):
             if len(self.chain[0].inputs) <= index:
                 if values.any():
                     self._add_zero_point(values, names)

@@ -32,8 +32,8 @@ def _current_bias(layer: MatchedLayer) -> NDArray[np.float64]:
 def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: Candidate, names: walk.Names) -> None:
     """Put weights, scale and biases of a candidate into the layer's place in a graph.
 
-    A layer without bias gets one: int32 where its operands are integers, float32 elsewhere. A bias that
-    others read, too, is left to them, and the layer gets its own.
+    A layer without bias gets one: int32 where its operands are integers, float32 elsewhere; a MatMul gets an
+    Add, unless its bias is 0. A bias that others read, too, is left to them, and the layer gets its own.
     """
     packed = tuned.weights.reshape(layer.layer.size)
     weight = layer.layer.unpack(packed).astype(np.float32)
@@ -47,8 +47,12 @@ def _write_bias(
     graph: gs.Graph, layer: MatchedLayer, place: Bias, bias: NDArray[np.float64], names: walk.Names
 ) -> None:
     numbers = (bias / place.gain).reshape(-1)
+    if place.is_extra and not bias.any():
+        _remove_node(graph, layer, place)
+        return
     if place.stored is None:
-        _add_bias(graph, layer, place, numbers, names)
+        add = _add_node if place.is_extra else _add_bias
+        add(graph, layer, place, numbers, names)
         place.stored = find(graph, place.node, place.index, (), 0)
         return
     own_copy(graph, place.node, place.index, place.stored, names)
@@ -62,6 +66,34 @@ def _write_bias(
         parameters = constant_scale(stored.zero_point, numbers)
         stored.axis = None
     stored.write(numbers.astype(np.float32).reshape(stored.shape), names, parameters)
+
+
+def _add_node(
+    graph: gs.Graph, layer: MatchedLayer, bias: Bias, numbers: NDArray[np.float64], names: walk.Names
+) -> None:
+    """Put an Add behind a MatMul: what read its output reads the sum, under the name of the output."""
+    made = layer.node.outputs[0]
+    raw = gs.Variable(names.derive(made.name, "raw"), made.dtype, made.shape)
+    shape = layer.layer.channel_shape(len(made.shape))
+    constant = gs.Constant(
+        names.derive(layer.weight.source.name, "bias"), numbers.astype(np.float32).reshape(shape)
+    )
+    walk.replace_output(layer.node, made, raw)
+    bias.node = gs.Node("Add", names.derive(made.name, "Add"), inputs=[raw, constant], outputs=[made])
+    place = next(i for i, one in enumerate(graph.nodes) if one is layer.node)
+    graph.nodes.insert(place + 1, bias.node)
+
+
+def _remove_node(graph: gs.Graph, layer: MatchedLayer, bias: Bias) -> None:
+    """Take away the Add behind a MatMul, if it is there."""
+    if bias.stored is None:
+        return
+    made = bias.node.outputs[0]
+    graph.nodes[:] = [node for node in graph.nodes if node is not bias.node]
+    bias.node.outputs.clear()
+    bias.node.inputs.clear()
+    walk.replace_output(layer.node, layer.node.outputs[0], made)
+    bias.node, bias.stored = layer.node, None
 
 
 def _add_bias(
