@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from transforms import walk
 from transforms.devices import CPU, array_module
 from transforms.finetune_checkpoint import Checkpoint, as_report
+from transforms.following_relu import limits_behind, relax
 from transforms.gram import Sums
-from transforms.layer_problem import Array, Layer
+from transforms.layer_problem import Array
 from transforms.layer_sums import LayerSums
 from transforms.match_layers import match_layers, of_operators
 from transforms.matched_layer import LeftAlone, MatchedLayer
@@ -42,6 +43,7 @@ class WalkOptions:
     * ``most_rows``, ``least_rows``: sums are over so many rows for each input of a layer, but not less than
       so many, evenly picked; ``seed``: of the picking;
     * ``memory_limit``: bytes of tensors of each model that stay in memory, the rest goes to files;
+    * ``following_relu``: what a Relu or Clip behind a layer cuts off does not count;
     * ``device``: where the sums are made; ``run``: how the models run.
     """
 
@@ -51,6 +53,7 @@ class WalkOptions:
     most_rows: int = 32
     least_rows: int = 8192
     memory_limit: int | None = None
+    following_relu: bool = False
     device: str = CPU
     seed: int = 0
     run: RunOptions = field(default_factory=RunOptions)
@@ -151,6 +154,10 @@ class _Walk:
         self._names = walk.Names(quantized_graph)
         users = [user for layer in layers for user in layer.users]
         self._streams = {id(layer): _streams_of(float_graph, layer) for layer in layers}
+        self._limits = {
+            user.target: limits_behind(float_graph, user.target) if options.following_relu else None
+            for user in users
+        }
         targets = [user.target for user in users]
         targets += [name for names in self._streams.values() for name in names]
         sources = [user.source.name for user in users]
@@ -231,7 +238,7 @@ class _Walk:
             chosen = held if is_held_out(i, count, options) else fit
             for user, sums, stream in zip_longest(layer.users, chosen.parts, streams):
                 residual = None if stream is None else wanted[stream]
-                self._add(sums, user.layer, given[user.source.name], wanted[user.target], residual, random)
+                self._add(sums, user, given[user.source.name], wanted[user.target], residual, random)
         return fit.on_host(), held.on_host()
 
     def _no_sums(self, layer: MatchedLayer) -> LayerSums:
@@ -245,18 +252,22 @@ class _Walk:
     def _add(
         self,
         sums: Sums,
-        layer: Layer,
+        user: MatchedLayer,
         x: Array,
         y: Array,
         stream: Array | None,
         random: np.random.Generator,
     ) -> None:
         """Add rows of one sample of a layer's inputs and outputs, weighed by the residual stream, if any."""
-        options, inputs = self._options, sums.xx.shape[-1]
+        options, inputs, layer = self._options, sums.xx.shape[-1], user.layer
         share = -(-max(options.least_rows, options.most_rows * inputs) // self._count)
         weights = None if stream is None else weigh(layer, y.shape, stream)
         picked = _pick(layer.count(y.shape), share, random)
         rows, made = layer.rows(x, y.shape, picked), layer.outputs(y, picked)
+        limits = self._limits[user.target]
+        if limits is not None:
+            near = rows @ user.float_weight.reshape(*made.shape[::2], -1).swapaxes(1, 2)
+            made = relax(made, near + user.float_bias[:, None], limits)
         sums.add(rows, made, None if weights is None else weights[picked])
 
 
