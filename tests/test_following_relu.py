@@ -48,7 +48,8 @@ def test_the_bound_is_exact_at_what_is_near_where_the_target_is_cut_off(limits: 
 def _limits(body: str, outputs: str = "float[1,2,3,3] r") -> Limits | None:
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
         g (float[1,2,3,3] x) => ({outputs})
-        <float[2,2,1,1] w = {{1,1,1,1}}, float zero = {{0}}, float two = {{2}}, float six = {{6}}> {{ c = Conv(x, w) {body} }}""")
+        <float[2,2,1,1] w = {{1,1,1,1}}, float zero = {{0}}, float two = {{2}}, float six = {{6}}>
+        {{ c = Conv(x, w) {body} }}""")
     onnx.checker.check_model(model, full_check=True)
     return limits_behind(graph_proto.import_model(model), "c")
 
