@@ -1,6 +1,6 @@
 """Zero points that ONNX Runtime stumbles over, left out where they say nothing.
 
-From opset 21 on, version 1.31 moves the DequantizeLinear of an int8 tensor behind operators that move numbers,
+From opset 21 on, version 1.31 moves the DequantizeLinear of an int8 tensor behind what moves numbers,
 but takes the new zero point for one of uint8, and refuses the model.
 """
 
