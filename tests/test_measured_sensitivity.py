@@ -13,8 +13,9 @@ from tests import mixing, tunable
 from tools import executors
 from transforms import measured_sensitivity
 from transforms.candidates import find_candidates, measure_candidates
-from transforms.measured_sensitivity import Bench, measure_sensitivity
-from transforms.mixed_model import MixedModel
+from transforms.measured_sensitivity import measure_sensitivity
+from transforms.mixed_model import Mix, MixedModel
+from transforms.mixing_bench import Bench
 from transforms.model_hash import model_hash
 from transforms.output_metrics import METRICS
 from transforms.run_tasks import SerialExecutor, Workers
@@ -63,10 +64,15 @@ def test_values_are_those_of_rebuilt_models(tmp_path: Path, metric: str) -> None
     mixed, names = mixing.prepared(CONV, preset("BF16"), LABELS, FEEDS)
     expected = mixing.outputs(mixed.graph, FEEDS, mixing.RunOptions(threads=1))
     assert [(one.layer, one.label) for one in found.damages] == [(n, x) for n in names for x in LABELS]
+    harm = METRICS[metric].harm
+
+    def _value(mix: Mix) -> float:
+        rebuilt = mixing.outputs(mixed.build(mix).graph, FEEDS)
+        return METRICS[metric].score(zip(expected, rebuilt, strict=True))
+
     for one in found.damages:
-        rebuilt = mixing.outputs(mixed.build({one.layer: mixing.rule(one.label)}).graph, FEEDS)
-        value = METRICS[metric].score(zip(expected, rebuilt, strict=True))
-        assert (one.value, one.harm) == (value, METRICS[metric].harm(value))
+        assert one.value == _value({one.layer: mixing.rule(one.label)})
+        assert one.harm == max(0.0, harm(one.value) - harm(_value({})))
     assert (found.method, found.metric, found.samples) == ("measured", metric, 3)
 
 
@@ -98,10 +104,11 @@ def test_the_harm_of_a_function_is_what_it_returns_less_than_for_the_float_model
     found = measured(tmp_path / "a", f"{tmp_path / 'metric.py'}:first")
     mixed, _ = mixing.prepared(CONV, preset("BF16"), LABELS, FEEDS)
     best = float(mixing.outputs(mixed.graph, FEEDS, mixing.RunOptions(threads=1))[0]["y"][0, 0])
+    first = max(0.0, best - float(mixing.outputs(mixed.build({}).graph, FEEDS)[0]["y"][0, 0]))
     for one in found.damages:
         rebuilt = mixing.outputs(mixed.build({one.layer: mixing.rule(one.label)}).graph, FEEDS[:1])
         assert one.value == float(rebuilt[0]["y"][0, 0])
-        assert one.harm == max(0.0, best - one.value)
+        assert one.harm == max(0.0, max(0.0, best - one.value) - first)
     assert len({one.value for one in found.damages}) > 3
 
 

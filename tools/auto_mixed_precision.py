@@ -63,6 +63,8 @@ def _why_not(options: argparse.Namespace) -> str | None:
         return "one of --output and --analyze-only is needed, and not both"
     if options.analyze_only and options.plot:
         return "--plot shows models that are tried, --analyze-only tries none"
+    if options.dask not in (None, "local") and options.resume is None:
+        return "--dask with the address of a scheduler needs --resume DIR, on disks that all workers share"
     if options.data is None:
         for name in _NEED_DATA:
             if getattr(options, name) is not None:

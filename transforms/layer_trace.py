@@ -1,9 +1,9 @@
 """Sensitivities estimated in one pass over the data, for all layers and formats together.
 
-Rounding the operands of a layer changes the outputs o of the model, to first order, by J (W dx + dW x), J
-being the derivative of o by what the layer makes. For v of random signs the expectation of (v^T J e)^2 is
-|J e|^2 (Hutchinson's estimator, doi 10.1080/03610919008812866), so that one gradient g = J^T v of a sample
-serves all layers and formats:
+Moving a layer to other formats, which changes its operands by dx and dW, changes the outputs o of the model,
+to first order, by J (W dx + dW x), J being the derivative of o by what the layer makes. For v of random signs
+the expectation of (v^T J e)^2 is |J e|^2 (Hutchinson's estimator, doi 10.1080/03610919008812866), so that one
+gradient g = J^T v of a sample serves all layers and formats:
 
     harm = mean of (<W^T g, dx> + <g x^T, dW>)^2 / mean of |o|^2
 
@@ -26,8 +26,8 @@ from transforms.finetune_model import copy_graph
 from transforms.gradients import LEAST_OPSET, add_gradients
 from transforms.layer_rule import LayerRule
 from transforms.light_session import open_light
-from transforms.measured_sensitivity import Bench
 from transforms.mixed_model import MixedModel, layers_of
+from transforms.mixing_bench import Bench
 from transforms.observe import set_outputs
 from transforms.run_model import RunOptions
 from transforms.run_tasks import Progress
@@ -47,17 +47,19 @@ def trace_sensitivity(
 ) -> Sensitivity:
     """Return an estimate of what each of the formats does to the outputs where one layer alone has them.
 
-    ``value`` is the SQNR in dB that this layer alone would leave. Biases are left out: they are as fine as
-    the sums that they are added to. The random signs are the same at every call.
+    The error is that of moving the layer from its formats in the baseline; ``value`` is the SQNR in dB that
+    it alone would leave. Biases are left out: they are as fine as the sums that they are added to. The random
+    signs are the same at every call.
     """
     names = [one.name for one in candidates]
     everywhere = {choice.label: model.rounders(dict.fromkeys(names, choice)) for choice in choices}
+    plain = model.rounders({})
     traced = _TracedModel(model.graph, names, _float_outputs(bench), bench.run)
     layers: dict[str, list[TracedLayer]] = {name: [] for name in names}
     for name, nodes in traced.nodes.items():
         for i, node in enumerate(nodes):
             rounders = {label: found[name][i] for label, found in everywhere.items()}
-            layers[name].append(TracedLayer(node, traced.operands[id(node)], rounders))
+            layers[name].append(TracedLayer(node, traced.operands[id(node)], plain[name][i], rounders))
     power = 0.0
     for i, (feed, expected) in enumerate(zip(bench.feeds, bench.expected, strict=True)):
         power += sum(float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
@@ -93,8 +95,10 @@ class _TracedModel:
         self._seeds = {name: derive.derive(name, "seed") for name in outputs}
         read = [name for node in every for name in self.operands[id(node)].values()]
         self._arrays = list(dict.fromkeys((*read, *(node.outputs[0].name for node in every))))
-        self._gradients = dict(add_gradients(graph, self._seeds, self._arrays).names)
-        self._fetched = list(dict.fromkeys((*self._arrays, *self._gradients.values())))
+        made = add_gradients(graph, self._seeds, self._arrays)
+        self._gradients, self._zero = made.names, made.zero
+        every_name = dict.fromkeys((*self._arrays, *self._gradients.values()))
+        self._fetched = [name for name in every_name if name not in self._seeds.values()]
         light, weights = graph_proto.export_light(graph)
         set_outputs(light.graph, self._fetched)
         self._model = open_light(light, weights, run)
@@ -107,8 +111,9 @@ class _TracedModel:
             seed: random.choice(np.array([-1, 1], np.float32), expected[name].shape)
             for name, seed in self._seeds.items()
         }
-        found = self._model.run({**feed, **signs}, self._fetched)
+        found = self._model.run({**feed, **signs}, self._fetched) | signs
         gradients = {name: found[gradient] for name, gradient in self._gradients.items()}
+        gradients |= {name: np.zeros_like(found[name]) for name in self._zero}
         return {name: found[name] for name in self._arrays}, gradients
 
 

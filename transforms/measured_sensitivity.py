@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from transforms.candidates import Candidate
 from transforms.layer_rule import LayerRule
 from transforms.mixed_model import MixedModel
-from transforms.output_metrics import METRICS, Outputs
-from transforms.run_model import RunOptions
-from transforms.run_tasks import Progress, Workers, run_tasks
+from transforms.mixing_bench import Bench
+from transforms.output_metrics import METRICS
+from transforms.run_tasks import Progress, run_tasks
 from transforms.sensitivity import Damage, Sensitivity
-from transforms.switch_task import SwitchTask, forget, measure, write_folder
+from transforms.switch_task import NO_SWITCH, SwitchTask, forget, measure, write_folder
 from transforms.switched_model import Switch, switched_model
-from transforms.task_log import TaskLog
 from transforms.user_metric import load_metric
-
-
-@dataclass(frozen=True)
-class Bench:
-    """Where layers are measured: feeds, the outputs of the float model that count, and how models run.
-
-    ``folder`` is where the work is written and ``workers`` do it; both may be on other machines that share
-    the folder. ``log`` keeps what was measured.
-    """
-
-    feeds: Sequence[Mapping[str, np.ndarray]]
-    expected: Sequence[Outputs]
-    run: RunOptions
-    folder: Path
-    workers: Workers
-    log: TaskLog
 
 
 def measure_sensitivity(
@@ -49,22 +28,23 @@ def measure_sensitivity(
     """Return what each of the formats does to the outputs of a model where one layer alone has them.
 
     What that layer reads, its weight and its bias are in the other formats, all else is as in the baseline,
-    and all of it is computed in float32, as the nodes say. ``metric`` is one of METRICS or FILE.py:FUNCTION.
-    One session of a model in which layers can be switched serves them all. The result does not depend on the
-    workers, nor on how many there are.
+    and all of it is computed in float32, as the nodes say. ``value`` is the metric, one of METRICS or
+    FILE.py:FUNCTION, ``harm`` what comes on top of the baseline's. One session of a model in which layers can
+    be switched serves them all. The result does not depend on the workers, nor on how many there are.
     """
     wanted = [(one.name, choice.label) for one in candidates for choice in choices]
     names = {f"{metric}/{layer}/{label}": number for number, (layer, label) in enumerate(wanted)}
+    names = {f"{metric} of the baseline": NO_SWITCH, **names}
     if any(bench.log.get(name) is None for name in names):
         _write(model, candidates, choices, wanted, bench)
     tasks = {name: SwitchTask(str(bench.folder), number, metric) for name, number in names.items()}
     try:
-        values = list(run_tasks(measure, tasks, bench.workers, bench.log, progress).values())
+        first, *values = run_tasks(measure, tasks, bench.workers, bench.log, progress).values()
     finally:
         forget()
     op, harm = {one.name: one.op for one in candidates}, _harm(metric, bench)
     damages = (
-        Damage(layer, op[layer], label, value, harm(value))
+        Damage(layer, op[layer], label, value, max(0.0, harm(value) - harm(first)))
         for (layer, label), value in zip(wanted, values, strict=True)
     )
     return Sensitivity("measured", metric, len(bench.feeds), tuple(damages))

@@ -3,56 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import onnx_graphsurgeon as gs
-import onnxruntime as ort
-from numpy.typing import NDArray
 
 from transforms import calibration, graph_proto, run_tasks
 from transforms.assign_precision import Assignment, Choices, Step, assign
+from transforms.atomic_write import replacing
 from transforms.calibrate_plan import CalibrationData
 from transforms.candidates import Candidate, find_candidates, measure_candidates
 from transforms.choose_formats import Option, Size
-from transforms.feeds import Feeds, model_inputs, open_feeds
 from transforms.layer_rule import LayerRule
 from transforms.layer_trace import trace_sensitivity
 from transforms.light_session import open_light
-from transforms.measured_sensitivity import Bench, measure_sensitivity
+from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
+from transforms.mixing_bench import Bench, MixingOptions, open_bench, repeatable
 from transforms.mixing_rule import MixingRule, make_mixing_rule
-from transforms.model_hash import model_hash
-from transforms.output_metrics import METRICS, Outputs, Pair, lost_top1
+from transforms.output_metrics import METRICS, Pair, lost_top1
 from transforms.quantize_graph import Quantized
-from transforms.run_model import RunOptions
 from transforms.scheme import Scheme
 from transforms.sensitivity import Sensitivity
 from transforms.target import EVALUATE, LOST_TOP1, Target
-from transforms.task_log import TaskLog
-from transforms.user_metric import load_metric, split_place
+from transforms.user_metric import load_metric
 
 Feed = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class MixingOptions:
-    """How the work is done.
-
-    ``run``: how models run. ``workers``: where layers are measured. ``folder``: where results are kept, for
-    another run on the same model, data and options to go on from; on disks that all workers share. ``labels``
-    [n]: the right class of each row of the outputs. ``analyse_only``: nothing is moved.
-    """
-
-    run: RunOptions = field(default_factory=RunOptions)
-    workers: run_tasks.Workers = run_tasks.SerialExecutor
-    folder: Path | None = None
-    labels: NDArray[np.integer] | None = None
-    analyse_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,11 +95,11 @@ def mix_precision(
     nodes = find_candidates(model, rule.target_op_types, rule.include_nodes, rule.exclude_nodes)
     choices = rule.choices(scheme.activation, scheme.weight)
     everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
-    data = None if data is None else _repeatable(data, graph)
+    data = None if data is None else repeatable(data, graph)
     model.measure(data, [{}, *everywhere], progress=watch.calibrating)
     if data is None:
         return _move_all(model, nodes, choices, rule)
-    with _bench(model, data, rule, options) as bench:
+    with open_bench(model, data, rule, options) as bench:
         candidates = measure_candidates(nodes, graph, bench.feeds[0], bench.run)
         mixing = _Mixing(model, candidates, choices, rule, bench, options)
         return mixing.run(watch)
@@ -177,6 +155,18 @@ class _Mixing:
         return target.at(load_metric(self._rule.evaluate)(self._bench.expected))
 
     def _sensitivity(self, watch: Watch) -> Sensitivity:
+        """Return the sensitivities, found now or by an earlier run with the same folder."""
+        names = [one.name for one in self._candidates]
+        said = json.dumps([names, list(self._labels), self._rule.sensitivity, self._rule.measured_by])
+        kept = self._bench.folder / f"sensitivity-{hashlib.sha256(said.encode()).hexdigest()[:16]}.json"
+        if kept.exists():
+            return Sensitivity.from_json(kept.read_text(encoding="utf-8"))
+        found = self._find_sensitivity(watch)
+        with replacing(kept) as (temporary,):
+            temporary.write_text(found.to_json(), encoding="utf-8")
+        return found
+
+    def _find_sensitivity(self, watch: Watch) -> Sensitivity:
         if self._rule.sensitivity == "trace":
             return trace_sensitivity(
                 self._model, self._candidates, self._choices, self._bench, progress=watch.measuring
@@ -231,17 +221,6 @@ class _Mixing:
         return METRICS[self._metric].score(pairs)
 
 
-def _repeatable(data: CalibrationData, graph: gs.Graph) -> CalibrationData:
-    """Return data that can be taken several times."""
-    feeds = data.source
-    if not isinstance(feeds, Feeds):
-        feeds = open_feeds(feeds, model_inputs(graph), images=data.images, limit=data.limit)
-    if not feeds.is_repeatable:
-        kept = [feed for _, feed in feeds]
-        feeds = open_feeds(kept, model_inputs(graph))
-    return CalibrationData(feeds, cache=data.cache, run=data.run)
-
-
 def _move_all(
     model: MixedModel, nodes: Mapping[str, list[gs.Node]], choices: Sequence[LayerRule], rule: MixingRule
 ) -> MixedPrecision:
@@ -270,50 +249,3 @@ def _built(
 
 def _plain(scheme: Scheme) -> LayerRule:
     return LayerRule(scheme.activation, scheme.weight)
-
-
-@contextmanager
-def _bench(
-    model: MixedModel, data: CalibrationData, rule: MixingRule, options: MixingOptions
-) -> Iterator[Bench]:
-    """Yield what measurements stand on; results go to the folder of the options, or are not kept."""
-    assert isinstance(data.source, Feeds)
-    feeds = [feed for _, feed in data.source][: rule.data_size or None]
-    names = _outputs(model.graph, rule.output_index)
-    session = open_light(*graph_proto.export_light(model.graph), options.run)
-    expected: list[Outputs] = [session.run(feed, names) for feed in feeds]
-    if options.folder is None:
-        with tempfile.TemporaryDirectory(prefix="onnx-narrow-") as folder:
-            yield _make(Path(folder), feeds, expected, options)
-    else:
-        folder_of_this = options.folder / _key(model, data.source, rule, options)
-        folder_of_this.mkdir(parents=True, exist_ok=True)
-        yield _make(folder_of_this, feeds, expected, options)
-
-
-def _make(folder: Path, feeds: Sequence[Feed], expected: Sequence[Outputs], options: MixingOptions) -> Bench:
-    log = TaskLog(folder / "results.jsonl")
-    return Bench(feeds, expected, options.run, folder, options.workers, log)
-
-
-def _outputs(graph: gs.Graph, index: int) -> list[str]:
-    """Return the names of the outputs that count; ValueError for an output that is not there."""
-    names = [str(tensor.name) for tensor in graph.outputs]
-    if index >= len(names):
-        raise ValueError(f"output {index} is not there, the model has {len(names)}, the first is 0")
-    return names if index < 0 else [names[index]]
-
-
-def _key(model: MixedModel, data: Feeds, rule: MixingRule, options: MixingOptions) -> str:
-    """Return a name for everything that results depend on."""
-    labels = b"" if options.labels is None else options.labels.tobytes()
-    function = Path(split_place(rule.evaluate)[0]).read_bytes() if rule.evaluate else b""
-    parts = [
-        model_hash(model.graph),
-        data.hash(),
-        model.scheme.to_toml(),
-        repr((rule.data_size, rule.output_index, rule.evaluate, options.run.provider, ort.__version__)),
-        hashlib.sha256(labels).hexdigest(),
-        hashlib.sha256(function).hexdigest(),
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

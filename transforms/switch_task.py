@@ -20,12 +20,13 @@ from transforms.output_metrics import METRICS, Outputs
 from transforms.run_model import OpenModel, RunOptions, open_model
 from transforms.user_metric import UserMetric, load_metric
 
+NO_SWITCH = -1
 _MODEL, _ABOUT = "switched.onnx", "about.json"
 
 
 @dataclass(frozen=True)
 class SwitchTask:
-    """The folder, the number of the input that is switched on, and a metric by name or FILE.py:FUNCTION."""
+    """The folder, the number of the switch that is on, or NO_SWITCH, and a metric or FILE.py:FUNCTION."""
 
     folder: str
     switch: int

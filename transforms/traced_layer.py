@@ -22,31 +22,28 @@ _MOST_ROWS = 512
 class TracedLayer:
     """A dot product with a constant weight, or with two computed operands, in several formats.
 
-    ``operands``: names of the computed operands, by input. ``rounders``: by label of the formats, what is
-    done to the operands, by input.
+    ``operands``: names of the computed operands, by input. ``plain``: what is done to the operands, by input,
+    before a layer is moved; ``moved``: the same by label of other formats.
     """
 
     def __init__(
-        self, node: gs.Node, operands: Mapping[int, str], rounders: Mapping[str, Mapping[int, Rounder]]
+        self,
+        node: gs.Node,
+        operands: Mapping[int, str],
+        plain: Mapping[int, Rounder],
+        moved: Mapping[str, Mapping[int, Rounder]],
     ) -> None:
         """Round the weight in all formats."""
-        self.output, self.operands, self.rounders = str(node.outputs[0].name), operands, rounders
-        self._op = node.op
-        self._squares = dict.fromkeys(rounders, 0.0)
+        self.output, self.operands = str(node.outputs[0].name), operands
+        self._op, self._plain, self._moved = node.op, plain, moved
+        self._squares = dict.fromkeys(moved, 0.0)
         self._power = 0.0
         self._layer: Layer | None = None
         self._weight: NDArray[np.float32] | None = None
         self._deltas: dict[str, NDArray[np.float32]] = {}
         index = constant_operand(node)
         if index is not None:
-            weight = np.asarray(node.inputs[index].values, np.float32)
-            self._layer = layer_of(node, weight.shape, index)
-            self._weight = self._pack(weight)
-            self._deltas = {
-                label: self._pack(found[index](weight) - weight)
-                for label, found in rounders.items()
-                if index in found
-            }
+            self._round_weight(node, index)
 
     def add(self, arrays: Arrays, gradients: Arrays) -> None:
         """Add a sample: operands by name, and gradients of operands and output by the names of these."""
@@ -62,17 +59,29 @@ class TracedLayer:
         shares = {label: squares / power if power else math.inf for label, squares in self._squares.items()}
         return {label: share if math.isfinite(share) else math.inf for label, share in shares.items()}
 
+    def _round_weight(self, node: gs.Node, index: int) -> None:
+        weight = np.asarray(node.inputs[index].values, np.float32)
+        self._layer = layer_of(node, weight.shape, index)
+        start = self._plain.get(index, _as_it_is)(weight)
+        self._weight = self._pack(start)
+        for label, found in self._moved.items():
+            delta = found.get(index, _as_it_is)(weight) - start
+            if delta.any():
+                self._deltas[label] = self._pack(delta)
+
     def _add_by_gradient(self, arrays: Arrays, gradients: Arrays) -> None:
         slope = self._slope(arrays, gradients) if self._deltas else None
-        for label, found in self.rounders.items():
-            reached = 0.0
-            for index, name in self.operands.items():
-                if index in found:
-                    error = found[index](arrays[name]) - arrays[name]
-                    reached += _dot(gradients[name], error)
-            if slope is not None and label in self._deltas:
-                reached += _dot(slope, self._deltas[label])
-            self._squares[label] += reached * reached
+        reached = dict.fromkeys(self._moved, 0.0)
+        for index, name in self.operands.items():
+            start = self._plain.get(index, _as_it_is)(arrays[name])
+            for label, found in self._moved.items():
+                error = found.get(index, _as_it_is)(arrays[name]) - start
+                reached[label] += _dot(gradients[name], error)
+        for label, delta in self._deltas.items():
+            assert slope is not None
+            reached[label] += _dot(slope, delta)
+        for label, change in reached.items():
+            self._squares[label] += change * change
 
     def _slope(self, arrays: Arrays, gradients: Arrays) -> NDArray[np.float32]:
         """Return the gradient of the weight, [G, N, K]."""
@@ -87,17 +96,14 @@ class TracedLayer:
         if self._layer is None and self._op != "MatMul":
             self._squares = dict.fromkeys(self._squares, math.inf)  # nothing is known: the last to be tried
             return
-        plain = self._make(arrays, {})
+        plain = self._make(arrays, self._plain)
         self._power += _dot(plain, plain)
-        for label, found in self.rounders.items():
+        for label, found in self._moved.items():
             error = self._make(arrays, found, self._deltas.get(label)) - plain
             self._squares[label] += _dot(error, error)
 
     def _make(
-        self,
-        arrays: Arrays,
-        found: Mapping[int, Rounder],
-        delta: NDArray[np.float32] | None = None,
+        self, arrays: Arrays, found: Mapping[int, Rounder], delta: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
         """Return what the layer makes, some rows of it, with its operands rounded."""
         read = [found.get(i, _as_it_is)(arrays[name]) for i, name in self.operands.items()]

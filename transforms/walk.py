@@ -113,6 +113,10 @@ class Names:
     def _add(self, tensors: Iterable[gs.Tensor]) -> None:
         self._taken.update(tensor.name for tensor in tensors)
 
+    def is_free(self, name: str) -> bool:
+        """Return whether nothing in the model is called so."""
+        return name not in self._taken
+
     def derive(self, name: str, suffix: str) -> str:
         """Return ``name_suffix``, with a number behind it where that is taken, and mark it as taken."""
         stem = f"{name}_{suffix}" if name else suffix
