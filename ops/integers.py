@@ -122,10 +122,41 @@ def weight_scale(
     if method == "MinMax" or w.size == 0:
         return scale
     candidates = _as_scale(ALPHAS[:, None] * scale.reshape(-1))
-    limits = row.lowest - int(zero_point.flat[0]), row.highest - int(zero_point.flat[0])
+    zeros = np.full(candidates.shape, int(zero_point.flat[0]))
     weights = None if importance is None else _broadcast(importance, w.shape).reshape(shape)
-    errors = _errors(w.reshape(shape), candidates, limits, weights)
+    errors = _errors(w.reshape(shape), candidates, zeros, row, weights)
     return candidates[errors.argmin(0), np.arange(scale.size)].reshape(scale.shape)
+
+
+def weight_range(
+    w: NDArray[np.float32],
+    format: str | Format,
+    axis: int | None = None,
+    *,
+    importance: NDArray[np.floating] | None = None,
+) -> tuple[Floats, Integers]:
+    """Return scale and zero point of least weighted error: one each, or one for each index of ``axis``.
+
+    Both ends of the range of the finite numbers and 0 are taken times the best of ALPHAS in turn, twice, the
+    largest of equals, see range_scale. The error is the sum of importance * (w - its rounding)^2, as in
+    weight_scale.
+
+    Raises ValueError as weight_scale does.
+    """
+    row, w = _integer_row(format), np.asarray(w, np.float32)
+    flat = w.reshape(_channel_shape(w.shape, axis))
+    weights = None if importance is None else _broadcast(importance, w.shape).reshape(flat.shape)
+    low, high = (np.asarray(end).astype(np.float64).reshape(-1) for end in finite_range(w, axis))
+    shape = () if axis is None else low.shape
+    ends = np.stack([low, high])
+    for i in (0, 1, 0, 1):
+        moved = np.repeat(ends[:, None], len(ALPHAS), axis=1)
+        moved[i] = ALPHAS[:, None] * (low, high)[i]
+        scales, points = range_scale(moved[0], moved[1], row, symmetric=False)
+        best = _errors(flat, scales, points.astype(np.float64), row, weights).argmin(0)
+        ends[i] = moved[i][best, np.arange(low.size)]
+    scale, point = range_scale(ends[0], ends[1], row, symmetric=False)
+    return scale.reshape(shape), point.reshape(shape)
 
 
 def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floats, Floats]:
@@ -139,15 +170,20 @@ def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floa
 
 
 def _errors(
-    w: Floats, candidates: Floats, limits: tuple[float, float], importance: NDArray[np.floating] | None
+    w: Floats,
+    candidates: Floats,
+    zeros: NDArray[np.floating],
+    row: Format,
+    importance: NDArray[np.floating] | None,
 ) -> NDArray[np.float64]:
-    """Return the error of each candidate [k, channels] on w [outer, channels, inner], chunk by chunk."""
+    """Return the error of scales and zero points [k, channels] on w [outer, channels, inner], in chunks."""
+    lowest, highest = ((limit - zeros).astype(np.float32) for limit in (row.lowest, row.highest))
     errors = np.zeros(candidates.shape)
     for chunk in _chunks(w.shape):
         values = np.nan_to_num(w[chunk], nan=0, posinf=0, neginf=0)
         for k, scale in enumerate(candidates[:, chunk[1], None]):
             error = values / scale
-            error -= np.clip(np.rint(error), *limits)
+            error -= np.clip(np.rint(error), lowest[k, chunk[1], None], highest[k, chunk[1], None])
             error *= error
             if importance is not None:
                 error *= importance[chunk]

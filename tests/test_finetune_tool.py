@@ -91,6 +91,7 @@ def test_options_of_gradient_steps_matter(folder: Path, options: list[str]) -> N
         ["--limit", "6"],
         ["--target-op-type", "Gemm", "Conv"],
         ["--batch-size", "4"],
+        ["--following-relu"],
     ],
 )
 def test_options_matter(folder: Path, options: list[str]) -> None:

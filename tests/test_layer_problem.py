@@ -45,6 +45,16 @@ PRODUCTS: list[tuple[str, tuple[int, ...], tuple[int, ...], int, dict[str, Any]]
     ("MatMul", (2, 5, 3), (4, 5), 0, {}),
     ("MatMul", (5,), (4, 5), 0, {}),
     ("MatMul", (2, 5, 3), (5,), 0, {}),
+    ("MatMul", (2, 3, 5), (2, 5, 4), 1, {}),
+    ("MatMul", (3, 5), (2, 5, 4), 1, {}),
+    ("MatMul", (5,), (2, 5, 4), 1, {}),
+    ("MatMul", (2, 3, 4, 5), (2, 1, 5, 6), 1, {}),
+    ("MatMul", (2, 1, 4, 5), (3, 5, 6), 1, {}),
+    ("MatMul", (4, 1, 3, 2, 5), (2, 1, 5, 6), 1, {}),
+    ("MatMul", (3, 2, 5, 1), (2, 4, 5), 0, {}),
+    ("MatMul", (5, 3), (2, 4, 5), 0, {}),
+    ("MatMul", (5,), (2, 4, 5), 0, {}),
+    ("MatMul", (5,), (1, 4, 5), 0, {}),
     ("Gemm", (3, 5), (5, 4), 1, {}),
     ("Gemm", (3, 5), (4, 5), 1, {"transB": 1, "alpha": 0.5}),
     ("Gemm", (5, 3), (5, 4), 1, {"transA": 1, "alpha": -2.0}),
@@ -127,6 +137,10 @@ def test_a_number_for_each_output_meets_its_output(
         ("MatMul", (4, 2), 1, 0, False),
         ("MatMul", (4, 2), 0, 0, True),
         ("MatMul", (4, 2), 1, None, True),
+        ("MatMul", (4,), 1, 0, False),
+        ("MatMul", (3, 4, 2), 1, 2, True),
+        ("MatMul", (3, 4, 2), 0, 1, True),
+        ("MatMul", (3, 4, 2), 1, 0, False),
     ],
 )
 def test_scales_along_the_axis_of_outputs(op: str, shape: Any, index: int, axis: Any, fits: bool) -> None:
@@ -134,9 +148,30 @@ def test_scales_along_the_axis_of_outputs(op: str, shape: Any, index: int, axis:
 
 
 @pytest.mark.parametrize(
+    ("op", "shape", "index", "attrs"),
+    [
+        ("MatMul", (3, 4, 2), 1, {}),
+        ("MatMul", (3, 2, 4), 0, {}),
+        ("ConvTranspose", (6, 2, 3), 1, {"group": 3}),
+        ("Conv", (6, 2, 3), 1, {"group": 3}),
+        ("Conv", (3, 1, 3), 1, {"group": 3}),
+        ("MatMul", (4, 2), 1, {}),
+    ],
+)
+def test_scales_meet_their_outputs(op: str, shape: Any, index: int, attrs: dict[str, Any]) -> None:
+    """Each number of the weight is the number of its scale."""
+    layer = layer_of(gs.Node(op, attrs=attrs), shape, index)
+    axis = layer.output_axis % len(shape)
+    scale = np.arange(shape[axis])
+    numbers = np.broadcast_to(scale.reshape([-1 if i == axis else 1 for i in range(len(shape))]), shape)
+    packed = layer.pack(np.ascontiguousarray(numbers))
+    assert (packed == layer.spread(scale).reshape(*packed.shape[:2], 1, 1)).all()
+    assert layer.spread(np.float32(3)).shape == ()
+
+
+@pytest.mark.parametrize(
     ("op", "shape", "index", "reason"),
     [
-        ("MatMul", (3, 4, 2), 1, "stack of matrices"),
         ("Conv", (3, 4, 2), 0, "data are a constant"),
         ("MatMul", (), 1, "holds no matrix"),
         ("Gemm", (0, 3), 1, "holds no matrix"),

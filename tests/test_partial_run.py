@@ -67,6 +67,22 @@ def test_weights_may_change_before_their_layer_runs() -> None:
     assert all(np.array_equal(y, np.arange(5, dtype=np.float32)[None]) for y in outputs)
 
 
+@pytest.mark.parametrize("limit", [None, 0])
+def test_a_restart_runs_with_weights_that_changed(limit: int | None) -> None:
+    graph = graph_proto.import_model(CONV)
+    node = next(node for node in graph.nodes if node.name == "conv")
+    with Store(limit) as store:
+        stepped = SteppedModel(graph, DATA, ["c1", "y"], store)
+        before = [one["y"] for one in stepped.advance(["y"])]
+        node.inputs[1].values = np.zeros((8, 3, 3, 3), np.float32)
+        assert all(np.array_equal(a["y"], b) for a, b in zip(stepped.advance(["y"]), before, strict=True))
+        stepped.restart()
+        model = graph_proto.export_model(graph)
+        for feed, one in zip(DATA, stepped.advance(["y"]), strict=True):
+            assert np.allclose(one["y"], _whole(model, feed, ["y"])["y"], atol=1e-5)
+        assert not np.allclose(one["y"], before[-1], atol=1e-2)
+
+
 @pytest.mark.parametrize("changes", [{}, {"bfloat16_as": "cast"}])
 def test_tensors_that_arrays_can_not_hold_are_not_kept(changes: dict[str, str]) -> None:
     _, quantized = tunable.pair(CONV, "BF16", DATA, **changes)

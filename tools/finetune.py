@@ -105,6 +105,11 @@ def _add_walk(parser: argparse.ArgumentParser) -> None:
         help="keep a layer only if the outputs of the model become better, too; slower",
     )
     parser.add_argument(
+        "--following-relu",
+        action="store_true",
+        help="leave out of a layer's error what a Relu or Clip behind it cuts off",
+    )
+    parser.add_argument(
         "--output-index", type=int, metavar="N", help="the output that counts, from 0 (default: all)"
     )
     parser.add_argument("--optim-device", choices=_DEVICES, default="cpu", help="for linear algebra (CuPy)")

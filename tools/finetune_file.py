@@ -88,6 +88,7 @@ def rule_of(options: argparse.Namespace) -> FinetuneRule:
         fixed_seed=options.fixed_seed,
         target_op_type=tuple(options.target_op_type),
         selective_update=options.selective_update,
+        following_relu=options.following_relu,
     )
 
 
@@ -99,7 +100,14 @@ def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> WalkOption
         early_stop=rule.early_stop,
     )
     tune = TuneOptions(rule.algorithm, solver=solver)
-    return WalkOptions(tune=tune, op_types=rule.target_op_type, seed=rule.fixed_seed, run=run, **more)
+    return WalkOptions(
+        tune=tune,
+        op_types=rule.target_op_type,
+        following_relu=rule.following_relu,
+        seed=rule.fixed_seed,
+        run=run,
+        **more,
+    )
 
 
 def _run(options: argparse.Namespace) -> RunOptions:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ops.integers import range_scale
 from transforms import dtypes, walk
 from transforms.constants import load
-from transforms.match_layers import MatchedLayer
+from transforms.matched_layer import MatchedLayer
 
 Floats = NDArray[np.float64]
 Scale = NDArray[np.float32]
@@ -18,8 +18,25 @@ _LARGEST = np.float64(2**31 - 1)
 _ROOM = 2 + 2.0**-20  # times the largest bias of now: another one still fits
 
 
-def round_bias(layer: MatchedLayer, bias: Floats, scale: Scale | None) -> Floats:
-    """Return a bias [G, N] as it can be stored; ``scale`` is a new scale of the weight, if any."""
+def round_biases(layer: MatchedLayer, biases: Floats, scale: Scale | None) -> Floats:
+    """Return the biases [U * G, N] of a weight's U users as they can be stored.
+
+    ``scale`` is a new scale of the weight, if any.
+    """
+    parts = zip(layer.users, np.split(biases, len(layer.users)), strict=True)
+    return np.concatenate([_round_bias(user, bias, scale) for user, bias in parts])
+
+
+def least_scale(layer: MatchedLayer, biases: Floats, scale: Scale) -> Scale:
+    """Return the scale of the weight, of the shape of ``scale``, below which an int32 bias would not fit.
+
+    ``biases`` [U * G, N] are those of the weight's U users.
+    """
+    parts = zip(layer.users, np.split(biases, len(layer.users)), strict=True)
+    return np.max([_least_scale(user, bias, scale) for user, bias in parts], axis=0)
+
+
+def _round_bias(layer: MatchedLayer, bias: Floats, scale: Scale | None) -> Floats:
     place = layer.bias
     if place is None:
         return bias
@@ -41,20 +58,22 @@ def product_scale(layer: MatchedLayer, scale: Scale | None) -> Scale | None:
     """
     place, x_scale = layer.bias, input_scale(layer)
     own = layer.weight.scale if scale is None else scale
-    if x_scale is None or own is None or place is None or place.node is not layer.node:
+    if x_scale is None or own is None or place is None or place.node is not layer.node or place.is_extra:
         return None
     if place.stored is not None and (place.stored.format is None or place.stored.format.name != "int32"):
         return None
-    return np.asarray(np.float32(x_scale) * own, np.float32)
+    return np.asarray(np.float32(x_scale) * layer.layer.spread(own), np.float32)
 
 
-def least_scale(layer: MatchedLayer, bias: Floats, scale: Scale) -> Scale:
-    """Return the scale of the weight, of the shape of ``scale``, below which an int32 bias would not fit."""
+def _least_scale(layer: MatchedLayer, bias: Floats, scale: Scale) -> Scale:
     x_scale = input_scale(layer)
     if product_scale(layer, scale) is None or x_scale is None or layer.bias is None:
         return np.zeros(scale.shape, np.float32)
-    sizes = np.abs(bias / layer.bias.gain).reshape(-1)
-    largest = sizes if scale.ndim else sizes.max(initial=0)
+    sizes = np.abs(bias / layer.bias.gain)
+    if not scale.ndim:
+        largest = sizes.max(initial=0)
+    else:
+        largest = sizes.max(0) if layer.layer.shares_scales else sizes.reshape(-1)
     return np.asarray(_ROOM * largest / (_LARGEST * np.float64(x_scale)), np.float32)
 
 

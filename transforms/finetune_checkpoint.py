@@ -59,7 +59,8 @@ class Checkpoint:
             place = f"{len(index) - 1}"
             arrays |= {f"{place}.weights": found.weights.astype(np.float32), f"{place}.bias": found.bias}
             if found.scale is not None:
-                arrays[f"{place}.scale"] = found.scale
+                scale, zero_point = found.scale
+                arrays |= {f"{place}.scale": scale, f"{place}.zero_point": zero_point.astype(np.int64)}
         head = json.dumps({"key": self.key, "layers": index})
         with replacing(self.path) as (temporary,), temporary.open("xb") as file:
             np.savez(file, head=np.array(head), **arrays)  # type: ignore[arg-type]
@@ -81,7 +82,7 @@ class Checkpoint:
 def _candidate(archive: Mapping[str, np.ndarray], i: int, what: str | None) -> Candidate | None:
     if what is None:
         return None
-    scale = archive.get(f"{i}.scale")
+    scale = (archive[f"{i}.scale"], archive[f"{i}.zero_point"]) if f"{i}.scale" in archive else None
     return Candidate(what, archive[f"{i}.weights"].astype(np.float64), archive[f"{i}.bias"], scale)
 
 

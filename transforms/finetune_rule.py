@@ -23,7 +23,8 @@ class FinetuneRule:
     ``early_stop`` of those that go in steps; ``fixed_seed`` of the rows that are picked; ``data_size``: at
     most so many samples (0: all); ``target_op_type``: layers of these operators alone; ``selective_update``:
     layers are kept only if the model's outputs become better, too; ``output_index``: the output that counts
-    (-1: all). The constructor raises ValueError naming key, value and what is legal.
+    (-1: all); ``following_relu``: what a Relu or Clip behind a layer cuts off does not count. The constructor
+    raises ValueError naming key, value and what is legal.
     """
 
     algorithm: str = "auto"
@@ -35,6 +36,7 @@ class FinetuneRule:
     target_op_type: tuple[str, ...] = ()
     selective_update: bool = False
     output_index: int = -1
+    following_relu: bool = False
 
     def __post_init__(self) -> None:
         """Check every value, and that those of stepped algorithms go with one."""

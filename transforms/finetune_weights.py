@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,17 @@ from numpy.typing import NDArray
 from transforms import walk
 from transforms.devices import CPU, array_module
 from transforms.finetune_checkpoint import Checkpoint, as_report
+from transforms.following_relu import limits_behind, relax
 from transforms.gram import Sums
-from transforms.match_layers import LeftAlone, MatchedLayer, match_layers
+from transforms.layer_problem import Array
+from transforms.layer_sums import LayerSums
+from transforms.match_layers import match_layers, of_operators
+from transforms.matched_layer import LeftAlone, MatchedLayer
 from transforms.partial_run import SteppedModel, Store
 from transforms.row_weights import stream_of, weigh
 from transforms.run_model import RunOptions
 from transforms.tune_layer import Candidate, Tuned, TuneOptions, tune_layer
-from transforms.write_layer import write_layer
+from transforms.write_layer import current, write_layer
 
 Feed = Mapping[str, np.ndarray]
 
@@ -38,6 +43,7 @@ class WalkOptions:
     * ``most_rows``, ``least_rows``: sums are over so many rows for each input of a layer, but not less than
       so many, evenly picked; ``seed``: of the picking;
     * ``memory_limit``: bytes of tensors of each model that stay in memory, the rest goes to files;
+    * ``following_relu``: what a Relu or Clip behind a layer cuts off does not count;
     * ``device``: where the sums are made; ``run``: how the models run.
     """
 
@@ -47,6 +53,7 @@ class WalkOptions:
     most_rows: int = 32
     least_rows: int = 8192
     memory_limit: int | None = None
+    following_relu: bool = False
     device: str = CPU
     seed: int = 0
     run: RunOptions = field(default_factory=RunOptions)
@@ -113,7 +120,7 @@ def finetune_weights(
     if len(feeds) < 2:
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
     layers, left = match_layers(float_graph, quantized_graph)
-    layers, others = _targeted(layers, options.op_types)
+    layers, others = of_operators(layers, options.op_types)
     done = FineTuned(left_alone=left + others)
     with Store(options.memory_limit) as floats, Store(options.memory_limit) as quantized:
         walked = _Walk(float_graph, quantized_graph, feeds, layers, options, floats, quantized, judge)
@@ -125,22 +132,8 @@ def finetune_weights(
     return done
 
 
-def _targeted(
-    layers: list[MatchedLayer], op_types: Sequence[str]
-) -> tuple[list[MatchedLayer], list[LeftAlone]]:
-    """Return the layers of operator types, and the others with the reason; all without types."""
-    if not op_types:
-        return layers, []
-    for op in op_types:
-        if layers and all(layer.node.op != op for layer in layers):
-            found = ", ".join(sorted({layer.node.op for layer in layers}))
-            raise ValueError(f"operator type '{op}': no layer of it can be tuned, only of {found}")
-    others = [
-        LeftAlone(layer.name, layer.node.op, "its operator is not asked for")
-        for layer in layers
-        if layer.node.op not in op_types
-    ]
-    return [layer for layer in layers if layer.node.op in op_types], others
+_ADD = 0.95
+"""What an Add behind a MatMul has to bring the held-out error down to: it is one more node to run."""
 
 
 class _Walk:
@@ -159,10 +152,15 @@ class _Walk:
     ) -> None:
         self._graph, self._count, self._options = quantized_graph, len(feeds), options
         self._names = walk.Names(quantized_graph)
-        self._streams = {layer.name: stream_of(float_graph, layer.target) for layer in layers}
-        targets = [layer.target for layer in layers]
-        targets += [name for name in self._streams.values() if name is not None]
-        sources = [layer.source.name for layer in layers]
+        users = [user for layer in layers for user in layer.users]
+        self._streams = {id(layer): _streams_of(float_graph, layer) for layer in layers}
+        self._limits = {
+            user.target: limits_behind(float_graph, user.target) if options.following_relu else None
+            for user in users
+        }
+        targets = [user.target for user in users]
+        targets += [name for names in self._streams.values() for name in names]
+        sources = [user.source.name for user in users]
         self._reference = SteppedModel(float_graph, feeds, targets, floats, options.run)
         self._tuned = SteppedModel(quantized_graph, feeds, sources, quantized, options.run)
         self._judge = judge
@@ -172,11 +170,10 @@ class _Walk:
         """Tune a layer, or do again what was found earlier; return what became of it."""
         known = memory.checkpoint.get(memory.recipe, number) if memory else None
         report = self._repeat(layer, *known) if known else self._tune(layer, number, memory)
-        stream = self._streams[layer.name]
-        self._reference.forget(layer.target)
-        self._tuned.forget(layer.source.name)
-        if stream is not None:
-            self._reference.forget(stream)
+        for name in (*(user.target for user in layer.users), *self._streams[id(layer)]):
+            self._reference.forget(name)
+        for user in layer.users:
+            self._tuned.forget(user.source.name)
         return report
 
     def _repeat(self, layer: MatchedLayer, found: Candidate | None, report: Mapping[str, Any]) -> LayerReport:
@@ -187,48 +184,105 @@ class _Walk:
     def _tune(self, layer: MatchedLayer, number: int, memory: Memory | None) -> LayerReport:
         start = time.perf_counter()
         fit, held = self._collect(layer)
-        found = tune_layer(layer, current(layer), fit, held, self._options.tune)
+        before, tune = current(layer), self._options.tune
+        found = tune_layer(layer, before, fit, held, tune)
+        if not all(fit.has_bias) and all(user.bias for user in layer.users):
+            with_add = tune_layer(layer, before, fit.freed(), held.freed(), tune)
+            found = with_add if with_add.after < _ADD * found.after else found
         if found.after < found.before:
             found = self._write(layer, found)
         seconds = time.perf_counter() - start
         numbers = found.before, found.after, found.power
-        report = LayerReport(layer.name, layer.node.op, *numbers, found.best.what, seconds)
+        report = LayerReport(_title(layer), layer.node.op, *numbers, found.best.what, seconds)
         if memory:
             kept = found.best if report.is_kept else None
             memory.checkpoint.put(memory.recipe, number, kept, as_report(report))
         return report
 
     def _write(self, layer: MatchedLayer, found: Tuned) -> Tuned:
-        before = current(layer)
-        write_layer(self._graph, layer, found.best, self._names)
-        if self._judge is None:
-            return found
-        judged = self._judge()
-        if judged < self._judged:
-            self._judged = judged
-            return found
-        write_layer(self._graph, layer, before, self._names)
+        before, after = current(layer), found.after
+        self._put(layer, found.best)
+        if layer.others:  # what some read may come from others, and be another now
+            held = self._collect(layer)[1]
+            after = float(held.error(found.best.weights, found.best.bias).sum())
+        if after < found.before and self._is_better():
+            return Tuned(found.best, found.before, after, found.power)
+        self._put(layer, before)
         return Tuned(before, found.before, found.before, found.power)
 
-    def _collect(self, layer: MatchedLayer) -> tuple[Sums, Sums]:
+    def _put(self, layer: MatchedLayer, candidate: Candidate) -> None:
+        write_layer(self._graph, layer, candidate, self._names)
+        if layer.others:
+            self._tuned.restart()  # what ran between the users ran with other weights
+
+    def _is_better(self) -> bool:
+        """Return whether the judge, if any, likes the model better than it did."""
+        if self._judge is None:
+            return True
+        judged = self._judge()
+        is_better, self._judged = judged < self._judged, min(judged, self._judged)
+        return is_better
+
+    def _collect(self, layer: MatchedLayer) -> tuple[LayerSums, LayerSums]:
         """Return the sums over the rows of the samples to fit to, and of those to judge by."""
-        groups, outputs, positions, channels = layer.layer.size
-        inputs, count, options = positions * channels, self._count, self._options
-        module = array_module(options.device)
-        fit, held = (Sums.zeros(groups, outputs, inputs, module) for _ in range(2))
-        share = -(-max(options.least_rows, options.most_rows * inputs) // count)
+        count, options, streams = self._count, self._options, self._streams[id(layer)]
+        fit, held = (self._no_sums(layer) for _ in range(2))
         random = np.random.default_rng([options.seed, count])
-        stream = self._streams[layer.name]
-        asked = [layer.target] if stream is None else [layer.target, stream]
-        pairs = zip(self._reference.advance(asked), self._tuned.advance([layer.source.name]), strict=True)
+        targets = [user.target for user in layer.users]
+        pairs = zip(
+            self._reference.advance([*targets, *streams]),
+            self._tuned.advance([user.source.name for user in layer.users]),
+            strict=True,
+        )
         for i, (wanted, given) in enumerate(pairs):
-            y, x = wanted[layer.target], given[layer.source.name]
-            weights = weigh(layer.layer, y.shape, wanted[stream]) if stream else None
-            picked = _pick(layer.layer.count(y.shape), share, random)
-            rows, made = layer.layer.rows(x, y.shape, picked), layer.layer.outputs(y, picked)
-            sums = held if is_held_out(i, count, options) else fit
-            sums.add(rows, made, None if weights is None else weights[picked])
+            chosen = held if is_held_out(i, count, options) else fit
+            for user, sums, stream in zip_longest(layer.users, chosen.parts, streams):
+                residual = None if stream is None else wanted[stream]
+                self._add(sums, user, given[user.source.name], wanted[user.target], residual, random)
         return fit.on_host(), held.on_host()
+
+    def _no_sums(self, layer: MatchedLayer) -> LayerSums:
+        groups, outputs, positions, channels = layer.layer.size
+        module = array_module(self._options.device)
+        return LayerSums(
+            tuple(Sums.zeros(groups, outputs, positions * channels, module) for _ in layer.users),
+            tuple(user.bias is not None and not user.bias.is_extra for user in layer.users),
+        )
+
+    def _add(
+        self,
+        sums: Sums,
+        user: MatchedLayer,
+        x: Array,
+        y: Array,
+        stream: Array | None,
+        random: np.random.Generator,
+    ) -> None:
+        """Add rows of one sample of a layer's inputs and outputs, weighed by the residual stream, if any."""
+        options, inputs, layer = self._options, sums.xx.shape[-1], user.layer
+        share = -(-max(options.least_rows, options.most_rows * inputs) // self._count)
+        weights = None if stream is None else weigh(layer, y.shape, stream)
+        picked = _pick(layer.count(y.shape), share, random)
+        rows, made = layer.rows(x, y.shape, picked), layer.outputs(y, picked)
+        limits = self._limits[user.target]
+        if limits is not None:
+            near = rows @ user.float_weight.reshape(*made.shape[::2], -1).swapaxes(1, 2)
+            made = relax(made, near + user.float_bias[:, None], limits)
+        sums.add(rows, made, None if weights is None else weights[picked])
+
+
+def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str]:
+    """Return the residual stream of each user of a weight; none at all unless all have one.
+
+    Rows weighed by a stream do not add up with rows that are not.
+    """
+    streams = [stream_of(graph, user.target) for user in layer.users]
+    found = [stream for stream in streams if stream is not None]
+    return found if len(found) == len(streams) else []
+
+
+def _title(layer: MatchedLayer) -> str:
+    return f"{layer.name} and {len(layer.others)} more" if layer.others else layer.name
 
 
 def is_held_out(sample: int, count: int, options: WalkOptions) -> bool:
@@ -243,13 +297,3 @@ def _pick(rows: int, most: int, random: np.random.Generator) -> NDArray[np.int64
         return slice(None)
     edges = np.linspace(0, rows, most + 1)
     return np.minimum((edges[:-1] + random.random(most) * np.diff(edges)).astype(np.int64), rows - 1)
-
-
-def current(layer: MatchedLayer) -> Candidate:
-    """Return the weights and the bias that a layer has."""
-    packed = layer.layer.pack(layer.weight.values()).astype(np.float64)
-    groups, outputs = packed.shape[:2]
-    bias = np.zeros((groups, outputs))
-    if layer.bias is not None and layer.bias.stored is not None:
-        bias += layer.bias.stored.values().astype(np.float64).reshape(groups, outputs) * layer.bias.gain
-    return Candidate("as it was", packed.reshape(groups, outputs, -1), bias, layer.weight.scale)

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import dot_products, taps
+from transforms import taps
 
 Array = NDArray[Any]
 Rows = NDArray[np.integer]
@@ -39,6 +39,11 @@ class Layer(ABC):
     @abstractmethod
     def size(self) -> tuple[int, int, int, int]:
         """Groups, outputs of a group, positions of the kernel, channels that are summed over."""
+
+    @property
+    @abstractmethod
+    def output_axis(self) -> int:
+        """The axis of the weight along which outputs lie; -1 for a vector, which has one output."""
 
     @property
     def gain(self) -> float:
@@ -75,10 +80,23 @@ class Layer(ABC):
         """Return the shape in which one number for each output broadcasts to an output of a rank."""
 
     def channels(self, axis: int | None) -> bool:
-        """Return whether a scale along an axis of the weight (None: one for all) is one for each output."""
-        return axis is None or axis % len(self.shape) == dot_products.channel_axis(
-            gs.Node(self.op, attrs=self.attrs), self.index, len(self.shape)
-        )
+        """Return whether a scale along an axis of the weight (None: one for all) is one for each output.
+
+        That is so, too, where outputs of several groups have one: see ``spread``.
+        """
+        return axis is None or axis % len(self.shape) == self.output_axis
+
+    def spread(self, scale: Array) -> Array:
+        """Return scales along the axis of outputs as one for each, [G * N]; a scalar as it is.
+
+        The matrices of a stack have them in common, and so have groups of a ConvTranspose.
+        """
+        return np.tile(scale, self.size[0]) if self.shares_scales and scale.ndim else scale
+
+    @property
+    def shares_scales(self) -> bool:
+        """Whether a scale along the axis of outputs is that of an output of every group."""
+        return self.size[0] > 1 and self.shape[self.output_axis] == self.size[1]
 
 
 @dataclass
@@ -99,6 +117,11 @@ class Convolution(Layer):
         if self.op == "ConvTranspose":
             return self.groups, second, positions, first // self.groups
         return self.groups, first // self.groups, positions, second
+
+    @property
+    def output_axis(self) -> int:
+        """As of Layer."""
+        return 1 if self.op == "ConvTranspose" else 0
 
     def pack(self, weight: Array) -> Array:
         """As of Layer."""
@@ -149,31 +172,45 @@ class Convolution(Layer):
 
 
 class Product(Layer):
-    """Gemm and MatMul with a constant matrix on either side."""
+    """Gemm and MatMul with a constant matrix on either side, MatMul also with a stack of matrices.
+
+    Each matrix of a stack is a group: that of the rows that it is multiplied with.
+    """
 
     @property
     def size(self) -> tuple[int, int, int, int]:
         """As of Layer."""
-        outputs, summed = self._matrix(np.empty(self.shape)).shape
-        return 1, outputs, 1, summed
+        groups, outputs, summed = self._matrices(np.empty(self.shape)).shape
+        return groups, outputs, 1, summed
+
+    @property
+    def output_axis(self) -> int:
+        """As of Layer."""
+        rank = len(self.shape)
+        return -1 if rank == 1 else rank - (2 if self._has_rows_of_outputs() else 1)
 
     def pack(self, weight: Array) -> Array:
         """As of Layer."""
-        return self._matrix(weight)[None, :, None, :]
+        return self._matrices(weight)[:, :, None, :]
 
     def unpack(self, packed: Array) -> Array:
         """As of Layer."""
-        matrix = packed[0, :, 0, :]
-        return np.ascontiguousarray(matrix if self._has_rows_of_outputs() else matrix.T).reshape(self.shape)
+        matrices = packed[:, :, 0, :]
+        own = matrices if self._has_rows_of_outputs() else np.moveaxis(matrices, 1, 2)
+        return np.ascontiguousarray(own).reshape(self.shape)
 
     def count(self, made: Sequence[int]) -> int:
         """As of Layer."""
-        return int(np.prod(made)) // self.size[1]
+        return int(np.prod(made)) // int(np.prod(self.size[:2]))
 
     def rows(self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None)) -> Array:
         """As of Layer."""
         if self._reads_columns() and inputs.ndim > 1:
             inputs = np.moveaxis(inputs, -2, -1)
+        if self.size[0] > 1:
+            inputs = inputs[None] if inputs.ndim == 1 else inputs
+            wide = np.broadcast_to(inputs, (*self._lead(made), *inputs.shape[-2:]))
+            return self._by_matrix(wide)[:, picked]
         found = inputs.reshape(-1, self.size[3])[picked]
         return found[None] * np.float32(self.gain) if self.gain != 1 else found[None]
 
@@ -181,19 +218,37 @@ class Product(Layer):
         """As of Layer."""
         if self._makes_columns(made.ndim):
             made = np.moveaxis(made, -2, -1)
+        if self.size[0] > 1:
+            return self._by_matrix(made.reshape(*self._lead(made.shape), -1, self.size[1]))[:, picked]
         return made.reshape(-1, self.size[1])[picked][None]
 
     def channel_shape(self, rank: int) -> tuple[int, ...]:
         """As of Layer."""
-        return (-1, 1) if self._makes_columns(rank) else (-1,)
+        own = (-1, 1) if self._makes_columns(rank) else (-1,)
+        if self.size[0] == 1:
+            return own
+        rows = (1, -1) if rank >= len(self.shape) and self.index == 1 else own
+        return *self.shape[:-2], *rows
 
     def _makes_columns(self, rank: int) -> bool:
-        return self.index == 0 and len(self.shape) > 1 and rank > 1
+        return self.index == 0 and 1 < len(self.shape) <= rank
 
-    def _matrix(self, weight: Array) -> Array:
-        """Return the weight as [N, K]."""
-        matrix = weight.reshape(weight.shape[-2:]) if weight.ndim > 1 else weight[None]
-        return matrix if self._has_rows_of_outputs() or weight.ndim == 1 else matrix.T
+    def _matrices(self, weight: Array) -> Array:
+        """Return the weight as [G, N, K]."""
+        matrices = weight.reshape(-1, *weight.shape[-2:]) if weight.ndim > 1 else weight[None, None]
+        return matrices if self._has_rows_of_outputs() else np.moveaxis(matrices, 1, 2)
+
+    def _lead(self, made: Sequence[int]) -> tuple[int, ...]:
+        """Return the axes of an output in front of those of a matrix, which is a vector if data are one."""
+        return tuple(made[: -1 if len(made) < len(self.shape) else -2])
+
+    def _by_matrix(self, wide: Array) -> Array:
+        """Return [..., R, L] as [G, R, L], the matrices that weigh it first."""
+        stack = (*(1 for _ in range(wide.ndim - len(self.shape))), *self.shape[:-2])
+        first = [axis for axis, size in enumerate(stack) if size > 1]
+        others = [axis for axis, size in enumerate(stack) if size == 1]
+        order = [*first, *others, wide.ndim - 2, wide.ndim - 1]
+        return wide.transpose(order).reshape(self.size[0], -1, wide.shape[-1])
 
     def _has_rows_of_outputs(self) -> bool:
         return (self.index == 0) != self._is_transposed(self.index) or len(self.shape) == 1
@@ -210,14 +265,12 @@ class Product(Layer):
 def layer_of(node: gs.Node, shape: tuple[int, ...], index: int) -> Layer:
     """Return the layer that a dot product is with a weight of a shape as its operand ``index``.
 
-    Raises Unfit for a product with a stack of matrices, and for a convolution whose data are constant.
+    Raises Unfit for a weight without numbers, and for a convolution whose data are constant.
     """
     if node.op in ("Conv", "ConvTranspose"):
         if index != 1:
             raise Unfit("its data are a constant, not its weight")
         return Convolution(node.op, dict(node.attrs), shape, index)
-    if len(shape) > 2 and int(np.prod(shape[:-2])) != 1:
-        raise Unfit(f"its weight {list(shape)} is a stack of matrices")
     if not shape or 0 in shape:
         raise Unfit(f"its weight {list(shape)} holds no matrix")
     return Product(node.op, dict(node.attrs), shape, index)

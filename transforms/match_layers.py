@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -11,67 +10,27 @@ from numpy.typing import NDArray
 
 from ops.formats import Format
 from transforms import dot_products, walk
+from transforms.bias_place import added_constant, bias_place
 from transforms.constants import Constants
 from transforms.layer_problem import Layer, Unfit, layer_of
-from transforms.stored import Stored, block_rows, find, weight_place
+from transforms.matched_layer import Bias, LeftAlone, MatchedLayer
+from transforms.node_formats import is_float
+from transforms.shared_weights import join_users
+from transforms.stored import Stored, block_rows, weight_place
 
 Floats = NDArray[np.float64]
 
+_RENAMED = 2  # for an output of the model that is quantized, for an Add of tuning
 _LEAST_LIKENESS = 0.5
 """Cosine between a float weight and what stands for it: rounding to 4 bits leaves 0.95, tuning less."""
-
-_ROUNDING = frozenset(
-    {"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"}
-    | {"BFPQuantizeDequantize", "MXQuantizeDequantize", "Cast", "Clip"}
-)
-
-
-@dataclass
-class Bias:
-    """What is added to a layer: ``stored`` is None where nothing is yet, but can be.
-
-    ``node`` adds it by its input ``index``; ``gain`` is what it is multiplied with.
-    """
-
-    node: gs.Node
-    index: int
-    stored: Stored | None
-    gain: float = 1.0
-
-
-@dataclass
-class MatchedLayer:
-    """A layer of the quantized model with its float counterpart.
-
-    ``source`` is the tensor that the quantized layer reads, ``target`` the name of the float tensor that it
-    should make, the bias included where there is one. ``float_weight`` is [G, N, S, C], ``float_bias``
-    [G, N].
-    """
-
-    name: str
-    node: gs.Node
-    layer: Layer
-    weight: Stored
-    bias: Bias | None
-    source: gs.Tensor
-    target: str
-    float_weight: NDArray[np.float32]
-    float_bias: Floats
-
-
-@dataclass(frozen=True)
-class LeftAlone:
-    """A dot product that is not tuned, and why."""
-
-    name: str
-    op: str
-    reason: str
 
 
 def match_layers(
     float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format] | None = None
 ) -> tuple[list[MatchedLayer], list[LeftAlone]]:
     """Return the layers that can be tuned in execution order, and those that are left alone with reasons.
+
+    Layers that read one stored weight are one, see :func:`transforms.shared_weights.join_users`.
 
     ``float_graph`` is the float model as it was before it was quantized: prepared, equalized and balanced. A
     layer is found there by its name and operator, or by the name of the tensor that it makes, and has to have
@@ -92,7 +51,31 @@ def match_layers(
             matched.append(finder.match(node))
         except Unfit as error:
             left.append(LeftAlone(_name(node), node.op, str(error)))
-    return matched, left
+    return join_users(matched, left)
+
+
+def of_operators(
+    layers: list[MatchedLayer], op_types: Sequence[str]
+) -> tuple[list[MatchedLayer], list[LeftAlone]]:
+    """Return the layers of operator types, and the others with the reason; all without types.
+
+    Raises ValueError for an operator type of which there is no layer.
+    """
+    if not op_types:
+        return layers, []
+    present = {user.node.op for layer in layers for user in layer.users}
+    for op in op_types:
+        if layers and op not in present:
+            found = ", ".join(sorted(present))
+            raise ValueError(f"operator type '{op}': no layer of it can be tuned, only of {found}")
+    asked = [layer for layer in layers if all(user.node.op in op_types for user in layer.users)]
+    others = [
+        LeftAlone(user.name, user.node.op, "its operator is not asked for")
+        for layer in layers
+        if not any(layer is one for one in asked)
+        for user in layer.users
+    ]
+    return asked, others
 
 
 class _Finder:
@@ -115,7 +98,9 @@ class _Finder:
             raise Unfit(f"its weight has scales along axis {weight.axis}, which is not that of outputs")
         counterpart = self._counterpart(node)
         numbers = self._weight(counterpart, index, weight)
-        bias = _bias(self._graph, node, layer)
+        bias = bias_place(self._graph, node, layer)
+        if bias is not None and bias.is_extra and is_float(weight.format):
+            bias = None  # the sum would be the one value that is not of that type
         made, float_bias = self._target(counterpart, bias, layer)
         return MatchedLayer(
             name=_name(node),
@@ -132,7 +117,9 @@ class _Finder:
     def _counterpart(self, node: gs.Node) -> gs.Node:
         made = node.outputs[0].name
         candidates = [self._by_name.get(node.name), self._by_output.get(made)]
-        candidates.append(self._by_output.get(made.removesuffix("_raw")))
+        for _ in range(_RENAMED):
+            made = made.removesuffix("_raw")
+            candidates.append(self._by_output.get(made))
         for found in candidates:
             if found is not None and found.op == node.op:
                 return found
@@ -155,14 +142,14 @@ class _Finder:
         groups, outputs = layer.size[:2]
         none = np.zeros((groups, outputs))
         made = counterpart.outputs[0]
-        if bias is None:
+        if bias is None or bias.is_extra:
             return made, none
         if counterpart.op != "MatMul":
             added = dot_products.bias(counterpart)
             return made, none if added is None else self._numbers(added, bias.gain, layer)
-        found = _added_constant(made, self._constants)
-        if found is None:
-            raise Unfit("the float layer has no bias, but this one has")
+        found = added_constant(made, self._constants)
+        if found is None:  # an earlier tuning has put it there
+            return made, none
         node, index = found
         return node.outputs[0], self._numbers(node.inputs[index], 1.0, layer)
 
@@ -173,61 +160,6 @@ class _Finder:
             raise Unfit("the bias of the float layer is no number for each output")
         wide = np.broadcast_to(values.reshape(-1).astype(np.float64) * gain, groups * outputs)
         return wide.reshape(groups, outputs)
-
-
-def _bias(graph: gs.Graph, node: gs.Node, layer: Layer) -> Bias | None:
-    """Return where the bias of a layer is or can be; None where there is no place for one."""
-    if node.op != "MatMul":
-        if layer.bias_gain == 0:
-            return None
-        if dot_products.bias(node) is None:
-            return Bias(node, 2, None, layer.bias_gain)
-        stored = find(graph, node, 2, (), 0)
-        if not _is_per_output(stored.shape, layer, 2):
-            raise Unfit(f"its bias {list(stored.shape)} is no number for each output")
-        return Bias(node, 2, stored, layer.bias_gain)
-    found = _added_constant(node.outputs[0], Constants(graph), through=True)
-    if found is None:
-        return None
-    add, index = found
-    try:
-        stored = find(graph, add, index, (), 0)
-    except Unfit:
-        return None
-    rank = len(node.outputs[0].shape) if node.outputs[0].shape is not None else 2
-    return Bias(add, index, stored) if _is_per_output(stored.shape, layer, rank) else None
-
-
-def _is_per_output(shape: tuple[int, ...], layer: Layer, rank: int) -> bool:
-    """Return whether an array of a shape broadcasts to one number for each output."""
-    groups, outputs = layer.size[:2]
-    if int(np.prod(shape)) == 1 and groups * outputs > 1:
-        return False
-    if layer.op in ("Conv", "ConvTranspose"):
-        return shape == (groups * outputs,)
-    wanted = np.empty(outputs).reshape(layer.channel_shape(rank)).shape
-    return int(np.prod(shape)) == outputs and tuple(shape) == (1,) * (len(shape) - len(wanted)) + wanted
-
-
-def _added_constant(
-    tensor: gs.Tensor, constants: Constants, *, through: bool = False
-) -> tuple[gs.Node, int] | None:
-    """Return the Add that alone reads a tensor, and the constant among its inputs; None without one.
-
-    ``through``: behind what rounds the tensor, and a constant may be rounded, too.
-    """
-    while len(tensor.outputs) == 1:
-        (node,) = tensor.outputs
-        if node.op == "Add":
-            index = 1 if node.inputs[0] is tensor else 0
-            other = node.inputs[index]
-            while through and other.inputs and other.inputs[0].op in _ROUNDING:
-                other = other.inputs[0].inputs[0]
-            return (node, index) if constants.values(other) is not None else None
-        if not through or node.op not in _ROUNDING or node.inputs[0] is not tensor:
-            return None
-        tensor = node.outputs[0]
-    return None
 
 
 def _likeness(stored: NDArray[np.float32], values: NDArray[np.float32]) -> float:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from transforms.candidates import Candidate
 from transforms.layer_rule import LayerRule
 from transforms.mixed_model import MixedModel
 from transforms.mixing_bench import Bench
-from transforms.output_metrics import METRICS
 from transforms.run_tasks import Progress, run_tasks
 from transforms.sensitivity import Damage, Sensitivity
-from transforms.switch_task import NO_SWITCH, SwitchTask, forget, measure, write_folder
+from transforms.switch_task import SwitchTask, forget, measure, write_folder
 from transforms.switched_model import Switch, switched_model
-from transforms.user_metric import load_metric
 
 
 def measure_sensitivity(
@@ -29,23 +27,23 @@ def measure_sensitivity(
 
     What that layer reads, its weight and its bias are in the other formats, all else is as in the baseline,
     and all of it is computed in float32, as the nodes say. ``value`` is the metric, one of METRICS or
-    FILE.py:FUNCTION, ``harm`` what comes on top of the baseline's. One session of a model in which layers can
-    be switched serves them all. The result does not depend on the workers, nor on how many there are.
+    FILE.py:FUNCTION, against the float model, ``harm`` what the move alone does, against the baseline: errors
+    that are there before would hide small ones. One session of a model in which layers can be switched serves
+    them all. The result does not depend on the workers, nor on how many there are.
     """
     wanted = [(one.name, choice.label) for one in candidates for choice in choices]
     names = {f"{metric}/{layer}/{label}": number for number, (layer, label) in enumerate(wanted)}
-    names = {f"{metric} of the baseline": NO_SWITCH, **names}
     if any(bench.log.get(name) is None for name in names):
         _write(model, candidates, choices, wanted, bench)
     tasks = {name: SwitchTask(str(bench.folder), number, metric) for name, number in names.items()}
     try:
-        first, *values = run_tasks(measure, tasks, bench.workers, bench.log, progress).values()
+        found = run_tasks(measure, tasks, bench.workers, bench.log, progress)
     finally:
         forget()
-    op, harm = {one.name: one.op for one in candidates}, _harm(metric, bench)
+    op = {one.name: one.op for one in candidates}
     damages = (
-        Damage(layer, op[layer], label, value, max(0.0, harm(value) - harm(first)))
-        for (layer, label), value in zip(wanted, values, strict=True)
+        Damage(layer, op[layer], label, *numbers)
+        for (layer, label), numbers in zip(wanted, found.values(), strict=True)
     )
     return Sensitivity("measured", metric, len(bench.feeds), tuple(damages))
 
@@ -65,10 +63,3 @@ def _write(
     write_folder(
         bench.folder, base.graph, [switches[one] for one in wanted], bench.feeds, bench.expected, bench.run
     )
-
-
-def _harm(metric: str, bench: Bench) -> Callable[[float], float]:
-    if metric in METRICS:
-        return METRICS[metric].harm
-    best = load_metric(metric)([dict(outputs) for outputs in bench.expected])
-    return lambda value: max(0.0, best - value)

@@ -204,9 +204,9 @@ class _Mixing:
         name = f"mix {self._metric} {hashlib.sha256(said.encode()).hexdigest()}"
         known = self._bench.log.get(name)
         if known is None:
-            known = self._score({layer: self._labels[label] for layer, label in choices.items()})
+            known = (self._score({layer: self._labels[label] for layer, label in choices.items()}),)
             self._bench.log.put(name, known)
-        return known
+        return known[0]
 
     def _score(self, mix: Mix) -> float:
         graph = self._model.build(mix).graph

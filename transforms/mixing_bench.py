@@ -111,7 +111,7 @@ def _key(model: MixedModel, data: Feeds, rule: MixingRule, options: MixingOption
     function = Path(split_place(rule.evaluate)[0]).read_bytes() if rule.evaluate else b""
     parts = [
         model_hash(model.graph),
-        data.hash(),  # of all: ranges are measured on more than errors are
+        data.hash(),
         model.scheme.to_toml(),
         repr((rule.data_size, rule.output_index, rule.evaluate, options.run.provider, ort.__version__)),
         hashlib.sha256(labels).hexdigest(),

@@ -83,16 +83,21 @@ class SteppedModel:
     ) -> None:
         """Start in front of the first node; ``wanted`` are all tensors that will be asked for."""
         self._graph, self._store, self._options = graph, store, options
-        self._count = len(feeds)
+        self._feeds, self._count = feeds, len(feeds)
         self._done: set[int] = set()
         self._wanted = list(wanted)
         self._kept: set[str] = set()
         self._types: dict[str, np.dtype] = {}
-        needed = {name for node in self._waiting for name in _reads(node)} | set(wanted)
-        for i, feed in enumerate(feeds):
-            for name in feed:
-                if name in needed:
-                    self._keep(i, name, feed[name])
+        self._start()
+
+    def restart(self) -> None:
+        """Go back in front of the first node, as constants of nodes that ran are others now."""
+        for name in self._kept:
+            for i in range(self._count):
+                self._store.drop(i, name)
+        self._done.clear()
+        self._kept.clear()
+        self._start()
 
     def advance(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield, sample by sample, the tensors of these names, after running what they need.
@@ -135,6 +140,13 @@ class SteppedModel:
     def _waiting(self) -> list[gs.Node]:
         """The nodes that have not run; some may have been added on the way."""
         return [node for node in self._graph.nodes if id(node) not in self._done]
+
+    def _start(self) -> None:
+        needed = {name for node in self._waiting for name in _reads(node)} | set(self._wanted)
+        for i, feed in enumerate(self._feeds):
+            for name in feed:
+                if name in needed:
+                    self._keep(i, name, feed[name])
 
     def _keep(self, sample: int, name: str, array: np.ndarray) -> None:
         self._types[name] = array.dtype

@@ -40,11 +40,12 @@ def stream_of(graph: gs.Graph, target: str) -> str | None:
 
 
 def weigh(layer: Layer, made: tuple[int, ...], stream: NDArray[np.floating]) -> Floats | None:
-    """Return the weight of each row of an output of a shape; None where all count the same.
+    """Return the weight of each row of an output of a shape; None where all count the same: in stacks, too.
 
     ``stream`` [..., N] is the residual stream that the output is added to.
     """
-    if layer.op not in ("MatMul", "Gemm") or layer.index != 1 or stream.shape[:-1] != made[:-1]:
+    is_product = layer.op in ("MatMul", "Gemm") and layer.index == 1 and layer.size[0] == 1
+    if not is_product or stream.shape[:-1] != made[:-1]:
         return None
     variance = stream.astype(np.float64).var(-1).reshape(-1)
     return np.asarray(1 / np.maximum(variance, np.finfo(np.float32).tiny))

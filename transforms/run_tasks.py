@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, TypeVar
 
-from transforms.task_log import TaskLog
+from transforms.task_log import Numbers, TaskLog
 
 _Task = TypeVar("_Task")
 
@@ -33,13 +33,13 @@ class SerialExecutor(Executor):
 
 
 def run_tasks(
-    task: Callable[[_Task], float],
+    task: Callable[[_Task], Numbers],
     items: Mapping[str, _Task],
     workers: Workers,
     log: TaskLog,
     progress: Progress | None = None,
-) -> dict[str, float]:
-    """Return the number of each item by its name, in the order of the items, whatever the executor.
+) -> dict[str, Numbers]:
+    """Return the result of each item by its name, in the order of the items, whatever the executor.
 
     What the log has is not computed again, and what is computed is put there at once. Where workers die,
     others are opened for what is missing. ``progress`` is told how many of how many are done, and which was
@@ -68,12 +68,12 @@ def run_tasks(
 
 
 def _arriving(
-    executor: Executor, task: Callable[[_Task], float], items: Mapping[str, _Task]
-) -> Iterator[tuple[str, float]]:
+    executor: Executor, task: Callable[[_Task], Numbers], items: Mapping[str, _Task]
+) -> Iterator[tuple[str, Numbers]]:
     """Yield results in the order in which they are done, all of them before anything is raised."""
     ahead = 1 if isinstance(executor, SerialExecutor) else _IN_FLIGHT
     waiting = iter(items.items())
-    running: dict[Future[float], str] = {}
+    running: dict[Future[Numbers], str] = {}
     try:
         while True:
             for name, item in islice(waiting, ahead - len(running)):
@@ -88,5 +88,5 @@ def _arriving(
             future.cancel()  # nothing is waited for that nobody asks for any more
 
 
-def _has_failed(future: Future[float]) -> bool:
+def _has_failed(future: Future[Numbers]) -> bool:
     return future.cancelled() or future.exception() is not None

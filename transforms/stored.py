@@ -24,11 +24,14 @@ from transforms.quantize_tensors import as_float_type, exportable
 from transforms.recorded_scheme import recorded_scheme
 
 Floats = NDArray[np.float32]
+Parameters = tuple[Floats, NDArray[np.generic]]
+"""Scale and zero point of integers, both scalars or both with one number for each index of an axis."""
 
 _BLOCKS = (BFP, MX)
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear"}) | {
     *("ExtendedDequantizeLinear", "Cast", *_BLOCKS)
 }
+OTHERS = "others read it, too"
 _FLOAT_ROWS = {dtypes.BFLOAT16: "bfloat16", dtypes.FLOAT16: "float16"}
 
 
@@ -54,9 +57,19 @@ class Stored:
         return tuple(self.source.shape)
 
     @property
+    def tensors(self) -> list[gs.Tensor]:
+        """The constant and what the nodes make of it; the last is what is read."""
+        return [self.source, *(node.outputs[0] for node in self.chain)]
+
+    @property
     def is_integer(self) -> bool:
         """Whether the numbers are integers with a scale."""
         return self.format is not None and self.format.is_integer
+
+    @property
+    def parameters(self) -> Parameters | None:
+        """Scale and zero point of integers."""
+        return None if self.scale is None or self.zero_point is None else (self.scale, self.zero_point)
 
     def values(self) -> Floats:
         """Return the numbers that the constant stands for."""
@@ -68,13 +81,13 @@ class Stored:
             stored = self._integers(stored, self.scale)
         return dequantize(stored, self.scale, self.zero_point, self.axis)
 
-    def write(self, values: Floats, names: walk.Names, scale: Floats | None = None) -> None:
-        """Store other numbers, rounded to the grid; ``scale`` replaces the one of integers, shape and all.
+    def write(self, values: Floats, names: walk.Names, parameters: Parameters | None = None) -> None:
+        """Store other numbers, rounded to the grid; ``parameters`` replace those of integers, shape and all.
 
         A scale that others read, too, is left to them.
         """
-        if self.is_integer and scale is not None:
-            self._write_scale(np.asarray(scale, np.float32), names)
+        if self.is_integer and parameters is not None:
+            self._write_parameters(parameters, names)
         self.source.values = exportable(self._encode(np.asarray(values, np.float32)))
 
     def _encode(self, values: Floats) -> NDArray[np.generic]:
@@ -98,11 +111,15 @@ class Stored:
         axis = -1 if self.float_axis is None else self.float_axis
         return np.asarray(ops.quantize_dequantize(values, self.format, axis), np.float32)
 
-    def _write_scale(self, scale: Floats, names: walk.Names) -> None:
-        self.scale = scale
-        self.zero_point = np.broadcast_to(np.asarray(self.zero_point), scale.shape)
-        for index, values in ((1, scale), (2, np.ascontiguousarray(self.zero_point))):
+    def _write_parameters(self, parameters: Parameters, names: walk.Names) -> None:
+        assert self.format is not None
+        self.scale = np.asarray(parameters[0], np.float32)
+        zero_point = np.asarray(parameters[1]).astype(self.format.dtype)
+        self.zero_point = np.broadcast_to(zero_point, self.scale.shape)
+        for index, values in ((1, self.scale), (2, np.array(self.zero_point))):
             if len(self.chain[0].inputs) <= index:
+                if values.any():
+                    self._add_zero_point(values, names)
                 continue
             old = self.chain[0].inputs[index]
             alone = all(any(node is one for one in self.chain) for node in old.outputs)
@@ -110,28 +127,36 @@ class Stored:
             new.values = exportable(values)
             for node in self.chain:
                 node.inputs[index] = new
+        if self.scale.ndim and self.axis is not None:
+            for node in self.chain:
+                node.attrs["axis"] = self.axis
+
+    def _add_zero_point(self, values: NDArray[np.generic], names: walk.Names) -> None:
+        new = gs.Constant(names.derive(self.source.name, "zero_point"), exportable(values))
+        for node in self.chain:
+            node.inputs.append(new)
 
 
 def find(graph: gs.Graph, node: gs.Node, index: int, candidates: Sequence[Format], axis: int) -> Stored:
     """Return what a node reads as its input ``index``; ``axis`` is that of blocks, should it have any.
 
-    ``candidates`` are the block formats that plain numbers are tried on, the coarsest first. Raises Unfit
-    where it is no constant, others read it, too, or it is stored in a way that is not known here.
+    ``candidates`` are the block formats that plain numbers are tried on, the coarsest first. Others may read
+    it, too. Raises Unfit where it is no constant, an output of the model, or stored in a way that is not
+    known here.
     """
     known, chain, tensor = Constants(graph), list[gs.Node](), node.inputs[index]
     while not isinstance(tensor, gs.Constant):
         producer = walk.producer(tensor)
         if producer is None or producer.op not in _ROUNDING:
             raise Unfit("it is computed")
-        if len(walk.uses(tensor)) > 1 or walk.is_output(tensor, graph):
-            raise Unfit("others read it, too")
         chain.insert(0, producer)
         tensor = producer.inputs[0]
-    if len(walk.uses(tensor)) > 1 or walk.is_output(tensor, graph):
-        raise Unfit("others read it, too")
     if known.shape(tensor) is None:
         raise Unfit("callers may replace it, since it is an input as well")
-    return _describe(tensor, chain, candidates, axis)
+    stored = _describe(tensor, chain, candidates, axis)
+    if any(walk.is_output(one, graph) for one in stored.tensors):
+        raise Unfit("it is an output of the model, too")
+    return stored
 
 
 def _describe(source: gs.Constant, chain: list[gs.Node], candidates: Sequence[Format], axis: int) -> Stored:
@@ -224,13 +249,17 @@ def row_of(op: str, attributes: dict[str, object]) -> Format:
 def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -> tuple[int, Stored]:
     """Return which operand of a dot product is its stored weight, and how; the second where both are.
 
-    Raises Unfit with the reason where neither is.
+    Other nodes may read what this one reads, but not what that is made of. Raises Unfit with the reason where
+    neither operand is such a weight.
     """
     reasons = []
     for index in (1, 0):
         rank = None if node.inputs[index].shape is None else len(node.inputs[index].shape)
         try:
-            return index, find(graph, node, index, candidates, dot_products.sum_axis(node, index, rank))
+            stored = find(graph, node, index, candidates, dot_products.sum_axis(node, index, rank))
+            if any(len(walk.uses(one)) > 1 for one in stored.tensors[:-1]):
+                raise Unfit(OTHERS)
+            return index, stored
         except Unfit as error:
             reasons.append(str(error))
     both = "both operands are computed" if set(reasons) == {"it is computed"} else f"its weight: {reasons[0]}"

@@ -7,9 +7,9 @@ once for all its tasks.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +57,12 @@ def write_folder(
     (folder / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
 
 
-def measure(task: SwitchTask) -> float:
-    """Return the metric of the model over all samples."""
+def measure(task: SwitchTask) -> tuple[float, float]:
+    """Return the metric of the model over all samples, and how far it is from the model without any switch.
+
+    That is a harm, see :mod:`transforms.output_metrics`; of a function of the user's it is what it returns
+    less than without any switch.
+    """
     written = (Path(task.folder) / _ABOUT).stat().st_mtime_ns  # workers may outlive what they have open
     return _Bench.open(task.folder, written).measure(task.switch, task.metric)
 
@@ -75,6 +79,7 @@ class _Bench:
         self._folder, self._about = folder, json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         run = RunOptions(self._about["provider"], self._about["threads"], simulate=True)
         self._model: OpenModel = open_model(folder / _MODEL, run)
+        self._values: dict[str, float] = {}
 
     @staticmethod
     @lru_cache(maxsize=1)
@@ -82,18 +87,35 @@ class _Bench:
         """Return the model that was written to a folder then; it stays open until another is asked for."""
         return _Bench(Path(folder))
 
-    def measure(self, switch: int, metric: str) -> float:
-        """Return the metric with a switch on."""
+    def measure(self, switch: int, metric: str) -> tuple[float, float]:
+        """Return the metric with a switch on, and the harm of switching."""
+        made = [self._run(i, switch) for i in range(self._about["count"])]
         if metric in METRICS:
-            return METRICS[metric].score(self._pairs(switch))
-        return _user_metric(metric)([dict(found) for _, found in self._pairs(switch)])
+            of = METRICS[metric]
+            return of.score(zip(self._expected, made, strict=True)), of.harm(
+                of.score(zip(self._plain, made, strict=True))
+            )
+        value = _user_metric(metric)(made)
+        return value, max(0.0, self._plain_value(metric) - value)
 
-    def _pairs(self, switch: int) -> Iterator[tuple[Outputs, Outputs]]:
-        flags = {name: np.array(i == switch) for i, name in enumerate(self._about["switches"])}
+    @cached_property
+    def _expected(self) -> list[Outputs]:
         names = self._about["outputs"]
-        for i in range(self._about["count"]):
-            feed = self._read("feed", i, self._about["inputs"])
-            yield self._read("expected", i, names), self._model.run({**feed, **flags}, names)
+        return [self._read("expected", i, names) for i in range(self._about["count"])]
+
+    @cached_property
+    def _plain(self) -> list[Outputs]:
+        return [self._run(i, NO_SWITCH) for i in range(self._about["count"])]
+
+    def _plain_value(self, metric: str) -> float:
+        if metric not in self._values:
+            self._values[metric] = _user_metric(metric)(self._plain)
+        return self._values[metric]
+
+    def _run(self, number: int, switch: int) -> Outputs:
+        feed = self._read("feed", number, self._about["inputs"])
+        flags = {name: np.array(i == switch) for i, name in enumerate(self._about["switches"])}
+        return self._model.run({**feed, **flags}, self._about["outputs"])
 
     def _read(self, kind: str, number: int, names: Sequence[str]) -> dict[str, np.ndarray]:
         with np.load(_sample(self._folder, kind, number)) as file:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 _WORDS = {"inf": float("inf"), "-inf": float("-inf")}
 
+Numbers = tuple[float, ...]
+"""The result of a task."""
+
 
 class TaskLog:
-    """Numbers by the name of what was computed, one line of JSON each.
+    """Tuples of numbers by the name of what was computed, one line of JSON each.
 
     Numbers read back bit for bit. A last line that was cut off, and any other that is none, is passed over.
     """
@@ -18,27 +21,29 @@ class TaskLog:
     def __init__(self, path: Path) -> None:
         """Read what is there; OSError where it can not be read."""
         self._path = path
-        self._known: dict[str, float] = {}
+        self._known: dict[str, Numbers] = {}
         if path.exists():
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 self._read(line)
 
-    def get(self, name: str) -> float | None:
-        """Return a number, None where it is not there."""
+    def get(self, name: str) -> Numbers | None:
+        """Return what was computed, None where it is not there."""
         return self._known.get(name)
 
-    def put(self, name: str, value: float) -> None:
-        """Add a number, which is on disk when this returns."""
-        self._known[name] = value
-        written = str(value) if value in _WORDS.values() else value
+    def put(self, name: str, numbers: Numbers) -> None:
+        """Add a result, which is on disk when this returns."""
+        self._known[name] = numbers
+        written = [str(value) if value in _WORDS.values() else value for value in numbers]
         with self._path.open("a", encoding="utf-8") as file:
-            file.write("\n" + json.dumps([name, written]))  # a torn line before this one stays alone
+            file.write("\n" + json.dumps([name, *written]))  # a torn line before this one stays alone
             file.flush()
             os.fsync(file.fileno())
 
     def _read(self, line: str) -> None:
         try:
-            name, value = json.loads(line)
-            self._known[str(name)] = _WORDS[value] if isinstance(value, str) else float(value)
+            name, *written = json.loads(line)
+            self._known[str(name)] = tuple(
+                _WORDS[value] if isinstance(value, str) else float(value) for value in written
+            )
         except (ValueError, TypeError, KeyError):
             return

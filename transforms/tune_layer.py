@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.grids import Grid, weight_grid
+from ops.grids import Grid
 from ops.rounding import LayerProblem, Options, shifted_target, solve
-from transforms.bias_grid import least_scale, round_bias
-from transforms.gram import Sums
-from transforms.match_layers import MatchedLayer
+from transforms.bias_grid import round_biases
+from transforms.layer_grids import layer_grids
+from transforms.layer_sums import LayerSums
+from transforms.matched_layer import MatchedLayer
+from transforms.stored import Parameters
 
 Floats = NDArray[np.float64]
 
@@ -37,12 +39,15 @@ class TuneOptions:
 
 @dataclass
 class Candidate:
-    """Weights [G, N, K] on a grid, their bias [G, N], and the scale of integers where it is a new one."""
+    """Weights [G, N, K] on a grid, and scale and zero point of integers where they are new.
+
+    ``bias`` is [U * G, N] for U layers that have these weights, one after another.
+    """
 
     what: str
     weights: Floats
     bias: Floats
-    scale: NDArray[np.float32] | None = None
+    scale: Parameters | None = None
 
 
 @dataclass
@@ -58,8 +63,8 @@ class Tuned:
 def tune_layer(
     matched: MatchedLayer,
     current: Candidate,
-    fit: Sums,
-    held: Sums,
+    fit: LayerSums,
+    held: LayerSums,
     options: TuneOptions,
 ) -> Tuned:
     """Return the best weights and bias for a layer; ``current`` where nothing is better on ``held``.
@@ -74,26 +79,26 @@ def tune_layer(
         error = _error(held, candidate)
         if error < least:
             best, least = candidate, error
-    return Tuned(best, before, least, float(held.centred().yy.sum()))
+    return Tuned(best, before, least, held.power())
 
 
-def _error(sums: Sums, candidate: Candidate) -> float:
+def _error(sums: LayerSums, candidate: Candidate) -> float:
     return float(sums.error(candidate.weights, candidate.bias).sum())
 
 
 class _Tuning:
     """One layer with the sums over the rows that its weights are fitted to."""
 
-    def __init__(self, matched: MatchedLayer, fit: Sums, options: TuneOptions) -> None:
+    def __init__(self, matched: MatchedLayer, fit: LayerSums, options: TuneOptions) -> None:
         self._matched, self._fit, self._options = matched, fit, options
         packed = matched.float_weight
         self._start: Floats = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
-        self._sums = fit if matched.bias is None else fit.centred()
+        self._sums = fit.free()
         self._problem = LayerProblem(self._start, self._sums.xx, self._sums.yx)
 
-    def candidates(self, current: Candidate, held: Sums) -> Iterator[Candidate]:
+    def candidates(self, current: Candidate, held: LayerSums) -> Iterator[Candidate]:
         """Yield the current weights with another bias, and then other weights."""
-        if self._matched.bias is not None:
+        if any(self._fit.has_bias):
             yield self._with_bias("bias", current.weights, None)
         if not self._options.weights or not self._fit.count:
             return
@@ -103,7 +108,7 @@ class _Tuning:
                 yield self._solve(f"{what}, shifted by {damping:g}", grid, damping, scale, shift=True)
             yield self._solve(what, grid, 0.01, scale, shift=False)
 
-    def _best_damping(self, held: Sums) -> float | None:
+    def _best_damping(self, held: LayerSums) -> float | None:
         """Return the damping whose target, not yet rounded, is best on held-out samples; None: no shift."""
         best, least = None, self._float_error(held, self._start)
         for damping in DAMPINGS:
@@ -112,44 +117,21 @@ class _Tuning:
                 best, least = damping, error
         return best
 
-    def _float_error(self, held: Sums, weights: Floats) -> float:
-        return float(held.error(weights, self._bias_of(weights)).sum())
-
-    def _bias_of(self, weights: Floats) -> Floats:
-        if self._matched.bias is None:
-            return np.zeros(weights.shape[:2])
-        return self._fit.bias(weights)
+    def _float_error(self, held: LayerSums, weights: Floats) -> float:
+        return float(held.error(weights, self._fit.bias(weights)).sum())
 
     def _solve(
-        self, what: str, grid: Grid, damping: float, scale: NDArray[np.float32] | None, *, shift: bool
+        self, what: str, grid: Grid, damping: float, scale: Parameters | None, *, shift: bool
     ) -> Candidate:
         algorithm = "gptq" if self._options.algorithm == "auto" else self._options.algorithm
         options = dataclasses.replace(self._options.solver, damping=damping, shift=shift)
         return self._with_bias(what, solve(self._problem, grid, algorithm, options), scale)
 
-    def _with_bias(self, what: str, weights: Floats, scale: NDArray[np.float32] | None) -> Candidate:
-        return Candidate(what, weights, round_bias(self._matched, self._bias_of(weights), scale), scale)
+    def _with_bias(self, what: str, weights: Floats, scale: Parameters | None) -> Candidate:
+        own = None if scale is None else scale[0]
+        return Candidate(what, weights, round_biases(self._matched, self._fit.bias(weights), own), scale)
 
-    def _grids(self) -> Iterator[tuple[str, Grid, NDArray[np.float32] | None]]:
-        """Yield the grid in use, and one whose scale or exponents suit the inputs."""
-        weight, packed = self._matched.weight, self._matched.float_weight
-        row = weight.format
-        assert row is not None
-        if row.is_integer:
-            zero_point = 0 if weight.zero_point is None else weight.zero_point.astype(np.int64)
-            yield "same scale", weight_grid(packed, row, scale=weight.scale, zero_point=zero_point), None
-        else:
-            yield "same exponents", weight_grid(packed, row), None
-        if not self._options.rescale or (row.block == 1 and not row.is_integer):
-            return
+    def _grids(self) -> Iterator[tuple[str, Grid, Parameters | None]]:
         importance = np.maximum(np.diagonal(self._sums.xx, axis1=-2, axis2=-1), 0)
-        if not row.is_integer:
-            yield "other exponents", weight_grid(packed, row, importance=importance), None
-            return
-        if np.any(weight.zero_point):
-            return
-        grid = weight_grid(packed, row, per_channel=weight.axis is not None, importance=importance)
-        scales: NDArray[np.float32] = np.asarray(grid.scale, np.float32).reshape(-1)
-        scale = scales[0:1].reshape(()) if weight.axis is None else scales
-        scale = np.maximum(scale, least_scale(self._matched, self._bias_of(self._start), scale))
-        yield "other scale", weight_grid(packed, row, scale=scale), scale
+        biases = self._fit.bias(self._start)
+        return layer_grids(self._matched, importance, biases, rescale=self._options.rescale)

@@ -1,4 +1,4 @@
-"""Writing tuned weights and biases into the layers of a quantized model."""
+"""Reading the weights and biases of a layer of a quantized model, and writing tuned ones."""
 
 from __future__ import annotations
 
@@ -8,34 +8,92 @@ from numpy.typing import NDArray
 
 from transforms import walk
 from transforms.bias_grid import constant_scale, product_scale
-from transforms.match_layers import Bias, MatchedLayer
-from transforms.stored import find
+from transforms.matched_layer import Bias, MatchedLayer
+from transforms.own_copy import own_copy
+from transforms.stored import Parameters, find
 from transforms.tune_layer import Candidate
 
 
-def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: Candidate, names: walk.Names) -> None:
-    """Put weights, scale and bias of a candidate into the layer's place in a graph.
+def current(layer: MatchedLayer) -> Candidate:
+    """Return the weights and the biases that a layer has."""
+    packed = layer.layer.pack(layer.weight.values()).astype(np.float64)
+    weights = packed.reshape(*packed.shape[:2], -1)
+    biases = np.concatenate([_current_bias(user) for user in layer.users])
+    return Candidate("as it was", weights, biases, layer.weight.parameters)
 
-    A layer without bias gets one: int32 where its operands are integers, float32 elsewhere.
+
+def _current_bias(layer: MatchedLayer) -> NDArray[np.float64]:
+    bias = np.zeros(layer.layer.size[:2])
+    if layer.bias is not None and layer.bias.stored is not None:
+        bias += layer.bias.stored.values().astype(np.float64).reshape(bias.shape) * layer.bias.gain
+    return bias
+
+
+def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: Candidate, names: walk.Names) -> None:
+    """Put weights, scale and biases of a candidate into the layer's place in a graph.
+
+    A layer without bias gets one: int32 where its operands are integers, float32 elsewhere; a MatMul gets an
+    Add, unless its bias is 0. A bias that others read, too, is left to them, and the layer gets its own.
     """
     packed = tuned.weights.reshape(layer.layer.size)
     weight = layer.layer.unpack(packed).astype(np.float32)
     layer.weight.write(weight, names, tuned.scale)
-    if layer.bias is None:
+    for user, bias in zip(layer.users, np.split(tuned.bias, len(layer.users)), strict=True):
+        if user.bias is not None:
+            _write_bias(graph, user, user.bias, bias, names)
+
+
+def _write_bias(
+    graph: gs.Graph, layer: MatchedLayer, place: Bias, bias: NDArray[np.float64], names: walk.Names
+) -> None:
+    numbers = (bias / place.gain).reshape(-1)
+    if place.is_extra and not bias.any():
+        _remove_node(graph, layer, place)
         return
-    numbers = (tuned.bias / layer.bias.gain).reshape(-1)
-    if layer.bias.stored is None:
-        _add_bias(graph, layer, layer.bias, numbers, names)
-        layer.bias.stored = find(graph, layer.bias.node, layer.bias.index, (), 0)
+    if place.stored is None:
+        add = _add_node if place.is_extra else _add_bias
+        add(graph, layer, place, numbers, names)
+        place.stored = find(graph, place.node, place.index, (), 0)
         return
-    stored = layer.bias.stored
-    scale = product_scale(layer, None)
-    if scale is not None:
-        stored.axis = len(stored.shape) - 1 if scale.shape else None
+    own_copy(graph, place.node, place.index, place.stored, names)
+    stored = place.stored
+    product = product_scale(layer, None)
+    parameters: Parameters | None = None
+    if product is not None:
+        stored.axis = len(stored.shape) - 1 if product.shape else None
+        parameters = product, np.zeros(product.shape, np.int32)
     elif stored.is_integer:
-        scale, stored.zero_point = constant_scale(stored.zero_point, numbers)
+        parameters = constant_scale(stored.zero_point, numbers)
         stored.axis = None
-    stored.write(numbers.astype(np.float32).reshape(stored.shape), names, scale)
+    stored.write(numbers.astype(np.float32).reshape(stored.shape), names, parameters)
+
+
+def _add_node(
+    graph: gs.Graph, layer: MatchedLayer, bias: Bias, numbers: NDArray[np.float64], names: walk.Names
+) -> None:
+    """Put an Add behind a MatMul: what read its output reads the sum, under the name of the output."""
+    made = layer.node.outputs[0]
+    raw = gs.Variable(names.derive(made.name, "raw"), made.dtype, made.shape)
+    shape = layer.layer.channel_shape(len(made.shape))
+    constant = gs.Constant(
+        names.derive(layer.weight.source.name, "bias"), numbers.astype(np.float32).reshape(shape)
+    )
+    walk.replace_output(layer.node, made, raw)
+    bias.node = gs.Node("Add", names.derive(made.name, "Add"), inputs=[raw, constant], outputs=[made])
+    place = next(i for i, one in enumerate(graph.nodes) if one is layer.node)
+    graph.nodes.insert(place + 1, bias.node)
+
+
+def _remove_node(graph: gs.Graph, layer: MatchedLayer, bias: Bias) -> None:
+    """Take away the Add behind a MatMul, if it is there."""
+    if bias.stored is None:
+        return
+    made = bias.node.outputs[0]
+    graph.nodes[:] = [node for node in graph.nodes if node is not bias.node]
+    bias.node.outputs.clear()
+    bias.node.inputs.clear()
+    walk.replace_output(layer.node, layer.node.outputs[0], made)
+    bias.node, bias.stored = layer.node, None
 
 
 def _add_bias(

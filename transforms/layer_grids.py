@@ -1,0 +1,66 @@
+"""The grids that the weights of a layer are rounded to: the one in use, and one that suits its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.formats import Format
+from ops.grids import Grid, weight_grid
+from ops.integers import weight_range, weight_scale
+from transforms.bias_grid import least_scale
+from transforms.matched_layer import MatchedLayer
+from transforms.stored import Parameters
+
+Floats = NDArray[np.float64]
+
+
+def layer_grids(
+    matched: MatchedLayer, importance: Floats, biases: Floats, *, rescale: bool
+) -> Iterator[tuple[str, Grid, Parameters | None]]:
+    """Yield grids with words for them, and scale and zero point of integers where those are new.
+
+    ``importance`` [G, K] is not negative: how much an error counts in what inputs are multiplied with.
+    ``biases`` [U * G, N] have to fit behind a new scale. ``rescale``: whether there is more than the grid in
+    use.
+    """
+    row, packed = matched.weight.format, matched.float_weight
+    assert row is not None
+    if not row.is_integer:
+        yield "same exponents", weight_grid(packed, row), None
+        if rescale and row.block > 1:
+            yield "other exponents", weight_grid(packed, row, importance=importance), None
+        return
+    assert matched.weight.parameters is not None
+    yield "same scale", _integer_grid(matched, row, matched.weight.parameters), None
+    if rescale:
+        scale, zero_point = _other_scale(matched, row, importance)
+        scale = np.maximum(scale, least_scale(matched, biases, scale))
+        yield "other scale", _integer_grid(matched, row, (scale, zero_point)), (scale, zero_point)
+
+
+def _integer_grid(matched: MatchedLayer, row: Format, parameters: Parameters) -> Grid:
+    scale, zero_point = map(matched.layer.spread, parameters)
+    return weight_grid(matched.float_weight, row, scale=scale, zero_point=zero_point.astype(np.int64))
+
+
+def _other_scale(matched: MatchedLayer, row: Format, importance: Floats) -> Parameters:
+    """Return scale and zero point of least weighted error, as many as there are.
+
+    A zero point in the middle of the type stays there, for the sake of what computes with symmetric integers
+    only.
+    """
+    assert matched.weight.parameters is not None
+    scale, zero_point = matched.weight.parameters
+    axis = None if matched.weight.axis is None else 0
+    weights = matched.float_weight
+    weighed = np.broadcast_to(importance[:, None], (*weights.shape[:2], importance.shape[-1]))
+    if axis == 0 and matched.layer.shares_scales:
+        weights, weighed = weights.swapaxes(0, 1), weighed.swapaxes(0, 1)
+    weights, weighed = weights.reshape(scale.size, -1), weighed.reshape(scale.size, -1)
+    middle = 0 if row.is_signed else int(row.highest + 1) // 2
+    if (zero_point.astype(np.int64) == middle).all():
+        return weight_scale(weights, row, axis, method="MSE", importance=weighed), zero_point
+    return weight_range(weights, row, axis, importance=weighed)

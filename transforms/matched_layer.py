@@ -1,0 +1,64 @@
+"""A layer of a quantized model together with what it stands for in the float model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from transforms.layer_problem import Layer
+from transforms.stored import Stored
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Bias:
+    """What is added to a layer: ``stored`` is None where nothing is yet, but can be.
+
+    ``node`` adds it by its input ``index``; ``gain`` is what it is multiplied with. ``is_extra``: it
+    takes one more node, an Add behind the MatMul that ``node`` is until then.
+    """
+
+    node: gs.Node
+    index: int
+    stored: Stored | None
+    gain: float = 1.0
+    is_extra: bool = False
+
+
+@dataclass
+class MatchedLayer:
+    """A layer of the quantized model with its float counterpart.
+
+    ``source`` is the tensor that the quantized layer reads, ``target`` the name of the float tensor that it
+    should make, the bias included where there is one. ``float_weight`` is [G, N, S, C], ``float_bias``
+    [G, N]. ``others`` are the layers that read the same weight further on.
+    """
+
+    name: str
+    node: gs.Node
+    layer: Layer
+    weight: Stored
+    bias: Bias | None
+    source: gs.Tensor
+    target: str
+    float_weight: NDArray[np.float32]
+    float_bias: Floats
+    others: list[MatchedLayer] = field(default_factory=list)
+
+    @property
+    def users(self) -> list[MatchedLayer]:
+        """The layers that read the weight, in execution order."""
+        return [self, *self.others]
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    """A dot product that is not tuned, and why."""
+
+    name: str
+    op: str
+    reason: str
