@@ -21,14 +21,14 @@ class Square:
     always: bool = False
 
 
-def square(task: Square) -> float:
-    """Return the square, or end the worker; never the process that started everything."""
+def square(task: Square) -> tuple[float, float]:
+    """Return the square and twice the number, or end the worker; never the process that started everything."""
     calls = len(list(Path(task.folder).glob(f"{task.number}-*")))
     Path(task.folder, f"{task.number}-{calls}").touch()
     if task.dies and (task.always or not calls):
         assert multiprocessing.parent_process() is not None
         os._exit(1)
-    return task.number**2
+    return task.number**2, 2 * task.number
 
 
 def calls(folder: Path) -> dict[float, int]:

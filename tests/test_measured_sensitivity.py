@@ -13,10 +13,11 @@ from tests import mixing, tunable
 from tools import executors
 from transforms import measured_sensitivity
 from transforms.candidates import find_candidates, measure_candidates
-from transforms.measured_sensitivity import Bench, measure_sensitivity
-from transforms.mixed_model import MixedModel
+from transforms.measured_sensitivity import measure_sensitivity
+from transforms.mixed_model import Mix, MixedModel
+from transforms.mixing_bench import Bench
 from transforms.model_hash import model_hash
-from transforms.output_metrics import METRICS
+from transforms.output_metrics import METRICS, Outputs
 from transforms.run_tasks import SerialExecutor, Workers
 from transforms.scheme import preset
 from transforms.sensitivity import Sensitivity
@@ -63,10 +64,15 @@ def test_values_are_those_of_rebuilt_models(tmp_path: Path, metric: str) -> None
     mixed, names = mixing.prepared(CONV, preset("BF16"), LABELS, FEEDS)
     expected = mixing.outputs(mixed.graph, FEEDS, mixing.RunOptions(threads=1))
     assert [(one.layer, one.label) for one in found.damages] == [(n, x) for n in names for x in LABELS]
+
+    def _made(mix: Mix) -> list[Outputs]:
+        return mixing.outputs(mixed.build(mix).graph, FEEDS)
+
     for one in found.damages:
-        rebuilt = mixing.outputs(mixed.build({one.layer: mixing.rule(one.label)}).graph, FEEDS)
-        value = METRICS[metric].score(zip(expected, rebuilt, strict=True))
-        assert (one.value, one.harm) == (value, METRICS[metric].harm(value))
+        made = _made({one.layer: mixing.rule(one.label)})
+        assert one.value == METRICS[metric].score(zip(expected, made, strict=True))
+        moved = METRICS[metric].score(zip(_made({}), made, strict=True))  # how far from the baseline
+        assert one.harm == METRICS[metric].harm(moved)
     assert (found.method, found.metric, found.samples) == ("measured", metric, 3)
 
 
@@ -88,19 +94,20 @@ def test_other_formats_in_the_same_folder_are_not_mixed_up(
 ) -> None:
     # Workers that live on have another model open by then, in which the switches mean something else.
     monkeypatch.setattr(measured_sensitivity, "forget", lambda: None)
-    for labels in (("bfp16",), ("mx6", "bfp16"), ("mxfp4", "mx9")):
-        assert measured(tmp_path / "a", labels=labels) == measured(tmp_path / "_".join(labels), labels=labels)
+    several = (("bfp16",), ("mx6", "bfp16"), ("mxfp4", "mx9"))
+    found = [measured(tmp_path / "a", labels=labels) for labels in several]
+    assert found == [measured(tmp_path / "_".join(labels), labels=labels) for labels in several]
 
 
-def test_the_harm_of_a_function_is_what_it_returns_less_than_for_the_float_model(tmp_path: Path) -> None:
+def test_the_harm_of_a_function_is_what_it_returns_less_than_for_the_baseline(tmp_path: Path) -> None:
     (tmp_path / "metric.py").write_text("def first(outputs):\n    return float(outputs[0]['y'][0, 0])\n")
     found = measured(tmp_path / "a", f"{tmp_path / 'metric.py'}:first")
     mixed, _ = mixing.prepared(CONV, preset("BF16"), LABELS, FEEDS)
-    best = float(mixing.outputs(mixed.graph, FEEDS, mixing.RunOptions(threads=1))[0]["y"][0, 0])
+    plain = float(mixing.outputs(mixed.build({}).graph, FEEDS)[0]["y"][0, 0])
     for one in found.damages:
         rebuilt = mixing.outputs(mixed.build({one.layer: mixing.rule(one.label)}).graph, FEEDS[:1])
         assert one.value == float(rebuilt[0]["y"][0, 0])
-        assert one.harm == max(0.0, best - one.value)
+        assert one.harm == max(0.0, plain - one.value)
     assert len({one.value for one in found.damages}) > 3
 
 

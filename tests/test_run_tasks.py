@@ -18,7 +18,7 @@ import pytest
 from tests import tasks
 from tools import executors
 from transforms.run_tasks import SerialExecutor, run_tasks
-from transforms.task_log import TaskLog
+from transforms.task_log import Numbers, TaskLog
 
 NUMBERS = (0.1, -3.0, 2.5, 7.0)
 
@@ -29,36 +29,38 @@ def items(folder: Path, dies: float | None = None, *, always: bool = False) -> d
     return {str(n): tasks.Square(n, str(folder), n == dies, always) for n in NUMBERS}
 
 
-def squares() -> dict[str, float]:
-    return {str(number): number**2 for number in NUMBERS}
+def squares() -> dict[str, Numbers]:
+    return {str(number): (number**2, 2 * number) for number in NUMBERS}
 
 
 def test_numbers_read_back_to_the_last_bit(tmp_path: Path) -> None:
     values = {"a": 0.1 + 0.2, "b": math.inf, "c": -math.inf, "d": -0.0, "é\n": 5e-324, "e": 1e308}
     log = TaskLog(tmp_path / "log")
     for name, value in values.items():
-        log.put(name, value)
+        log.put(name, (value, 1.0))
     again = TaskLog(tmp_path / "log")
     for name, value in values.items():
-        assert repr(again.get(name)) == repr(log.get(name)) == repr(value)
+        assert repr(again.get(name)) == repr(log.get(name)) == repr((value, 1.0))
     assert again.get("other") is None
 
 
-@pytest.mark.parametrize("torn", ['["b", 2', "[", '["b"]', '["b", "many"]', "\0\0\0", '["b", 2, 3]', "\xff"])
+@pytest.mark.parametrize(
+    "torn", ['["b", 2', "[", '["b"]', '["b", "many"]', "\0\0\0", '["b", 2, null]', "\xff"]
+)
 def test_what_is_no_line_is_passed_over(tmp_path: Path, torn: str) -> None:
-    TaskLog(tmp_path / "log").put("a", 1.0)
+    TaskLog(tmp_path / "log").put("a", (1.0,))
     with (tmp_path / "log").open("ab") as file:
         file.write(b"\n" + torn.encode("latin-1"))
     log = TaskLog(tmp_path / "log")
-    assert log.get("a") == 1.0 and log.get("b") is None
-    log.put("b", 3.0)
-    assert TaskLog(tmp_path / "log").get("b") == 3.0  # the torn line does not swallow what comes behind it
+    assert log.get("a") == (1.0,) and log.get("b") is None
+    log.put("b", (3.0,))
+    assert TaskLog(tmp_path / "log").get("b") == (3.0,)  # the torn line does not swallow what comes behind it
 
 
 def test_the_last_number_of_a_name_counts(tmp_path: Path) -> None:
     for value in (1.0, 2.0):
-        TaskLog(tmp_path / "log").put("a", value)
-    assert TaskLog(tmp_path / "log").get("a") == 2.0
+        TaskLog(tmp_path / "log").put("a", (value,))
+    assert TaskLog(tmp_path / "log").get("a") == (2.0,)
 
 
 @pytest.mark.parametrize("workers", [SerialExecutor, partial(ThreadPoolExecutor, 3)])
@@ -77,10 +79,10 @@ def test_results_in_the_order_of_the_items(tmp_path: Path, workers: Callable[[],
 
 
 def test_nothing_is_computed_twice(tmp_path: Path) -> None:
-    TaskLog(tmp_path / "log").put("2.5", 99.0)
+    TaskLog(tmp_path / "log").put("2.5", (99.0,))
     for _ in range(2):
         found = run_tasks(tasks.square, items(tmp_path / "c"), SerialExecutor, TaskLog(tmp_path / "log"))
-    assert found == {**squares(), "2.5": 99.0}
+    assert found == {**squares(), "2.5": (99.0,)}
     assert tasks.calls(tmp_path / "c") == {0.1: 1, -3.0: 1, 7.0: 1}
 
     def _none() -> Executor:
@@ -106,11 +108,11 @@ class Breaking(Executor):
 
     def __init__(self, names: set[float]) -> None:
         """Break at these numbers."""
-        self._names, self._waiting = names, list[tuple[Future[float], tasks.Square]]()
+        self._names, self._waiting = names, list[tuple[Future[Numbers], tasks.Square]]()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Wait for the last."""
-        future: Future[float] = Future()
+        future: Future[Numbers] = Future()
         self._waiting.append((future, args[0]))
         if args[0].number == NUMBERS[-1]:
             for one, task in self._waiting:
@@ -136,12 +138,12 @@ def test_what_was_done_when_workers_died_is_kept(tmp_path: Path) -> None:
 def test_a_task_that_fails_ends_the_run_and_calls_the_others_off(tmp_path: Path) -> None:
     opened, started = Event(), []
 
-    def _task(task: tasks.Square) -> float:
+    def _task(task: tasks.Square) -> Numbers:
         started.append(task.number)
         if task.number == NUMBERS[0]:
             raise ValueError("this one fails")
         opened.wait(10)
-        return task.number
+        return (task.number,)
 
     @contextmanager
     def _workers() -> Iterator[Executor]:
@@ -186,7 +188,7 @@ def test_tasks_that_always_kill_dask_workers(tmp_path: Path, monkeypatch: pytest
         def close(self) -> None:
             opened.append("closed")
 
-    def _task(task: tasks.Square) -> float:
+    def _task(task: tasks.Square) -> Numbers:
         raise distributed.scheduler.KilledWorker("task", SimpleNamespace(address="tcp://w:1"), 3)
 
     monkeypatch.setattr(distributed, "Client", Client)

@@ -41,9 +41,9 @@ class TaskLog:
 
     def _read(self, line: str) -> None:
         try:
-            name, *written = json.loads(line)
+            name, first, *more = json.loads(line)
             self._known[str(name)] = tuple(
-                _WORDS[value] if isinstance(value, str) else float(value) for value in written
+                _WORDS[value] if isinstance(value, str) else float(value) for value in (first, *more)
             )
         except (ValueError, TypeError, KeyError):
             return
