@@ -24,14 +24,14 @@ OPTIONS = RunOptions(threads=1)
 def with_gradients(graph: gs.Graph, wanted: Sequence[str]) -> tuple[OpenModel, Gradients]:
     """Add the gradients of all float outputs, whose seeds are called ``seed_``, and open the model."""
     outputs = {t.name: f"seed_{t.name}" for t in graph.outputs if t.dtype == np.float32}
-    shared = {name: tensor for name, tensor in graph.tensors().items()}
+    before = set(graph.tensors())
     found = add_gradients(graph, outputs, wanted)
     tensors = {t.name: t for node in graph.nodes for t in node.outputs} | {t.name: t for t in graph.inputs}
     for name in dict.fromkeys(found.names.values()):
         assert tensors[name].dtype == np.float32
         if all(tensors[name] is not other for other in graph.outputs):
             graph.outputs.append(tensors[name])
-    assert shared.keys() <= graph.tensors().keys()
+    assert before <= set(graph.tensors())
     model = graph_proto.export_model(graph)
     return open_model(graph_proto.import_model(model), OPTIONS), found
 

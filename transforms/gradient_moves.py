@@ -8,12 +8,10 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.gradient_step import NoRuleError, Step
+from transforms.gradient_step import NoRuleError, Step, Value
 
 _SCATTER_ADDS = 16
 """First opset in which ScatterElements can add."""
-
-_FAR = 2**31 - 1  # that far or further, a Slice means the end of an axis
 
 
 def unchanged(s: Step, index: int) -> gs.Tensor:
@@ -74,28 +72,29 @@ def expand(s: Step, index: int) -> gs.Tensor:
 
 
 def slice_(s: Step, index: int) -> gs.Tensor:
-    """Slice: padding where it is known how much was cut off, else element by element."""
-    cut = _cut_off(s)
-    if cut is None:
+    """Slice: padding where it takes what lies side by side, else element by element."""
+    starts = _starts(s)
+    if starts is None:
         return put_back(s, lambda places: s("Slice", places, *s.node.inputs[1:]), distinct=True)
-    return s("Pad", s.g, cut)
+    before: Value = starts
+    if min(starts, default=0) < 0:
+        from_end = s("Mul", s.shape(s.x), [int(start < 0) for start in starts])
+        before = s("Max", s("Add", from_end, starts), [0])
+    after = s("Sub", s("Sub", s.shape(s.x), s.shape(s.y)), before)
+    return s("Pad", s.g, s("Concat", before, after, axis=0))
 
 
-def _cut_off(s: Step) -> list[int] | None:
-    """Return how much a Slice without gaps cuts off in front of and behind each axis, None if not known."""
-    sizes = s.fixed_sizes(s.x)
-    lists = [s.writer.constants.integers(tensor) for tensor in s.node.inputs[1:] if not tensor.is_empty()]
-    if sizes is None or any(one is None for one in lists):
+def _starts(s: Step) -> list[int] | None:
+    """Return where a Slice without gaps begins along each axis, None for one with gaps or computed starts."""
+    known = [
+        s.input(i) is None or s.writer.constants.integers(s.node.inputs[i]) is not None for i in (1, 3, 4)
+    ]
+    if s.x.shape is None or not all(known) or any(step != 1 for step in s.integers(4) or ()):
         return None
-    starts, ends = s.integers(1) or (), s.integers(2) or ()
-    axes = s.integers(3) or tuple(range(len(starts)))
-    if any(step != 1 for step in s.integers(4) or ()):
-        return None
-    before, after = [0] * len(sizes), [0] * len(sizes)
-    for axis, start, end in zip(axes, starts, ends, strict=True):
-        first, last, _ = slice(start, min(end, _FAR)).indices(sizes[axis])
-        before[axis], after[axis] = first, sizes[axis] - max(last, first)
-    return before + after
+    given, starts = s.integers(1) or (), [0] * len(s.x.shape)
+    for axis, start in zip(s.integers(3) or range(len(given)), given, strict=True):
+        starts[axis] = start
+    return starts
 
 
 def pad(s: Step, index: int) -> gs.Tensor:

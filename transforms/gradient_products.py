@@ -13,6 +13,7 @@ from transforms.gradient_step import NoRuleError, Step
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 _MATRIX = 2
+_BEFORE_FIRST = -(2**31)  # where a Slice backwards ends, to take the first element too
 
 
 @dataclass(frozen=True)
@@ -70,23 +71,26 @@ def _exact_pads(s: Step, form: Windows) -> list[int] | None:
 
     None where they depend on sizes that are not known.
     """
-    rank = len(form.kernel)
-    if form.auto_pad not in _SAME and all(stride == 1 for stride in form.strides) and not _may_exceed(s):
-        return form.pads
-    made, read = s.fixed_sizes(s.y, 2), s.fixed_sizes(s.x, 2)
-    if made is None or read is None:
-        return None
-    whole = [(n - 1) * step + e for n, step, e in zip(made, form.strides, form.extents, strict=True)]
-    begins = form.pads[:rank]
+    rank, begins = len(form.kernel), form.pads[: len(form.kernel)]
+    if _is_dense(s, form):
+        whole, read = [extent - 1 for extent in form.extents], [0] * rank
+        if form.auto_pad not in _SAME:
+            return form.pads
+    else:
+        made, fixed = s.fixed_sizes(s.y, 2), s.fixed_sizes(s.x, 2)
+        if made is None or fixed is None:
+            return None
+        whole = [(n - 1) * step + e for n, step, e in zip(made, form.strides, form.extents, strict=True)]
+        read = fixed
     if form.auto_pad in _SAME:
         totals = [max(a - b, 0) for a, b in zip(whole, read, strict=True)]
         begins = [t // 2 if form.auto_pad == "SAME_UPPER" else t - t // 2 for t in totals]
     return begins + [w - b - n for w, b, n in zip(whole, begins, read, strict=True)]
 
 
-def _may_exceed(s: Step) -> bool:
-    """Return whether the last window may reach over the end of the padding."""
-    return bool(s.attribute("ceil_mode", 0))
+def _is_dense(s: Step, form: Windows) -> bool:
+    """Return whether windows stand side by side, so that what they leave over depends on no size."""
+    return all(stride == 1 for stride in form.strides) and not s.attribute("ceil_mode", 0)
 
 
 def _begin(s: Step, form: Windows, spatial: object) -> gs.Tensor | list[int]:
@@ -103,9 +107,38 @@ def _begin(s: Step, form: Windows, spatial: object) -> gs.Tensor | list[int]:
 
 
 def convolution(s: Step, index: int) -> gs.Tensor:
-    """Conv, for its data: the transposed convolution with the same weight."""
-    weight = s.node.inputs[1]
-    return spread(s, s.g, weight, windows(s, _kernel(s, weight)), s.attribute("group", 1))
+    """Conv, for its data: the transposed convolution with the same weight.
+
+    Without strides that is a plain convolution with the weight turned around, for which the runtime has the
+    faster kernels; a constant weight is turned when the session is made.
+    """
+    weight, group = s.node.inputs[1], s.attribute("group", 1)
+    form = windows(s, _kernel(s, weight))
+    pads, sizes = (_exact_pads(s, form) if _is_dense(s, form) else None), s.fixed_sizes(weight)
+    if (
+        pads is None
+        or sizes is None
+        or any(pad >= extent for pad, extent in zip(pads, form.extents * 2, strict=True))
+    ):
+        return spread(s, s.g, weight, form, group)
+    left = [extent - 1 - pad for pad, extent in zip(pads, form.extents * 2, strict=True)]
+    return s("Conv", s.g, _turned_around(s, weight, sizes, form, group), group=group, pads=left, **form.steps)
+
+
+def _turned_around(s: Step, weight: gs.Tensor, sizes: Sequence[int], form: Windows, group: int) -> gs.Tensor:
+    """Return a weight mirrored along its spatial axes, with inputs and outputs of each group exchanged."""
+    wide = [axis for axis, size in enumerate(form.kernel, 2) if size > 1]
+    if wide:
+        count = len(wide)
+        weight = s("Slice", weight, [-1] * count, [_BEFORE_FIRST] * count, wide, [-1] * count)
+    if group == 1:
+        return s("Transpose", weight, perm=[1, 0, *range(2, 2 + len(form.kernel))])
+    made, read = sizes[0] // group, sizes[1]
+    if made == read == 1:
+        return weight
+    apart = s("Reshape", weight, [group, made, read, *form.kernel])
+    exchanged = s("Transpose", apart, perm=[0, 2, 1, *range(3, 3 + len(form.kernel))])
+    return s("Reshape", exchanged, [group * read, made, *form.kernel])
 
 
 def transposed_convolution(s: Step, index: int) -> gs.Tensor:

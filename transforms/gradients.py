@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation as a rewrite: the gradient is computed by nodes at the end of the same graph."""
+"""Reverse-mode differentiation as a rewrite: nodes at the end of the graph compute the gradient."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from transforms.equalize_layers import equalize_layers
 from transforms.fold_relu import fold_relu
 from transforms.grid_parameters import Ranges
 from transforms.insert_qdq import insert_qdq, raise_opset
+from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
 from transforms.prepare import prepare
 from transforms.qdq_to_cast import qdq_to_cast
@@ -117,6 +118,7 @@ def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
         done.changes["Relus and Clips with a quantization in front"] = quantize_before_relu(graph)
     if scheme.bfloat16_as == "cast":
         qdq_to_cast(graph)
+    leave_out_zero_points(graph)
 
 
 def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) -> SchemeTargets:

@@ -1,0 +1,47 @@
+"""Zero points that ONNX Runtime stumbles over, left out where they say nothing.
+
+From opset 21 on, version 1.31 moves the DequantizeLinear of an int8 tensor behind what moves numbers,
+but takes the new zero point for one of uint8, and refuses the model.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms import walk
+from transforms.substitute import STANDARD_DOMAINS
+
+_FIRST_OPSET = 21
+_MOVED_BEHIND = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool"})
+
+
+def leave_out_zero_points(graph: gs.Graph) -> int:
+    """Take the zero point from DequantizeLinear nodes of int8 where it is 0, which is what it is without.
+
+    Only where a Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool reads the numbers and not all of
+    what it makes is quantized again, and from opset 21 on. Returns how many were left out.
+    """
+    if graph.opset < _FIRST_OPSET:
+        return 0
+    found = [node for node in walk.nodes(graph) if _is_at_zero(node) and _is_moved(node.outputs[0])]
+    for node in found:
+        del node.inputs[2]
+    return len(found)
+
+
+def _is_at_zero(node: gs.Node) -> bool:
+    if node.op != "DequantizeLinear" or node.domain not in STANDARD_DOMAINS or len(node.inputs) < 3:
+        return False
+    zero_point = node.inputs[2]
+    known = isinstance(zero_point, gs.Constant) and zero_point.dtype == np.int8
+    return known and not np.any(zero_point.values)
+
+
+def _is_moved(tensor: gs.Tensor) -> bool:
+    movers = [node for node in tensor.outputs if node.op in _MOVED_BEHIND]
+    return any(not _is_quantized(node.outputs[0]) for node in movers)
+
+
+def _is_quantized(tensor: gs.Tensor) -> bool:
+    return bool(tensor.outputs) and all(node.op == "QuantizeLinear" for node in tensor.outputs)
