@@ -22,7 +22,7 @@ class Square:
 
 
 def square(task: Square) -> tuple[float, float]:
-    """Return the square and twice the number, or end the worker; never the process that started everything."""
+    """Return the square and twice the number, or end the worker, never the process that started it."""
     calls = len(list(Path(task.folder).glob(f"{task.number}-*")))
     Path(task.folder, f"{task.number}-{calls}").touch()
     if task.dies and (task.always or not calls):
