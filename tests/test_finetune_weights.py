@@ -21,8 +21,8 @@ from transforms.output_error import OutputError
 from transforms.tune_layer import TuneOptions
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
-DATA, UNSEEN = tunable.samples(CONV, 40), tunable.samples(CONV, 80)[40:]
-MATMUL_DATA, MATMUL_UNSEEN = tunable.samples(MATMUL, 40), tunable.samples(MATMUL, 80)[40:]
+DATA, UNSEEN = tunable.samples(CONV, 120), tunable.samples(CONV, 200)[120:]
+MATMUL_DATA, MATMUL_UNSEEN = tunable.samples(MATMUL, 120), tunable.samples(MATMUL, 200)[120:]
 
 
 def _gain(
