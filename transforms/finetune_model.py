@@ -27,8 +27,8 @@ from transforms.tune_layer import TuneOptions
 
 Feed = Mapping[str, np.ndarray]
 
-_LEAST_FITTED = 16
-"""How many of the samples that weights were fitted to are looked at, or as many as are held out."""
+_LEAST_JUDGED, _LEAST_FITTED = 16, 4
+"""On how many samples outputs are compared, held out or not, and on how many of those that were fitted to."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def finetune_model(
 
     Weights are tuned with scales and exponents chosen anew; should the outputs not become surely better
     (:mod:`transforms.surely_better`), with those that are there, and at last biases alone. ``float_graph`` is
-    the float model in the form that was quantized (:func:`transforms.float_twin.float_twin`). Neither graph is
-    changed. A ``checkpoint`` is written when the work is interrupted, too.
+    the float model in the form that was quantized (:func:`transforms.float_twin.float_twin`). Neither graph
+    is changed. A ``checkpoint`` is written when the work is interrupted, too.
 
     Raises ValueError where no layer can be tuned, and as
     :func:`transforms.finetune_weights.finetune_weights`.
@@ -106,39 +106,38 @@ class _Judge:
     """The outputs on samples that were held out, and on some of those that weights are fitted to."""
 
     def __init__(
-        self, float_graph: gs.Graph, quantized_graph: gs.Graph, feeds: Sequence[Feed], options: FinetuneOptions
+        self,
+        float_graph: gs.Graph,
+        quantized_graph: gs.Graph,
+        feeds: Sequence[Feed],
+        options: FinetuneOptions,
     ) -> None:
-        held = [i for i in range(len(feeds)) if is_held_out(i, len(feeds), options.walk)]
+        walk = options.walk
+        held = [i for i in range(len(feeds)) if is_held_out(i, len(feeds), walk)]
         others = sorted(set(range(len(feeds))) - set(held))
-        count = min(len(others), max(len(held), _LEAST_FITTED))
-        others = [others[i * len(others) // count] for i in range(count)]
-        self._held = [True] * len(held) + [False] * count
-        run = options.walk.run
-        self._on_held, self._on_others = (
-            OutputError(float_graph, [feeds[i] for i in part], options.output_index, run)
-            for part in (held, others)
-        )
-        self._first = self._on_held.each(quantized_graph)
-        self._first_of_others = self._on_others.each(quantized_graph)
+        count = min(len(others), max(_LEAST_JUDGED - len(held), _LEAST_FITTED))
+        places = held + [others[i * len(others) // count] for i in range(count)]
+        self._held = np.arange(len(places)) < len(held)
+        self._errors = OutputError(float_graph, [feeds[i] for i in places], options.output_index, walk.run)
+        self._first = self._errors.each(quantized_graph)
 
     @property
     def before(self) -> float:
         """The error of the model as it was on held-out samples."""
-        return self._first.relative
+        return self._first.of(self._held).relative
 
     def error(self, graph: gs.Graph) -> float:
         """Return the error of a model on held-out samples."""
-        return self._on_held.of(graph)
+        return self._errors.each(graph).of(self._held).relative
 
     def after(self, graph: gs.Graph, tried: int) -> float | None:
         """Return the error of a model on held-out samples; None if it is not surely better.
 
         ``tried``: how many other models were no better.
         """
-        held = self._on_held.each(graph)
-        before = self._first.and_of(self._first_of_others)
-        after = held.and_of(self._on_others.each(graph))
-        return held.relative if is_surely_better(before, after, self._held, tried) else None
+        after = self._errors.each(graph)
+        is_better = is_surely_better(self._first, after, self._held, tried)
+        return after.of(self._held).relative if is_better else None
 
 
 def copy_graph(graph: gs.Graph) -> gs.Graph:

@@ -20,6 +20,7 @@ from transforms.devices import CPU, array_module
 from transforms.finetune_checkpoint import Checkpoint, as_report
 from transforms.gram import Sums
 from transforms.match_layers import LeftAlone, MatchedLayer, match_layers
+from transforms.mixed_rows import reads_product
 from transforms.partial_run import SteppedModel, Store
 from transforms.row_weights import stream_of, weigh
 from transforms.run_model import RunOptions
@@ -187,6 +188,8 @@ class _Walk:
     def _tune(self, layer: MatchedLayer, number: int, memory: Memory | None) -> LayerReport:
         start = time.perf_counter()
         fit, held = self._collect(layer)
+        if reads_product(layer.source):
+            fit = fit.of_layer(layer.float_weight.reshape(fit.yx.shape), layer.float_bias)
         found = tune_layer(layer, current(layer), fit, held, self._options.tune)
         if found.after < found.before:
             found = self._write(layer, found)

@@ -44,12 +44,6 @@ class Errors:
         """Return the errors on some of the samples."""
         return Errors(self.errors[samples], self.powers[samples])
 
-    def and_of(self, others: Errors) -> Errors:
-        """Return the errors on other samples behind these."""
-        return Errors(
-            np.concatenate([self.errors, others.errors]), np.concatenate([self.powers, others.powers])
-        )
-
 
 class OutputError:
     """The error of models on some samples, against the outputs of the float model.
@@ -103,8 +97,8 @@ class OutputError:
         places = {name: name for name in self._names}
         for name in scored & places.keys():
             places[name] = free.derive(scores[name], "score")
-            cast = {"to": onnx.TensorProto.FLOAT}
-            light.graph.node.append(onnx.helper.make_node("Cast", [scores[name]], [places[name]], **cast))
+            cast = onnx.helper.make_node("Cast", [scores[name]], [places[name]], to=onnx.TensorProto.FLOAT)
+            light.graph.node.append(cast)
             light.graph.output.append(onnx.ValueInfoProto(name=places[name]))
         model = open_light(light, weights, self._options)
         for feed in self._feeds:
@@ -113,7 +107,7 @@ class OutputError:
 
 
 def _scores(graph: gs.Graph) -> dict[str, str]:
-    """Return, by output, the tensor that a last Softmax reads, behind what changes numbers by rounding alone."""
+    """Return, by output, what a last Softmax reads; what follows it may move numbers and round them."""
     found = {}
     for output in graph.outputs:
         node = walk.producer(output)

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from transforms.output_error import Errors
 
 Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
-def is_surely_better(before: Errors, after: Errors, held: Sequence[bool], tried: int = 0) -> bool:
+def is_surely_better(before: Errors, after: Errors, held: Sequence[bool] | Mask, tried: int = 0) -> bool:
     """Return whether errors on samples became less, and not by chance.
 
     ``held`` tells which of the samples were held out, at least one; ``tried``: how many other models were not
@@ -44,7 +45,7 @@ def is_surely_better(before: Errors, after: Errors, held: Sequence[bool], tried:
     return bool(gains[kept].mean() > _standard_errors(tried) * error)
 
 
-def _total(errors: Errors, part: NDArray[np.bool_]) -> Floats:
+def _total(errors: Errors, part: Mask) -> Floats:
     return np.asarray(errors.of(part).errors.sum(0))
 
 
@@ -57,7 +58,7 @@ def _gains(before: Errors, after: Errors) -> Floats:
     return np.asarray(((before.errors - after.errors) / np.where(sums > 0, sums, 1.0)).mean(1))
 
 
-def _scatter(gains: Floats, held: NDArray[np.bool_]) -> float:
+def _scatter(gains: Floats, held: Mask) -> float:
     """Return the standard deviation of a sample's gain: that of all, or that of those held out if larger.
 
     It is taken around the means of both parts. Of those held out there may be one alone.
