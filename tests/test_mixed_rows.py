@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -50,10 +52,23 @@ def test_a_product_that_is_not_rounded_does_not_count() -> None:
     assert sources(quantized, twin) == {"values": False, "out": False}
 
 
-@pytest.mark.parametrize("model", [tunable.conv_net(), tunable.matmul_net()])
-def test_products_with_constants_do_not_count(model: onnx.ModelProto) -> None:
-    twin, quantized = tunable.pair(model, "MX6", tunable.samples(model, 5))
-    assert not any(sources(quantized, twin).values())
+def chain() -> onnx.ModelProto:
+    """Return x [n, 16] through three layers of MatMul, one right behind the other, to y."""
+    model = build.dense(layers=3)
+    nodes = [node for node in model.graph.node if node.op_type == "MatMul"]
+    for before, after in pairwise(nodes):
+        after.input[0] = before.output[0]
+    nodes[-1].output[0] = "y"
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    return build.model(nodes, list(model.graph.input), list(model.graph.output), weights)
+
+
+@pytest.mark.parametrize("name", ["A8W8", "MX6"])
+@pytest.mark.parametrize("model", [tunable.conv_net(), chain()])
+def test_products_with_constants_do_not_count(model: onnx.ModelProto, name: str) -> None:
+    twin, quantized = tunable.pair(model, name, tunable.samples(model, 5))
+    found = sources(quantized, twin)
+    assert len(found) >= 3 and not any(found.values())
 
 
 def test_such_a_layer_stands_for_its_own_rounding_alone() -> None:
