@@ -93,29 +93,30 @@ def _add_samples(
     progress: Progress | None,
 ) -> float:
     """Add samples to all layers, each of which sums up by itself; return the power of the outputs."""
-    power, draws = 0.0, _draws(len(bench.feeds), len(layers))
-    for done, (i, draw) in enumerate(draws, 1):
-        expected = bench.expected[i]
-        power += sum(float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
-        found = traced.run(bench.feeds[i], expected, np.random.default_rng([i, draw]))
-        for _ in pool.map(partial(TracedLayer.add, arrays=found[0], gradients=found[1]), layers):
+    samples, draws = _runs(len(bench.feeds), len(layers))
+    power = 0.0
+    for done, i in enumerate(samples, 1):
+        feed, expected = bench.feeds[i], bench.expected[i]
+        power += draws * sum(float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
+        runs = [traced.run(feed, expected, np.random.default_rng([i, draw])) for draw in range(draws)]
+        add = partial(TracedLayer.add, arrays=runs[0][0], draws=[gradients for _, gradients in runs])
+        for _ in pool.map(add, layers):
             pass
         if progress:
-            progress(done, len(draws), f"sample {i + 1}")
+            progress(done, len(samples), f"sample {i + 1}")
     return power
 
 
-def _draws(samples: int, layers: int) -> list[tuple[int, int]]:
-    """Return samples, evenly taken, and numbers of draws for each.
+def _runs(samples: int, layers: int) -> tuple[list[int], int]:
+    """Return which samples are run, evenly taken, and how many draws there are for each.
 
     There are _RUNS, of few samples several each: as long as there are few layers, which lie close together in
     rank; of many layers, which make a run expensive, there are half as many and one of a sample.
     """
     runs = _RUNS if layers <= _RUNS else _RUNS // 2
     if samples >= runs:
-        return [(int(i), 0) for i in np.linspace(0, samples - 1, runs)]
-    most = max(1, min(-(-runs // samples), runs // layers))
-    return [(i, draw) for i in range(samples) for draw in range(most)]
+        return [int(i) for i in np.linspace(0, samples - 1, runs)], 1
+    return list(range(samples)), max(1, min(-(-runs // samples), runs // layers))
 
 
 class _TracedModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,15 +57,16 @@ class TracedLayer:
         if index is not None:
             self._round_weight(node, index)
 
-    def add(self, arrays: Arrays, gradients: Arrays) -> None:
-        """Add a sample: operands by name, gradients of edges and of the output, empty ones where zero.
+    def add(self, arrays: Arrays, draws: Sequence[Arrays]) -> None:
+        """Add a sample: operands by name, and of each draw gradients of edges and output, empty where zero.
 
         Where a gradient is missing, the output itself is among the arrays.
         """
-        if all(name in gradients for name in self.edges):
-            self._add_by_gradient(arrays, gradients)
+        if all(name in draws[0] for name in self.edges):
+            self._add_by_gradients(arrays, draws)
         else:
-            self._add_by_share(arrays)
+            for _ in draws:
+                self._add_by_share(arrays)
 
     @property
     def edges(self) -> list[str]:
@@ -88,28 +89,31 @@ class TracedLayer:
             if delta.any():
                 self._deltas[label] = self._pack(delta)
 
-    def _add_by_gradient(self, arrays: Arrays, gradients: Arrays) -> None:
-        slope = self._slope(arrays, gradients) if self._deltas else _NOTHING
-        reached = dict.fromkeys(self._moved, 0.0)
+    def _add_by_gradients(self, arrays: Arrays, draws: Sequence[Arrays]) -> None:
+        reached = {label: np.zeros(len(draws)) for label in self._moved}
         for index, operand in self.operands.items():
-            values = arrays[operand.name]
+            values, slopes = arrays[operand.name], [gradients[operand.edge] for gradients in draws]
             start = self._plain.get(index, _as_it_is)(values)
             for label, found in self._moved.items():
-                reached[label] += _dot(gradients[operand.edge], found.get(index, _as_it_is)(values) - start)
+                error = found.get(index, _as_it_is)(values) - start
+                reached[label] += [_dot(slope, error) for slope in slopes]
+        slopes = self._weight_slopes(arrays, [gradients[self.output] for gradients in draws])
         for label, delta in self._deltas.items():
-            reached[label] += _dot(slope, delta)
-        for label, change in reached.items():
-            self._squares[label] += change * change
+            reached[label] += [_dot(slope, delta) for slope in slopes]
+        for label, changes in reached.items():
+            self._squares[label] += float(changes @ changes)
 
-    def _slope(self, arrays: Arrays, gradients: Arrays) -> NDArray[np.float32]:
-        """Return the gradient of the weight, [G, N, K]."""
+    def _weight_slopes(
+        self, arrays: Arrays, slopes: Sequence[NDArray[np.float32]]
+    ) -> list[NDArray[np.float32]]:
+        """Return gradients of the weight, [G, N, K], from those of the output."""
+        if not self._deltas or not slopes[0].size:
+            return [_NOTHING] * len(slopes)
         assert self._layer is not None
         (operand,) = self.operands.values()
-        made = gradients[self.output]
-        if not made.size:
-            return _NOTHING
-        rows, outputs = self._layer.rows(arrays[operand.name], made.shape), self._layer.outputs(made)
-        return np.asarray(outputs.transpose(0, 2, 1) @ rows, np.float32)
+        rows = self._layer.rows(arrays[operand.name], slopes[0].shape)
+        outputs = (self._layer.outputs(slope).transpose(0, 2, 1) for slope in slopes)
+        return [np.asarray(made @ rows, np.float32) for made in outputs]
 
     def _add_by_share(self, arrays: Arrays) -> None:
         """Add squared errors of what the layer makes, and the power of that."""
