@@ -15,14 +15,14 @@ from tests import tunable
 from transforms import graph_proto, model_io
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_model import FinetuneOptions, copy_graph, finetune_model
-from transforms.finetune_weights import Memory, WalkOptions, finetune_weights, is_held_out
+from transforms.finetune_weights import FineTuned, Memory, WalkOptions, finetune_weights, is_held_out
 from transforms.match_layers import match_layers
 from transforms.output_error import OutputError
 from transforms.tune_layer import TuneOptions
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
-DATA, UNSEEN = tunable.samples(CONV, 40), tunable.samples(CONV, 80)[40:]
-MATMUL_DATA, MATMUL_UNSEEN = tunable.samples(MATMUL, 40), tunable.samples(MATMUL, 80)[40:]
+DATA, UNSEEN = tunable.samples(CONV, 120), tunable.samples(CONV, 200)[120:]
+MATMUL_DATA, MATMUL_UNSEEN = tunable.samples(MATMUL, 120), tunable.samples(MATMUL, 200)[120:]
 
 
 def _gain(
@@ -48,7 +48,7 @@ def test_outputs_get_better_in_every_format(name: str, changes: dict[str, bool])
     assert len(done.walk.layers) == 4 and not done.walk.left_alone
 
 
-@pytest.mark.parametrize("name", ["A8W8", "U8S8", "W4A8", "BF16", "MX6", "MXFP4E2M1"])
+@pytest.mark.parametrize("name", ["U8S8", "A16W8", "W4A8", "BF16", "MX6", "MXFP4E2M1"])
 def test_products_get_better(name: str) -> None:
     float_graph, quantized = tunable.pair(MATMUL, name, MATMUL_DATA)
     done = finetune_model(float_graph, quantized, MATMUL_DATA)
@@ -126,10 +126,11 @@ def test_the_same_seed_makes_the_same_model() -> None:
 
 @pytest.mark.parametrize("limit", [0, 20_000])
 def test_a_memory_limit_changes_nothing(limit: int) -> None:
-    float_graph, quantized = tunable.pair(CONV, "MX6", DATA)
+    data = DATA[:40]
+    float_graph, quantized = tunable.pair(CONV, "MX6", data)
     free, bounded = copy_graph(quantized), copy_graph(quantized)
-    finetune_weights(float_graph, free, DATA)
-    finetune_weights(float_graph, bounded, DATA, WalkOptions(memory_limit=limit))
+    finetune_weights(float_graph, free, data)
+    finetune_weights(float_graph, bounded, data, WalkOptions(memory_limit=limit))
     same = [graph_proto.export_model(g).SerializeToString(deterministic=True) for g in (free, bounded)]
     assert same[0] == same[1]
 
@@ -185,6 +186,28 @@ def test_a_model_that_can_not_get_better_stays_as_it_is() -> None:
     float_graph, quantized = tunable.pair(model, "BF16", data)
     done = finetune_model(float_graph, quantized, data)
     assert done.recipe is None and done.graph is quantized and done.before == done.after == 0
+
+
+@pytest.mark.parametrize(("worse", "recipe"), [(0.999, "weights, biases and scales"), (1.1, None)])
+def test_one_output_that_gets_worse_is_enough(
+    worse: float, recipe: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two products, one gets the float weights; the difference of the other is made larger or smaller."""
+    model = tunable.two_products()
+    data = tunable.samples(model, 40)
+    float_graph, quantized = tunable.pair(model, "MX6", data)
+
+    def tune(twin: gs.Graph, graph: gs.Graph, *_: object, **__: object) -> FineTuned:
+        first, second = match_layers(twin, graph)[0]
+        first.weight.source.values = first.layer.unpack(first.float_weight)
+        exact = second.layer.unpack(second.float_weight)
+        second.weight.source.values = exact + np.float32(worse) * (second.weight.source.values - exact)
+        return FineTuned()
+
+    monkeypatch.setattr("transforms.finetune_model.finetune_weights", tune)
+    done = finetune_model(float_graph, quantized, data)
+    assert done.recipe == recipe
+    assert done.after < done.before if recipe else done.graph is quantized
 
 
 def test_selective_update_keeps_what_helps_the_outputs() -> None:

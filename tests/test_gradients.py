@@ -23,6 +23,12 @@ CASES = {
         y = Conv <group = 2, dilations = [2, 3], strides = [2, 1], pads = [1, 1, 1, 1]> (x, w) }""",
     "conv depthwise": """(float[1,3,6,5] x, float[3,1,3,3] w) => (float[1,3,A,B] y) {
         y = Conv <group = 3, pads = [1, 1, 1, 1]> (x, w) }""",
+    "conv grouped": """(float[1,4,4,3] x, float[6,2,2,3] w) => (float[1,6,A,B] y) {
+        y = Conv <group = 2, pads = [1, 0, 0, 2]> (x, w) }""",
+    "conv far padding": """(float[1,1,4,3] x, float[1,1,1,2] w) => (float[1,1,A,B] y) {
+        y = Conv <pads = [2, 0, 1, 1]> (x, w) }""",
+    "conv same without strides": """(float[1,2,4,3] x, float[1,2,2,4] w) => (float[1,1,A,B] y) {
+        y = Conv <auto_pad = "SAME_LOWER"> (x, w) }""",
     "conv same upper": """(float[1,1,6,5] x, float[1,1,3,2] w) => (float[1,1,A,B] y) {
         y = Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, w) }""",
     "conv same lower": """(float[1,1,6,5] x, float[1,1,4,2] w) => (float[1,1,A,B] y) {

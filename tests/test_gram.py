@@ -81,3 +81,17 @@ def test_rows_that_are_not_finite_are_left_out() -> None:
 def test_sums_over_no_rows() -> None:
     empty = Sums.zeros(G, N, K)
     assert (empty.error(OTHER) == 0).all() and (empty.bias(OTHER) == 0).all()
+
+
+@pytest.mark.parametrize("importance", [None, IMPORTANCE])
+def test_sums_over_what_a_layer_makes(importance: np.ndarray | None) -> None:
+    """Errors against the outputs of WEIGHT and BIAS, not Y; to those themselves there is none."""
+    counted = np.ones(R) if importance is None else importance
+    sums = _sums(importance).of_layer(WEIGHT, BIAS)
+    made = X.astype(np.float64) @ WEIGHT.transpose(0, 2, 1) + BIAS[:, None]
+    other = X.astype(np.float64) @ OTHER.transpose(0, 2, 1)
+    assert np.allclose(
+        sums.error(OTHER, 0 * BIAS), (counted[:, None] * (made - other) ** 2).sum(1), rtol=1e-11
+    )
+    assert np.allclose(sums.error(WEIGHT, BIAS), 0, atol=1e-11 * sums.yy)
+    assert np.allclose(sums.bias(WEIGHT), BIAS)

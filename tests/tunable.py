@@ -81,6 +81,18 @@ def matmul_net(seed: int = 0) -> onnx.ModelProto:
     return build.model(nodes, [ends[0]], [ends[1]], weights)
 
 
+def two_products(seed: int = 0) -> onnx.ModelProto:
+    """Return x [n, 7, 16] through a MatMul each to y and to z."""
+    random = np.random.default_rng(seed)
+    weights = {name: (random.standard_normal((16, 8)) / 4).astype(np.float32) for name in ("w1", "w2")}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["y"], "first"),
+        helper.make_node("MatMul", ["x", "w2"], ["z"], "second"),
+    ]
+    ends = [build.value("x", ["n", 7, 16]), *(build.value(name, ["n", 7, 8]) for name in "yz")]
+    return build.model(nodes, ends[:1], ends[1:], weights)
+
+
 def samples(model: onnx.ModelProto, count: int = 20, seed: int = 1) -> list[dict[str, np.ndarray]]:
     """Return samples with correlated channels, as real data have."""
     random = np.random.default_rng(seed)

@@ -22,9 +22,13 @@ from transforms.finetune_weights import (
 )
 from transforms.match_layers import match_layers
 from transforms.output_error import OutputError
+from transforms.surely_better import is_surely_better
 from transforms.tune_layer import TuneOptions
 
 Feed = Mapping[str, np.ndarray]
+
+_LEAST_JUDGED, _LEAST_FITTED = 16, 4
+"""On how many samples outputs are compared, held out or not, and on how many of those that were fitted to."""
 
 
 @dataclass(frozen=True)
@@ -65,39 +69,75 @@ def finetune_model(
 ) -> Finetuned:
     """Return a quantized model with tuned weights and biases, or the same one where that is no better.
 
-    Weights are tuned with scales and exponents chosen anew; should the outputs on held-out samples be worse
-    then, with those that are there, and at last biases alone. ``float_graph`` is the float model in the form
-    that was quantized (:func:`transforms.float_twin.float_twin`). Neither graph is changed. A ``checkpoint``
-    is written when the work is interrupted, too.
+    Weights are tuned with scales and exponents chosen anew; should the outputs not become surely better
+    (:mod:`transforms.surely_better`), with those that are there, and at last biases alone. ``float_graph`` is
+    the float model in the form that was quantized (:func:`transforms.float_twin.float_twin`). Neither graph
+    is changed. A ``checkpoint`` is written when the work is interrupted, too.
 
     Raises ValueError where no layer can be tuned, and as
     :func:`transforms.finetune_weights.finetune_weights`.
     """
     options = options or FinetuneOptions()
     _refuse(float_graph, quantized_graph)
-    held = [feed for i, feed in enumerate(feeds) if is_held_out(i, len(feeds), options.walk)]
-    errors = OutputError(float_graph, held, options.output_index, options.walk.run)
-    before = errors.of(quantized_graph)
+    judge = _Judge(float_graph, quantized_graph, feeds, options)
     walked = FineTuned()
     try:
-        for recipe, tune in _recipes(options.walk):
+        for tried, (recipe, tune) in enumerate(_recipes(options.walk)):
             graph = copy_graph(quantized_graph)
             walked = finetune_weights(
                 float_graph,
                 graph,
                 feeds,
                 dataclasses.replace(options.walk, tune=tune),
-                judge=partial(errors.of, graph) if options.selective else None,
+                judge=partial(judge.error, graph) if options.selective else None,
                 memory=Memory(checkpoint, recipe) if checkpoint else None,
                 progress=progress,
             )
-            after = errors.of(graph)
-            if after < before:
-                return Finetuned(graph, before, after, recipe, walked)
+            after = judge.after(graph, tried)
+            if after is not None:
+                return Finetuned(graph, judge.before, after, recipe, walked)
     finally:
         if checkpoint:
             checkpoint.write()
-    return Finetuned(quantized_graph, before, before, None, walked)
+    return Finetuned(quantized_graph, judge.before, judge.before, None, walked)
+
+
+class _Judge:
+    """The outputs on samples that were held out, and on some of those that weights are fitted to."""
+
+    def __init__(
+        self,
+        float_graph: gs.Graph,
+        quantized_graph: gs.Graph,
+        feeds: Sequence[Feed],
+        options: FinetuneOptions,
+    ) -> None:
+        walk = options.walk
+        held = [i for i in range(len(feeds)) if is_held_out(i, len(feeds), walk)]
+        others = sorted(set(range(len(feeds))) - set(held))
+        count = min(len(others), max(_LEAST_JUDGED - len(held), _LEAST_FITTED))
+        places = held + [others[i * len(others) // count] for i in range(count)]
+        self._held = np.arange(len(places)) < len(held)
+        self._errors = OutputError(float_graph, [feeds[i] for i in places], options.output_index, walk.run)
+        self._first = self._errors.each(quantized_graph)
+
+    @property
+    def before(self) -> float:
+        """The error of the model as it was on held-out samples."""
+        return self._first.of(self._held).relative
+
+    def error(self, graph: gs.Graph) -> float:
+        """Return the error of a model on held-out samples."""
+        return self._errors.each(graph).of(self._held).relative
+
+    def after(self, graph: gs.Graph, tried: int) -> float | None:
+        """Return the error of a model on held-out samples; None if it is not surely better.
+
+        ``tried``: how many other models were no better.
+        """
+        after = self._errors.each(graph)
+        is_better = is_surely_better(self._first, after, self._held, tried)
+        return after.of(self._held).relative if is_better else None
 
 
 def copy_graph(graph: gs.Graph) -> gs.Graph:

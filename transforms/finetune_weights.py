@@ -25,6 +25,7 @@ from transforms.layer_problem import Array
 from transforms.layer_sums import LayerSums
 from transforms.match_layers import match_layers, of_operators
 from transforms.matched_layer import LeftAlone, MatchedLayer
+from transforms.mixed_rows import reads_product
 from transforms.partial_run import SteppedModel, Store
 from transforms.row_weights import stream_of, weigh
 from transforms.run_model import RunOptions
@@ -184,6 +185,7 @@ class _Walk:
     def _tune(self, layer: MatchedLayer, number: int, memory: Memory | None) -> LayerReport:
         start = time.perf_counter()
         fit, held = self._collect(layer)
+        fit = _of_products(layer, fit)
         before, tune = current(layer), self._options.tune
         found = tune_layer(layer, before, fit, held, tune)
         if not all(fit.has_bias) and all(user.bias for user in layer.users):
@@ -283,6 +285,17 @@ def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str]:
 
 def _title(layer: MatchedLayer) -> str:
     return f"{layer.name} and {len(layer.others)} more" if layer.others else layer.name
+
+
+def _of_products(layer: MatchedLayer, fit: LayerSums) -> LayerSums:
+    """Let users that read a product of computed tensors stand for their own rounding alone."""
+    parts = (
+        part.of_layer(layer.float_weight.reshape(part.yx.shape), user.float_bias)
+        if reads_product(user.source)
+        else part
+        for part, user in zip(fit.parts, layer.users, strict=True)
+    )
+    return LayerSums(tuple(parts), fit.has_bias)
 
 
 def is_held_out(sample: int, count: int, options: WalkOptions) -> bool:

@@ -154,11 +154,11 @@ class _Backward:
                 self._reasons[id(tensor)] = f"{_describe(step.node)}: {error}"
 
     def _total(self, tensor: gs.Tensor) -> gs.Tensor | None:
-        """Return the gradient of a tensor; None for zero, and where it is not known."""
+        """Return the sum of what has arrived at a tensor, None for zero."""
         parts = self._parts.get(id(tensor), [])
         if len(parts) > 1:
             parts[:] = self._writer.write(tensor.name, "Sum", parts, 1, {})
-        return parts[0] if parts and id(tensor) not in self._reasons else None
+        return parts[0] if parts else None
 
     def results(self, wanted: Mapping[str, gs.Tensor]) -> Gradients:
         """Return the outcome for the wanted tensors, with type and shape for what holds their gradients."""

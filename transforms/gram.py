@@ -82,6 +82,14 @@ class Sums:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return Sums(*(a + b for a, b in pairs))
 
+    def of_layer(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> Sums:
+        """Return the sums over the same x with what weights [G, N, K] and a bias [G, N] make of them as y."""
+        w, b = np.asarray(weights, np.float64), np.asarray(bias, np.float64)
+        wx, wxx = _apply(w, self.x), w @ self.xx
+        yx = wxx + b[:, :, None] * self.x[:, None, :]
+        yy = (wxx * w).sum(2) + 2 * b * wx + self.count * b * b
+        return Sums(self.count, self.x, wx + self.count * b, self.xx, yx, yy)
+
     def centred(self) -> Sums:
         """Return the sums around the means of x and y: what they are when the bias is free."""
         n = max(self.count, np.finfo(np.float64).tiny)

@@ -14,7 +14,10 @@ error is taken to reach the outputs as it is: its share of what the layer makes 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -23,7 +26,7 @@ from transforms import graph_proto, walk
 from transforms.candidates import Candidate
 from transforms.convert_opset import convert_opset
 from transforms.finetune_model import copy_graph
-from transforms.gradients import LEAST_OPSET, add_gradients
+from transforms.gradients import add_gradients
 from transforms.layer_rule import LayerRule
 from transforms.light_session import open_light
 from transforms.mixed_model import MixedModel, layers_of
@@ -35,6 +38,9 @@ from transforms.sensitivity import Damage, Sensitivity
 from transforms.traced_layer import TracedLayer, constant_operand
 
 Arrays = Mapping[str, np.ndarray]
+
+_OPSET = 16
+"""First opset in which all gradients can be written, those of overlapping pools among them."""
 
 
 def trace_sensitivity(
@@ -60,21 +66,29 @@ def trace_sensitivity(
         for i, node in enumerate(nodes):
             rounders = {label: found[name][i] for label, found in everywhere.items()}
             layers[name].append(TracedLayer(node, traced.operands[id(node)], plain[name][i], rounders))
-    power = 0.0
-    for i, (feed, expected) in enumerate(zip(bench.feeds, bench.expected, strict=True)):
-        power += sum(float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
-        arrays, gradients = traced.run(feed, expected, np.random.default_rng(i))
-        for name in names:
-            for layer in layers[name]:
-                layer.add(arrays, gradients)
-        if progress:
-            progress(i + 1, len(bench.feeds), f"sample {i + 1}")
+    power = _add_samples(traced, [layer for name in names for layer in layers[name]], bench, progress)
     damages = (
         Damage(one.name, one.op, label, _decibels(harm), harm)
         for one in candidates
         for label, harm in _sum(layer.harms(power) for layer in layers[one.name]).items()
     )
     return Sensitivity("trace", "sqnr", len(bench.feeds), tuple(damages))
+
+
+def _add_samples(
+    traced: _TracedModel, layers: Sequence[TracedLayer], bench: Bench, progress: Progress | None
+) -> float:
+    """Add all samples to all layers, each of which sums up by itself; return the power of the outputs."""
+    power, threads = 0.0, bench.run.threads or os.cpu_count()
+    with ThreadPoolExecutor(threads) as pool:
+        for i, (feed, expected) in enumerate(zip(bench.feeds, bench.expected, strict=True)):
+            power += sum(float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
+            found = traced.run(feed, expected, np.random.default_rng(i))
+            for _ in pool.map(partial(TracedLayer.add, arrays=found[0], gradients=found[1]), layers):
+                pass
+            if progress:
+                progress(i + 1, len(bench.feeds), f"sample {i + 1}")
+    return power
 
 
 class _TracedModel:
@@ -87,7 +101,7 @@ class _TracedModel:
         self, graph: gs.Graph, names: Sequence[str], outputs: Sequence[str], run: RunOptions
     ) -> None:
         graph = copy_graph(graph)
-        convert_opset(graph, LEAST_OPSET)
+        convert_opset(graph, _OPSET)
         derive, found = walk.Names(graph), layers_of(graph)
         self.nodes = {name: found[name] for name in names}
         every = [node for nodes in self.nodes.values() for node in nodes]

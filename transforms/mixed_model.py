@@ -20,7 +20,7 @@ from transforms.quantization_plan import QuantizationPlan
 from transforms.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.rounders import Rounder, rounders
 from transforms.scheme import Scheme
-from transforms.scheme_targets import Targets, label_of, matched
+from transforms.scheme_targets import Targets, label_of, named
 from transforms.weight_memory import WeightMemory
 
 Mix = Mapping[str, LayerRule]
@@ -57,6 +57,7 @@ class MixedModel:
         self.scheme = scheme.with_(auto_mixed_precision={}, finetune={}, dual_quant_nodes=dual)
         self._memory = WeightMemory()
         self._ranges: Calibration | None = None
+        self._measured: list[tuple[Mix, QuantizationPlan, Mixed]] = []
 
     def measure(
         self, data: CalibrationData | None, mixes: Iterable[Mix], *, progress: Progress | None = None
@@ -66,7 +67,8 @@ class MixedModel:
         Layers of each other mix must have formats that one of these gives them. Raises MissingDataError and
         ValueError as :func:`transforms.calibrate_plan.calibrate_plan` does.
         """
-        plans = [self._plan(mix)[0] for mix in mixes]
+        self._measured = [(mix, *self._plan(mix)) for mix in mixes]
+        plans = [plan for _, plan, _ in self._measured]
         self._ranges = calibrate_plan(plans, data, progress=progress)
 
     def targets(self, graph: gs.Graph | None = None) -> Targets:
@@ -96,7 +98,8 @@ class MixedModel:
 
     def rounders(self, mix: Mix) -> dict[str, list[dict[int, Rounder]]]:
         """Return what is done to the operands of layers in a mix: for each node of a name, by input."""
-        plan, mixed = self._plan(mix)
+        known = ((plan, mixed) for other, plan, mixed in self._measured if other == mix)
+        plan, mixed = next(known, None) or self._plan(mix)
         found = rounders(plan, self._ranges, self._memory)
         return {
             name: [{i: found[id(node), i] for i in range(2) if (id(node), i) in found} for node in nodes]
@@ -107,7 +110,10 @@ class MixedModel:
         graph = copy_graph(self.graph)
         layers = layers_of(graph)
         targets = self.targets(graph)
-        rules = [(name, matched(graph, exactly(name)), rule) for name, rule in mix.items()]
+        together: dict[LayerRule, set[str]] = {}
+        for name, rule in mix.items():
+            together.setdefault(rule, set()).add(name)
+        rules = [(min(names), named(graph, names), rule) for rule, names in together.items()]
         targets = Targets(targets.excluded, (*targets.rules, *rules), targets.tensors)
         prepared = self.prepared
         done = Quantized(changes=Counter(prepared.changes), notes=list(prepared.notes))

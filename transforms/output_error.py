@@ -1,25 +1,55 @@
-"""How far the outputs of a quantized model are from those of the float model, in one number."""
+"""How far the outputs of a quantized model are from those of the float model, sample by sample."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import graph_proto
-from transforms.light_session import LightModel, open_light
+from transforms import graph_proto, walk
+from transforms.light_session import open_light
 from transforms.run_model import RunOptions
 
 Feed = Mapping[str, np.ndarray]
+Floats = NDArray[np.float64]
+Found = dict[str, NDArray[np.generic]]
+
+_PASSED = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Clip"})
+_SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors [S, O] of O outputs on S samples, and the ``powers`` [S, O] of what was wanted there.
+
+    For float outputs they are sums of squares, for others numbers of elements: those that differ, and all.
+    """
+
+    errors: Floats
+    powers: Floats
+
+    @property
+    def relative(self) -> float:
+        """The error of each output by its power over all samples, the mean of the outputs; maybe infinity."""
+        errors, powers = self.errors.sum(0), self.powers.sum(0)
+        with np.errstate(all="ignore"):
+            mean = float(np.where(errors == 0, 0.0, errors / powers).mean())
+        return mean if np.isfinite(mean) else np.inf
+
+    def of(self, samples: NDArray[np.bool_]) -> Errors:
+        """Return the errors on some of the samples."""
+        return Errors(self.errors[samples], self.powers[samples])
 
 
 class OutputError:
-    """The error of models on some samples, relative to the outputs of the float model.
+    """The error of models on some samples, against the outputs of the float model.
 
-    For each float output it is sum (f - q)^2 / sum f^2 over all samples, for others the share of elements
-    that differ; the mean of all outputs counts, or that of one, by its index.
+    An output behind a last Softmax is measured in front of it: probabilities hide errors where one of them
+    is near 1, and the few samples where none is would decide everything.
     """
 
     def __init__(
@@ -37,31 +67,55 @@ class OutputError:
                 f"output {output_index} is not there, the model has {len(names)}, the first is 0"
             )
         self._names = names if output_index is None else [names[output_index]]
-        self._wanted = list(self._run(float_graph))
+        self._float, self._scored = float_graph, set(_scores(float_graph))
+        self._wanted: dict[frozenset[str], list[Found]] = {}
+        self._of_float(frozenset(self._scored))
 
     def of(self, graph: gs.Graph) -> float:
-        """Return the error of a model with the same inputs and outputs; infinity where it is no number."""
-        errors = np.zeros(len(self._names))
-        powers = np.zeros(len(self._names))
-        for wanted, found in zip(self._wanted, self._run(graph), strict=True):
-            for i, (f, q) in enumerate(zip(wanted, found, strict=True)):
-                error, power = _compare(f, q)
-                errors[i] += error
-                powers[i] += power
-        with np.errstate(all="ignore"):
-            relative = np.where(errors == 0, 0.0, errors / powers)
-        mean = float(relative.mean())
-        return mean if np.isfinite(mean) else np.inf
+        """Return the relative error of a model with the same inputs and outputs, the mean of all outputs."""
+        return self.each(graph).relative
 
-    def _run(self, graph: gs.Graph) -> Iterator[list[NDArray[np.generic]]]:
-        model = _open(graph, self._options)
+    def each(self, graph: gs.Graph) -> Errors:
+        """Return the errors of a model with the same inputs and outputs."""
+        scored = frozenset(self._scored & _scores(graph).keys())
+        found = [
+            [_compare(wanted[name], made[name]) for name in self._names]
+            for wanted, made in zip(self._of_float(scored), self._run(graph, scored), strict=True)
+        ]
+        pairs = np.asarray(found, np.float64).reshape(len(self._feeds), len(self._names), 2)
+        return Errors(pairs[..., 0], pairs[..., 1])
+
+    def _of_float(self, scored: frozenset[str]) -> list[Found]:
+        if scored not in self._wanted:
+            self._wanted[scored] = list(self._run(self._float, scored))
+        return self._wanted[scored]
+
+    def _run(self, graph: gs.Graph, scored: frozenset[str]) -> Iterator[Found]:
+        """Yield what is compared, by output; of ``scored`` ones what their Softmax reads."""
+        light, weights = graph_proto.export_light(graph)
+        scores, free = _scores(graph), walk.Names(graph)
+        places = {name: name for name in self._names}
+        for name in scored & places.keys():
+            places[name] = free.derive(scores[name], "score")
+            cast = onnx.helper.make_node("Cast", [scores[name]], [places[name]], to=onnx.TensorProto.FLOAT)
+            light.graph.node.append(cast)
+            light.graph.output.append(onnx.ValueInfoProto(name=places[name]))
+        model = open_light(light, weights, self._options)
         for feed in self._feeds:
-            found = model.run(feed, self._names)
-            yield [found[name] for name in self._names]
+            found = model.run(feed, list(places.values()))
+            yield {name: found[place] for name, place in places.items()}
 
 
-def _open(graph: gs.Graph, options: RunOptions | None) -> LightModel:
-    return open_light(*graph_proto.export_light(graph), options)
+def _scores(graph: gs.Graph) -> dict[str, str]:
+    """Return, by output, what a last Softmax reads; what follows it may move numbers and round them."""
+    found = {}
+    for output in graph.outputs:
+        node = walk.producer(output)
+        while node is not None and (node.op in _PASSED or "quantize" in node.op.lower()):
+            node = walk.producer(node.inputs[0])
+        if node is not None and node.op in _SOFTMAX:
+            found[output.name] = node.inputs[0].name
+    return found
 
 
 def _compare(wanted: NDArray[np.generic], found: NDArray[np.generic]) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -127,9 +127,14 @@ class _Place:
                 yield node.inputs[self.index]
 
 
-def matched(graph: gs.Graph, pattern: str) -> Selection:
-    """Return the nodes of a graph that an entry of ``layers`` speaks of."""
-    return _Rule.find(graph, pattern).nodes
+def named(graph: gs.Graph, names: Collection[str]) -> Selection:
+    """Return the nodes of a graph that entries of ``layers`` speak of which match these names alone."""
+    chosen = [
+        node
+        for node in walk.nodes(graph)
+        if label_of(node) in names or (_was_merged(node) and node.name.removesuffix(_MERGED) in names)
+    ]
+    return with_bodies(graph, chosen)
 
 
 def label_of(node: gs.Node) -> str:
