@@ -124,9 +124,7 @@ def traced_lines(size: Size, folder: Path, rounds: int) -> Iterator[str]:
     for _ in range(rounds):
         passes.append(seconds(prepared.calibrate))
         traces.append(
-            seconds(
-                lambda: trace_sensitivity(prepared.model, prepared.candidates, prepared.choices, bench)
-            )
+            seconds(lambda: trace_sensitivity(prepared.model, prepared.candidates, prepared.choices, bench))
         )
         ratios.append(traces[-1] / passes[-1])
     formats = f"{len(prepared.candidates)} candidates, {len(TRACED)} formats, {SAMPLES} samples"
