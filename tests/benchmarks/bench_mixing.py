@@ -42,7 +42,7 @@ from transforms.run_tasks import SerialExecutor
 from transforms.scheme import preset
 from transforms.task_log import TaskLog
 
-SAMPLES = 2
+SAMPLES, TRACED_SAMPLES = 2, 32
 MEASURED = (("A16W8", "int8"), ("BF16", "bfp16"))
 TRACED = ("bfp16", "mx6", "mxint8", "int8", "mxfp8_e4m3")
 MEASURED_TARGET, TRACED_TARGET = 1.5, 3.0
@@ -50,21 +50,22 @@ MEASURED_TARGET, TRACED_TARGET = 1.5, 3.0
 Feed = dict[str, np.ndarray]
 
 
-def sentences() -> list[Feed]:
+def sentences(count: int) -> list[Feed]:
     """Return sentences of random words, without padding."""
     random = np.random.default_rng(0)
-    words = (random.integers(0, VOCABULARY, (1, WORDS)) for _ in range(SAMPLES))
+    words = (random.integers(0, VOCABULARY, (1, WORDS)) for _ in range(count))
     return [{"input_ids": one, "attention_mask": np.ones_like(one)} for one in words]
 
 
 class Prepared:
     """The transformer in the form that a scheme quantizes, measured for all formats."""
 
-    def __init__(self, size: Size, config: str, labels: Sequence[str]) -> None:
+    def __init__(self, size: Size, config: str, labels: Sequence[str], samples: int) -> None:
         """Prepare it, and find its candidates."""
         scheme = preset(config).with_(auto_mixed_precision={"target": list(labels)})
         self.model = MixedModel(model_io.load(transformer(size)), scheme)
-        self.feeds, self.choices = sentences(), [LayerRule(label, label) for label in labels]
+        self.feeds = sentences(samples)
+        self.choices = [LayerRule(label, label) for label in labels]
         nodes = find_candidates(self.model, ())
         self._mixes: list[Mix] = [{}, *(dict.fromkeys(nodes, choice) for choice in self.choices)]
         self.model.measure(CalibrationData(self.feeds), self._mixes)
@@ -94,7 +95,7 @@ class Prepared:
 
 def measured_lines(size: Size, config: str, label: str, folder: Path) -> Iterator[str]:
     """Yield what measuring takes, in parts, beside as many float runs."""
-    prepared = Prepared(size, config, [label])
+    prepared = Prepared(size, config, [label], SAMPLES)
     plain: list[float] = []
 
     def _between(done: int, total: int, name: str) -> None:
@@ -117,9 +118,9 @@ def measured_lines(size: Size, config: str, label: str, folder: Path) -> Iterato
     yield verdict(f"measured {config} -> {label}", clock.seconds / reference, MEASURED_TARGET)
 
 
-def traced_lines(size: Size, folder: Path, rounds: int) -> Iterator[str]:
+def traced_lines(size: Size, folder: Path, samples: int, rounds: int) -> Iterator[str]:
     """Yield what a trace takes beside a calibration pass, in turns."""
-    prepared = Prepared(size, "A16W8", TRACED)
+    prepared = Prepared(size, "A16W8", TRACED, samples)
     bench, ratios, traces, passes = prepared.bench(folder), [], [], []
     for _ in range(rounds):
         passes.append(seconds(prepared.calibrate))
@@ -127,7 +128,7 @@ def traced_lines(size: Size, folder: Path, rounds: int) -> Iterator[str]:
             seconds(lambda: trace_sensitivity(prepared.model, prepared.candidates, prepared.choices, bench))
         )
         ratios.append(traces[-1] / passes[-1])
-    formats = f"{len(prepared.candidates)} candidates, {len(TRACED)} formats, {SAMPLES} samples"
+    formats = f"{len(prepared.candidates)} candidates, {len(TRACED)} formats, {samples} samples"
     yield f"{formats}: traced in {statistics.median(traces):.2f} s"
     yield f"  {'one calibration pass':36}{statistics.median(passes):6.2f} s"
     yield verdict("trace to calibration", statistics.median(ratios), TRACED_TARGET)
@@ -191,15 +192,20 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Compare sensitivities with float runs of the same data.")
     parser.add_argument("--rounds", type=int, default=3, help="traces to run (default: %(default)s)")
+    parser.add_argument(
+        "--samples", type=int, default=TRACED_SAMPLES, help="of traces (default: %(default)s)"
+    )
+    parser.add_argument("--only", choices=("measured", "traced"), help="one of the two alone")
     parser.add_argument("--layers", type=int, default=Size().layers, help="of the transformer, to try it out")
     options = parser.parse_args()
     size = Size(layers=options.layers)
     with tempfile.TemporaryDirectory() as name:
-        for config, label in MEASURED:
+        for config, label in MEASURED if options.only != "traced" else ():
             for line in measured_lines(size, config, label, Path(name)):
                 print(line, flush=True)
-        for line in traced_lines(size, Path(name), options.rounds):
-            print(line, flush=True)
+        if options.only != "measured":
+            for line in traced_lines(size, Path(name), options.samples, options.rounds):
+                print(line, flush=True)
 
 
 if __name__ == "__main__":
