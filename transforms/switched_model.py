@@ -131,8 +131,8 @@ def fold_weights(graph: gs.Graph) -> None:
 def _lift_weights(graph: gs.Graph) -> None:
     """Let bodies read large constants from the main graph, where they are written beside the model.
 
-    A constant belongs where it is read; what an Identity makes of it belongs to the main graph. Runtimes leave
-    such nodes out.
+    A constant belongs where it is read; what an Identity makes of it belongs to the main graph. The runtime
+    leaves such nodes out.
     """
     names, homes = walk.Names(graph), walk.constant_homes(graph)
     inner = [t for t in walk.constants(graph) if homes[id(t)] is not graph and t.values.nbytes >= LARGE]
