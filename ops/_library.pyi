@@ -44,3 +44,18 @@ def dequantize_linear(
     zero_point: NDArray[np.uint8],
     inner: int,
 ) -> None: ...
+def walk_rows(
+    hessian: NDArray[np.float32],
+    fixed: NDArray[np.float32],
+    factors: NDArray[np.float32],
+    u: NDArray[np.float32],
+    w: NDArray[np.float32],
+    best: NDArray[np.float32],
+    best_factor: NDArray[np.float64],
+    scratch: NDArray[np.float32],
+    places: NDArray[np.uintp],
+    mantissa_bits: int,
+    least_exponent: int,
+    patience: int,
+    learn_scale: bool,
+) -> None: ...
