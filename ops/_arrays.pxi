@@ -1,5 +1,5 @@
-# What NumPy callers use, through ops/bfloat16.py, ops/integers.py, ops/round_trip.py and ops/adaquant.py, which
-# check shapes and types.
+# What NumPy callers use, through ops/bfloat16.py, ops/integers.py, ops/round_trip.py, ops/adaquant.py and
+# ops/round_block.py, which check shapes and types.
 
 
 cdef CLONED_VOID bfloat16_from_float(const float* source, uint16_t* target, size_t n) noexcept nogil:
@@ -167,3 +167,26 @@ def walk_rows(const float[:, ::1] hessian, const float[:, :, ::1] fixed, const f
             s.scale, s.lowest, s.highest = &fixed[0, row, 0], &fixed[1, row, 0], &fixed[2, row, 0]
             s.pace, s.u, s.w, s.best = &fixed[3, row, 0], &u[row, 0], &w[row, 0], &best[row, 0]
             gradient_steps(&s, &best_factor[row])
+
+
+def round_inputs(const double[:, :, ::1] reference, const double[:, :, ::1] factor, const double[:, :, ::1] scale,
+                 const double[:, :, ::1] lowest, const double[:, :, ::1] highest, const size_t[::1] inputs,
+                 double[:, :, ::1] rounded, double[:, :, ::1] change, int mantissa_bits, int least_exponent):
+    """Round B inputs of groups [G, B, N]; see _rounding_blocks.pxi. rounded comes as base.
+
+    The grid's arrays are [K, G, N], of which inputs [B] are these.
+    """
+    cdef Rounding64 rounding
+    cdef size_t g, i, j, n = <size_t>rounded.shape[2]
+    if n == 0:
+        return
+    rounding.least = <int64_t>(least_exponent + 1023) << 52
+    rounding.shift = (<int64_t>(52 - mantissa_bits) << 52) + (<int64_t>1 << 51)
+    with nogil:
+        for g in range(<size_t>rounded.shape[0]):
+            for j in range(<size_t>rounded.shape[1]):
+                for i in range(j):
+                    add_multiple(&rounded[g, j, 0], &change[g, i, 0], factor[g, i, j], n)
+                i = inputs[j]
+                round_input(&rounded[g, j, 0], &change[g, j, 0], &reference[g, j, 0], &scale[i, g, 0],
+                            &lowest[i, g, 0], &highest[i, g, 0], rounding, n)

@@ -59,3 +59,15 @@ def walk_rows(
     patience: int,
     learn_scale: bool,
 ) -> None: ...
+def round_inputs(
+    reference: NDArray[np.float64],
+    factor: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    lowest: NDArray[np.float64],
+    highest: NDArray[np.float64],
+    inputs: NDArray[np.uintp],
+    rounded: NDArray[np.float64],
+    change: NDArray[np.float64],
+    mantissa_bits: int,
+    least_exponent: int,
+) -> None: ...

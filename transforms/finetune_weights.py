@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from numpy.typing import NDArray
 
 from transforms import walk
 from transforms.devices import CPU, array_module
 from transforms.finetune_checkpoint import Checkpoint, as_report
 from transforms.gram import Sums
+from transforms.layer_input import layer_input
 from transforms.match_layers import LeftAlone, MatchedLayer, match_layers
 from transforms.partial_run import SteppedModel, Store
-from transforms.row_weights import stream_of, weigh
+from transforms.row_weights import stream_of
 from transforms.run_model import RunOptions
 from transforms.tune_layer import Candidate, Tuned, TuneOptions, tune_layer
+from transforms.wanted_rows import AHEAD, RowChoice, WantedReader
 from transforms.write_layer import write_layer
 
 Feed = Mapping[str, np.ndarray]
@@ -115,8 +116,13 @@ def finetune_weights(
     layers, left = match_layers(float_graph, quantized_graph)
     layers, others = _targeted(layers, options.op_types)
     done = FineTuned(left_alone=left + others)
-    with Store(options.memory_limit) as floats, Store(options.memory_limit) as quantized:
-        walked = _Walk(float_graph, quantized_graph, feeds, layers, options, floats, quantized, judge)
+    with (
+        Store(options.memory_limit) as floats,
+        Store(options.memory_limit) as quantized,
+        Store(options.memory_limit) as rows,
+    ):
+        stores = _Stores(floats, quantized, rows)
+        walked = _Walk(float_graph, quantized_graph, feeds, layers, options, stores, judge)
         for number, layer in enumerate(layers):
             report = walked.visit(layer, number, memory)
             done.layers.append(report)
@@ -143,6 +149,15 @@ def _targeted(
     return [layer for layer in layers if layer.node.op in op_types], others
 
 
+@dataclass(frozen=True)
+class _Stores:
+    """Of the tensors of both models, and of the rows that are wanted."""
+
+    floats: Store
+    quantized: Store
+    rows: Store
+
+
 class _Walk:
     """Both models on their way through the layers."""
 
@@ -153,31 +168,31 @@ class _Walk:
         feeds: Sequence[Feed],
         layers: Sequence[MatchedLayer],
         options: WalkOptions,
-        floats: Store,
-        quantized: Store,
+        stores: _Stores,
         judge: Callable[[], float] | None,
     ) -> None:
         self._graph, self._count, self._options = quantized_graph, len(feeds), options
         self._names = walk.Names(quantized_graph)
-        self._streams = {layer.name: stream_of(float_graph, layer.target) for layer in layers}
-        targets = [layer.target for layer in layers]
-        targets += [name for name in self._streams.values() if name is not None]
-        sources = [layer.source.name for layer in layers]
-        self._reference = SteppedModel(float_graph, feeds, targets, floats, options.run)
-        self._tuned = SteppedModel(quantized_graph, feeds, sources, quantized, options.run)
+        streams = [stream_of(float_graph, layer.target) for layer in layers]
+        wanted = [layer.target for layer in layers] + [name for name in streams if name is not None]
+        reference = SteppedModel(float_graph, feeds, wanted, stores.floats, options.run)
+        choice = RowChoice(len(feeds), options.most_rows, options.least_rows, options.seed)
+        limit = AHEAD if options.memory_limit is None else min(AHEAD, options.memory_limit)
+        self._wanted = WantedReader(reference, layers, streams, choice, stores.rows, limit)
+        self._inputs = [layer_input(layer.source) for layer in layers]
+        sources = [one.name for one in self._inputs]
+        self._tuned = SteppedModel(quantized_graph, feeds, sources, stores.quantized, options.run)
         self._judge = judge
         self._judged = judge() if judge else 0.0
 
     def visit(self, layer: MatchedLayer, number: int, memory: Memory | None) -> LayerReport:
         """Tune a layer, or do again what was found earlier; return what became of it."""
         known = memory.checkpoint.get(memory.recipe, number) if memory else None
-        report = self._repeat(layer, *known) if known else self._tune(layer, number, memory)
-        stream = self._streams[layer.name]
-        self._reference.forget(layer.target)
-        self._tuned.forget(layer.source.name)
-        if stream is not None:
-            self._reference.forget(stream)
-        return report
+        if known is None:
+            return self._tune(layer, number, memory)
+        self._wanted.skip(number)
+        self._tuned.forget(self._inputs[number].name)
+        return self._repeat(layer, *known)
 
     def _repeat(self, layer: MatchedLayer, found: Candidate | None, report: Mapping[str, Any]) -> LayerReport:
         if found is not None:
@@ -186,7 +201,7 @@ class _Walk:
 
     def _tune(self, layer: MatchedLayer, number: int, memory: Memory | None) -> LayerReport:
         start = time.perf_counter()
-        fit, held = self._collect(layer)
+        fit, held = self._collect(layer, number)
         found = tune_layer(layer, current(layer), fit, held, self._options.tune)
         if found.after < found.before:
             found = self._write(layer, found)
@@ -210,24 +225,16 @@ class _Walk:
         write_layer(self._graph, layer, before, self._names)
         return Tuned(before, found.before, found.before, found.power)
 
-    def _collect(self, layer: MatchedLayer) -> tuple[Sums, Sums]:
+    def _collect(self, layer: MatchedLayer, number: int) -> tuple[Sums, Sums]:
         """Return the sums over the rows of the samples to fit to, and of those to judge by."""
         groups, outputs, positions, channels = layer.layer.size
-        inputs, count, options = positions * channels, self._count, self._options
-        module = array_module(options.device)
-        fit, held = (Sums.zeros(groups, outputs, inputs, module) for _ in range(2))
-        share = -(-max(options.least_rows, options.most_rows * inputs) // count)
-        random = np.random.default_rng([options.seed, count])
-        stream = self._streams[layer.name]
-        asked = [layer.target] if stream is None else [layer.target, stream]
-        pairs = zip(self._reference.advance(asked), self._tuned.advance([layer.source.name]), strict=True)
-        for i, (wanted, given) in enumerate(pairs):
-            y, x = wanted[layer.target], given[layer.source.name]
-            weights = weigh(layer.layer, y.shape, wanted[stream]) if stream else None
-            picked = _pick(layer.layer.count(y.shape), share, random)
-            rows, made = layer.layer.rows(x, y.shape, picked), layer.layer.outputs(y, picked)
-            sums = held if is_held_out(i, count, options) else fit
-            sums.add(rows, made, None if weights is None else weights[picked])
+        module, read = array_module(self._options.device), self._inputs[number]
+        fit, held = (Sums.zeros(groups, outputs, positions * channels, module) for _ in range(2))
+        pairs = zip(self._wanted.take(number), self._tuned.advance([read.name], last=True), strict=True)
+        for i, ((wanted, made), given) in enumerate(pairs):
+            rows = layer.layer.rows(read.centred(given[read.name]), wanted.shape, wanted.picked)
+            sums = held if is_held_out(i, self._count, self._options) else fit
+            sums.add(read.scaled(rows), made, wanted.weights)
         return fit.on_host(), held.on_host()
 
 
@@ -235,14 +242,6 @@ def is_held_out(sample: int, count: int, options: WalkOptions) -> bool:
     """Return whether a sample of so many is one to judge by: one in five, at least one."""
     every = min(options.held_out, count)
     return sample % every == every - 1
-
-
-def _pick(rows: int, most: int, random: np.random.Generator) -> NDArray[np.int64] | slice:
-    """Return which rows of a sample are taken: all, or one at random from each of ``most`` equal parts."""
-    if rows <= most:
-        return slice(None)
-    edges = np.linspace(0, rows, most + 1)
-    return np.minimum((edges[:-1] + random.random(most) * np.diff(edges)).astype(np.int64), rows - 1)
 
 
 def current(layer: MatchedLayer) -> Candidate:
