@@ -15,10 +15,11 @@ from tests import tunable
 from transforms import graph_proto, model_io
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_model import FinetuneOptions, copy_graph, finetune_model
-from transforms.finetune_weights import FineTuned, Memory, WalkOptions, finetune_weights, is_held_out
+from transforms.finetune_weights import FineTuned, Memory, finetune_weights
 from transforms.match_layers import match_layers
 from transforms.output_error import OutputError
 from transforms.tune_layer import TuneOptions
+from transforms.walk_options import WalkOptions, is_held_out
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
 DATA, UNSEEN = tunable.samples(CONV, 120), tunable.samples(CONV, 200)[120:]
