@@ -57,7 +57,7 @@ class Sums:
         """
         counts = None if weights is None else self._there(weights)
         products, yy = self._products(self._there(x), self._there(y), counts)
-        if not bool(np.isfinite(products).all()):
+        if not bool(np.isfinite(products[:, 0]).all()):  # sums of all numbers
             finite = np.isfinite(x).all((0, 2)) & np.isfinite(y).all((0, 2))
             if not finite.all():
                 return self.add(x[:, finite], y[:, finite], None if weights is None else weights[finite])

@@ -26,7 +26,7 @@ class WalkOptions:
     op_types: tuple[str, ...] = ()
     held_out: int = 5
     most_rows: int = 32
-    least_rows: int = 8192
+    least_rows: int = 4096
     memory_limit: int | None = None
     following_relu: bool = False
     device: str = CPU
