@@ -89,6 +89,23 @@ def test_skipped_layers_leave_the_others_as_they_are(ahead: int) -> None:
             np.testing.assert_allclose(made, there, atol=1e-5)
 
 
+@pytest.mark.parametrize("ahead", [0, AHEAD])
+def test_rows_can_be_read_again_until_they_are_forgotten(ahead: int) -> None:
+    float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
+    layers, _ = match_layers(float_graph, quantized)
+    with Store() as floats, Store() as store:
+        model = SteppedModel(float_graph, DATA, [layer.target for layer in layers], floats)
+        reader = WantedReader(model, layers, [None] * len(layers), FEW, store, ahead)
+        for number in range(len(layers)):
+            first, second = (list(reader.read(number)) for _ in range(2))
+            assert len(first) == len(DATA)
+            for (chosen, made), (again, there) in zip(first, second, strict=True):
+                assert chosen is again and np.array_equal(made, there)
+            reader.forget(number)
+            assert not any(name == str(number) for _, name in store._arrays)
+        assert not floats._arrays and not store._arrays
+
+
 def test_rows_are_evenly_picked_and_follow_the_seed() -> None:
     picks = {}
     for seed in (3, 4):
