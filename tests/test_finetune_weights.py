@@ -85,8 +85,9 @@ def test_reported_errors_are_those_of_the_rows() -> None:
     """The first layer's inputs are the same before and after, so that its error can be measured directly."""
     float_graph, quantized = tunable.pair(CONV, "MX6", DATA)
     tuned = copy_graph(quantized)
-    report = finetune_weights(float_graph, tuned, DATA).layers[0]
-    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), WalkOptions())]
+    options = WalkOptions(least_rows=8192)  # more than there are
+    report = finetune_weights(float_graph, tuned, DATA, options).layers[0]
+    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), options)]
     for graph, reported in ((quantized, report.before), (tuned, report.after)):
         assert np.isclose(_squared(float_graph, graph, "c1", held), reported, rtol=1e-4)  # sums in float32
     assert report.after < report.before

@@ -24,7 +24,7 @@ from transforms.matched_layer import MatchedLayer
 from transforms.output_error import OutputError
 
 CONV = tunable.conv_net()
-DATA, UNSEEN = tunable.samples(CONV, 40), tunable.samples(CONV, 80)[40:]
+DATA, UNSEEN = tunable.samples(CONV, 120), tunable.samples(CONV, 200)[120:]
 UNSIGNED: list[tuple[str, dict[str, Any]]] = [
     ("U8S8", {"weight": "uint8"}),
     ("U8S8", {"weight": "uint8", "per_channel": True}),
