@@ -3,13 +3,15 @@ ONNX Runtime between float32 numbers, as sensitivities are measured: the same to
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
 from tests import build, mixing, tunable
-from transforms import graph_proto
+from transforms import graph_proto, model_io
 from transforms.run_model import RunOptions
 from transforms.scheme import preset
 from transforms.switched_model import fold_weights
@@ -96,6 +98,23 @@ def test_one_layer_reads_the_input_and_makes_the_output() -> None:
     node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], "only")
     model = build.model([node], [build.value("x", ["n", 8])], [build.value("y", ["n", 8])], weights)
     assert unlike(model, "BF16", ["bfp16", "mx4"]) == {"bfp16": [], "mx4": []}
+
+
+@pytest.mark.parametrize(("name", "label"), [("A16W8", "int8/int4"), ("BF16", "mx6")])
+def test_large_weights_lie_beside_the_model(name: str, label: str, tmp_path: Path) -> None:
+    model = build.dense(128, layers=3)  # 64 KiB each
+    feeds = [{"x": mixing.normal(4, 128, seed=i)} for i in range(2)]
+    scheme = preset(name).with_(auto_mixed_precision={"target": label})
+    mixed, names = mixing.prepared(model, scheme, [label], feeds)
+    graph, switches = mixing.switched(mixed, names, [label])
+    files = model_io.save(graph, tmp_path / "switched.onnx", external_data=True)
+    weights = 6 * 4 * 128 * 128
+    assert files[0].stat().st_size < weights / 20 and files[1].stat().st_size >= weights
+    opened = mixing.open_model(files[0], mixing.SIMULATED)
+    for layer in names[:-1]:
+        rebuilt = mixing.outputs(mixed.build({layer: mixing.rule(label)}).graph, feeds)
+        found = [opened.run(feed) for feed in mixing.with_switch(feeds, switches, (layer, label))]
+        assert mixing.same(found, rebuilt)
 
 
 def test_names_of_switches_are_new_and_inputs_keep_theirs() -> None:

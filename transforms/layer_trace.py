@@ -35,9 +35,12 @@ from transforms.observe import set_outputs
 from transforms.run_model import RunOptions
 from transforms.run_tasks import Progress
 from transforms.sensitivity import Damage, Sensitivity
-from transforms.traced_layer import TracedLayer, constant_operand
+from transforms.traced_layer import Operand, TracedLayer, constant_operand
 
 Arrays = Mapping[str, np.ndarray]
+
+_RUNS = 32
+"""Random vectors in all: the standard error of a harm is then a quarter."""
 
 _OPSET = 16
 """First opset in which all gradients can be written, those of overlapping pools among them."""
@@ -61,40 +64,65 @@ def trace_sensitivity(
     everywhere = {choice.label: model.rounders(dict.fromkeys(names, choice)) for choice in choices}
     plain = model.rounders({})
     traced = _TracedModel(model.graph, names, _float_outputs(bench), bench.run)
-    layers: dict[str, list[TracedLayer]] = {name: [] for name in names}
-    for name, nodes in traced.nodes.items():
-        for i, node in enumerate(nodes):
-            rounders = {label: found[name][i] for label, found in everywhere.items()}
-            layers[name].append(TracedLayer(node, traced.operands[id(node)], plain[name][i], rounders))
-    power = _add_samples(traced, [layer for name in names for layer in layers[name]], bench, progress)
+    places = [(name, i, node) for name, nodes in traced.nodes.items() for i, node in enumerate(nodes)]
+
+    def _layer(place: tuple[str, int, gs.Node]) -> TracedLayer:
+        name, i, node = place
+        rounders = {label: found[name][i] for label, found in everywhere.items()}
+        return TracedLayer(node, traced.operands[id(node)], plain[name][i], rounders)
+
+    with ThreadPoolExecutor(bench.run.threads or os.cpu_count()) as pool:
+        layers = list(pool.map(_layer, places))
+        power = _add_samples(traced, layers, bench, pool, progress)
+    harms = {
+        name: _sum(layers[k].harms(power) for k, at in enumerate(places) if at[0] == name) for name in names
+    }
     damages = (
         Damage(one.name, one.op, label, _decibels(harm), harm)
         for one in candidates
-        for label, harm in _sum(layer.harms(power) for layer in layers[one.name]).items()
+        for label, harm in harms[one.name].items()
     )
-    return Sensitivity("trace", "sqnr", len(bench.feeds), tuple(damages))
+    return Sensitivity("trace", "sqnr", min(len(bench.feeds), _RUNS), tuple(damages))
 
 
 def _add_samples(
-    traced: _TracedModel, layers: Sequence[TracedLayer], bench: Bench, progress: Progress | None
+    traced: _TracedModel,
+    layers: Sequence[TracedLayer],
+    bench: Bench,
+    pool: ThreadPoolExecutor,
+    progress: Progress | None,
 ) -> float:
-    """Add all samples to all layers, each of which sums up by itself; return the power of the outputs."""
-    power, threads = 0.0, bench.run.threads or os.cpu_count()
-    with ThreadPoolExecutor(threads) as pool:
-        for i, (feed, expected) in enumerate(zip(bench.feeds, bench.expected, strict=True)):
-            power += sum(float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
-            found = traced.run(feed, expected, np.random.default_rng(i))
-            for _ in pool.map(partial(TracedLayer.add, arrays=found[0], gradients=found[1]), layers):
-                pass
-            if progress:
-                progress(i + 1, len(bench.feeds), f"sample {i + 1}")
+    """Add samples to all layers, each of which sums up by itself; return the power of the outputs."""
+    samples, draws = _runs(len(bench.feeds), len(layers))
+    power = 0.0
+    for done, i in enumerate(samples, 1):
+        feed, expected = bench.feeds[i], bench.expected[i]
+        power += draws * sum(float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
+        runs = [traced.run(feed, expected, np.random.default_rng([i, draw])) for draw in range(draws)]
+        add = partial(TracedLayer.add, arrays=runs[0][0], draws=[gradients for _, gradients in runs])
+        for _ in pool.map(add, layers):
+            pass
+        if progress:
+            progress(done, len(samples), f"sample {i + 1}")
     return power
+
+
+def _runs(samples: int, layers: int) -> tuple[list[int], int]:
+    """Return which samples are run, evenly taken, and how many draws there are for each.
+
+    There are _RUNS, of few samples several each: as long as there are few layers, which lie close together in
+    rank; of many layers, which make a run expensive, there are half as many and one of a sample.
+    """
+    runs = _RUNS if layers <= _RUNS else _RUNS // 2
+    if samples >= runs:
+        return [int(i) for i in np.linspace(0, samples - 1, runs)], 1
+    return list(range(samples)), max(1, min(-(-runs // samples), runs // layers))
 
 
 class _TracedModel:
     """The float model, which makes operands of its layers, and gradients, along with its outputs.
 
-    ``nodes`` are those of each name, ``operands`` the names of what each, by ``id``, reads.
+    ``nodes`` are those of each name, ``operands`` what each, by ``id``, reads.
     """
 
     def __init__(
@@ -105,42 +133,46 @@ class _TracedModel:
         derive, found = walk.Names(graph), layers_of(graph)
         self.nodes = {name: found[name] for name in names}
         every = [node for nodes in self.nodes.values() for node in nodes]
-        self.operands = {id(node): _name_operands(graph, node, derive) for node in every}
+        self.operands = {id(node): _own_edges(graph, node, derive) for node in every}
         self._seeds = {name: derive.derive(name, "seed") for name in outputs}
-        read = [name for node in every for name in self.operands[id(node)].values()]
-        self._arrays = list(dict.fromkeys((*read, *(node.outputs[0].name for node in every))))
-        made = add_gradients(graph, self._seeds, self._arrays)
-        self._gradients, self._zero = made.names, made.zero
-        every_name = dict.fromkeys((*self._arrays, *self._gradients.values()))
-        self._fetched = [name for name in every_name if name not in self._seeds.values()]
+        read = [one for node in every for one in self.operands[id(node)].values()]
+        made = [str(node.outputs[0].name) for node in every]
+        found_gradients = add_gradients(
+            graph, self._seeds, list(dict.fromkeys((*(one.edge for one in read), *made)))
+        )
+        self._gradients, self._zero = found_gradients.names, found_gradients.zero
+        known = {*self._gradients, *self._zero, *(tensor.name for tensor in graph.inputs)}
+        arrays = [one.name for one in read] + [name for name in made if name not in known]
+        wanted = dict.fromkeys((*arrays, *self._gradients.values()))
+        fed = {tensor.name for tensor in graph.inputs}
+        self._fetched = [name for name in wanted if name not in fed]
         light, weights = graph_proto.export_light(graph)
         set_outputs(light.graph, self._fetched)
         self._model = open_light(light, weights, run)
 
-    def run(
-        self, feed: Arrays, expected: Arrays, random: np.random.Generator
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return what layers read and make by name, and gradients of outputs with random signs by that."""
+    def run(self, feed: Arrays, expected: Arrays, random: np.random.Generator) -> tuple[Arrays, Arrays]:
+        """Return what layers read by name, and gradients by it of outputs with random signs."""
         signs = {
             seed: random.choice(np.array([-1, 1], np.float32), expected[name].shape)
             for name, seed in self._seeds.items()
         }
-        found = self._model.run({**feed, **signs}, self._fetched) | signs
-        gradients = {name: found[gradient] for name, gradient in self._gradients.items()}
-        gradients |= {name: np.zeros_like(found[name]) for name in self._zero}
-        return {name: found[name] for name in self._arrays}, gradients
+        fed = {**feed, **signs}
+        arrays = {**fed, **self._model.run(fed, self._fetched)}
+        gradients = {name: arrays[gradient] for name, gradient in self._gradients.items()}
+        return arrays, gradients | dict.fromkeys(self._zero, np.zeros(0, np.float32))
 
 
-def _name_operands(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, str]:
-    """Let a layer alone read each of its operands, its weight aside; return their names by input."""
+def _own_edges(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, Operand]:
+    """Let a layer alone read each of its operands, its weight aside, through a tensor of its own."""
     constant, operands = constant_operand(node), {}
     for index in (i for i in range(2) if i != constant):
         tensor = node.inputs[index]
-        alone = gs.Variable(names.derive(tensor.name, "read"), tensor.dtype, tensor.shape)
-        copy = gs.Node("Identity", names.derive(alone.name, "Identity"), inputs=[tensor], outputs=[alone])
+        edge = gs.Variable(names.derive(tensor.name, "read"), tensor.dtype, tensor.shape)
+        copy = gs.Node("Identity", names.derive(edge.name, "Identity"), inputs=[tensor], outputs=[edge])
         graph.nodes.insert(next(i for i, one in enumerate(graph.nodes) if one is node), copy)
-        node.inputs[index] = alone
-        operands[index] = str(alone.name)
+        node.inputs[index] = edge
+        name = edge.name if isinstance(tensor, gs.Constant) else tensor.name
+        operands[index] = Operand(str(name), str(edge.name))
     return operands
 
 

@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 from ops.integers import dequantize
 from transforms import dtypes, walk
 from transforms.constants import load
+from transforms.light_model import LARGE
 from transforms.mixed_model import Mixed
 
 Switch = tuple[str, str]
@@ -35,6 +36,7 @@ def switched_model(base: Mixed, others: Mapping[str, Mixed], wanted: Iterable[Sw
         pairs = zip(base.layers[layer], others[label].layers[layer], strict=True)
         switches[layer, label] = writer.add(f"{layer}_{label}", list(pairs), others[label])
     fold_weights(base.graph)
+    _lift_weights(base.graph)
     return switches
 
 
@@ -124,6 +126,21 @@ def fold_weights(graph: gs.Graph) -> None:
             node.outputs.clear()
             target.to_constant(values)
             graph.nodes.remove(node)
+
+
+def _lift_weights(graph: gs.Graph) -> None:
+    """Let bodies read large constants from the main graph, where they are written beside the model.
+
+    A constant belongs where it is read; what an Identity makes of it belongs to the main graph. Runtimes leave
+    such nodes out.
+    """
+    names, homes = walk.Names(graph), walk.constant_homes(graph)
+    inner = [t for t in walk.constants(graph) if homes[id(t)] is not graph and t.values.nbytes >= LARGE]
+    for tensor in inner:
+        outer = gs.Variable(names.derive(tensor.name, "outer"), tensor.values.dtype, tensor.shape)
+        walk.redirect(tensor, outer)
+        name = names.derive(tensor.name, "Identity")
+        graph.nodes.insert(0, gs.Node("Identity", name, inputs=[tensor], outputs=[outer]))
 
 
 def _folded(tensor: gs.Tensor) -> np.ndarray | None:

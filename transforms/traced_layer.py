@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -15,6 +16,17 @@ from transforms.rounders import Rounder
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
+_NOTHING = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A computed operand: the name of the tensor, and the one by which this layer alone has its gradient."""
+
+    name: str
+    edge: str
+
+
 _MOST_ROWS = 512
 """Rows of one sample on which errors are looked at where there is no gradient."""
 
@@ -22,14 +34,14 @@ _MOST_ROWS = 512
 class TracedLayer:
     """A dot product with a constant weight, or with two computed operands, in several formats.
 
-    ``operands``: names of the computed operands, by input. ``plain``: what is done to the operands, by input,
+    ``operands``: those that are computed, by input. ``plain``: what is done to the operands, by input,
     before a layer is moved; ``moved``: the same by label of other formats.
     """
 
     def __init__(
         self,
         node: gs.Node,
-        operands: Mapping[int, str],
+        operands: Mapping[int, Operand],
         plain: Mapping[int, Rounder],
         moved: Mapping[str, Mapping[int, Rounder]],
     ) -> None:
@@ -45,13 +57,21 @@ class TracedLayer:
         if index is not None:
             self._round_weight(node, index)
 
-    def add(self, arrays: Arrays, gradients: Arrays) -> None:
-        """Add a sample: operands by name, and gradients of operands and output by the names of these."""
-        wanted = [*self.operands.values(), self.output]
-        if all(name in gradients for name in wanted):
-            self._add_by_gradient(arrays, gradients)
+    def add(self, arrays: Arrays, draws: Sequence[Arrays]) -> None:
+        """Add a sample: operands by name, and of each draw gradients of edges and output, empty where zero.
+
+        Where a gradient is missing, the output itself is among the arrays.
+        """
+        if all(name in draws[0] for name in self.edges):
+            self._add_by_gradients(arrays, draws)
         else:
-            self._add_by_share(arrays)
+            for _ in draws:
+                self._add_by_share(arrays)
+
+    @property
+    def edges(self) -> list[str]:
+        """The tensors whose gradients count: those that the layer alone reads, and what it makes."""
+        return [*(operand.edge for operand in self.operands.values()), self.output]
 
     def harms(self, power: float) -> dict[str, float]:
         """Return the harm by label, ``power`` being the sum of squares of the model's outputs."""
@@ -69,27 +89,31 @@ class TracedLayer:
             if delta.any():
                 self._deltas[label] = self._pack(delta)
 
-    def _add_by_gradient(self, arrays: Arrays, gradients: Arrays) -> None:
-        slope = self._slope(arrays, gradients) if self._deltas else None
-        reached = dict.fromkeys(self._moved, 0.0)
-        for index, name in self.operands.items():
-            start = self._plain.get(index, _as_it_is)(arrays[name])
+    def _add_by_gradients(self, arrays: Arrays, draws: Sequence[Arrays]) -> None:
+        reached = {label: np.zeros(len(draws)) for label in self._moved}
+        for index, operand in self.operands.items():
+            values, slopes = arrays[operand.name], [gradients[operand.edge] for gradients in draws]
+            start = self._plain.get(index, _as_it_is)(values)
             for label, found in self._moved.items():
-                error = found.get(index, _as_it_is)(arrays[name]) - start
-                reached[label] += _dot(gradients[name], error)
+                error = found.get(index, _as_it_is)(values) - start
+                reached[label] += [_dot(slope, error) for slope in slopes]
+        slopes = self._weight_slopes(arrays, [gradients[self.output] for gradients in draws])
         for label, delta in self._deltas.items():
-            assert slope is not None
-            reached[label] += _dot(slope, delta)
-        for label, change in reached.items():
-            self._squares[label] += change * change
+            reached[label] += [_dot(slope, delta) for slope in slopes]
+        for label, changes in reached.items():
+            self._squares[label] += float(changes @ changes)
 
-    def _slope(self, arrays: Arrays, gradients: Arrays) -> NDArray[np.float32]:
-        """Return the gradient of the weight, [G, N, K]."""
+    def _weight_slopes(
+        self, arrays: Arrays, slopes: Sequence[NDArray[np.float32]]
+    ) -> list[NDArray[np.float32]]:
+        """Return gradients of the weight, [G, N, K], from those of the output."""
+        if not self._deltas or not slopes[0].size:
+            return [_NOTHING] * len(slopes)
         assert self._layer is not None
-        (name,) = self.operands.values()
-        made = gradients[self.output]
-        rows, outputs = self._layer.rows(arrays[name], made.shape), self._layer.outputs(made)
-        return np.asarray(outputs.transpose(0, 2, 1) @ rows, np.float32)
+        (operand,) = self.operands.values()
+        rows = self._layer.rows(arrays[operand.name], slopes[0].shape)
+        outputs = (self._layer.outputs(slope).transpose(0, 2, 1) for slope in slopes)
+        return [np.asarray(made @ rows, np.float32) for made in outputs]
 
     def _add_by_share(self, arrays: Arrays) -> None:
         """Add squared errors of what the layer makes, and the power of that."""
@@ -106,7 +130,7 @@ class TracedLayer:
         self, arrays: Arrays, found: Mapping[int, Rounder], delta: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
         """Return what the layer makes, some rows of it, with its operands rounded."""
-        read = [found.get(i, _as_it_is)(arrays[name]) for i, name in self.operands.items()]
+        read = [found.get(i, _as_it_is)(arrays[one.name]) for i, one in self.operands.items()]
         if self._layer is None or self._weight is None:
             return np.asarray(np.matmul(*read), np.float32)
         rows = self._layer.rows(read[0], arrays[self.output].shape)
@@ -137,4 +161,4 @@ def _as_it_is(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _dot(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
-    return float(np.vdot(a, b))
+    return float(np.vdot(a, b)) if a.size else 0.0
