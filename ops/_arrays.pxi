@@ -1,4 +1,5 @@
-# What NumPy callers use, through ops/bfloat16.py, ops/integers.py and ops/rounding.py, which check shapes and types.
+# What NumPy callers use, through ops/bfloat16.py, ops/integers.py, ops/round_trip.py, ops/adaquant.py and
+# ops/round_block.py, which check shapes and types.
 
 
 cdef CLONED_VOID bfloat16_from_float(const float* source, uint16_t* target, size_t n) noexcept nogil:
@@ -142,3 +143,50 @@ def dequantize_linear(const uint8_t[::1] source, float[::1] target, int stored_t
         task = [False, stored_type, &source[0], &target[0], &scale[0], &zero_point[0], <size_t>scale.shape[0], inner, False]
         with nogil:
             linear_range(&task, 0, size)
+
+
+def walk_rows(const float[:, ::1] hessian, const float[:, :, ::1] fixed, const float[::1] factors, float[:, ::1] u,
+              float[:, ::1] w, float[:, ::1] best, double[::1] best_factor, float[:, ::1] scratch, size_t[::1] places,
+              int mantissa_bits, int least_exponent, size_t patience, bint learn_scale):
+    """Go AdaQuant's steps for outputs [N, K] of a hessian [K, K]; see _gradient_steps.pxi.
+
+    fixed is scale, lowest, highest and pace [4, N, K], scratch [6, K].
+    """
+    cdef Steps s
+    cdef size_t row
+    if u.shape[0] == 0 or u.shape[1] == 0 or factors.shape[0] == 0:
+        return
+    s.inputs, s.iterations, s.patience, s.learn_scale = u.shape[1], factors.shape[0], patience, learn_scale
+    s.least = least_exponent + 127 << 23
+    s.shift = (23 - mantissa_bits << 23) + (1 << 22)
+    s.hessian, s.factors = &hessian[0, 0], &factors[0]
+    s.mean, s.square, s.slope = &scratch[0, 0], &scratch[1, 0], &scratch[2, 0]
+    s.pull, s.next, s.changes, s.places = &scratch[3, 0], &scratch[4, 0], &scratch[5, 0], &places[0]
+    with nogil:
+        for row in range(<size_t>u.shape[0]):
+            s.scale, s.lowest, s.highest = &fixed[0, row, 0], &fixed[1, row, 0], &fixed[2, row, 0]
+            s.pace, s.u, s.w, s.best = &fixed[3, row, 0], &u[row, 0], &w[row, 0], &best[row, 0]
+            gradient_steps(&s, &best_factor[row])
+
+
+def round_inputs(const double[:, :, ::1] reference, const double[:, :, ::1] factor, const double[:, :, ::1] scale,
+                 const double[:, :, ::1] lowest, const double[:, :, ::1] highest, const size_t[::1] inputs,
+                 double[:, :, ::1] rounded, double[:, :, ::1] change, int mantissa_bits, int least_exponent):
+    """Round B inputs of groups [G, B, N]; see _rounding_blocks.pxi. rounded comes as base.
+
+    The grid's arrays are [K, G, N], of which inputs [B] are these.
+    """
+    cdef Rounding64 rounding
+    cdef size_t g, i, j, n = <size_t>rounded.shape[2]
+    if n == 0:
+        return
+    rounding.least = <int64_t>(least_exponent + 1023) << 52
+    rounding.shift = (<int64_t>(52 - mantissa_bits) << 52) + (<int64_t>1 << 51)
+    with nogil:
+        for g in range(<size_t>rounded.shape[0]):
+            for j in range(<size_t>rounded.shape[1]):
+                for i in range(j):
+                    add_multiple(&rounded[g, j, 0], &change[g, i, 0], factor[g, i, j], n)
+                i = inputs[j]
+                round_input(&rounded[g, j, 0], &change[g, j, 0], &reference[g, j, 0], &scale[i, g, 0],
+                            &lowest[i, g, 0], &highest[i, g, 0], rounding, n)

@@ -44,3 +44,30 @@ def dequantize_linear(
     zero_point: NDArray[np.uint8],
     inner: int,
 ) -> None: ...
+def walk_rows(
+    hessian: NDArray[np.float32],
+    fixed: NDArray[np.float32],
+    factors: NDArray[np.float32],
+    u: NDArray[np.float32],
+    w: NDArray[np.float32],
+    best: NDArray[np.float32],
+    best_factor: NDArray[np.float64],
+    scratch: NDArray[np.float32],
+    places: NDArray[np.uintp],
+    mantissa_bits: int,
+    least_exponent: int,
+    patience: int,
+    learn_scale: bool,
+) -> None: ...
+def round_inputs(
+    reference: NDArray[np.float64],
+    factor: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    lowest: NDArray[np.float64],
+    highest: NDArray[np.float64],
+    inputs: NDArray[np.uintp],
+    rounded: NDArray[np.float64],
+    change: NDArray[np.float64],
+    mantissa_bits: int,
+    least_exponent: int,
+) -> None: ...

@@ -12,6 +12,8 @@ of another Cython module nor variables with initial values would be there.
     _block_columns.pxi     neighbouring blocks at once
     _block_tensors.pxi     blocks of any size, and the way through a tensor
     _grids.pxi             the constants of each block format
+    _gradient_steps.pxi    rounding learned by gradient steps
+    _rounding_blocks.pxi   rounding of one input after the other
     _operators.pxi         the operators as ONNX Runtime sees them
     _attributes.pxi        attributes of a node, checked
     _linear_operators.pxi  the operators of _linear.pxi
@@ -60,6 +62,8 @@ include "_block_rows.pxi"
 include "_block_columns.pxi"
 include "_block_tensors.pxi"
 include "_grids.pxi"
+include "_gradient_steps.pxi"
+include "_rounding_blocks.pxi"
 include "_operators.pxi"
 include "_attributes.pxi"
 include "_linear_operators.pxi"

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Singles = NDArray[np.float32]
 
 _FIRST, _SECOND = 0.9, 0.999
 _TINY = np.float32(1e-30)  # where nothing has ever pulled, nothing moves
+
+
+def step_factor(count: ArrayLike) -> Singles:
+    """Return what the ratio of the averages is multiplied by in each step; ``count`` is 1 for the first.
+
+    The averages are kept without their factors (1 - beta), which are in here along with the correction of
+    their start.
+    """
+    steps = np.asarray(count, np.float64)
+    first = (1 - _FIRST) / (1 - _FIRST**steps)
+    second = (1 - _SECOND) / (1 - _SECOND**steps)
+    return np.asarray(first / np.sqrt(second), np.float32)
 
 
 class Adam:
@@ -24,9 +36,8 @@ class Adam:
     def descend(self, variables: Singles, gradient: Singles, pace: Singles) -> None:
         """Move variables against their gradient, in place; the gradient's memory is used up.
 
-        ``pace`` is how far a gradient that stays the same moves them. The averages are kept without their
-        factors (1 - beta), which go into the pace along with the correction of their start. One number for
-        all is multiplied once, and saves a pass.
+        ``pace`` is how far a gradient that stays the same moves them. One number for all is multiplied once,
+        and saves a pass.
         """
         self._steps += 1
         self._mean *= np.float32(_FIRST)
@@ -36,9 +47,7 @@ class Adam:
         self._square += gradient
         np.sqrt(self._square, out=self._scratch)
         np.divide(self._mean, self._scratch, out=self._scratch)
-        first = (1 - _FIRST) / (1 - _FIRST**self._steps)
-        second = (1 - _SECOND) / (1 - _SECOND**self._steps)
-        factor = np.float32(first / second**0.5)
+        factor = step_factor(self._steps)
         if pace.ndim:
             self._scratch *= pace
             self._scratch *= factor

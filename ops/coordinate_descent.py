@@ -11,6 +11,7 @@ import numpy as np
 from ops.fixed_grid import Floats, Grid
 from ops.gptq import BLOCK, processing_order
 from ops.quadratic import Quadratic
+from ops.round_block import round_block
 
 
 def coordinate_descent(quadratic: Quadratic, grid: Grid, start: Floats, *, sweeps: int = 1) -> Floats:
@@ -43,13 +44,9 @@ def _sweep(
     changed = False
     for start in range(0, len(order), BLOCK):
         block = slice(start, min(start + BLOCK, len(order)))
-        change = np.zeros_like(weights[..., block, :])
-        for j in range(block.start, block.stop):
-            near = hessian[..., None, j, start:j] @ change[..., : j - start, :]
-            here = slope[..., j, :] - near[..., 0, :]
-            best = grid.nearest(weights[..., j, :] + here / curvature[..., j, :], int(order[j]))
-            change[..., j - start, :] = best - weights[..., j, :]
-            weights[..., j, :] = best
+        best = weights[..., block, :] + slope[..., block, :] / curvature[..., block, :]
+        near = -hessian[..., block, block] / np.swapaxes(curvature[..., block, :], -1, -2)
+        weights[..., block, :], change = round_block(grid, order[block], best, weights[..., block, :], near)
         if change.any():
             changed = True
             slope -= hessian[..., :, block] @ change

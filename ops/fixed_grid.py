@@ -43,7 +43,7 @@ class Grid:
 
     def nearest(self, values: Floats, j: int) -> Floats:
         """Return the numbers of the grid next to values [..., N] of input ``j``, halves to even."""
-        scale, lowest, highest = self._columns
+        scale, lowest, highest = self.columns
         i = j if len(scale) > 1 else 0
         return self._nearest(values, scale[i], lowest[i], highest[i])
 
@@ -71,7 +71,7 @@ class Grid:
         return Grid(scale, lowest, highest, self.element)
 
     @cached_property
-    def _columns(self) -> tuple[Floats, Floats, Floats]:
+    def columns(self) -> tuple[Floats, Floats, Floats]:
         """Scale and limits with the inputs first, so that those of one input lie together."""
         shape = np.broadcast_shapes(self.scale.shape, self.lowest.shape, self.highest.shape)
         scale, lowest, highest = (

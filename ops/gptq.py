@@ -11,6 +11,7 @@ import numpy as np
 
 from ops.fixed_grid import Floats, Grid
 from ops.quadratic import Quadratic
+from ops.round_block import round_block
 
 BLOCK = 48  # inputs whose effect on each other is summed one by one; on the others it is a matrix product
 
@@ -27,12 +28,10 @@ def gptq(quadratic: Quadratic, grid: Grid) -> Floats:
     for start in range(0, len(order), BLOCK):
         stop = min(start + BLOCK, len(order))
         before = np.swapaxes(factor[..., :start, start:stop], -1, -2)
-        wanted = target[..., start:stop, :] + before @ change[..., :start, :]
-        for j in range(start, stop):
-            near = factor[..., None, start:j, j] @ change[..., start:j, :]
-            values = wanted[..., j - start, :] + near[..., 0, :]
-            rounded[..., j, :] = grid.nearest(values, int(order[j]))
-            change[..., j, :] = target[..., j, :] - rounded[..., j, :]
+        own = (..., slice(start, stop), slice(None))
+        wanted = target[own] - before @ change[..., :start, :]
+        near = -factor[..., start:stop, start:stop]
+        rounded[own], change[own] = round_block(grid, order[start:stop], wanted, target[own], near)
     result = np.empty_like(target)
     result[..., order, :] = rounded
     return np.ascontiguousarray(np.swapaxes(result, -1, -2))

@@ -8,6 +8,7 @@ sample. Weights are [..., N, K], N outputs by K inputs; leading axes are groups,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,11 @@ class LayerProblem:
             if not np.isfinite(getattr(self, name)).all():
                 raise ValueError(f"{name} holds numbers that are not finite")
 
+    @cached_property
+    def residual(self) -> Floats:
+        """What of C the float weights leave: C - W0 H [..., N, K]."""
+        return self.cross - self.weight @ self.gram
+
 
 @dataclass(frozen=True)
 class Quadratic:
@@ -70,8 +76,7 @@ def shifted_target(problem: LayerProblem, damping: float) -> Floats:
     They make up for what quantized inputs do to the outputs (arXiv 2505.11695). d is ``damping`` times the
     mean of H's diagonal, or ``damping`` where H is zero; it keeps weights near W0 where samples say little.
     """
-    residual = problem.cross - problem.weight @ problem.gram
-    shift = np.linalg.solve(damped(problem.gram, damping), np.swapaxes(residual, -1, -2))
+    shift = np.linalg.solve(damped(problem.gram, damping), np.swapaxes(problem.residual, -1, -2))
     return problem.weight + np.swapaxes(shift, -1, -2)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ops.adaquant import adaquant
+from ops.adaquant import adaquant, learn_scale
 from ops.adaround import adaround
 from ops.coordinate_descent import coordinate_descent
 from ops.fixed_grid import Floats, Grid
@@ -29,6 +29,7 @@ __all__ = [
     "error",
     "fit_scale",
     "gptq",
+    "learn_scale",
     "quadratic",
     "search_scale",
     "shifted_target",

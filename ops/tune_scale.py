@@ -1,8 +1,8 @@
 """Scales of integer grids that suit a layer's error rather than its weights.
 
-Once weights are rounded, the error is a parabola of each scale, whose least point needs no search: what a
-learned scale gets by gradient steps (AdaQuant, arXiv 2006.10518; LSQ, arXiv 1902.08153). But integers then
-stay about as they are. A search rounds anew for each scale, and finds better ones further away.
+Once weights are rounded, the error is a parabola of each scale, whose least point needs no search (as learned
+scales: LSQ, arXiv 1902.08153). But integers then stay as they are. A search rounds anew for each scale, and
+finds better ones further away; ops.adaquant.learn_scale moves both at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def fit_scale(quadratic: Quadratic, grid: Grid, weights: Floats, *, per_channel:
     whose integers are all 0, stays. Weights must be on the grid. Raises ValueError for blocks and floating
     numbers.
     """
-    _check(grid)
+    check_scale(grid)
     integers = np.rint(weights / grid.scale)
     pull = integers @ quadratic.hessian
     axis = -1 if per_channel else None
@@ -45,7 +45,7 @@ def search_scale(
     Scales are the grid's times ``factors``, as float32 numbers; the first of equals. One factor for each
     output, or one for all. Raises ValueError for blocks and floating numbers.
     """
-    _check(grid)
+    check_scale(grid)
     scales = [(factor * grid.scale).astype(np.float32).astype(np.float64) for factor in factors]
     errors = [quadratic.row_errors(gptq(quadratic, replace(grid, scale=scale))) for scale in scales]
     if not per_channel:
@@ -54,6 +54,7 @@ def search_scale(
     return replace(grid, scale=np.choose(best, scales))
 
 
-def _check(grid: Grid) -> None:
+def check_scale(grid: Grid) -> None:
+    """Raise ValueError for a grid that has no scale to tune, of blocks and floating numbers."""
     if grid.element is not None or grid.scale.shape[-1] != 1:
         raise ValueError("only integers have a scale to tune, blocks and floating numbers have none")

@@ -15,10 +15,11 @@ from tests import tunable
 from transforms import graph_proto, model_io
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_model import FinetuneOptions, copy_graph, finetune_model
-from transforms.finetune_weights import FineTuned, Memory, WalkOptions, finetune_weights, is_held_out
+from transforms.finetune_weights import FineTuned, Memory, finetune_weights
 from transforms.match_layers import match_layers
 from transforms.output_error import OutputError
 from transforms.tune_layer import TuneOptions
+from transforms.walk_options import WalkOptions, is_held_out
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
 DATA, UNSEEN = tunable.samples(CONV, 120), tunable.samples(CONV, 200)[120:]
@@ -84,8 +85,9 @@ def test_reported_errors_are_those_of_the_rows() -> None:
     """The first layer's inputs are the same before and after, so that its error can be measured directly."""
     float_graph, quantized = tunable.pair(CONV, "MX6", DATA)
     tuned = copy_graph(quantized)
-    report = finetune_weights(float_graph, tuned, DATA).layers[0]
-    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), WalkOptions())]
+    options = WalkOptions(least_rows=8192)  # more than there are
+    report = finetune_weights(float_graph, tuned, DATA, options).layers[0]
+    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), options)]
     for graph, reported in ((quantized, report.before), (tuned, report.after)):
         assert np.isclose(_squared(float_graph, graph, "c1", held), reported, rtol=1e-4)  # sums in float32
     assert report.after < report.before

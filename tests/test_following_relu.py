@@ -10,8 +10,9 @@ from tests import tunable
 from tests.test_finetune_weights import _squared
 from transforms import graph_proto
 from transforms.finetune_model import copy_graph
-from transforms.finetune_weights import WalkOptions, finetune_weights, is_held_out
+from transforms.finetune_weights import finetune_weights
 from transforms.following_relu import Limits, limits_behind, relax
+from transforms.walk_options import WalkOptions, is_held_out
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 40)

@@ -24,7 +24,7 @@ from transforms.matched_layer import MatchedLayer
 from transforms.output_error import OutputError
 
 CONV = tunable.conv_net()
-DATA, UNSEEN = tunable.samples(CONV, 40), tunable.samples(CONV, 80)[40:]
+DATA, UNSEEN = tunable.samples(CONV, 120), tunable.samples(CONV, 200)[120:]
 UNSIGNED: list[tuple[str, dict[str, Any]]] = [
     ("U8S8", {"weight": "uint8"}),
     ("U8S8", {"weight": "uint8", "per_channel": True}),
@@ -218,7 +218,7 @@ def test_groups_of_a_transposed_convolution_with_scales_in_common_get_better() -
 
 def test_reported_errors_of_stacks_are_those_of_the_samples() -> None:
     from tests.test_finetune_weights import _squared
-    from transforms.finetune_weights import WalkOptions, is_held_out
+    from transforms.walk_options import WalkOptions, is_held_out
 
     float_graph, quantized = tunable.pair(STACKS, "MX6", STACKS_DATA)
     tuned = copy_graph(quantized)

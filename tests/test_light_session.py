@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from tests import build
+import ops
+from tests import build, tunable
 from transforms import graph_proto
 from transforms.light_session import open_light
 from transforms.run_model import RunOptions, open_model
@@ -26,6 +27,23 @@ def test_results_are_those_of_the_whole_model(options: RunOptions | None) -> Non
     assert len(weights) == 3
     found = open_light(light, weights, options).run({"x": X})["y"]
     assert np.array_equal(found, open_model(graph, options).run({"x": X})["y"])
+
+
+@pytest.mark.parametrize("preset", [None, "A8W8", "MX6"])
+def test_our_operators_are_registered_where_there_are_any(
+    preset: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alike in results: a model with them could not be opened without."""
+    calls: list[int] = []
+    register = ops.register_custom_ops
+    monkeypatch.setattr(ops, "register_custom_ops", lambda settings: (calls.append(1), register(settings)))
+    source, data = tunable.matmul_net(), tunable.samples(tunable.matmul_net(), 2)
+    graph = graph_proto.import_model(source) if preset is None else tunable.pair(source, preset, data)[1]
+    calls.clear()
+    found = open_light(*graph_proto.export_light(graph)).run(data[0])
+    assert len(calls) == (preset == "MX6")
+    for name, expected in open_model(graph).run(data[0]).items():
+        assert np.array_equal(found[name], expected)
 
 
 def test_weights_outlive_who_made_them() -> None:
@@ -108,7 +126,8 @@ def test_a_provider_that_is_not_there() -> None:
 MEASURE = """
 import numpy as np
 from onnx import helper
-from tests import build
+import ops
+from tests import build, tunable
 from transforms import graph_proto
 from transforms.light_session import open_light
 

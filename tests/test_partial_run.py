@@ -120,3 +120,24 @@ def test_bodies_read_what_was_made_before() -> None:
         found = [one["y"] for one in stepped.advance(["y"])]
     positive = np.maximum(x, 0)
     assert np.array_equal(found[0], 2 * positive) and np.array_equal(found[1], -positive)
+
+
+@pytest.mark.parametrize("names", [["c1"], ["c1", "r2"], ["c1", "c1"]])
+def test_what_is_asked_for_the_last_time_is_let_go_at_once(names: list[str]) -> None:
+    """But for what nodes that wait still read, or somebody else still wants."""
+    with Store() as store:
+        stepped = SteppedModel(graph_proto.import_model(CONV), DATA, [*names, "y"], store)
+        found = [dict(one) for one in stepped.advance(names, last=True)]
+        assert {name for _, name in store._arrays} <= {"r1", "r2", "c1"} - (
+            {"c1"} if "r2" in names else set()
+        )
+        assert all(set(one) == set(names) for one in found)
+        assert len(list(stepped.advance(["y"], last=True))) == len(DATA)
+        assert not store._arrays and store._bytes == 0
+
+
+def test_one_of_two_who_want_a_tensor_leaves_it_to_the_other() -> None:
+    with Store() as store:
+        stepped = SteppedModel(graph_proto.import_model(CONV), DATA, ["c2", "c2"], store)
+        first, second = ([one["c2"] for one in stepped.advance(["c2"], last=True)] for _ in range(2))
+        assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))

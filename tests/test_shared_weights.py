@@ -14,11 +14,12 @@ import ops
 from tests import build, tunable
 from transforms import graph_proto
 from transforms.finetune_model import copy_graph, finetune_model
-from transforms.finetune_weights import FineTuned, WalkOptions, finetune_weights, is_held_out
+from transforms.finetune_weights import FineTuned, finetune_weights
 from transforms.gram import Sums
 from transforms.layer_sums import LayerSums
 from transforms.match_layers import match_layers
 from transforms.output_error import OutputError
+from transforms.walk_options import WalkOptions, is_held_out
 
 Feeds = list[dict[str, np.ndarray]]
 
@@ -202,12 +203,16 @@ def test_models_that_share_weights_get_better(name: str) -> None:
     assert done.walk.layers[0].is_kept
 
 
-@pytest.mark.parametrize(("name", "gain"), [("BF16", 0.2), ("W4A8", 0.0)])
+@pytest.mark.parametrize(("name", "gain"), [("BF16", 0.0), ("MX6", 0.0), ("W4A8", 1.0)])
 def test_one_weight_that_is_read_in_steps_gets_no_worse(name: str, gain: float) -> None:
-    """What each step reads changes with the weight: the model's outputs have the last word."""
+    """What each step reads changes with the weight: the model's outputs have the last word.
+
+    Weights that fit every step better make these models worse on new samples, by 0.05 dB in BF16 and by
+    1.0 dB in MX6, and are refused; with 4 bits a bias gains 2.0 dB.
+    """
     float_graph, quantized = tunable.pair(STEPS, name, STEPS_DATA)
     done = finetune_model(float_graph, quantized, STEPS_DATA)
-    errors = OutputError(float_graph, tunable.samples(STEPS, 80)[40:])
+    errors = OutputError(float_graph, tunable.samples(STEPS, 440)[40:])
     assert 10 * np.log10(errors.of(quantized) / errors.of(done.graph)) >= gain
 
 

@@ -23,10 +23,11 @@ from transforms.feeds import Feeds, model_inputs, open_feeds
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_model import Finetuned, FinetuneOptions, finetune_model
 from transforms.finetune_rule import FinetuneRule
-from transforms.finetune_weights import LayerReport, WalkOptions
+from transforms.finetune_weights import LayerReport
 from transforms.float_twin import float_twin
 from transforms.run_model import RunOptions
 from transforms.tune_layer import TuneOptions
+from transforms.walk_options import WalkOptions
 
 _RECORDED = (
     *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "batch_size", "limit"),

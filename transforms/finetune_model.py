@@ -12,18 +12,12 @@ import onnx_graphsurgeon as gs
 
 from transforms import graph_proto, light_model
 from transforms.finetune_checkpoint import Checkpoint
-from transforms.finetune_weights import (
-    FineTuned,
-    Memory,
-    Progress,
-    WalkOptions,
-    finetune_weights,
-    is_held_out,
-)
+from transforms.finetune_weights import FineTuned, Memory, Progress, finetune_weights
 from transforms.match_layers import match_layers
 from transforms.output_error import OutputError
 from transforms.surely_better import is_surely_better
 from transforms.tune_layer import TuneOptions
+from transforms.walk_options import WalkOptions, is_held_out
 
 Feed = Mapping[str, np.ndarray]
 

@@ -55,27 +55,34 @@ class Sums:
         Products are formed in float64. Numbers that are not finite would stay in the sums for good: such rows
         are left out.
         """
-        finite = np.isfinite(x).all((0, 2)) & np.isfinite(y).all((0, 2))
-        if not finite.all():
-            x, y = x[:, finite], y[:, finite]
-            weights = None if weights is None else weights[finite]
-        count = x.shape[1] if weights is None else float(weights.sum())
-        x, y = self._wide(x), self._wide(y)
-        weights = None if weights is None else self._wide(weights)
-        weighted = x if weights is None else x * weights[:, None]
-        self.count += count
-        self.x += weighted.sum(1)
-        self.xx += weighted.transpose(0, 2, 1) @ x
-        self.yx += y.transpose(0, 2, 1) @ weighted
-        scaled = y if weights is None else y * weights[:, None]
-        self.y += scaled.sum(1)
-        self.yy += (scaled * y).sum(1)
+        counts = None if weights is None else self._there(weights)
+        products, yy = self._products(self._there(x), self._there(y), counts)
+        if not bool(np.isfinite(products[:, 0]).all()):  # sums of all numbers
+            finite = np.isfinite(x).all((0, 2)) & np.isfinite(y).all((0, 2))
+            if not finite.all():
+                return self.add(x[:, finite], y[:, finite], None if weights is None else weights[finite])
+        first = 1 + x.shape[2]
+        self.count += x.shape[1] if weights is None else float(weights.sum())
+        self.x += products[:, 0, 1:first]
+        self.y += products[:, 0, first:]
+        self.xx += products[:, 1:, 1:first]
+        self.yx += products[:, 1:, first:].transpose(0, 2, 1)
+        self.yy += yy
+        return None
 
-    def _wide(self, array: NDArray[np.floating]) -> Any:
-        """Return an array in float64 and where the sums are."""
-        if isinstance(self.xx, np.ndarray):
-            return array.astype(np.float64)
-        return np.asarray(array, np.float64, like=self.xx)
+    def _products(self, x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
+        """Return sum w (1, x) (1, x, y)^T and sum w y^2: all sums but the last are one product."""
+        first = 1 + x.shape[2]
+        rows = np.empty((*x.shape[:2], first + y.shape[2]), like=self.xx)
+        rows[..., 0], rows[..., 1:first], rows[..., first:] = 1, x, y
+        left, wide = rows[..., :first], rows[..., first:]
+        if weights is not None:
+            left = left * weights[:, None]
+        return left.transpose(0, 2, 1) @ rows, (left[..., :1].transpose(0, 2, 1) @ (wide * wide))[:, 0]
+
+    def _there(self, array: NDArray[np.floating]) -> Any:
+        """Return an array where the sums are."""
+        return array if isinstance(self.xx, np.ndarray) else np.asarray(array, like=self.xx)
 
     def __add__(self, other: Sums) -> Sums:
         """Return the sums over the rows of both."""

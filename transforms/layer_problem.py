@@ -7,6 +7,7 @@ input.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -113,7 +114,7 @@ class Convolution(Layer):
     @property
     def size(self) -> tuple[int, int, int, int]:
         """As of Layer."""
-        first, second, positions = self.shape[0], self.shape[1], int(np.prod(self.shape[2:]))
+        first, second, positions = self.shape[0], self.shape[1], math.prod(self.shape[2:])
         if self.op == "ConvTranspose":
             return self.groups, second, positions, first // self.groups
         return self.groups, first // self.groups, positions, second
@@ -137,21 +138,21 @@ class Convolution(Layer):
 
     def count(self, made: Sequence[int]) -> int:
         """As of Layer."""
-        return made[0] * int(np.prod(made[2:]))
+        return made[0] * math.prod(made[2:])
 
     def rows(self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None)) -> Array:
         """As of Layer."""
         groups, _, positions, channels = self.size
-        batch, read = inputs.shape[0], inputs.shape[2:]
-        table, size = self._table(tuple(made[2:]), read), int(np.prod(read))
-        numbers = np.arange(batch * len(table))[picked]
+        read = inputs.shape[2:]
+        table = self._table(tuple(made[2:]), read)
+        numbers = np.arange(inputs.shape[0] * len(table))[picked]
         image, place = np.divmod(numbers, len(table))
         index = table[place]
-        index = np.where(index == taps.NOTHING, batch * size, index + image[:, None] * size)
-        last = np.zeros((batch * size + 1, groups * channels), inputs.dtype)  # one more row, of zeros
-        last[:-1].reshape(batch, size, -1)[...] = inputs.reshape(batch, -1, size).transpose(0, 2, 1)
-        found = last[index].reshape(len(numbers), positions, groups, channels)
-        return found.transpose(2, 0, 1, 3).reshape(groups, len(numbers), positions * channels)
+        flat = inputs.reshape(*inputs.shape[:2], math.prod(read))
+        found = flat[image[:, None], :, index].reshape(-1, groups * channels)  # NOTHING finds a number
+        found[np.flatnonzero(index == taps.NOTHING)] = 0
+        packed = found.reshape(len(numbers), positions, groups, channels).transpose(2, 0, 1, 3)
+        return packed.reshape(groups, len(numbers), positions * channels)
 
     def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
         """As of Layer."""
@@ -201,7 +202,7 @@ class Product(Layer):
 
     def count(self, made: Sequence[int]) -> int:
         """As of Layer."""
-        return int(np.prod(made)) // int(np.prod(self.size[:2]))
+        return math.prod(made) // math.prod(self.size[:2])
 
     def rows(self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None)) -> Array:
         """As of Layer."""

@@ -17,6 +17,7 @@ from transforms import light_model
 from transforms.run_model import OpenModel, RunOptions, provider_name, session_settings
 
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
+_BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need no library
 _SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
 
 
@@ -34,13 +35,14 @@ def open_light(
 ) -> LightModel:
     """Return a light model with its weights ready to run; ``light`` is changed by this.
 
-    Our operators are registered. Nodes run as early as their inputs allow, in the order of the model, so that
-    what follows a large tensor lets go of it at once. Raises ValueError when the runtime refuses the model or
-    has no such provider.
+    Our operators are registered where they may be needed, which takes a millisecond. Nodes run as early as
+    their inputs allow, in the order of the model, so that what follows a large tensor lets go of it at once.
+    Raises ValueError when the runtime refuses the model or has no such provider.
     """
     options = options or RunOptions()
     provider = provider_name(options.provider)
-    settings = session_settings(options)
+    known = all(imported.domain in _BUILT_IN for imported in light.opset_import)
+    settings = session_settings(options, with_operators=not known)
     settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     _share(light, weights, settings)
     try:

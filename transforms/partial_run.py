@@ -7,7 +7,7 @@ What has not run yet may change meanwhile, such as the weights of layers.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -99,31 +99,42 @@ class SteppedModel:
         self._kept.clear()
         self._start()
 
-    def advance(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+    def advance(self, names: Sequence[str], *, last: bool = False) -> Iterator[dict[str, np.ndarray]]:
         """Yield, sample by sample, the tensors of these names, after running what they need.
 
-        The iterator has to be taken to its end. Names that were ``wanted`` are let go of by :meth:`forget`.
+        The iterator has to be taken to its end. Names that were ``wanted`` are let go of by :meth:`forget`,
+        or at once where this is the ``last`` time that they are asked for.
         """
+        if last:
+            for name in names:
+                if name in self._wanted:
+                    self._wanted.remove(name)
         ahead = self._ahead(set(names) - self._kept)
-        if not ahead:
-            yield from ({name: self._store.get(i, name) for name in names} for i in range(self._count))
-            return
         self._done |= {id(node) for node in ahead}
-        made = {tensor.name for node in ahead for tensor in node.outputs}
         needed = {name for node in self._waiting for name in _reads(node)} | set(self._wanted)
         read = {name for node in ahead for name in _reads(node)}
         inputs = sorted(read & self._kept)
-        outputs = sorted(made & (needed | set(names)))
-        model = self._open(ahead, inputs, outputs)
+        stale = [name for name in {*inputs, *names} & self._kept if name not in needed]
+        run = self._runner(ahead, inputs, needed | set(names))
         for i in range(self._count):
-            found = model.run({name: self._store.get(i, name) for name in inputs}, outputs)
+            found = run({name: self._store.get(i, name) for name in inputs})
+            asked = {name: found[name] if name in found else self._store.get(i, name) for name in names}
             for name in needed & found.keys():
                 self._keep(i, name, found[name])
-            for name in inputs:
-                if name not in needed:
-                    self._store.drop(i, name)
-            yield {name: found[name] if name in found else self._store.get(i, name) for name in names}
+            for name in stale:
+                self._store.drop(i, name)
+            yield asked
         self._kept &= needed
+
+    def _runner(
+        self, nodes: list[gs.Node], inputs: list[str], asked: set[str]
+    ) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+        """Return what runs nodes on their inputs, for those of the tensors asked for that they make."""
+        if not nodes:
+            return lambda feed: {}
+        outputs = sorted(asked & {tensor.name for node in nodes for tensor in node.outputs})
+        model = self._open(nodes, inputs, outputs)
+        return lambda feed: model.run(feed, outputs)
 
     def forget(self, name: str) -> None:
         """Take a tensor as no longer wanted, if it was."""
@@ -164,7 +175,7 @@ class SteppedModel:
             return []
         unstorable = set[str]()
         for node in waiting:
-            if id(node) not in chosen and unstorable & _reads(node):
+            if unstorable and id(node) not in chosen and unstorable & _reads(node):
                 self._follow(node, chosen)
             if id(node) in chosen:
                 unstorable |= {tensor.name for tensor in node.outputs if not _is_storable(tensor)}

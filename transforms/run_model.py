@@ -100,8 +100,8 @@ def open_model(source: str | Path | gs.Graph, options: RunOptions | None = None)
         raise ValueError(f"{provider} can not run the model: {error}") from error
 
 
-def session_settings(options: RunOptions) -> ort.SessionOptions:
-    """Return what a session is opened with; our operators are registered."""
+def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort.SessionOptions:
+    """Return what a session is opened with; our operators are registered unless no node is one."""
     settings = ort.SessionOptions()
     settings.log_severity_level = _SILENT
     settings.intra_op_num_threads = options.threads
@@ -109,7 +109,8 @@ def session_settings(options: RunOptions) -> ort.SessionOptions:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if options.simulate:
         settings.add_session_config_entry(_NO_INTEGER_KERNELS, "1")
-    ops.register_custom_ops(settings)
+    if with_operators:
+        ops.register_custom_ops(settings)
     return settings
 
 

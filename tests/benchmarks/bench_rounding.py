@@ -1,23 +1,30 @@
-"""Gradient steps on a layer against the matrix products that they are made of, layer by layer of a model.
+"""Gradient steps on a layer against the matrix products that they stand for, layer by layer of a model.
 
-``python tests/benchmarks/bench_rounding.py MODEL.onnx [--format int8] [--iterations 1000]``: for each weight
-of a Conv, Gemm or MatMul the microseconds of an iteration of AdaQuant and of its product [N, K] x [K, K]
-alone, both measured here, and their sums. Set OPENBLAS_NUM_THREADS=1 on a machine that does other work.
+``python -m tests.benchmarks.bench_rounding MODEL.onnx [--format int8] [--iterations 1000]``: for each weight
+of a Conv, Gemm or MatMul the microseconds of an iteration of AdaQuant, and of its product [N, K] x [K, K] for
+each group at the rate of a large product, both measured here, and their sums. Times are a processor's, so
+that other work on the machine counts little; products are on one thread unless OPENBLAS_NUM_THREADS says
+otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from time import perf_counter
+from time import process_time
 
-import numpy as np
-import onnx
-from numpy.typing import NDArray
-from onnx import numpy_helper
+from tools.command_line import keep_products_on_one_thread
 
-from ops.grids import weight_grid
-from ops.rounding import Quadratic, adaquant
+keep_products_on_one_thread()
+
+import numpy as np  # noqa: E402
+import onnx  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
+from onnx import numpy_helper  # noqa: E402
+
+from ops.grids import weight_grid  # noqa: E402
+from ops.rounding import Quadratic, adaquant  # noqa: E402
+from tests.benchmarks.product_rate import product_rate  # noqa: E402
 
 
 def weights(path: str) -> Iterator[tuple[str, NDArray[np.float32]]]:
@@ -36,20 +43,21 @@ def weights(path: str) -> Iterator[tuple[str, NDArray[np.float32]]]:
             yield node.input[1], np.ascontiguousarray(weight.T[None, :, None, :], np.float32)
 
 
-def measure(weight: NDArray[np.float32], format_name: str, iterations: int) -> tuple[float, float]:
-    """Return the seconds of an iteration's product alone, and those of an iteration."""
+def measure(weight: NDArray[np.float32], format_name: str, iterations: int) -> float:
+    """Return the seconds of an iteration."""
     flat = weight.reshape(*weight.shape[:2], -1).astype(np.float64)
     samples = np.random.default_rng(0).standard_normal((len(flat), 2 * flat.shape[-1], flat.shape[-1]))
     form = Quadratic(flat, np.swapaxes(samples, 1, 2) @ samples)
     grid = weight_grid(weight, format_name)
-    left, right = flat.astype(np.float32), form.hessian.astype(np.float32)
-    out = left @ right
-    start = perf_counter()
-    for _ in range(iterations):
-        np.matmul(left, right, out=out)
-    middle = perf_counter()
+    start = process_time()
     adaquant(form, grid, iterations=iterations)
-    return (middle - start) / iterations, (perf_counter() - middle) / iterations
+    return (process_time() - start) / iterations
+
+
+def product_flops(weight: NDArray[np.float32]) -> int:
+    """Return 2 K^2 N, times the groups."""
+    groups, outputs, positions, channels = weight.shape
+    return 2 * (positions * channels) ** 2 * outputs * groups
 
 
 def main() -> None:
@@ -58,14 +66,15 @@ def main() -> None:
     parser.add_argument("--format", default="int8")
     parser.add_argument("--iterations", type=int, default=1000)
     options = parser.parse_args()
-    sums = np.zeros(2)
+    rate, sums = product_rate(), np.zeros(2)
+    print(f"{rate / 1e9:.0f} GFLOP/s of products")
     for name, weight in weights(options.model):
-        times = np.array(measure(weight, options.format, options.iterations))
+        times = product_flops(weight) / rate, measure(weight, options.format, options.iterations)
         sums += times
         product, iteration = (f"{1e6 * time:8.1f}" for time in times)
         print(f"{name[:40]:40} {weight.shape!s:20} product {product}  iteration {iteration} us")
-    rate = f"{1e6 * sums[0]:.0f} us of products, {1e6 * sums[1]:.0f} us an iteration of all layers"
-    print(f"{options.format}: {rate}, {sums[1] / sums[0]:.2f} times")
+    terms = f"{1e6 * sums[0]:.0f} us of products, {1e6 * sums[1]:.0f} us an iteration of all layers"
+    print(f"{options.format}: {terms}, {sums[1] / sums[0]:.2f} times, target 2")
 
 
 if __name__ == "__main__":

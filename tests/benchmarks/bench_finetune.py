@@ -1,0 +1,159 @@
+"""Tuning a whole model against running it: ``python -m tests.benchmarks.bench_finetune MODEL.onnx DATA``.
+
+MODEL is a float model, DATA a folder of samples as the tools read them. The model is quantized
+(``--config A8W8``) and tuned by the default algorithm on at most ``--samples`` (64) of them. Printed are
+
+* the processor's seconds of the tuning, models in memory before and after;
+* those of running the same samples through both models once, sessions created before;
+* the floating point operations of the solvers, and what they take at half the rate of a large product in
+  float32, measured here;
+* those of the sums over rows that solvers start from (Gram matrices), the same way;
+* the ratio of the first to the second and third together, of which 3 is the target, and with the fourth.
+
+All is done in this process on one thread, unless OPENBLAS_NUM_THREADS says otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+from unittest import mock
+
+from tools.command_line import keep_products_on_one_thread
+
+keep_products_on_one_thread()
+
+import numpy as np  # noqa: E402
+import onnx_graphsurgeon as gs  # noqa: E402
+
+from ops import rounding  # noqa: E402
+from ops.rounding import LayerProblem, Options  # noqa: E402
+from tests.benchmarks.product_rate import product_rate  # noqa: E402
+from tools import quantize  # noqa: E402
+from transforms import graph_proto, model_io, tune_layer  # noqa: E402
+from transforms.feeds import model_inputs, open_feeds  # noqa: E402
+from transforms.finetune_model import Finetuned, FinetuneOptions, finetune_model  # noqa: E402
+from transforms.float_twin import float_twin  # noqa: E402
+from transforms.gram import Sums  # noqa: E402
+from transforms.light_session import open_light  # noqa: E402
+from transforms.run_model import RunOptions  # noqa: E402
+from transforms.walk_options import WalkOptions  # noqa: E402
+
+TARGET = 3.0
+RUN = RunOptions(threads=1)
+
+Feed = Mapping[str, np.ndarray]
+
+
+@dataclass
+class Work:
+    """Floating point operations of the solvers, and of the sums over rows."""
+
+    solvers: float = 0.0
+    sums: float = 0.0
+
+
+@contextmanager
+def counted() -> Iterator[Work]:
+    """Count the operations of what is tuned meanwhile."""
+    work = Work()
+    target, solve, add = tune_layer.shifted_target, tune_layer.solve, Sums.add
+
+    def _target(problem: LayerProblem, damping: float) -> object:
+        work.solvers += target_operations(problem)
+        return target(problem, damping)
+
+    def _solve(problem: LayerProblem, grid: rounding.Grid, algorithm: str, options: Options) -> object:
+        work.solvers += solve_operations(problem, options)
+        return solve(problem, grid, algorithm, options)
+
+    def _add(sums: Sums, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> None:
+        work.sums += 2.0 * x.size * (x.shape[2] + y.shape[2])
+        add(sums, x, y, weights)
+
+    with (
+        mock.patch.object(tune_layer, "shifted_target", _target),
+        mock.patch.object(tune_layer, "solve", _solve),
+        mock.patch.object(Sums, "add", _add),
+    ):
+        yield work
+
+
+def target_operations(problem: LayerProblem) -> float:
+    """Return those of shifted_target: W H, and equations with K unknowns for N right sides."""
+    groups, outputs, inputs = _size(problem)
+    return groups * (2 * inputs**2 * outputs + 2 / 3 * inputs**3 + 2 * inputs**2 * outputs)
+
+
+def solve_operations(problem: LayerProblem, options: Options) -> float:
+    """Return those of GPTQ (a Cholesky factor, and half a product) and of sweeps of coordinate descent."""
+    groups, outputs, inputs = _size(problem)
+    gptq = inputs**3 / 3 + inputs**2 * outputs
+    descent = 2 * (1 + options.sweeps) * inputs**2 * outputs
+    return groups * (gptq + descent) + (target_operations(problem) if options.shift else 0)
+
+
+def _size(problem: LayerProblem) -> tuple[int, int, int]:
+    *groups, outputs, inputs = problem.weight.shape
+    return int(np.prod(groups)), outputs, inputs
+
+
+def seconds_of_runs(graphs: Sequence[gs.Graph], feeds: Sequence[Feed]) -> float:
+    """Return the seconds in which models run all samples once."""
+    models = [open_light(*graph_proto.export_light(graph), RUN) for graph in graphs]
+    for model in models:
+        model.run(feeds[0])
+    start = process_time()
+    for feed in feeds:
+        for model in models:
+            model.run(feed)
+    return process_time() - start
+
+
+def make_quantized(model: Path, data: Path, config: str) -> gs.Graph:
+    """Quantize a model as the tool does."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "quantized.onnx"
+        paths = ["--input", str(model), "--output", str(output), "--calibration-data", str(data)]
+        if quantize.main([*paths, "--config", config]) != 0:
+            raise SystemExit(1)
+        return model_io.load(output)
+
+
+def report(done: Finetuned, seconds: float, runs: float, work: Work, rate: float) -> Iterator[str]:
+    """Yield the terms, their ratio and what was won."""
+    solvers, sums = 2 * work.solvers / rate, 2 * work.sums / rate
+    yield f"outputs on held-out samples: error {done.before:.4g} -> {done.after:.4g}"
+    yield f"running both models once: {runs:.2f} s; products: {rate / 1e9:.0f} GFLOP/s"
+    yield f"solvers: {work.solvers / 1e9:.2f} GFLOP, {solvers:.2f} s at half that rate"
+    yield f"sums over rows: {work.sums / 1e9:.2f} GFLOP, {sums:.2f} s at half that rate"
+    ratios = seconds / (runs + solvers), seconds / (runs + solvers + sums)
+    yield f"tuning: {seconds:.2f} s, {ratios[0]:.2f} times, target {TARGET:g}; with the sums {ratios[1]:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--config", default="A8W8")
+    parser.add_argument("--samples", type=int, default=64)
+    options = parser.parse_args()
+    quantized = make_quantized(options.model, options.data, options.config)
+    twin = float_twin(lambda: model_io.load(options.model), quantized)
+    feeds = [feed for _, feed in open_feeds(options.data, model_inputs(twin), limit=options.samples)]
+    runs = seconds_of_runs((twin, quantized), feeds)
+    with counted() as work:
+        start = process_time()
+        done = finetune_model(twin, quantized, feeds, FinetuneOptions(WalkOptions(run=RUN)))
+        seconds = process_time() - start
+    for line in report(done, seconds, runs, work, product_rate()):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

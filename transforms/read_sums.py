@@ -1,0 +1,143 @@
+"""The sums over rows that layers are tuned on, read from both models on their way through the layers.
+
+What a layer should make comes from the float model, which never changes; what it reads comes from the
+quantized one, in which the layers before it are tuned by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.devices import array_module
+from transforms.following_relu import limits_behind, relax
+from transforms.gram import Sums
+from transforms.layer_input import layer_input
+from transforms.layer_problem import Array
+from transforms.layer_sums import LayerSums
+from transforms.matched_layer import MatchedLayer
+from transforms.partial_run import SteppedModel, Store
+from transforms.row_weights import stream_of
+from transforms.walk_options import WalkOptions, is_held_out
+from transforms.wanted_rows import AHEAD, RowChoice, WantedReader, WantedRows
+
+Feed = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Where tensors of both models are kept, and the rows that are wanted."""
+
+    floats: Store
+    quantized: Store
+    rows: Store
+
+
+@contextmanager
+def open_sums(
+    float_graph: gs.Graph,
+    quantized_graph: gs.Graph,
+    feeds: Sequence[Feed],
+    layers: Sequence[MatchedLayer],
+    options: WalkOptions,
+) -> Iterator[SumsReader]:
+    """Hold both models in front of the first of the layers; their tensors are let go of at the end."""
+    limit = options.memory_limit
+    with Store(limit) as floats, Store(limit) as quantized, Store(limit) as rows:
+        stores = Stores(floats, quantized, rows)
+        yield SumsReader(float_graph, quantized_graph, feeds, layers, options, stores)
+
+
+class SumsReader:
+    """Both models on their way through the layers, and through all users of the weight of each."""
+
+    def __init__(
+        self,
+        float_graph: gs.Graph,
+        quantized_graph: gs.Graph,
+        feeds: Sequence[Feed],
+        layers: Sequence[MatchedLayer],
+        options: WalkOptions,
+        stores: Stores,
+    ) -> None:
+        """Start in front of the first node of both."""
+        self._layers, self._options, self._count = layers, options, len(feeds)
+        self._users = users = [user for layer in layers for user in layer.users]
+        ends = accumulate(len(layer.users) for layer in layers)
+        self._numbers = [range(end - len(layer.users), end) for layer, end in zip(layers, ends, strict=True)]
+        self._held = set(range(len(layers)))
+        self._limits = [
+            limits_behind(float_graph, user.target) if options.following_relu else None for user in users
+        ]
+        streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
+        targets = [user.target for user in users] + [name for name in streams if name is not None]
+        reference = SteppedModel(float_graph, feeds, targets, stores.floats, options.run)
+        choice = RowChoice(len(feeds), options.most_rows, options.least_rows, options.seed)
+        ahead = AHEAD if options.memory_limit is None else min(AHEAD, options.memory_limit)
+        self._wanted = WantedReader(reference, users, streams, choice, stores.rows, ahead)
+        self._inputs = [layer_input(user.source) for user in users]
+        sources = [one.name for one in self._inputs]
+        self._given = SteppedModel(quantized_graph, feeds, sources, stores.quantized, options.run)
+
+    def read(self, number: int) -> tuple[LayerSums, LayerSums]:
+        """Return a layer's sums over the rows of the samples to fit to, and of those to judge by.
+
+        Where several layers read its weight they can be read again, until they are forgotten. Rows of others
+        are let go of at once.
+        """
+        layer, numbers = self._layers[number], self._numbers[number]
+        last = not layer.others
+        if last:
+            self._held.discard(number)
+        fit, held = (self._no_sums(layer) for _ in range(2))
+        wanted = zip(*(self._wanted.read(one, last=last) for one in numbers), strict=True)
+        given = self._given.advance([self._inputs[one].name for one in numbers], last=last)
+        for i, (rows, inputs) in enumerate(zip(wanted, given, strict=True)):
+            sums = held if is_held_out(i, self._count, self._options) else fit
+            for one, part, (chosen, made) in zip(numbers, sums.parts, rows, strict=True):
+                self._add(part, one, inputs[self._inputs[one].name], chosen, made)
+        return fit.on_host(), held.on_host()
+
+    def forget(self, number: int) -> None:
+        """Let go of what a layer reads and should make, if that is still there."""
+        if number not in self._held:
+            return
+        self._held.discard(number)
+        for one in self._numbers[number]:
+            self._wanted.forget(one)
+            self._given.forget(self._inputs[one].name)
+
+    def restart(self) -> None:
+        """Run the quantized model anew for what is read from now on, as weights of what ran are others."""
+        self._given.restart()
+
+    def _no_sums(self, layer: MatchedLayer) -> LayerSums:
+        groups, outputs, positions, channels = layer.layer.size
+        module = array_module(self._options.device)
+        return LayerSums(
+            tuple(Sums.zeros(groups, outputs, positions * channels, module) for _ in layer.users),
+            tuple(user.bias is not None and not user.bias.is_extra for user in layer.users),
+        )
+
+    def _add(self, sums: Sums, number: int, stored: Array, wanted: WantedRows, made: Array) -> None:
+        """Add rows of one sample: of what a user's input is stored as, and of what it should make of them."""
+        user, source, limits = self._users[number], self._inputs[number], self._limits[number]
+        rows = source.scaled(user.layer.rows(source.centred(stored), wanted.shape, wanted.picked))
+        if limits is not None:
+            near = rows @ user.float_weight.reshape(*made.shape[::2], -1).swapaxes(1, 2)
+            made = relax(made, near + user.float_bias[:, None], limits)
+        sums.add(rows, made, wanted.weights)
+
+
+def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str | None]:
+    """Return the residual stream of each user of a weight; none at all unless all have one.
+
+    Rows weighed by a stream do not add up with rows that are not.
+    """
+    streams = [stream_of(graph, user.target) for user in layer.users]
+    return [None] * len(streams) if None in streams else streams
