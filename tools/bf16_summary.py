@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tools.bf16_conversion import Conversion
+    from transforms.convert_bf16 import Conversion
 
 _TENSORS = {
     "with_cast": "tensors rounded by Casts",

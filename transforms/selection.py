@@ -52,13 +52,13 @@ class Selection:
 def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str] = ()) -> Selection:
     """Return the nodes whose name matches one of the shell patterns or whose operator is one of the types.
 
-    An If, Loop or Scan that is selected brings its bodies along. Raises ValueError naming the pattern or
+    A node without a name goes by that of what it makes (:func:`label_of`). An If, Loop or Scan that is selected brings its bodies along. Raises ValueError naming the pattern or
     operator type that no node of the graph, bodies included, matches.
     """
     everything = list(walk.nodes(graph))
     chosen: list[gs.Node] = []
     for pattern in names:
-        found = [node for node in everything if node.name and fnmatchcase(node.name, pattern)]
+        found = [node for node in everything if fnmatchcase(label_of(node), pattern)]
         if not found:
             raise ValueError(f"no node name matches '{pattern}'")
         chosen += found
@@ -69,6 +69,23 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
             raise ValueError(f"no node has operator type '{op_type}'; the model has {present}")
         chosen += found
     return with_bodies(graph, chosen)
+
+
+def label_of(node: gs.Node) -> str:
+    """Return the name by which users know a node: that of what it makes where it has none."""
+    return str(node.name or (node.outputs[0].name if node.outputs else ""))
+
+
+def counterparts(graph: gs.Graph, other: gs.Graph) -> dict[int, list[gs.Node]]:
+    """Return, by ``id`` of each node of a graph, the nodes of a rewritten one that a selection follows it to."""
+    places: dict[Mark, list[gs.Node]] = {}
+    for node, marks in _marked(other):
+        for mark in marks:
+            places.setdefault(mark, []).append(node)
+    return {
+        id(node): list({id(one): one for mark in sorted(marks) for one in places.get(mark, ())}.values())
+        for node, marks in _marked(graph)
+    }
 
 
 def with_bodies(graph: gs.Graph, chosen: Iterable[gs.Node]) -> Selection:
