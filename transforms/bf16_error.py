@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -17,6 +17,9 @@ from transforms.widen_bf16 import widen_bf16
 
 Feed = Mapping[str, np.ndarray]
 
+Progress = Callable[[int, str], None]
+"""Told how many models were measured, and the SQNR of the last in words."""
+
 
 class Bf16Error:
     """Samples with the outputs of the float model; tells how far from those a conversion is.
@@ -25,10 +28,16 @@ class Bf16Error:
     """
 
     def __init__(
-        self, graph: gs.Graph, options: Bf16Options, feeds: Sequence[Feed], run: RunOptions | None = None
+        self,
+        graph: gs.Graph,
+        options: Bf16Options,
+        feeds: Sequence[Feed],
+        run: RunOptions | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Run the float model as it was loaded, which is not changed."""
         self.graph, self.options, self.feeds, self.run = graph, options, feeds, run
+        self._progress, self._count = progress, 0
         self._known: dict[frozenset[str], float] = {}
         model = open_graph(graph, run)
         self._expected = [model.run(feed) for feed in feeds]
@@ -49,7 +58,11 @@ class Bf16Error:
 
     def of(self, model: LightModel, flags: Feed | None = None, every: int = 1) -> float:
         """Return the SQNR of a model on every n-th sample, fed with flags as well."""
-        return METRICS["sqnr"].score(self._pairs(model, flags or {}, every))
+        value = METRICS["sqnr"].score(self._pairs(model, flags or {}, every))
+        self._count += 1
+        if self._progress:
+            self._progress(self._count, f"{value:.2f} dB")
+        return value
 
     def _pairs(self, model: LightModel, flags: Feed, every: int) -> Iterator[tuple[Outputs, Outputs]]:
         for feed, expected in zip(self.feeds[::every], self._expected[::every], strict=True):

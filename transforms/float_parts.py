@@ -128,7 +128,7 @@ def _adopt(prepared: gs.Graph, open_nodes: dict[int, gs.Node], roots: dict[int, 
     """Count new nodes, such as the product that several were merged into, to the part that reads them."""
     for inner in walk.graphs(prepared):
         for node in reversed(inner.nodes):
-            if id(node) in open_nodes and id(node) not in roots and node.op != "Cast":
+            if id(node) in open_nodes and id(node) not in roots:
                 users = {roots.get(id(user), -1) for tensor in node.outputs for user in tensor.outputs}
                 if len(users) == 1 and -1 not in users:
                     roots[id(node)] = users.pop()

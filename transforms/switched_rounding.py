@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -39,11 +39,18 @@ class SwitchedRounding:
         nodes = [part.nodes for part in self.parts]
         self._switches = add_switches(graph, plan, nodes, clipped=options.saturate_activations)
         self._model = open_graph(graph, error.run)
+        self._known: dict[tuple[frozenset[int], int], float] = {}
 
-    def keeping(self, parts: Collection[int], every: int = 1) -> float:
-        """Return the SQNR with these parts in float, given by their places, on every n-th sample."""
-        flags = {name: np.array(i in parts) for i, name in enumerate(self._switches)}
-        return self._error.of(self._model, flags, every)
+    def keeping(self, parts: Iterable[int], every: int = 1) -> float:
+        """Return the SQNR with these parts in float, given by their places, on every n-th sample.
+
+        What was asked for before is not computed again.
+        """
+        key = frozenset(parts), every
+        if key not in self._known:
+            flags = {name: np.array(i in key[0]) for i, name in enumerate(self._switches)}
+            self._known[key] = self._error.of(self._model, flags, every)
+        return self._known[key]
 
 
 def _leave_activations(plan: RoundingPlan, graph: gs.Graph) -> None:
