@@ -127,7 +127,10 @@ def _parser(module: str, source: str) -> argparse.ArgumentParser:
     )
     add_data_options(parser, required=False, help="folder of samples to hold --min-sqnr on")
     parser.add_argument(
-        "--min-sqnr", type=_decibels, metavar="DB", help="keep as few nodes in float as give this SQNR on --data"
+        "--min-sqnr",
+        type=_decibels,
+        metavar="DB",
+        help="keep so many nodes in float, no more, that --data give it",
     )
     command_line.add_output_options(parser)
     return parser

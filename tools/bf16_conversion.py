@@ -72,9 +72,7 @@ def bf16_options(options: argparse.Namespace) -> Bf16Options:
 
 def _keep(graph: gs.Graph, chosen: Bf16Options, options: argparse.Namespace) -> KeptFloat:
     """Return what has to stay float, with a progress bar that shows the last SQNR."""
-    source = open_feeds(
-        options.data, model_inputs(graph), images=image_options(options), limit=options.limit
-    )
+    source = open_feeds(options.data, model_inputs(graph), images=image_options(options), limit=options.limit)
     feeds = [feed for _, feed in source]
     run = RunOptions(options.provider, options.threads)
     with Progress("measuring", "model") as bar:

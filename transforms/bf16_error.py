@@ -35,12 +35,14 @@ class Bf16Error:
         run: RunOptions | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Run the float model as it was loaded, which is not changed."""
+        """Run the float model as it was loaded, which is not changed; ValueError without a float output."""
         self.graph, self.options, self.feeds, self.run = graph, options, feeds, run
         self._progress, self._count = progress, 0
         self._known: dict[frozenset[str], float] = {}
         model = open_graph(graph, run)
-        self._expected = [model.run(feed) for feed in feeds]
+        self._expected = [_floats(model.run(feed)) for feed in feeds]
+        if not all(self._expected):
+            raise ValueError("the model has no float output to measure the SQNR of")
 
     def keeping(self, patterns: Iterable[str]) -> float:
         """Return the SQNR of the model with more nodes excluded, through the very code that converts.
@@ -72,3 +74,12 @@ class Bf16Error:
 def open_graph(graph: gs.Graph, run: RunOptions | None) -> LightModel:
     """Return a graph ready to run."""
     return open_light(*graph_proto.export_light(graph), run)
+
+
+def _floats(outputs: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """Return the outputs that count: arrays of floats, no integers and no sequences."""
+    return {
+        name: value
+        for name, value in outputs.items()
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    }

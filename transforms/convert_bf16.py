@@ -110,9 +110,7 @@ def _write_format(graph: gs.Graph, exclude: Selection, options: Bf16Options) -> 
     if options.format == "bf16":
         count = convert_type(graph, exclude=exclude, keep_io_types=options.keep_io_types)
     elif options.format == "customqdq":
-        count = insert_qdq(
-            graph, domain=options.domain, exclude=exclude, keep_io_types=options.keep_io_types
-        )
+        count = insert_qdq(graph, domain=options.domain, exclude=exclude, keep_io_types=options.keep_io_types)
     else:
         count = insert_cast(graph, exclude=exclude, keep_io_types=options.keep_io_types)
     if options.weights == "bfloat16":

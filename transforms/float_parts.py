@@ -59,9 +59,9 @@ def _candidates(graph: gs.Graph, kept: Selection) -> Iterator[gs.Node]:
     shapes, fixed = shape_arithmetic(graph), _constant_nodes(graph)
     for node in walk.nodes(graph):
         floats = any(_is_float(tensor) for tensor in (*node.inputs, *node.outputs))
-        if floats and node not in kept and not (id(node) in shapes or id(node) in fixed):
-            if not any(walk.bodies(node)) and label_of(node):
-                yield node
+        is_open = node not in kept and id(node) not in shapes and id(node) not in fixed
+        if floats and is_open and label_of(node) and not any(walk.bodies(node)):
+            yield node
 
 
 def _constant_nodes(graph: gs.Graph) -> set[int]:

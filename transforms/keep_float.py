@@ -24,13 +24,13 @@ from transforms.smallest_set import Kept, give_up, smallest_set
 from transforms.switched_rounding import SwitchedRounding
 from transforms.target import Target, TargetError
 
-_RANKED_ON, _SEARCHED_ON = 4, 16
+_RANKED_ON, _SEARCHED_ON = 4, 8
 """Samples at most, evenly taken, for harms and for the search; the result is judged on all of them."""
 
 
 @dataclass(frozen=True)
 class KeptFloat:
-    """Patterns of the nodes to exclude, in the order of the model, and the SQNR in dB without and with them."""
+    """Patterns of nodes to exclude, in the order of the model, and the SQNR in dB without and with them."""
 
     patterns: tuple[str, ...]
     before: float
@@ -86,8 +86,8 @@ class _Search:
         if self._fixed:
             self._switched = SwitchedRounding(error, error.options.excluding(self._fixed))
         parts = self._switched.parts
-        self._names = [[escape(name) for name in part.names] for part in parts]
-        self._ends = [[escape(name) for name in part.ends or part.names] for part in parts]
+        self._names = [*([escape(name) for name in part.names] for part in parts), ["*"]]
+        self._ends = [*([escape(name) for name in part.ends or part.names] for part in parts), ["*"]]
 
     @property
     def _everything(self) -> frozenset[int]:
@@ -98,7 +98,7 @@ class _Search:
 
         All of them where the model with switches does not reach the target, for the written one may do so.
         """
-        kept = self._everything
+        kept: Kept = self._everything
         samples = len(self._error.feeds)
         for every in sorted({-(-samples // _SEARCHED_ON), 1}, reverse=True):
             evaluate = partial(self._switched.keeping, every=every)
@@ -115,35 +115,39 @@ class _Search:
 
     def confirm(self, kept: Kept) -> tuple[str, ...]:
         """Return the patterns of parts, and of more where the conversion as it is written falls short."""
-        if not self._target.holds(self._written(chain.from_iterable(self._names[i] for i in kept))):
-            return self._extended(kept)
+        if not self._holds(kept):
+            kept = self._extended(kept)
         several = {i: 0.0 for i in kept if self._names[i] != self._ends[i]}
 
         def _patterns(whole: Kept) -> list[str]:
-            units = (self._ends[i] if i in several and i not in whole else self._names[i] for i in kept)
-            return list(chain.from_iterable(units))
+            ends = several.keys() - whole
+            return list(chain.from_iterable(self._ends[i] if i in ends else self._names[i] for i in kept))
 
         whole = give_up(frozenset(several), several, lambda one: self._written(_patterns(one)), self._target)
         return self._in_order(_patterns(whole))
 
-    def _extended(self, kept: Kept) -> tuple[str, ...]:
-        """Return patterns of the parts and of as few others, the most harmful first, as will do."""
+    def _extended(self, kept: Kept) -> Kept:
+        """Return the parts with as few others, the most harmful first, as will do, less what can be given up.
+
+        At last, everything: that holds.
+        """
         others = sorted(self._everything - kept, key=lambda i: self._rank(self._everything - {i}))
-        units = [self._names[i] for i in (*sorted(kept), *others)] + [["*"]]
-        low, high, step = len(kept), len(units), 1  # that many are too few, and enough
+        order = [*sorted(kept), *others, len(self._everything)]
+        low, high, step = len(kept), len(order), 1  # so many are too few, and enough
         while high - low > 1:
             middle = min(low + step, (low + high) // 2)
-            if self._target.holds(self._written(chain.from_iterable(units[:middle]))):
+            if self._holds(order[:middle]):
                 high = middle
             else:
                 low, step = middle, 2 * step
-        harms = {i: float(high - i) for i in range(high)}
+        harms = {i: float(high - place) for place, i in enumerate(order[:high])}
+        return give_up(frozenset(harms), harms, self._written_with, self._target)
 
-        def _value(chosen: Kept) -> float:
-            return self._written(chain.from_iterable(units[i] for i in chosen))
+    def _holds(self, kept: Iterable[int]) -> bool:
+        return self._target.holds(self._written_with(kept))
 
-        chosen = give_up(frozenset(harms), harms, _value, self._target)
-        return self._in_order(chain.from_iterable(units[i] for i in chosen))
+    def _written_with(self, kept: Iterable[int]) -> float:
+        return self._written(chain.from_iterable(self._names[i] for i in kept))
 
     def _written(self, patterns: Iterable[str]) -> float:
         """Return the SQNR of the model that would be written; the worst where the runtime refuses it."""

@@ -45,7 +45,8 @@ def prepare(
 
     ``optimized`` folds constants and BatchNorm and puts decomposed LayerNorm, GELU and HardSwish together;
     ``merge_products`` merges MatMuls on one input as well. Nodes in ``exclude`` are kept out of that, but for
-    what consists of them alone; follow the selection into the graph afterwards. Raises ModelError when the opset can not be raised.
+    what consists of them alone; follow the selection into the graph afterwards. Raises ModelError when the
+    opset can not be raised.
     """
     done = Preparation()
     convert_opset(graph, CAST_TO_BFLOAT16)
@@ -74,7 +75,8 @@ def _optimize(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
 def _fuse(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
     apart = exclude.follow(graph)
     newer = [(version, find) for version, find, _ in _FUSIONS.values() if version > graph.opset]
-    convert_opset(graph, max((version for version, find in newer if _of_one_kind(find, graph, apart)), default=0))
+    wanted = [version for version, find in newer if _of_one_kind(find, graph, apart)]
+    convert_opset(graph, max(wanted, default=0))
     for name, (_, _, fuse) in _FUSIONS.items():
         done.fused[name] += _of_one_kind(fuse, graph, exclude.follow(graph))
     done.fused["HardSwish"] += _of_one_kind(fuse_hardswish, graph, exclude.follow(graph))

@@ -23,13 +23,13 @@ Place = tuple[int, int]
 def add_switches(
     graph: gs.Graph, plan: RoundingPlan, parts: Sequence[Sequence[gs.Node]], *, clipped: bool = False
 ) -> list[str]:
-    """Round a graph, in place, as a plan says, but for parts that are switched on; return the switches' names.
+    """Round a graph, in place, as a plan says, but for parts that are switched on; return the switches.
 
-    Switches are new inputs of the model, of type bool and without dimensions, one for each part. The nodes of
-    a part that is on compute in float32 as nodes do that a conversion excludes: they read inputs of the
-    model, weights and what other such nodes make as they are, all else rounded. The plan must be one that
-    does not spare commuting nodes, which changes no number. ``clipped``: values are brought into the range
-    of BF16 before they are rounded, as weights are anyway.
+    Switches are new inputs of the model, given by name, of type bool and without dimensions, one for each
+    part. The nodes of a part that is on compute in float32 as nodes do that a conversion excludes: they read
+    inputs of the model, weights and what other such nodes make as they are, all else rounded. The plan must
+    be one that does not spare commuting nodes, which changes no number. ``clipped``: values are brought into
+    the range of BF16 before they are rounded, as weights are anyway.
     """
     return _Writer(graph, plan, parts, clipped).write()
 
@@ -43,7 +43,8 @@ class _Writer:
         self._graph, self._plan = graph, plan
         self._names = walk.Names(graph)
         self._round = _Round(self._names, clipped)
-        self._switches = [gs.Variable(self._names.derive(f"part{i}", "on"), np.bool_, []) for i in range(len(parts))]
+        names = [self._names.derive(f"part{i}", "on") for i in range(len(parts))]
+        self._switches = [gs.Variable(name, np.bool_, []) for name in names]
         owned = zip(self._switches, parts, strict=True)
         self._switch = {id(node): switch for switch, nodes in owned for node in nodes}
         self._raw = _read_raw(graph, plan)
@@ -85,8 +86,11 @@ class _Writer:
         if isinstance(source, gs.Constant):
             return gs.Constant(self._names.derive(source.name, "low"), _rounded(source.values))
         low = _like(source, "low", self._names)
-        place, key = (self._front, rounding.home) if rounding.producer is None else (self._after, rounding.producer)
-        place.setdefault(id(key), []).extend(self._round.nodes(source, low))
+        nodes = self._round.nodes(source, low)
+        if rounding.producer is None:
+            self._front.setdefault(id(rounding.home), []).extend(nodes)
+        else:
+            self._after.setdefault(id(rounding.producer), []).extend(nodes)
         return low
 
     def _hand_out(self, tensor: gs.Tensor, target: gs.Tensor) -> None:
@@ -112,7 +116,7 @@ class _Writer:
         return [gs.Node("If", name, branches, [self._switch[id(node)]], results), *after]
 
     def _results(self, tensor: gs.Tensor) -> list[gs.Tensor]:
-        """Return what an If hands out for an output of its node: the chosen value, and the raw one if read."""
+        """Return what an If hands out for an output of its node: the chosen value, the raw one if read."""
         chosen = self._chosen.get(id(tensor))
         found = [] if chosen is None else [chosen]
         if not tensor.is_empty() and (chosen is None or id(tensor) in self._raw):
@@ -122,7 +126,9 @@ class _Writer:
     def _branch(self, node: gs.Node, reads: Mapping[Place, gs.Tensor], *, is_on: bool) -> gs.Graph:
         inputs = [reads.get((id(node), i), tensor) for i, tensor in enumerate(node.inputs)]
         made = [t if t.is_empty() else _like(t, "made", self._names) for t in node.outputs]
-        copy = gs.Node(node.op, self._names.derive(node.name, "copy"), dict(node.attrs), inputs, made, node.domain)
+        copy = gs.Node(
+            node.op, self._names.derive(node.name, "copy"), dict(node.attrs), inputs, made, node.domain
+        )
         copy.carried = getattr(node, "carried", [])
         nodes, results = [copy], []
         for tensor, raw in zip(node.outputs, made, strict=True):
@@ -154,7 +160,9 @@ class _Round:
             limits = (np.array(-BFLOAT16_MAX), np.array(BFLOAT16_MAX))
             bounds = [gs.Constant(self._names.derive(target.name, "bound"), limit) for limit in limits]
             clipped = _like(source, "clipped", self._names)
-            nodes = [gs.Node("Clip", self._names.derive(clipped.name, "clip"), {}, [source, *bounds], [clipped])]
+            nodes = [
+                gs.Node("Clip", self._names.derive(clipped.name, "clip"), {}, [source, *bounds], [clipped])
+            ]
             source = clipped
         half = dtypes.variable(self._names.derive(target.name, "bf16"), dtypes.BFLOAT16, source)
         nodes.append(self._pair.narrow(self._names.derive(half.name, "narrow"), source, half))

@@ -61,8 +61,9 @@ class Selection:
 def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str] = ()) -> Selection:
     """Return the nodes whose name matches one of the shell patterns or whose operator is one of the types.
 
-    A node without a name goes by that of what it makes (:func:`label_of`). An If, Loop or Scan that is selected brings its bodies along. Raises ValueError naming the pattern or
-    operator type that no node of the graph, bodies included, matches.
+    A node without a name goes by that of what it makes (:func:`label_of`). An If, Loop or Scan that is
+    selected brings its bodies along. Raises ValueError naming the pattern or operator type that no node of
+    the graph, bodies included, matches.
     """
     everything = list(walk.nodes(graph))
     chosen: list[gs.Node] = []
@@ -86,7 +87,7 @@ def label_of(node: gs.Node) -> str:
 
 
 def counterparts(graph: gs.Graph, other: gs.Graph) -> dict[int, list[gs.Node]]:
-    """Return, by ``id`` of each node of a graph, the nodes of a rewritten one that a selection follows it to."""
+    """Return the nodes of a rewritten graph that a selection follows each node to, by ``id`` of that."""
     places: dict[Mark, list[gs.Node]] = {}
     for node, marks in _marked(other):
         for mark in marks:

@@ -1,4 +1,4 @@
-"""The smallest set of things to keep so that a number holds: a search for when each look at it costs a run."""
+"""The smallest set of things to keep so that a number holds, found with few looks at that number."""
 
 from __future__ import annotations
 
@@ -15,35 +15,30 @@ Kept = Set[int]
 Evaluate = Callable[[Kept], float]
 """Returns the metric with these things kept."""
 
-_ROUNDS = 3
-"""How often things are ranked anew beside what was kept last; on real models the third time helps rarely."""
-
 _FEW = 300
 """Smaller sets are all tried where there are at most so many."""
 
 _GONE = "given up"
 
 
-def smallest_set(count: int, evaluate: Evaluate, target: Target, rank: Evaluate | None = None) -> list[int]:
+def smallest_set(
+    count: int, evaluate: Evaluate, target: Target, rank: Evaluate | None = None
+) -> frozenset[int]:
     """Return which of ``count`` things to keep, as few as are found, so that the metric holds.
 
     Starts from everything kept, gives up what does least harm alone, all together as far as the target
     allows, then each that is left where it holds without. What does harm depends on what else is kept, so
-    that this is done again with the harm of each beside the set found. Where there are few smaller sets they
+    that this is done once more with the harm of each beside the set found. Where there are few smaller sets they
     are all tried, and the result is the smallest there is; otherwise no single thing of it can be given up.
     ``rank`` measures harms, where a rougher number than that of ``evaluate`` does. Raises TargetError where
     the target does not hold with everything kept.
     """
     rank, everything = rank or evaluate, frozenset(range(count))
     harms = {i: METRICS[target.metric].harm(rank(everything - {i})) for i in range(count)}
-    best = give_up(everything, harms, evaluate, target)
-    for _ in range(_ROUNDS):
-        harms = {i: _harm_beside(best, i, rank, target) for i in range(count)}
-        found = give_up(everything, harms, evaluate, target)
-        if len(found) >= len(best):
-            break
-        best = found
-    return sorted(_first_that_holds(count, len(best), evaluate, target) or best)
+    first = give_up(everything, harms, evaluate, target)
+    beside = {i: _harm_beside(first, i, rank, target) for i in range(count)}
+    best = min(first, give_up(everything, beside, evaluate, target), key=len)
+    return _first_that_holds(count, len(best), evaluate, target) or best
 
 
 def give_up(kept: Kept, harms: Mapping[int, float], evaluate: Evaluate, target: Target) -> frozenset[int]:
