@@ -127,10 +127,7 @@ class _Search:
         return self._in_order(_patterns(whole))
 
     def _extended(self, kept: Kept) -> Kept:
-        """Return the parts with as few others, the most harmful first, as will do, less what can be given up.
-
-        At last, everything: that holds.
-        """
+        """Return the parts with as few others as will do, the most harmful first; in the end everything."""
         others = sorted(self._everything - kept, key=lambda i: self._rank(self._everything - {i}))
         order = [*sorted(kept), *others, len(self._everything)]
         low, high, step = len(kept), len(order), 1  # so many are too few, and enough
@@ -140,8 +137,12 @@ class _Search:
                 high = middle
             else:
                 low, step = middle, 2 * step
-        harms = {i: float(high - place) for place, i in enumerate(order[:high])}
-        return give_up(frozenset(harms), harms, self._written_with, self._target)
+        added = {i: float(high - place) for place, i in enumerate(order[:high]) if i not in kept}
+
+        def _value(chosen: Kept) -> float:
+            return self._written_with(kept | chosen)
+
+        return kept | give_up(added.keys(), added, _value, self._target)
 
     def _holds(self, kept: Iterable[int]) -> bool:
         return self._target.holds(self._written_with(kept))

@@ -28,8 +28,9 @@ def smallest_set(
 
     Starts from everything kept, gives up what does least harm alone, all together as far as the target
     allows, then each that is left where it holds without. What does harm depends on what else is kept, so
-    that this is done once more with the harm of each beside the set found. Where there are few smaller sets they
-    are all tried, and the result is the smallest there is; otherwise no single thing of it can be given up.
+    that this is done once more with the harm of each beside the set found. Where there are few smaller sets
+    they are all tried, and the result is the smallest there is; otherwise no single thing of it can be given
+    up.
     ``rank`` measures harms, where a rougher number than that of ``evaluate`` does. Raises TargetError where
     the target does not hold with everything kept.
     """

@@ -14,7 +14,7 @@ from transforms.finetune_model import copy_graph
 from transforms.float_parts import find_parts
 from transforms.rounding_plan import RoundingPlan
 from transforms.rounding_switches import add_switches
-from transforms.selection import select
+from transforms.selection import Selection, select
 from transforms.simulate_bf16 import input_tensors
 
 
@@ -32,6 +32,7 @@ class SwitchedRounding:
         kept = select(graph, names=options.exclude_node, op_types=options.exclude_op)
         loaded = copy_graph(graph)
         exclude = prepare_bf16(graph, options, Conversion(options.format)).follow(graph)
+        exclude |= Selection.of(graph, *_input_casts(graph))
         self.parts = find_parts(loaded, graph, kept.follow(loaded), exclude)
         plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
         if options.format == "simulate_bf16":
@@ -51,6 +52,11 @@ class SwitchedRounding:
             flags = {name: np.array(i in key[0]) for i, name in enumerate(self._switches)}
             self._known[key] = self._error.of(self._model, flags, every)
         return self._known[key]
+
+
+def _input_casts(graph: gs.Graph) -> list[gs.Node]:
+    """Return the Casts of float16 inputs, which are float for each node that is, and round for no other."""
+    return [tensor.inputs[0] for tensor in input_tensors(graph) if tensor.inputs]
 
 
 def _leave_activations(plan: RoundingPlan, graph: gs.Graph) -> None:
