@@ -32,25 +32,27 @@ def choices(count: int, tries: int) -> list[set[int]]:
     return [set(), set(range(count)), *some]
 
 
-def agree(error: Bf16Error, options: Bf16Options, tries: int = 3) -> SwitchedRounding:
-    """Assert that switches give what the conversion gives; float sums differ where fusion is undone.
+def differences(error: Bf16Error, options: Bf16Options, tries: int) -> list[tuple[list[str], float, float]]:
+    """Return the choices for which switches do not give the SQNR that the conversion gives, with both.
 
-    Models with one or two operations compute the same bits. Beyond 110 dB, two units in the last place of a
-    float32, there is nothing but the order of sums.
+    Float sums come in another order where excluding a node undoes a fusion: a value may then fall on the other
+    side of a rounding, which 0.01 dB leave room for in models of a few nodes. Beyond 110 dB, two units in the
+    last place of a float32, there is nothing but that order.
     """
-    switched = SwitchedRounding(error, options)
+    switched, found = SwitchedRounding(error, options), []
     for kept in choices(len(switched.parts), tries):
         excluded = [escape(name) for i in kept for name in switched.parts[i].names]
-        expected, found = error.keeping(excluded), switched.keeping(kept)
-        assert found == pytest.approx(expected, abs=0.01) or min(found, expected) > 110, excluded
-    return switched
+        pair = switched.keeping(kept), error.keeping(excluded)
+        if pair[0] != pytest.approx(pair[1], abs=0.01) and min(pair) < 110:
+            found.append((excluded, *pair))
+    return found
 
 
 @pytest.mark.parametrize("name", sorted(corpus.MODELS.keys() - {"sequence output"}))
 def test_switches_compute_what_the_conversion_does(name: str) -> None:
     """Control flow, outputs that are used further, tensors tied to float32: each model has one difficulty."""
     error = measure(corpus.build(name), Bf16Options())
-    agree(error, error.options, tries=1)
+    assert not differences(error, error.options, tries=1)
 
 
 NETWORKS = {"residual": small_networks.residual(), "branches": small_networks.branches()}
@@ -60,7 +62,7 @@ NETWORKS = {"residual": small_networks.residual(), "branches": small_networks.br
 @pytest.mark.parametrize("name", NETWORKS)
 def test_switches_stand_for_fused_nodes(name: str, form: str) -> None:
     options = Bf16Options(form)
-    agree(measure(NETWORKS[name], options, 2), options, tries=4)
+    assert not differences(measure(NETWORKS[name], options, 2), options, tries=4)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_switches_stand_for_fused_nodes(name: str, form: str) -> None:
     ),
 )
 def test_switches_know_the_options_of_the_conversion(options: Bf16Options) -> None:
-    agree(measure(NETWORKS["residual"], options), options, tries=4)
+    assert not differences(measure(NETWORKS["residual"], options), options, tries=4)
 
 
 def test_saturation_is_part_of_it() -> None:

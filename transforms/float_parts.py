@@ -95,6 +95,7 @@ class _Groups:
         return id(node) in self._places
 
     def root(self, node: gs.Node) -> int:
+        """Return the number of the node's set."""
         place = self._places[id(node)]
         while self._above[place] != place:
             self._above[place] = self._above[self._above[place]]
@@ -102,6 +103,7 @@ class _Groups:
         return place
 
     def join(self, a: gs.Node, b: gs.Node) -> None:
+        """Make one set of those of two nodes."""
         first, second = sorted((self.root(a), self.root(b)))
         self._above[second] = first
 

@@ -14,7 +14,7 @@ from transforms.finetune_model import copy_graph
 from transforms.float_parts import find_parts
 from transforms.rounding_plan import RoundingPlan
 from transforms.rounding_switches import add_switches
-from transforms.selection import Selection, select
+from transforms.selection import Selection, counterparts, select
 from transforms.simulate_bf16 import input_tensors
 
 
@@ -32,7 +32,7 @@ class SwitchedRounding:
         kept = select(graph, names=options.exclude_node, op_types=options.exclude_op)
         loaded = copy_graph(graph)
         exclude = prepare_bf16(graph, options, Conversion(options.format)).follow(graph)
-        exclude |= Selection.of(graph, *_input_casts(graph))
+        exclude |= Selection.of(graph, *_new_casts(loaded, graph))
         self.parts = find_parts(loaded, graph, kept.follow(loaded), exclude)
         plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
         if options.format == "simulate_bf16":
@@ -54,9 +54,11 @@ class SwitchedRounding:
         return self._known[key]
 
 
-def _input_casts(graph: gs.Graph) -> list[gs.Node]:
-    """Return the Casts of float16 inputs, which are float for each node that is, and round for no other."""
-    return [tensor.inputs[0] for tensor in input_tensors(graph) if tensor.inputs]
+def _new_casts(loaded: gs.Graph, prepared: gs.Graph) -> list[gs.Node]:
+    """Return the new Casts of float16 inputs: they are float for each node that is, and round for others."""
+    known = {id(node) for found in counterparts(loaded, prepared).values() for node in found}
+    casts = [tensor.inputs[0] for tensor in input_tensors(prepared) if tensor.inputs]
+    return [node for node in casts if id(node) not in known]
 
 
 def _leave_activations(plan: RoundingPlan, graph: gs.Graph) -> None:
