@@ -22,7 +22,7 @@ TARGETS = {
     "magika_v3_3": (50,),
     "minilm_l6_op13": (40,),
 }
-"""In dB; all in BF16 these models have 36, 31, 16, 47 and 38."""
+"""In dB; all in BF16 these models have 34, 30, 17, 38 and 38."""
 
 CASES = [(name, target) for name, targets in TARGETS.items() for target in targets]
 
@@ -55,7 +55,7 @@ def test_the_target_is_met(
     seconds = time.perf_counter() - start
     printed = capsys.readouterr().out
     ((before, after, count),) = re.findall(
-        r"^SQNR: (\S+) -> (\S+) dB with (\d+) nodes", printed, re.MULTILINE
+        r"^SQNR: (\S+) -> (\S+) dB with (\d+) node", printed, re.MULTILINE
     )
     with capsys.disabled():
         print(f"\n{name}: {before} -> {after} dB, {count} nodes for {target} dB, {seconds:.1f} s")

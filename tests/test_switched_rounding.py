@@ -35,9 +35,9 @@ def choices(count: int, tries: int) -> list[set[int]]:
 def differences(error: Bf16Error, options: Bf16Options, tries: int) -> list[tuple[list[str], float, float]]:
     """Return the choices for which switches do not give the SQNR that the conversion gives, with both.
 
-    Float sums come in another order where excluding a node undoes a fusion: a value may then fall on the other
-    side of a rounding, which 0.01 dB leave room for in models of a few nodes. Beyond 110 dB, two units in the
-    last place of a float32, there is nothing but that order.
+    Float sums come in another order where excluding a node undoes a fusion: a value may then fall on the
+    other side of a rounding, which 0.01 dB leave room for in models of a few nodes. Beyond 110 dB, two units
+    in the last place of a float32, there is nothing but that order.
     """
     switched, found = SwitchedRounding(error, options), []
     for kept in choices(len(switched.parts), tries):

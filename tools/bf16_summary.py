@@ -40,7 +40,8 @@ def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:
     if not kept.patterns:
         yield f"Kept in float32 for {least:g} dB: nothing, the SQNR is {kept.before:.2f} dB"
         return
-    yield f"SQNR: {kept.before:.2f} -> {kept.after:.2f} dB with {len(kept.patterns)} nodes kept in float32"
+    count = f"{len(kept.patterns)} node{'s' if len(kept.patterns) > 1 else ''}"
+    yield f"SQNR: {kept.before:.2f} -> {kept.after:.2f} dB with {count} kept in float32"
     yield f"Kept in float32 for {least:g} dB: {', '.join(kept.patterns)}"
 
 
