@@ -54,9 +54,7 @@ def test_the_target_is_met(
     assert tool.main([*options, "--min-sqnr", str(target)]) == 0
     seconds = time.perf_counter() - start
     printed = capsys.readouterr().out
-    ((before, after, count),) = re.findall(
-        r"^SQNR: (\S+) -> (\S+) dB with (\d+) node", printed, re.MULTILINE
-    )
+    ((before, after, count),) = re.findall(r"^SQNR: (\S+) -> (\S+) dB with (\d+) node", printed, re.MULTILINE)
     with capsys.disabled():
         print(f"\n{name}: {before} -> {after} dB, {count} nodes for {target} dB, {seconds:.1f} s")
     assert float(before) < target <= float(after)

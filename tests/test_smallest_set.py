@@ -49,8 +49,9 @@ class Problem:
         raise AssertionError("everything kept holds")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", (*range(25), 98, 102, 113, 157, 195, 197, 205, 207, 210))
 def test_as_small_as_trying_every_set(seed: int) -> None:
+    """In those behind the first 25 giving up one after another ends with one too many."""
     problem = Problem(seed)
     found = smallest_set(problem.count, problem.value, problem.target)
     assert problem.target.holds(problem.value(found))
