@@ -123,3 +123,11 @@ def test_samples_can_be_left_out() -> None:
     half = SwitchedRounding(all_four, Bf16Options()).keeping((0, 2), every=2)
     assert half == SwitchedRounding(two, Bf16Options()).keeping((0, 2))
     assert half != SwitchedRounding(all_four, Bf16Options()).keeping((0, 2))
+
+
+def test_weights_beyond_one_message_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both branches of a switch hold a weight: the model is twice what it was, in one message."""
+    error = measure(NETWORKS["residual"], Bf16Options())
+    monkeypatch.setattr(model_io, "PROTOBUF_LIMIT", 2000)
+    with pytest.raises(ValueError, match=r"^the model has [\d,]+ bytes beside its shared weights, too many"):
+        SwitchedRounding(error, error.options)

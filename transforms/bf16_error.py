@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto
+from transforms import graph_proto, model_io
 from transforms.convert_bf16 import Bf16Options, convert_bf16
 from transforms.finetune_model import copy_graph
 from transforms.light_session import LightModel, open_light
@@ -72,8 +72,15 @@ class Bf16Error:
 
 
 def open_graph(graph: gs.Graph, run: RunOptions | None) -> LightModel:
-    """Return a graph ready to run."""
-    return open_light(*graph_proto.export_light(graph), run)
+    """Return a graph ready to run; ValueError where too many of its weights are inside branches."""
+    light, weights = graph_proto.export_light(graph)
+    size = light.ByteSize()
+    if size > model_io.PROTOBUF_LIMIT:
+        raise ValueError(
+            f"the model has {size:,} bytes beside its shared weights, too many to be measured in memory: "
+            f"the limit is {model_io.PROTOBUF_LIMIT:,}"
+        )
+    return open_light(light, weights, run)
 
 
 def _floats(outputs: Mapping[str, object]) -> dict[str, np.ndarray]:
