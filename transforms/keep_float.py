@@ -74,16 +74,17 @@ def keep_float(
 class _Search:
     """A target, the model with switches, and the parts of it as patterns: of all their nodes, of their ends.
 
-    Nodes with bodies stay float only where nothing else is enough: they bring along all that is in them.
+    Nodes with bodies stay float only where nothing else is enough, for they bring along all that is in them:
+    the innermost ones if those do, else those around them.
     """
 
     def __init__(self, error: Bf16Error, target: Target) -> None:
         self._error, self._target = error, target
         self._switched, self._fixed = SwitchedRounding(error, error.options), list[str]()
-        if not target.holds(self._switched.keeping(self._everything)):
-            bodies = [node for node in walk.nodes(error.graph) if any(walk.bodies(node))]
-            self._fixed = [escape(label_of(node)) for node in bodies]
-        if self._fixed:
+        for nodes in reversed(_by_depth(error.graph)):
+            if target.holds(self._switched.keeping(self._everything)):
+                break
+            self._fixed = list(dict.fromkeys(escape(label_of(node)) for node in nodes))
             self._switched = SwitchedRounding(error, error.options.excluding(self._fixed))
         parts = self._switched.parts
         self._names = [*([escape(name) for name in part.names] for part in parts), ["*"]]
@@ -160,3 +161,12 @@ class _Search:
     def _in_order(self, patterns: Iterable[str]) -> tuple[str, ...]:
         places = {escape(label_of(node)): i for i, node in enumerate(walk.nodes(self._error.graph))}
         return tuple(sorted({*self._fixed, *patterns}, key=lambda pattern: places.get(pattern, -1)))
+
+
+def _by_depth(graph: gs.Graph) -> list[list[gs.Node]]:
+    """Return the nodes with bodies: those of the graph, those in their bodies, and so on."""
+    levels, graphs = [], [graph]
+    while nodes := [node for inner in graphs for node in inner.nodes if any(walk.bodies(node))]:
+        levels.append(nodes)
+        graphs = [body for node in nodes for body in walk.bodies(node)]
+    return levels
