@@ -19,6 +19,7 @@ from transforms.fuse_gelu import find_gelu, fuse_gelu
 from transforms.fuse_hardswish import fuse_hardswish
 from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
 from transforms.optimize import optimize
+from transforms.prepare import prepare
 from transforms.read_model import ModelError
 from transforms.selection import Selection, select
 
@@ -122,3 +123,25 @@ def test_float16_constants_are_known_for_what_they_are(tmp_path: Path) -> None:
     assert convert_fp16_to_bf16.main(["--input", str(source), "--output", str(target)]) == 0
     found = [node.op_type for node in onnx.load(target).graph.node if node.op_type != "Cast"]
     assert found == ["LayerNormalization", "Gelu", "HardSwish"]
+
+
+@pytest.mark.parametrize(
+    ("op", "names"),
+    (
+        ("LayerNormalization", ("mean", "centre", "square", "variance", "positive", "deviation", "normal")),
+        ("Gelu", ("scaled", "erf", "shifted", "twice", "gelu")),
+        ("HardSwish", ("gate", "gated")),
+    ),
+)
+def test_a_pattern_that_is_excluded_whole_is_one_node_in_float(
+    op: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Nothing of it is rounded on the way: the fused node reads and makes float32, as its parts would."""
+    excluded = [option for name in names for option in ("--exclude-node", name)]
+    converted = conversion.convert(decomposed(), tmp_path, *excluded)
+    fused = [node for node in converted.graph.node if node.op_type == op]
+    assert len(fused) == 1
+    graph = model_io.load(decomposed())
+    exclude = select(graph, names=names)
+    prepare(graph, exclude)
+    assert [node.op for node in graph.nodes if node in exclude.follow(graph)] == [op]

@@ -6,7 +6,9 @@ import pytest
 
 from tests import corpus
 from transforms import model_io, walk
-from transforms.selection import Selection, select
+from transforms.convert_opset import convert_opset
+from transforms.selection import Selection, counterparts, label_of, select
+from transforms.widen_float16 import widen_float16
 
 GRAPH = """(float[N] x, bool c) => (float[N] y) { [enc_0] a = Tanh(x) [enc_1] b = Exp(a) [dec_0] d = Neg(b)
     [branch] y = If (c) <then_branch = t () => (float[N] p) { [in_then] p = Exp(d) },
@@ -31,6 +33,7 @@ def chosen(names: tuple[str, ...] = (), op_types: tuple[str, ...] = ()) -> list[
         (("enc_1",), ("Exp", "Neg"), ["enc_1", "dec_0", "in_then"]),
         (("branch",), (), ["branch", "in_then", "unnamed Tanh"]),
         ((), ("If",), ["branch", "in_then", "unnamed Tanh"]),
+        (("p",), (), ["unnamed Tanh"]),
         (("*",), (), ["enc_0", "enc_1", "dec_0", "branch", "in_then", "unnamed Tanh"]),
     ),
 )
@@ -71,3 +74,38 @@ def test_follow_finds_nodes_by_name_or_by_what_they_make() -> None:
     assert [node.name for node in walk.nodes(other) if node in followed] == ["renamed", "dec_0"]
     assert not any(node in selection for node in walk.nodes(other))
     assert len(Selection()) == len(Selection().follow(other)) == 0
+
+
+def test_a_node_without_a_name_goes_by_what_it_makes() -> None:
+    """The branch without a name makes p; the node of the other branch that makes p has a name."""
+    graph = model_io.load(corpus.parse(GRAPH))
+    assert sorted(label_of(node) for node in walk.nodes(graph)) == [
+        *("branch", "dec_0", "enc_0", "enc_1", "in_then", "p")
+    ]
+
+
+def test_new_nodes_follow_what_reads_them() -> None:
+    """Softmax before opset 13 becomes a Flatten, a Softmax and a Reshape; an input in float16 gets a Cast."""
+    model = corpus.parse(
+        "(float[2,3,4] x) => (float[2,3,4] y) { [soft] y = Softmax <axis = 1> (x) }", opset=11
+    )
+    graph = model_io.load(model)
+    selection, nothing = select(graph, names=["soft"]), select(graph)
+    convert_opset(graph, 13)
+    followed = selection.follow(graph)
+    assert {node.op for node in graph.nodes if node in followed} >= {"Flatten", "Softmax"}
+    assert not len(nothing.follow(graph))
+    half = model_io.load(corpus.parse("(float16[2] x) => (float16[2] y) { [a] t = Sin(x) [b] y = Cos(t) }"))
+    first, second = (select(half, names=[name]) for name in "ab")
+    widen_float16(half)
+    (cast,) = (node for node in half.nodes if node.op == "Cast" and node.inputs[0].name == "x")
+    assert cast in first.follow(half)
+    assert cast not in second.follow(half)
+
+
+def test_counterparts_are_what_a_selection_follows_to() -> None:
+    graph, other = (model_io.load(corpus.parse(GRAPH)) for _ in range(2))
+    found = counterparts(graph, other)
+    for node in walk.nodes(graph):
+        followed = Selection.of(graph, node).follow(other)
+        assert {id(one) for one in found[id(node)]} == {id(o) for o in walk.nodes(other) if o in followed}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from tools import command_line
+from tools.data_options import SAMPLES_HELP, add_data_options
 
 WEIGHTS = ("bfloat16", "float32")  # the first is what is meant where nothing is said
 DOMAINS = ("ai.onnx.contrib", "com.amd.quark")
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
 
-_EPILOG = """\
+_EPILOG = f"""\
 formats:
   with_cast      (default) Casts to bfloat16 and back on every float tensor between two nodes, on inputs and
                  outputs; weights stored as bfloat16. Standard ONNX: runs on any ONNX Runtime CPU build.
@@ -26,6 +28,13 @@ formats:
 Before that the graph is optimized (constants and BatchNorm folded, MatMuls on one input merged, decomposed
 LayerNorm and GELU fused so that they keep float32 inside), and weights beyond the range of BF16 saturate at
 +-3.38953139e38. Arithmetic on shapes, and inputs that a schema ties to float32, stay as they are.
+
+with --data and --min-sqnr nodes stay in float, as few as are found, so that on these samples the SQNR of the
+model that is written, 10 log10(sum f^2 / sum (f - q)^2) over all its float outputs, is at least DB. They are
+named at the end, as --exclude-node takes them, and come on top of what is excluded already. Where no choice
+of nodes is enough, nothing is written. bfloat16 nodes are measured in float32 with their results rounded.
+
+{SAMPLES_HELP}
 
 exit codes: 0 done, or nothing to do; 1 the model or the machine stands in the way; 2 usage.
 """
@@ -49,7 +58,17 @@ def _why_not(options: argparse.Namespace) -> str | None:
         )
     if options.domain is not None and options.format != "customqdq":
         return f"--domain goes with --format customqdq alone, not with {options.format}"
-    return None
+    if options.data is not None:
+        return "--data goes with --min-sqnr" if options.min_sqnr is None else None
+    return next((f"--{name.replace('_', '-')} goes with --data" for name in _of_data(options)), None)
+
+
+def _of_data(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the options that say something of samples and differ from what is meant where nothing is said."""
+    defaults = _parser("", "").parse_args(["--input", "", "--output", ""])
+    for name in ("min_sqnr", "limit", "provider", "threads", "image_size", "mean", "std", "layout"):
+        if getattr(options, name) != getattr(defaults, name):
+            yield name
 
 
 def _work(module: str, source: str, options: argparse.Namespace) -> None:
@@ -106,5 +125,19 @@ def _parser(module: str, source: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-optimize", dest="optimize", action="store_false", help="leave out graph optimization and fusion"
     )
+    add_data_options(parser, required=False, help="folder of samples to hold --min-sqnr on")
+    parser.add_argument(
+        "--min-sqnr",
+        type=_decibels,
+        metavar="DB",
+        help="keep so many nodes in float, no more, that --data give it",
+    )
     command_line.add_output_options(parser)
     return parser
+
+
+def _decibels(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is no number of decibels")
+    return value

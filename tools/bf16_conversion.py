@@ -1,47 +1,27 @@
-"""The conversion to BF16 as a composition of transforms, shared by both converters."""
+"""What both converters to BF16 do once their options are known to be right."""
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
 from tools import bf16_summary
+from tools.data_options import image_options
 from tools.output_file import total_bytes
+from tools.progress import Progress
 from transforms import bf16_state, model_io, provenance, runtime_check
-from transforms.convert_opset import convert_opset
-from transforms.convert_type import convert_type
-from transforms.fold_weights import fold_weights
-from transforms.insert_cast import insert_cast
-from transforms.insert_qdq import insert_qdq
+from transforms.convert_bf16 import Bf16Options, convert_bf16
+from transforms.feeds import model_inputs, open_feeds
+from transforms.keep_float import KeptFloat, keep_float
 from transforms.lift_constants import lift_constants
-from transforms.prepare import prepare
-from transforms.saturate import saturate, tensors_with_nan
-from transforms.saturate_activations import saturate_activations
-from transforms.selection import Selection, select
-from transforms.simulate_bf16 import simulate_bf16
-
-BFLOAT16_OPSET = 22
-"""First opset in which Conv, pooling and recurrent operators take bfloat16."""
+from transforms.run_model import RunOptions
+from transforms.target import TargetError
 
 _RECORDED = (
     "format", "weights", "domain", "keep_io_types", "exclude_node", "exclude_op", "saturate_activations",
     "optimize",
 )  # fmt: skip
-
-
-@dataclass
-class Conversion:
-    """What a conversion did, for the summary."""
-
-    format: str
-    tensors: int = 0
-    saturated: int = 0
-    fused: Counter[str] = field(default_factory=Counter)
-    tally: bf16_state.Tally | None = None
-    notes: list[str] = field(default_factory=list)
 
 
 def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
@@ -58,63 +38,62 @@ def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
         print(f"Nothing to do: '{options.input}' is a BF16 model already ({before.format}).")
         return
     bf16_state.require(before, source, options.input)
-    done = convert(graph, options)
+    chosen = bf16_options(options)
+    kept = None if options.min_sqnr is None else _keep(graph, chosen, options)
+    chosen = chosen.excluding(kept.patterns) if kept else chosen
+    done = convert_bf16(graph, chosen)
     if not done.tensors:
+        _refuse_float(kept, options)
         print(f"Nothing to do: no tensor of '{options.input}' is left to round.")
         return
-    recorded = {name: getattr(options, name) for name in _RECORDED}
-    entries = provenance.entries(tool, recorded, graph.source_sha256)
+    entries = provenance.entries(tool, _recorded(chosen, options), graph.source_sha256)
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
     sizes = total_bytes(graph.source_files), total_bytes(files)
     for line in bf16_summary.lines(done, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
         print(line)
+    for line in bf16_summary.sqnr_lines(kept, options.min_sqnr) if kept else ():
+        print(line)
 
 
-def convert(graph: gs.Graph, options: argparse.Namespace) -> Conversion:
-    """Make a graph BF16 in place, following the options of the command line."""
-    done = Conversion(options.format)
-    _check_nan(graph, options, done)
-    exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)
-    prepared = prepare(
-        graph,
-        exclude,
-        optimized=options.optimize,
-        merge_products=True,
+def bf16_options(options: argparse.Namespace) -> Bf16Options:
+    """Return what the command line says of the conversion."""
+    return Bf16Options(
+        format=options.format,
+        weights=options.weights,
+        domain=options.domain,
         keep_io_types=options.keep_io_types,
+        exclude_node=tuple(options.exclude_node),
+        exclude_op=tuple(options.exclude_op),
+        saturate_activations=options.saturate_activations,
+        optimize=options.optimize,
+        strict=options.strict,
     )
-    done.fused = prepared.fused
-    done.notes += prepared.notes
-    if options.format == "bf16":
-        convert_opset(graph, BFLOAT16_OPSET)
-    exclude = exclude.follow(graph)
-    done.saturated = saturate(graph, exclude=exclude)
-    if options.saturate_activations:
-        saturate_activations(graph, exclude=exclude, keep_io_types=options.keep_io_types)
-    done.tensors = _write_format(graph, exclude, options)
-    done.tally = bf16_state.tally(graph, exclude, options.format)
-    return done
 
 
-def _check_nan(graph: gs.Graph, options: argparse.Namespace, done: Conversion) -> None:
-    names = tensors_with_nan(graph)
-    if not names:
-        return
-    message = f"NaN in {len(names)} weights: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
-    if options.strict:
-        raise ValueError(message)
-    done.notes.append(f"{message} (kept; --strict refuses them)")
+def _keep(graph: gs.Graph, chosen: Bf16Options, options: argparse.Namespace) -> KeptFloat:
+    """Return what has to stay float, with a progress bar that shows the last SQNR."""
+    source = open_feeds(options.data, model_inputs(graph), images=image_options(options), limit=options.limit)
+    feeds = [feed for _, feed in source]
+    run = RunOptions(options.provider, options.threads)
+    with Progress("measuring", "model") as bar:
+        return keep_float(
+            graph,
+            chosen,
+            feeds,
+            options.min_sqnr,
+            run=run,
+            progress=lambda done, note: bar.show(done, None, note),
+        )
 
 
-def _write_format(graph: gs.Graph, exclude: Selection, options: argparse.Namespace) -> int:
-    common = {"exclude": exclude, "keep_io_types": options.keep_io_types}
-    if options.format == "simulate_bf16":
-        return simulate_bf16(graph, **common)
-    if options.format == "bf16":
-        count = convert_type(graph, **common)
-    elif options.format == "customqdq":
-        count = insert_qdq(graph, domain=options.domain, **common)
-    else:
-        count = insert_cast(graph, **common)
-    if options.weights == "bfloat16":
-        fold_weights(graph)
-    return count
+def _refuse_float(kept: KeptFloat | None, options: argparse.Namespace) -> None:
+    if kept and kept.patterns:
+        raise TargetError(
+            f"only with every node of '{options.input}' in float32 the SQNR is at least {options.min_sqnr:g} "
+            f"dB; it is {kept.before:.2f} dB with none"
+        )
+
+
+def _recorded(chosen: Bf16Options, options: argparse.Namespace) -> dict[str, object]:
+    recorded = {name: getattr(chosen, name) for name in _RECORDED}
+    return recorded if options.min_sqnr is None else recorded | {"min_sqnr": options.min_sqnr}

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tools.bf16_conversion import Conversion
+    from transforms.convert_bf16 import Conversion
+    from transforms.keep_float import KeptFloat
 
 _TENSORS = {
     "with_cast": "tensors rounded by Casts",
@@ -32,6 +33,16 @@ def lines(done: Conversion, before: int, after: int, output: Path, cpu_error: st
     yield from _kept(done)
     yield f"Size: {before:,} -> {after:,} bytes ({after / before:.2f}x), written to '{output}'"
     yield _runs(done, cpu_error)
+
+
+def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:
+    """Yield the SQNR before and after nodes were kept in float for it, and all their names."""
+    if not kept.patterns:
+        yield f"Kept in float32 for {least:g} dB: nothing, the SQNR is {kept.before:.2f} dB"
+        return
+    count = f"{len(kept.patterns)} node{'s' if len(kept.patterns) > 1 else ''}"
+    yield f"SQNR: {kept.before:.2f} -> {kept.after:.2f} dB with {count} kept in float32"
+    yield f"Kept in float32 for {least:g} dB: {', '.join(kept.patterns)}"
 
 
 def _kept(done: Conversion) -> Iterator[str]:

@@ -20,7 +20,8 @@ from transforms.quantization_plan import QuantizationPlan
 from transforms.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.rounders import Rounder, rounders
 from transforms.scheme import Scheme
-from transforms.scheme_targets import Targets, label_of, named
+from transforms.scheme_targets import Targets, named
+from transforms.selection import label_of
 from transforms.weight_memory import WeightMemory
 
 Mix = Mapping[str, LayerRule]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
@@ -43,8 +44,9 @@ def prepare(
     """Raise a graph to opset 13 at least, compute float16 parts in float32, and optimize it, in place.
 
     ``optimized`` folds constants and BatchNorm and puts decomposed LayerNorm, GELU and HardSwish together;
-    ``merge_products`` merges MatMuls on one input as well. Nodes in ``exclude`` are kept out of that; follow
-    the selection into the graph afterwards. Raises ModelError when the opset can not be raised.
+    ``merge_products`` merges MatMuls on one input as well. Nodes in ``exclude`` are kept out of that, but for
+    what consists of them alone; follow the selection into the graph afterwards. Raises ModelError when the
+    opset can not be raised.
     """
     done = Preparation()
     convert_opset(graph, CAST_TO_BFLOAT16)
@@ -73,8 +75,24 @@ def _optimize(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
 def _fuse(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
     apart = exclude.follow(graph)
     newer = [(version, find) for version, find, _ in _FUSIONS.values() if version > graph.opset]
-    convert_opset(graph, max((version for version, find in newer if find(graph, exclude=apart)), default=0))
-    apart = exclude.follow(graph)
+    wanted = [version for version, find in newer if _of_one_kind(find, graph, apart)]
+    convert_opset(graph, max(wanted, default=0))
     for name, (_, _, fuse) in _FUSIONS.items():
-        done.fused[name] += fuse(graph, exclude=apart)
-    done.fused["HardSwish"] += fuse_hardswish(graph, exclude=apart)
+        done.fused[name] += _of_one_kind(fuse, graph, exclude.follow(graph))
+    done.fused["HardSwish"] += _of_one_kind(fuse_hardswish, graph, exclude.follow(graph))
+
+
+class _Others:
+    """All nodes that a selection does not hold."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+
+    def __contains__(self, node: object) -> bool:
+        return node not in self._selection
+
+
+def _of_one_kind(fuse: Callable[..., int], graph: gs.Graph, apart: Selection) -> int:
+    """Fuse nodes none of which is apart, and nodes all of which are; return how many were put together."""
+    count = fuse(graph, exclude=apart)
+    return count + fuse(graph, exclude=_Others(apart)) if len(apart) else count

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from transforms import walk
 from transforms.layer_rule import LayerRule
 from transforms.scheme import Scheme
-from transforms.selection import Selection, select, with_bodies
+from transforms.selection import Selection, label_of, select, with_bodies
 
 _MERGED = "/MatMulAddFusion"
 """What the optimizer puts behind the name of a MatMul that it makes a Gemm of, together with an Add."""
@@ -135,11 +135,6 @@ def named(graph: gs.Graph, names: Collection[str]) -> Selection:
         if label_of(node) in names or (_was_merged(node) and node.name.removesuffix(_MERGED) in names)
     ]
     return with_bodies(graph, chosen)
-
-
-def label_of(node: gs.Node) -> str:
-    """Return the name by which a scheme knows a node: that of what it makes where it has none."""
-    return str(node.name or (node.outputs[0].name if node.outputs else ""))
 
 
 def operators(node: gs.Node) -> frozenset[str]:

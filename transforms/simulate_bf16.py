@@ -23,7 +23,7 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Selection | None = None, keep_io_
     """
     plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
     weights = [r for r in plan.roundings if isinstance(r.tensor, gs.Constant)]
-    inputs = {id(tensor) for tensor in _inputs(graph)}
+    inputs = {id(tensor) for tensor in input_tensors(graph)}
     plan.roundings = [r for r in plan.roundings if id(r.tensor) in inputs]
     names = walk.Names(graph)
     changed = 0
@@ -39,8 +39,8 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Selection | None = None, keep_io_
     return changed + insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
 
 
-def _inputs(graph: gs.Graph) -> list[gs.Tensor]:
-    """Return the inputs of the model, and what the Casts make of those that are float16."""
+def input_tensors(graph: gs.Graph) -> list[gs.Tensor]:
+    """Return the inputs of a model, and what the Casts make of those that are float16."""
     narrow = [tensor for tensor in graph.inputs if dtypes.is_type(tensor, dtypes.FLOAT16)]
     casts = [node for tensor in narrow for node in tensor.outputs if node.op == "Cast"]
     return [*graph.inputs, *(node.outputs[0] for node in casts)]
