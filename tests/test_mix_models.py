@@ -104,7 +104,7 @@ def test_the_target_holds_and_more_layers_move_than_by_a_plain_search(
     plain = plain_search(judge, result, found.target.limit)
     print(
         f"{name:18} {case:14} {found.baseline:6.2f} -> {true:6.2f} dB, at least {found.target.limit:6.2f};"
-        f" moved {len(result.choices)} of {result.count}, plain search {plain}; {len(found.steps)} models tried;"
+        f" moved {len(result.choices)} of {result.count}, plain search {plain}; {len(found.steps)} tried;"
         f" {found.baseline_size.total / 8e6:.3f} -> {found.size.total / 8e6:.3f} MB of operands"
     )
     assert true >= found.target.limit - 0.01

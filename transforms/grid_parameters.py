@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,12 +49,14 @@ class GridParameters:
         """
         self._plan, self._ranges, self._memory = plan, ranges, memory or WeightMemory()
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
-        self._chosen: dict[tuple[int, Quantizer], Parameters] = {}
+        wanted: dict[tuple[int, Quantizer], tuple[Quantization, Quantizer]] = {}
         for quantization in plan.quantizations:
             for step in quantization.steps:
-                key = id(quantization.tensor), step
-                if step.needs_range and quantization.role != BIAS and key not in self._chosen:
-                    self._chosen[key] = self._choose(quantization, step)
+                if step.needs_range and quantization.role != BIAS:
+                    wanted.setdefault((id(quantization.tensor), step), (quantization, step))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # scales of large weights take long to find
+            found = pool.map(lambda pair: self._choose(*pair), wanted.values())
+            self._chosen = dict(zip(wanted, found, strict=True))
         self._operands = {
             (id(node), index): (id(quantization.tensor), quantization.steps[-1])
             for node, index, quantization in each_use(plan)
