@@ -54,7 +54,7 @@ def test_every_block_says_its_language_and_is_of_a_kind_that_is_tested() -> None
 def test_schemes_are_schemes(code: str, tmp_path: Path) -> None:
     (tmp_path / "scheme.toml").write_text(code, encoding="utf-8")
     scheme = read_scheme(tmp_path / "scheme.toml")
-    assert scheme.layers
+    assert scheme.layers or scheme.auto_mixed_precision
     assert scheme != preset("A16W8")
 
 

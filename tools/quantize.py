@@ -19,12 +19,15 @@ presets (activation and weight):
   BFP16 MX4 MX6 MX9             block floating point, Microexponents
   MXINT8 MXFP8E4M3 MXFP8E5M2 MXFP6E3M2 MXFP6E2M3 MXFP4E2M1       OCP Microscaling
   BF16_BFP16 BF16_MXINT8        everything in bfloat16, weights of dot products in blocks
+  BF16_MIXED_BFP16 BF16_MIXED_MXINT8     bfloat16, dot products in blocks
+  S16S8_MIXED_S8S8              A16W8, layers in A8W8 while SQNR falls by 3 dB at most
   INT32 UINT32                  for experiments
   NAME_ADAQUANT NAME_ADAROUND   the same, weights tuned on the samples (NAME_ADAROUND: integers)
 
 A file begins with preset = "NAME", or gives activation and weight; --print-config shows all keys. Its tables
 [layers] (node name, glob or operator type) and [tensors] give single layers and tensors other formats,
-[finetune] tunes the weights afterwards, as tools.finetune does.
+[finetune] tunes the weights afterwards, as tools.finetune does; [auto_mixed_precision] gives layers cheaper
+formats as far as a target allows, as tools.auto_mixed_precision does.
 
 what is quantized: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
 activations, pools and Concats around them, but not the inside of normalizations and Softmax, masks, or

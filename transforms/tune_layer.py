@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -10,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.grids import Grid
-from ops.rounding import LayerProblem, Options, shifted_target, solve
-from transforms.bias_grid import round_biases
+from ops.rounding import LayerProblem, Options, learn_scale, quadratic, shifted_target, solve
+from transforms.bias_grid import least_scale, round_biases
 from transforms.layer_grids import layer_grids
 from transforms.layer_sums import LayerSums
 from transforms.matched_layer import MatchedLayer
@@ -107,6 +108,22 @@ class _Tuning:
             if damping is not None:
                 yield self._solve(f"{what}, shifted by {damping:g}", grid, damping, scale, shift=True)
             yield self._solve(what, grid, 0.01, scale, shift=False)
+        if self._options.algorithm == "adaquant" and self._options.rescale:
+            yield from self._with_learned_scale(damping)
+
+    def _with_learned_scale(self, damping: float | None) -> Iterator[Candidate]:
+        """Yield weights on the scales that AdaQuant learns along with them, where each output has its own."""
+        *_, (_, grid, parameters) = self._grids()
+        if parameters is None or parameters[0].size != math.prod(self._start.shape[:2]):
+            return
+        solver, shift = self._options.solver, damping is not None
+        form = quadratic(self._problem, damping or 0.01, shift=shift)
+        rate = {} if solver.learning_rate is None else {"learning_rate": solver.learning_rate}
+        learned = learn_scale(form, grid, iterations=solver.iterations, **rate)
+        scale = learned.scale.astype(np.float32).reshape(parameters[0].shape)
+        scale = np.maximum(scale, least_scale(self._matched, self._fit.bias(self._start), scale))
+        grid = dataclasses.replace(learned, scale=scale.astype(np.float64).reshape(learned.scale.shape))
+        yield self._solve("learned scale", grid, damping or 0.01, (scale, parameters[1]), shift=shift)
 
     def _best_damping(self, held: LayerSums) -> float | None:
         """Return the damping whose target, not yet rounded, is best on held-out samples; None: no shift."""
