@@ -1,6 +1,6 @@
 """AdaQuant learns the scales of integers along with the weights, where each output has its own.
 
-Oracle: the same run without that candidate; the errors are of samples that are held out, and the smaller wins.
+Oracle: the same run without that candidate; errors are those of held-out samples, and the smaller wins.
 """
 
 from __future__ import annotations

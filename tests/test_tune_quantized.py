@@ -19,7 +19,7 @@ MODEL = EXAMPLES / "digits.onnx"
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
-    for i, image in enumerate(np.load(EXAMPLES / "digits_test_images.npy")[:40]):
+    for i, image in enumerate(np.load(EXAMPLES / "digits_test_images.npy")[:120]):
         np.save(folder / f"{i}.npy", image[None])
     return folder
 
@@ -29,7 +29,7 @@ def run(target: Path, *arguments: str) -> int:
 
 
 def error(model: Path) -> float:
-    images = np.load(EXAMPLES / "digits_test_images.npy")[40:]
+    images = np.load(EXAMPLES / "digits_test_images.npy")[120:]
     wanted, found = (
         real_models.session(file).run(None, {"images": images})[0].astype(np.float64)
         for file in (MODEL, model)
@@ -46,7 +46,7 @@ def test_tuned_presets(
     few = ("--set", "finetune.num_iterations=50")
     assert run(tmp_path / "tuned.onnx", "--config", config, *data, *few) == 0
     printed = capsys.readouterr().out
-    assert "Tuned: 3 of 3 layers on 40 samples" in printed
+    assert "Tuned: 3 of 3 layers on 120 samples" in printed
     assert error(tmp_path / "tuned.onnx") < error(tmp_path / "plain.onnx")
     stored = {p.key: p.value for p in onnx.load(tmp_path / "tuned.onnx").metadata_props}
     (tmp_path / "scheme.toml").write_text(stored["onnx_narrow.scheme"])

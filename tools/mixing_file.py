@@ -76,7 +76,7 @@ def mix_file(options: argparse.Namespace) -> None:
     entries[provenance.PREFIX + "scheme"] = mixed.scheme.with_(finetune=scheme.finetune).to_toml()
     result = mixed.graph
     if scheme.finetune:
-        result = tune_quantized(result, mixed.float_graph, scheme, options.data, options)
+        result = tune_quantized(result, mixed.float_graph, scheme, "--data", options)
     external = options.save_as_external_data
     files = model_io.save(result, output, metadata=entries, external_data=external, force=options.force)
     sizes = total_bytes(result.source_files), total_bytes(files)

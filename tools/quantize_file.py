@@ -71,7 +71,7 @@ def quantize_file(options: argparse.Namespace) -> None:
     if scheme.finetune:
         graph.info.metadata |= entries
         twin = float_twin(lambda: model_io.load(options.input), graph)
-        graph = tune_quantized(graph, twin, scheme, options.calibration_data, options)
+        graph = tune_quantized(graph, twin, scheme, "--calibration-data", options)
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
     sizes = total_bytes(graph.source_files), total_bytes(files)
     for line in quantize_summary.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):

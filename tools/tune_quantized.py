@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
@@ -17,17 +16,18 @@ from transforms.scheme import Scheme
 
 
 def tune_quantized(
-    graph: gs.Graph, twin: gs.Graph, scheme: Scheme, folder: Path | None, options: argparse.Namespace
+    graph: gs.Graph, twin: gs.Graph, scheme: Scheme, flag: str, options: argparse.Namespace
 ) -> gs.Graph:
     """Return the graph with tuned weights, and print what became of each layer.
 
-    ``twin`` is the float model as it was quantized, ``folder`` that of the samples. Raises ValueError without
-    them, or if they do not fit.
+    ``twin`` is the float model as it was quantized, ``flag`` the option that names the folder of samples.
+    Raises ValueError without them, or if they do not fit.
     """
     rule = make_finetune_rule(scheme.finetune)
     assert rule is not None, "asked for by the scheme"
+    folder = getattr(options, flag.removeprefix("--").replace("-", "_"))
     if folder is None:
-        raise ValueError(f"fine-tuning ({rule.algorithm}) needs a folder of samples")
+        raise ValueError(f"fine-tuning ({rule.algorithm}) needs samples: give {flag} DIR")
     limits = [limit for limit in (options.limit, rule.data_size) if limit]
     named = open_feeds(
         folder,

@@ -6,9 +6,7 @@ quantized one, in which the layers before it are tuned by then.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -29,9 +27,6 @@ from transforms.walk_options import WalkOptions, is_held_out
 from transforms.wanted_rows import AHEAD, RowChoice, WantedReader, WantedRows
 
 Feed = Mapping[str, np.ndarray]
-
-_BEHIND = 4
-"""So many additions may be behind the model: their arrays are in memory until then."""
 
 
 @dataclass(frozen=True)
@@ -102,17 +97,10 @@ class SumsReader:
         fit, held = (self._no_sums(layer) for _ in range(2))
         wanted = zip(*(self._wanted.read(one, last=last) for one in numbers), strict=True)
         given = self._given.advance([self._inputs[one].name for one in numbers], last=last)
-        with ThreadPoolExecutor(1) as adding:  # sums grow while the model runs on the next sample
-            waiting: deque[Future[None]] = deque()
-            for i, (rows, inputs) in enumerate(zip(wanted, given, strict=True)):
-                sums = held if is_held_out(i, self._count, self._options) else fit
-                for one, part, (chosen, made) in zip(numbers, sums.parts, rows, strict=True):
-                    stored = inputs[self._inputs[one].name]
-                    waiting.append(adding.submit(self._add, part, one, stored, chosen, made))
-                while len(waiting) > _BEHIND:
-                    waiting.popleft().result()
-            for one_sum in waiting:
-                one_sum.result()
+        for i, (rows, inputs) in enumerate(zip(wanted, given, strict=True)):
+            sums = held if is_held_out(i, self._count, self._options) else fit
+            for one, part, (chosen, made) in zip(numbers, sums.parts, rows, strict=True):
+                self._add(part, one, inputs[self._inputs[one].name], chosen, made)
         return fit.on_host(), held.on_host()
 
     def forget(self, number: int) -> None:
