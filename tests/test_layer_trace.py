@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from transforms import graph_proto, layer_trace
 from transforms.candidates import find_candidates, measure_candidates
 from transforms.finetune_model import copy_graph
 from transforms.layer_trace import trace_sensitivity
-from transforms.mixed_model import MixedModel, layers_of
+from transforms.mixed_model import layers_of
 from transforms.mixing_bench import Bench
 from transforms.run_model import OpenModel, RunOptions, open_model
 from transforms.run_tasks import SerialExecutor
@@ -141,6 +140,8 @@ class Case:
         scheme = scheme.with_(optimize=False)
         self.mixed, self.names = mixing.prepared(model, scheme, labels, self.feeds)
         self.labels = list(labels)
+        self._behind_layers: dict[str, OpenModel] = {}
+        self._known: dict[int, dict[str, Array]] = {}
         self.outputs = [str(tensor.name) for tensor in self.mixed.graph.outputs]
 
     def expected(self) -> list[dict[str, Array]]:
@@ -167,7 +168,7 @@ class Case:
 
     def _square(self, name: str, label: str, feed: Mapping[str, Array]) -> float:
         """Return |J e|^2 of one sample, e being first operand by second error, and the other way round."""
-        operands = _operands(self.mixed, name, feed)
+        operands = self.operands(name, feed)
         plain, moved = (self.mixed.rounders(mix)[name][0] for mix in ({}, {name: mixing.rule(label)}))
         total: dict[str, Array] = {}
         for index in range(2):
@@ -189,8 +190,24 @@ class Case:
             found.append(list(self._open_behind(name).run(given, self.outputs).values()))
         return [a - b for a, b in zip(*found, strict=True)]
 
-    @cache
     def _open_behind(self, name: str) -> OpenModel:
+        if name not in self._behind_layers:
+            self._behind_layers[name] = self._cut(name)
+        return self._behind_layers[name]
+
+    def operands(self, name: str, feed: Mapping[str, Array]) -> list[Array]:
+        """Return what the float model multiplies in a layer."""
+        read = layers_of(self.mixed.graph)[name][0].inputs[:2]
+        if id(feed) not in self._known:
+            graph = copy_graph(self.mixed.graph)
+            every = [t for nodes in layers_of(graph).values() for node in nodes for t in node.inputs[:2]]
+            graph.outputs = list({t.name: t for t in every if t.inputs}.values())
+            made = open_model(graph, RunOptions(threads=1)).run(feed) if graph.outputs else {}
+            self._known[id(feed)] = {**feed, **made}
+        known = self._known[id(feed)]
+        return [np.asarray(t.values) if isinstance(t, gs.Constant) else known[t.name] for t in read]
+
+    def _cut(self, name: str) -> OpenModel:
         graph = copy_graph(self.mixed.graph)
         node = layers_of(graph)[name][0]
         for index in range(2):
@@ -198,16 +215,6 @@ class Case:
             node.inputs[index] = gs.Variable(f"operand{index}", np.dtype(np.float32), shape)
             graph.inputs.append(node.inputs[index])
         return open_model(graph, RunOptions(threads=1))
-
-
-def _operands(mixed: MixedModel, name: str, feed: Mapping[str, Array]) -> list[Array]:
-    """Return what the float model multiplies in a layer."""
-    graph = copy_graph(mixed.graph)
-    read = layers_of(graph)[name][0].inputs[:2]
-    graph.outputs = [tensor for tensor in read if tensor.inputs]
-    made = open_model(graph, RunOptions(threads=1)).run(feed) if graph.outputs else {}
-    known = {**feed, **made}
-    return [np.asarray(t.values) if isinstance(t, gs.Constant) else known[t.name] for t in read]
 
 
 class Hadamard:
@@ -352,7 +359,7 @@ def test_without_gradient_the_share_of_a_layer_s_error_counts(tmp_path: Path) ->
             ends = []
             for mix in ({}, {"product": mixing.rule(label)}):
                 read = case.mixed.rounders(mix)["product"][0]
-                operands = _operands(case.mixed, "product", feed)
+                operands = case.operands("product", feed)
                 ends.append(np.matmul(*(read[i](values) for i, values in enumerate(operands))))
             errors += float(np.square(ends[1] - ends[0]).sum())
             powers += float(np.square(ends[0]).sum())
@@ -369,7 +376,7 @@ def _share_of_conv(case: Case, label: str) -> float:
         ends = []
         for mix in ({}, {"conv": mixing.rule(label)}):
             read = case.mixed.rounders(mix)["conv"][0]
-            x, w = (read[i](values) for i, values in enumerate(_operands(case.mixed, "conv", feed)))
+            x, w = (read[i](values) for i, values in enumerate(case.operands("conv", feed)))
             ends.append(model.run({"x": x, "w": w})["y"])
         errors += float(np.square(ends[1] - ends[0]).sum())
         powers += float(np.square(ends[0]).sum())

@@ -136,13 +136,13 @@ class _TracedModel:
         self.operands = {id(node): _own_edges(graph, node, derive) for node in every}
         self._seeds = {name: derive.derive(name, "seed") for name in outputs}
         read = [one for node in every for one in self.operands[id(node)].values()]
-        made = [str(node.outputs[0].name) for node in every]
+        edges = {str(node.outputs[0].name): self._edges(node) for node in every}
         found_gradients = add_gradients(
-            graph, self._seeds, list(dict.fromkeys((*(one.edge for one in read), *made)))
+            graph, self._seeds, list(dict.fromkeys((*(one.edge for one in read), *edges)))
         )
         self._gradients, self._zero = found_gradients.names, found_gradients.zero
-        known = {*self._gradients, *self._zero, *(tensor.name for tensor in graph.inputs)}
-        arrays = [one.name for one in read] + [name for name in made if name not in known]
+        shown = [name for name, own in edges.items() if {name, *own} & found_gradients.unknown.keys()]
+        arrays = [one.name for one in read] + shown
         wanted = dict.fromkeys((*arrays, *self._gradients.values()))
         fed = {tensor.name for tensor in graph.inputs}
         self._fetched = [name for name in wanted if name not in fed]
@@ -160,6 +160,9 @@ class _TracedModel:
         arrays = {**fed, **self._model.run(fed, self._fetched)}
         gradients = {name: arrays[gradient] for name, gradient in self._gradients.items()}
         return arrays, gradients | dict.fromkeys(self._zero, np.zeros(0, np.float32))
+
+    def _edges(self, node: gs.Node) -> list[str]:
+        return [one.edge for one in self.operands[id(node)].values()]
 
 
 def _own_edges(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, Operand]:
