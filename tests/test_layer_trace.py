@@ -413,6 +413,19 @@ def test_a_model_without_float_outputs_can_not_be_traced(tmp_path: Path) -> None
         Case(model, preset("BF16"), ["mx6"]).trace(tmp_path)
 
 
+def test_an_output_that_is_a_constant(tmp_path: Path) -> None:
+    weights = {"w": mixing.normal(4, 4), "c": mixing.normal(3)}
+    model = of([helper.make_node("MatMul", ["x", "w"], ["y"], "one")], {"x": [2, 4]}, {"y": [2, 4]}, weights)
+    alone = harms(Case(model, preset("BF16"), ["mx6"]).trace(tmp_path))
+    model.graph.output.append(build.value("c", [3]))
+    case = Case(model, preset("BF16"), ["mx6"])
+    found = harms(case.trace(tmp_path))
+    constant = float(np.square(weights["c"]).sum()) * len(case.feeds)
+    power = sum(float(np.square(one["y"]).sum()) for one in case.expected())
+    # What the constant adds to the outputs does not change with the layer.
+    assert found["one", "mx6"] == pytest.approx(alone["one", "mx6"] * power / (power + constant))
+
+
 def test_equal_at_every_call_and_for_any_number_of_threads(tmp_path: Path) -> None:
     case = Case(conv(), preset("A16W8"), ["int8", "bfp16"], 5)
     told: list[tuple[int, int, str]] = []

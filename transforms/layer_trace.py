@@ -31,7 +31,7 @@ from transforms.layer_rule import LayerRule
 from transforms.light_session import open_light
 from transforms.mixed_model import MixedModel, layers_of
 from transforms.mixing_bench import Bench
-from transforms.observe import set_outputs
+from transforms.observe import float_outputs, set_outputs
 from transforms.run_model import RunOptions
 from transforms.run_tasks import Progress
 from transforms.sensitivity import Damage, Sensitivity
@@ -63,7 +63,7 @@ def trace_sensitivity(
     names = [one.name for one in candidates]
     everywhere = {choice.label: model.rounders(dict.fromkeys(names, choice)) for choice in choices}
     plain = model.rounders({})
-    traced = _TracedModel(model.graph, names, _float_outputs(bench), bench.run)
+    traced = _TracedModel(model.graph, names, _outputs(model.graph, bench), bench.run)
     places = [(name, i, node) for name, nodes in traced.nodes.items() for i, node in enumerate(nodes)]
 
     def _layer(place: tuple[str, int, gs.Node]) -> TracedLayer:
@@ -179,8 +179,8 @@ def _own_edges(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, O
     return operands
 
 
-def _float_outputs(bench: Bench) -> list[str]:
-    found = [name for name, array in bench.expected[0].items() if array.dtype == np.float32]
+def _outputs(graph: gs.Graph, bench: Bench) -> list[str]:
+    found = [name for name in float_outputs(graph) if name in bench.expected[0]]
     if not found:
         raise ValueError("no output that counts is float32: sensitivities can be measured, not traced")
     return found
