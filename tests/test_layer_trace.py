@@ -436,6 +436,25 @@ def test_equal_at_every_call_and_for_any_number_of_threads(tmp_path: Path) -> No
     assert again.trace(tmp_path, threads=3) == first
 
 
+def test_sizes_count_what_is_stored_and_what_is_computed_for_a_sample() -> None:
+    sizes = {}
+    for model in (sides(), computed()):
+        case = Case(model, preset("BF16"), ["mx6"])
+        nodes = find_candidates(case.mixed, ())
+        found = measure_candidates(nodes, case.mixed.graph, case.feeds[0], RunOptions(threads=1))
+        sizes |= {one.name: (one.op, one.weights, one.activations) for one in found}
+    assert sizes == {
+        "left": ("MatMul", 4 * 3, 3 * 5),
+        "stack": ("MatMul", 3 * 5 * 2, 4 * 5),
+        "gemm": ("Gemm", 6 * 4, 4 * 2),
+        "vector": ("MatMul", 2, 4 * 2),
+        "query": ("MatMul", 6 * 5, 4 * 6),
+        "key": ("MatMul", 6 * 5, 4 * 6),
+        "scores": ("MatMul", 0, 2 * 4 * 5),
+        "square": ("MatMul", 0, 2 * 4 * 4),
+    }
+
+
 @pytest.mark.parametrize(
     ("samples", "layers", "taken", "draws"),
     [
