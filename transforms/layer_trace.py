@@ -31,7 +31,7 @@ from transforms.layer_rule import LayerRule
 from transforms.light_session import open_light
 from transforms.mixed_model import MixedModel, layers_of
 from transforms.mixing_bench import Bench
-from transforms.observe import set_outputs
+from transforms.observe import float_outputs, set_outputs
 from transforms.run_model import RunOptions
 from transforms.run_tasks import Progress
 from transforms.sensitivity import Damage, Sensitivity
@@ -63,7 +63,7 @@ def trace_sensitivity(
     names = [one.name for one in candidates]
     everywhere = {choice.label: model.rounders(dict.fromkeys(names, choice)) for choice in choices}
     plain = model.rounders({})
-    traced = _TracedModel(model.graph, names, _float_outputs(bench), bench.run)
+    traced = _TracedModel(model.graph, names, _outputs(model.graph, bench), bench.run)
     places = [(name, i, node) for name, nodes in traced.nodes.items() for i, node in enumerate(nodes)]
 
     def _layer(place: tuple[str, int, gs.Node]) -> TracedLayer:
@@ -136,13 +136,13 @@ class _TracedModel:
         self.operands = {id(node): _own_edges(graph, node, derive) for node in every}
         self._seeds = {name: derive.derive(name, "seed") for name in outputs}
         read = [one for node in every for one in self.operands[id(node)].values()]
-        made = [str(node.outputs[0].name) for node in every]
+        edges = {str(node.outputs[0].name): self._edges(node) for node in every}
         found_gradients = add_gradients(
-            graph, self._seeds, list(dict.fromkeys((*(one.edge for one in read), *made)))
+            graph, self._seeds, list(dict.fromkeys((*(one.edge for one in read), *edges)))
         )
         self._gradients, self._zero = found_gradients.names, found_gradients.zero
-        known = {*self._gradients, *self._zero, *(tensor.name for tensor in graph.inputs)}
-        arrays = [one.name for one in read] + [name for name in made if name not in known]
+        shown = [name for name, own in edges.items() if {name, *own} & found_gradients.unknown.keys()]
+        arrays = [one.name for one in read] + shown
         wanted = dict.fromkeys((*arrays, *self._gradients.values()))
         fed = {tensor.name for tensor in graph.inputs}
         self._fetched = [name for name in wanted if name not in fed]
@@ -161,6 +161,9 @@ class _TracedModel:
         gradients = {name: arrays[gradient] for name, gradient in self._gradients.items()}
         return arrays, gradients | dict.fromkeys(self._zero, np.zeros(0, np.float32))
 
+    def _edges(self, node: gs.Node) -> list[str]:
+        return [one.edge for one in self.operands[id(node)].values()]
+
 
 def _own_edges(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, Operand]:
     """Let a layer alone read each of its operands, its weight aside, through a tensor of its own."""
@@ -176,8 +179,8 @@ def _own_edges(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, O
     return operands
 
 
-def _float_outputs(bench: Bench) -> list[str]:
-    found = [name for name, array in bench.expected[0].items() if array.dtype == np.float32]
+def _outputs(graph: gs.Graph, bench: Bench) -> list[str]:
+    found = [name for name in float_outputs(graph) if name in bench.expected[0]]
     if not found:
         raise ValueError("no output that counts is float32: sensitivities can be measured, not traced")
     return found

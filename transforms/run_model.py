@@ -69,6 +69,8 @@ class OpenModel:
     ) -> dict[str, np.ndarray]:
         """Return the outputs (all, or those of the names) for a feed that ``check_feed`` accepts."""
         names = list(self.outputs if names is None else names)
+        if not names:
+            return {}  # of no names the runtime makes all outputs, and refuses a model without any
         return dict(zip(names, self.session.run(names, dict(feed)), strict=True))
 
 
