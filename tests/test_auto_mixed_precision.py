@@ -15,8 +15,9 @@ import onnx
 import pytest
 
 from tests import build, mixing, tunable
-from tools import auto_mixed_precision, quantize
+from tools import auto_mixed_precision, mixing_file, quantize
 from transforms import measured_sensitivity, mix_precision, model_io, provenance
+from transforms.mixing_rule import MixingRule, make_mixing_rule
 from transforms.output_metrics import METRICS, Outputs, lost_top1
 from transforms.recorded_scheme import recorded_scheme
 from transforms.run_model import RunOptions, open_model
@@ -374,6 +375,45 @@ def test_quantize_with_a_preset_that_mixes(
     again(folder)
 
 
+@pytest.mark.parametrize(
+    ("table", "options", "expected"),
+    [
+        ({"sqnr_drop_target": 3.0}, ["--l2-target", "1"], {"l2_target": 1.0}),
+        ({"sqnr_drop_target": 3.0}, ["--data-size", "2"], {"sqnr_drop_target": 3.0, "data_size": 2}),
+        ({"bits_target": 8.0}, ["--bytes-target", "9"], {"bytes_target": 9}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("formats", "given", "then"),
+    [
+        ({"target": "int8"}, [], {"target": ("int8",)}),
+        ({"activation_target": "int8"}, ["--target", "uint8"], {"target": ("uint8",)}),
+        ({"target": "int8"}, ["--weight-target", "int4"], {"weight_target": "int4"}),
+        (
+            {"activation_target": "int8"},
+            ["--weight-target", "int4"],
+            {"activation_target": "int8", "weight_target": "int4"},
+        ),
+    ],
+)
+def test_an_option_takes_the_place_of_keys_that_do_not_go_with_it(
+    folder: Path,
+    table: dict[str, Any],
+    options: list[str],
+    expected: dict[str, Any],
+    formats: dict[str, Any],
+    given: list[str],
+    then: dict[str, Any],
+) -> None:
+    budget = {"strategy": "budget"} if "bits_target" in table else {}
+    scheme = preset("A16W8").with_(auto_mixed_precision={**formats, **table, **budget})
+    (folder / "scheme.toml").write_text(scheme.to_toml())
+    line = ["--input", "m.onnx", "--config", str(folder / "scheme.toml"), "--output", "n.onnx"]
+    parsed = auto_mixed_precision._parser().parse_args([*line, *options, *given])
+    rule = make_mixing_rule(mixing_file.scheme_in_use(parsed).auto_mixed_precision)
+    assert rule == MixingRule(**then, **expected, **budget)
+
+
 def test_quantize_without_data_moves_all(folder: Path) -> None:
     paths = ["--input", str(folder / "float.onnx"), "--output", str(folder / "mixed.onnx")]
     assert quantize.main([*paths, "--config", "BF16_MIXED_MXINT8"]) == 0
@@ -395,6 +435,29 @@ def test_quantize_without_data_moves_all(folder: Path) -> None:
         ("BF16_MIXED_BFP16", ["--evaluate-target", "1"], "evaluate"),
         ("BF16_MIXED_BFP16", ["--l2-target", "1", "--sqnr-target", "1"], "there is one target"),
         ("BF16_MIXED_BFP16", ["--bits-target", "8"], "goes with strategy 'budget'"),
+        ("A8W8", ["--target", "int16"], "'int16' takes no fewer bits than 'int8' for weight or activation"),
+        (
+            "BF16",
+            ["--target", "bfp16", "--target", "float16"],
+            "'float16' takes no fewer bits than 'bfloat16'",
+        ),
+        (
+            "A16W8",
+            ["--target", "int8", "--strategy", "budget", "--bits-target", "8"],
+            "'int8' takes no fewer bits than 'int16/int8' for weight, so that strategy 'budget' would move",
+        ),
+        (
+            "BF16",
+            ["--target", "mx6", "--strategy", "budget", "--bits-target", "5.5"],
+            "bits_target 5.5 can not be met: the smallest formats take 6",
+        ),
+        (
+            "BF16",
+            ["--target", "mx6", "--strategy", "budget", "--bytes-target", "382"],
+            "bytes_target 382 can not be met: the smallest formats take 382.5",  # 510 weights of 6 bits
+        ),
+        ("BF16_MIXED_BFP16", ["--csv", "DIR/a", "--json", "DIR/a"], "--json and --csv are one file"),
+        ("BF16_MIXED_BFP16", ["--json", "DIR/mixed.onnx"], "--output and --json are one file"),
         (
             "BF16_MIXED_BFP16",
             ["--jobs", "2", "--sensitivity", "trace"],
@@ -437,7 +500,7 @@ def test_functions_that_do_not_do(
 
 def test_no_target_can_be_kept_to_without_data(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "BF16_MIXED_BFP16", "--l2-target", "1", data="") == 1
-    assert "there are no data" in capsys.readouterr().err
+    assert "there are no data to do it on: give --data DIR" in capsys.readouterr().err
     assert run(folder, "A16W8", "--target", "int8", data="") == 1
     assert "give --data DIR" in capsys.readouterr().err
 

@@ -118,6 +118,7 @@ def test_selective_update(folder: Path) -> None:
         (["--target-op-type", "MatMul"], "operator type 'MatMul': no layer of it can be tuned"),
         (["--output-index", "1"], "output 1 is not there, the model has 1"),
         (["--data-size", "1"], "1 sample, at least 2 are needed"),
+        (["--checkpoint", "no/folder/file"], "folder 'no/folder' does not exist"),
         (["--infer-device", "cuda:0"], "inference on 'cuda:0' needs onnxruntime-gpu"),
         (["--optim-device", "cuda:0"], "linear algebra on 'cuda:0' needs CuPy"),
     ],
@@ -138,7 +139,7 @@ def test_what_can_not_be_done(
         ["--algorithm", "none"],
         ["--algorithm", "adaquant", "--learning-rate", "-1"],
         ["--algorithm", "adaquant", "--num-iterations", "0"],
-        ["--memory-limit", "much"],
+        ["--limit", "5", "--data-size", "3"],
         ["--target-op-type", "Relu"],
         ["--infer-device", "tpu"],
     ],
@@ -147,6 +148,22 @@ def test_wrong_usage(folder: Path, options: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
         _run(folder, *options)
     assert left.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--memory-limit", "much"], "--memory-limit: much is no size"),
+        (["--memory-limit", "5Q"], "--memory-limit: 5Q is no size"),
+        (["--algorithm", "adaquant", "--learning-rate", "fast"], "--learning-rate: fast is not positive"),
+    ],
+)
+def test_values_that_are_no_numbers_are_named(
+    folder: Path, options: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        _run(folder, *options)
+    assert left.value.code == 2 and reason in capsys.readouterr().err
 
 
 def test_samples_that_do_not_fit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -109,6 +112,33 @@ def test_the_harm_of_a_function_is_what_it_returns_less_than_for_the_baseline(tm
         assert one.value == float(rebuilt[0]["y"][0, 0])
         assert one.harm == max(0.0, plain - one.value)
     assert len({one.value for one in found.damages}) > 3
+
+
+class Elsewhere(SerialExecutor):
+    """Runs tasks in another working folder, as workers on other machines do."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        with contextlib.chdir("/"):
+            return super().submit(fn, *args, **kwargs)
+
+
+def test_a_function_in_a_file_of_this_folder_is_found_by_workers_in_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "metric.py").write_text("def first(outputs):\n    return float(outputs[0]['y'][0, 0])\n")
+    monkeypatch.chdir(tmp_path)
+    found = measured(tmp_path / "b", "metric.py:first", Elsewhere)
+    assert found == measured(tmp_path / "a", "metric.py:first")
+    assert found.metric == "metric.py:first"
+
+
+def test_a_function_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    # One process, such as a notebook or a worker of a cluster, measures for several runs.
+    place = f"{tmp_path / 'metric.py'}:one"
+    for value in (1.0, 2.0):
+        (tmp_path / "metric.py").write_text(f"def one(outputs):\n    return {value}  # version {value}\n")
+        found = measured(tmp_path / str(value), place)
+        assert {damage.value for damage in found.damages} == {value}
 
 
 @pytest.mark.parametrize("dask", [None, "local"])

@@ -56,7 +56,7 @@ def test_without_matplotlib_nothing_is_written(
     draw: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"^--plot needs matplotlib: pip install 'onnx-narrow\[plot\]'$"):
+    with pytest.raises(ValueError, match=r"^plots need matplotlib: pip install 'onnx-narrow\[plot\]'$"):
         draw(tmp_path / "plot.png")
     assert not list(tmp_path.iterdir())
 

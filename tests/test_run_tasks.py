@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,6 +32,17 @@ def items(folder: Path, dies: float | None = None, *, always: bool = False) -> d
 
 def squares() -> dict[str, Numbers]:
     return {str(number): (number**2, 2 * number) for number in NUMBERS}
+
+
+@pytest.mark.parametrize("dask", [None, "local"])
+def test_workers_leave_interrupts_to_the_process_that_waits_for_them(dask: str | None) -> None:
+    if dask:
+        pytest.importorskip("distributed")
+    before = signal.getsignal(signal.SIGINT)
+    with executors.workers(2, dask)() as executor:
+        assert signal.getsignal(signal.SIGINT) is before
+        found = [executor.submit(signal.getsignal, signal.SIGINT).result(30) for _ in range(4)]
+    assert found == [signal.SIG_IGN] * 4
 
 
 def test_numbers_read_back_to_the_last_bit(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_plot_without_matplotlib(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert formats.main(["--plot", str(tmp_path / "plot.png")]) == 1
-    assert "--plot needs matplotlib" in capsys.readouterr().err
+    assert "plots need matplotlib" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

@@ -13,16 +13,19 @@ from tools.data_options import SAMPLES_HELP, add_data_options, count
 _EPILOG = f"""\
 The scheme of --config is the baseline, its table [auto_mixed_precision] says which formats layers may get and
 what the outputs must keep to; options below take the place of keys of that table. Presets that have it:
-BF16_MIXED_BFP16, BF16_MIXED_MXINT8, S16S8_MIXED_S8S8, and each with _ADAQUANT, which tunes weights behind.
+BF16_MIXED_BFP16, BF16_MIXED_MXINT8, S16S8_MIXED_S8S8, and each with _ADAQUANT, which then tunes the weights.
+There is one target: one that is given here replaces that of the table.
 
 how it is done: ranges are measured once for all formats; sensitivities say in which order layers are tried;
 each model that is tried is built and run, and judged by its true outputs. Without a target every layer is
-moved.
+moved to the smallest format. Layers that can move are Conv, ConvTranspose, Gemm and MatMul outside of If,
+Loop and Scan which the scheme neither excludes nor gives formats of their own.
 
 strategies:
   speed     from the baseline down: the least sensitive layers first, those that break the target are skipped
-  quality   from the cheapest formats up: the most sensitive layers back until the target holds
-  budget    the least harm within --bits-target or --bytes-target; with a target, the least bits that keep it
+  quality   from the smallest formats up: the most sensitive layers back until the target holds
+  budget    the least harm within --bits-target or --bytes-target; where that breaks a target, or with a
+            target alone, the fewest bits of weights that keep it
 
 {SAMPLES_HELP}
 
@@ -35,7 +38,7 @@ _NUMBERS = {
     "sqnr_drop_target": "dB that SQNR may be below that of the baseline",
     "top1_target": "share of rows that may become wrong, 0.01 for one in a hundred",
     "evaluate_target": "how much less than for the float model the function of --evaluate may return",
-    "bits_target": "bits per weight, for strategy budget",
+    "bits_target": "bits per weight, the mean of all, for --strategy budget",
 }
 
 
@@ -90,9 +93,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_rule(parser)
     add_data_options(parser, required=False, help="folder of samples to measure ranges and errors on")
-    parser.add_argument("--labels", type=Path, metavar="FILE.npy", help="class numbers of all rows, for top1")
     parser.add_argument(
-        "--calibration-cache", type=Path, metavar="FILE", help="keep measured ranges here, and take them from"
+        "--labels", type=Path, metavar="FILE.npy", help="class numbers of all rows, for --top1-target"
+    )
+    parser.add_argument(
+        "--calibration-cache",
+        type=Path,
+        metavar="FILE",
+        help="keep measured ranges here, and take them from here for the same model and data",
     )
     _add_work(parser)
     _add_results(parser)
@@ -132,9 +140,11 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metric",
         choices=("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
-        help="of measured sensitivities (default: that of the target)",
+        help="of measured sensitivities (default: that of the target, kl for --top1-target, else sqnr)",
     )
-    parser.add_argument("--output-index", type=int, metavar="N", help="the output that counts (default: all)")
+    parser.add_argument(
+        "--output-index", type=int, metavar="N", help="the output that counts, from 0 (default: all)"
+    )
     parser.add_argument(
         "--dual-quant-nodes",
         action="store_true",
@@ -148,12 +158,12 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
 
 def _add_work(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--jobs", type=count, default=1, metavar="N", help="processes that measure layers (default: 1)"
+        "--jobs", type=count, default=1, metavar="N", help="processes for --sensitivity measured (default: 1)"
     )
     parser.add_argument(
         "--dask",
         metavar="ADDRESS",
-        help="measure on a Dask cluster: tcp://host:port of its scheduler, 'local' for --jobs workers here",
+        help="the same on a Dask cluster: tcp://host:port of its scheduler, 'local' for --jobs workers here",
     )
     parser.add_argument(
         "--resume",

@@ -36,7 +36,7 @@ of nodes is enough, nothing is written. bfloat16 nodes are measured in float32 w
 
 {SAMPLES_HELP}
 
-exit codes: 0 done, or nothing to do; 1 the model or the machine stands in the way; 2 usage.
+exit codes: 0 done, or nothing to do; 1 model, data, target or machine stand in the way; 2 usage.
 """
 
 
@@ -130,7 +130,7 @@ def _parser(module: str, source: str) -> argparse.ArgumentParser:
         "--min-sqnr",
         type=_decibels,
         metavar="DB",
-        help="keep so many nodes in float, no more, that --data give it",
+        help="keep as few nodes in float as give this SQNR on the samples of --data",
     )
     command_line.add_output_options(parser)
     return parser

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from transforms.run_tasks import SerialExecutor, Workers
 
@@ -30,24 +33,43 @@ def threads_of(threads: int, jobs: int) -> int:
 
 def _processes(jobs: int) -> Executor:
     """Started anew, not forked: the threads of a runtime do not survive a fork."""
-    spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_leave_interrupts_to_the_parent)
+    executor = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    with _interrupts_for_the_parent_alone():
+        executor.submit(int)  # the first task starts all processes
+    return executor
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends them to all processes
+@contextmanager
+def _interrupts_for_the_parent_alone() -> Iterator[None]:
+    """Let processes that are started meanwhile ignore interrupts: a terminal sends them to all of them."""
+    if threading.current_thread() is not threading.main_thread():  # others can not say how signals are taken
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _local_cluster(jobs: int) -> Any:
+    """Workers whose warnings of tasks that are called off stay unsaid."""
+    from distributed import LocalCluster
+
+    return LocalCluster(jobs, threads_per_worker=1, dashboard_address=None, silence_logs=logging.ERROR)
 
 
 @contextmanager
 def _dask(address: str, jobs: int) -> Iterator[Executor]:
     try:
-        from distributed import Client, LocalCluster
+        from distributed import Client
         from distributed.scheduler import KilledWorker
     except ImportError as error:
         raise ValueError("--dask needs Dask: pip install 'onnx-narrow[dask]'") from error
     local = address == LOCAL
     try:
-        cluster = LocalCluster(jobs, threads_per_worker=1, dashboard_address=None) if local else None
+        with _interrupts_for_the_parent_alone():
+            cluster = _local_cluster(jobs) if local else None
         client = Client(cluster or address, timeout=_PATIENCE)
     except (OSError, TimeoutError, ValueError) as error:
         raise ValueError(

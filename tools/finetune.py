@@ -50,6 +50,9 @@ def _why_not(options: argparse.Namespace) -> str | None:
     for name in ("num_iterations", "learning_rate", "early_stop"):
         if getattr(options, name) and not steps:
             return f"--{name.replace('_', '-')} goes with --algorithm adaquant or adaround"
+    if options.limit and options.data_size:
+        return "--limit and --data-size are the same: one of them is enough"
+    options.limit = options.limit or options.data_size
     return None
 
 
@@ -61,7 +64,6 @@ def _parser() -> argparse.ArgumentParser:
     add_data_options(parser, help="folder of samples to tune on")
     parser.add_argument(
         "--data-size",
-        dest="limit",
         type=count,
         metavar="N",
         help="the same as --limit (default: all samples)",
@@ -123,16 +125,24 @@ def _add_walk(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
+    value = _number(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not positive")
     return value
 
 
+def _number(text: str) -> float:
+    """Return the number, NaN for any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
 def _bytes(text: str) -> int:
     number = text.lower().removesuffix("b").removesuffix("i")
     unit = number[-1:] if number[-1:] in _UNITS else ""
-    value = float(number.removesuffix(unit))
+    value = _number(number.removesuffix(unit))
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no size")
     return int(value * _UNITS[unit])

@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 
 from ops.rounding import Options as SolverOptions
 from tools.data_options import image_options
-from tools.output_file import total_bytes
+from tools.output_file import check_writable, total_bytes
 from tools.progress import Progress
 from transforms import devices, model_io, provenance
 from transforms.batch_feeds import batch_feeds
@@ -47,6 +47,8 @@ def finetune_file(options: argparse.Namespace) -> None:
         options.output, options.quantized, force=options.force, external_data=external
     )
     model_io.check_output(options.output, options.float, force=options.force)
+    if options.checkpoint is not None:
+        check_writable(options.checkpoint, force=True)  # what is there is gone on from
     quantized = model_io.load(options.quantized)
     twin = float_twin(lambda: model_io.load(options.float), quantized)
     feeds = _feeds(twin, options)

@@ -44,6 +44,16 @@ _KEYS = {
 }
 """Keys of the table by the option that takes their place."""
 
+_TARGETS = frozenset({"l2_target", "sqnr_target", "sqnr_drop_target", "top1_target", "evaluate_target"})
+_ALTERNATIVES = (
+    *((_TARGETS - {key}, {key}) for key in sorted(_TARGETS)),
+    ({"activation_target", "weight_target"}, {"target"}),
+    ({"target"}, {"activation_target", "weight_target"}),
+    ({"bytes_target"}, {"bits_target"}),
+    ({"bits_target"}, {"bytes_target"}),
+)
+"""Keys of the table that an option for another key takes the place of, too: only one of them may be given."""
+
 
 def mix_file(options: argparse.Namespace) -> None:
     """Quantize ``options.input`` in mixed precision, and print and write what was found.
@@ -91,10 +101,10 @@ def scheme_in_use(options: argparse.Namespace) -> Scheme:
     for assignment in options.set:
         scheme = scheme.with_(**parse_assignment(assignment, scheme))
     given = {key: getattr(options, option) for option, key in _KEYS.items()}
-    rule = {
-        **scheme.auto_mixed_precision,
-        **{key: value for key, value in given.items() if value is not None},
-    }
+    said = {key: value for key, value in given.items() if value is not None}
+    replaced = set().union(*(old for old, new in _ALTERNATIVES if new & said.keys()))
+    kept = {key: value for key, value in scheme.auto_mixed_precision.items() if key not in replaced}
+    rule = {**kept, **said}
     scheme = scheme.with_(auto_mixed_precision=rule)
     if not rule:
         raise ValueError(f"'{options.config}' has no table [auto_mixed_precision]: give --target FORMAT")
@@ -116,6 +126,7 @@ def _check_effect(scheme: Scheme, options: argparse.Namespace) -> None:
 
 def _check_files(options: argparse.Namespace) -> Path | None:
     """Raise before any work what would stand in the way of writing."""
+    _check_different(options)
     for path in filter(None, (options.json, options.csv)):
         check_writable(path, force=options.force)
     for path in filter(None, (options.chart, options.plot)):
@@ -125,6 +136,19 @@ def _check_files(options: argparse.Namespace) -> Path | None:
     return model_io.check_output(
         options.output, options.input, force=options.force, external_data=options.save_as_external_data
     )
+
+
+def _check_different(options: argparse.Namespace) -> None:
+    """Raise ValueError for two options that name one file."""
+    taken: dict[Path, str] = {}
+    for name in ("output", "json", "csv", "chart", "plot", "calibration_cache"):
+        path = getattr(options, name)
+        if path is None:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        other = taken.setdefault(Path(path).resolve(), option)
+        if other != option:
+            raise ValueError(f"{other} and {option} are one file, '{path}'")
 
 
 def _write_results(mixed: MixedPrecision, options: argparse.Namespace) -> None:

@@ -27,7 +27,8 @@ def lines(mixed: MixedPrecision) -> Iterator[str]:
     found = mixed.assignment
     kept = f", the target is {found.target.bound}" if found.target else ", no target"
     values = f"{_number(mixed.metric, found.baseline)} -> {_number(mixed.metric, found.value)}"
-    yield f"{mixed.metric}: {values}{kept}; {len(found.steps)} models tried on {mixed.samples} samples"
+    tried = f"{_counted(len(found.steps), 'model')} tried on {_counted(mixed.samples, 'sample')}"
+    yield f"{mixed.metric}: {values}{kept}; {tried}"
 
 
 def _table(mixed: MixedPrecision) -> Iterator[str]:
@@ -74,6 +75,10 @@ def _sizes(mixed: MixedPrecision) -> Iterator[str]:
             f" weights {_bytes(before.weight)} -> {_bytes(after.weight)} bytes"
         )
     yield f"Bits per operand: {before.total / every:.4g} -> {after.total / every:.4g}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _bytes(bits: float) -> str:

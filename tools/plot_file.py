@@ -51,4 +51,4 @@ def _check_library() -> None:
     import importlib.util
 
     if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib: pip install 'onnx-narrow[plot]'")
+        raise ValueError("plots need matplotlib: pip install 'onnx-narrow[plot]'")

@@ -22,7 +22,8 @@ presets (activation and weight):
   BF16_MIXED_BFP16 BF16_MIXED_MXINT8     bfloat16, dot products in blocks
   S16S8_MIXED_S8S8              A16W8, layers in A8W8 while SQNR falls by 3 dB at most
   INT32 UINT32                  for experiments
-  NAME_ADAQUANT NAME_ADAROUND   the same, weights tuned on the samples (NAME_ADAROUND: integers)
+  NAME_ADAQUANT NAME_ADAROUND   the same, weights tuned on the samples; not of 32 bits, and
+                                NAME_ADAROUND only of A8W8 A16W8 U8S8 U16S8 W4A8
 
 A file begins with preset = "NAME", or gives activation and weight; --print-config shows all keys. Its tables
 [layers] (node name, glob or operator type) and [tensors] give single layers and tensors other formats,

@@ -6,12 +6,11 @@ model alone, whatever the sensitivities are worth.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from transforms.choose_formats import Option, Size, choose_formats, size_of
+from transforms.choose_formats import Option, Size, choose_formats, least_bits, size_of
 from transforms.legal_keys import refuse_unknown
 from transforms.target import Target
 
@@ -249,7 +248,7 @@ def _within(walk: _Walk, budget: float | None) -> None:
     if budget is None:
         if walk.target is None:
             raise ValueError("strategy 'budget' needs a budget or a target")
-        budget = _least_bits(walk)
+        budget = least_bits(walk.options, walk.baseline)
     if walk.attempt(choose(budget)):
         return
     low, high = budget, size_of({}, walk.sizes, walk.baseline).weight
@@ -260,14 +259,6 @@ def _within(walk: _Walk, budget: float | None) -> None:
             high = size_of(walk.choices, walk.sizes, walk.baseline).weight
         else:
             low = middle
-
-
-def _least_bits(walk: _Walk) -> float:
-    least = {layer: size.weight for layer, size in walk.baseline.items()}
-    for option in walk.options:
-        if math.isfinite(option.harm):
-            least[option.layer] = min(least[option.layer], option.size.weight)
-    return math.fsum(least.values())
 
 
 def _check(

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.choose_formats import Size
+from transforms.finetune_rule import OPERATORS
 from transforms.layer_rule import LayerRule
 from transforms.mixed_model import MixedModel, layers_of
 from transforms.observe import ObservedModel
@@ -74,8 +75,25 @@ def find_candidates(
         if (not include or _matches(name, include)) and not _matches(name, exclude)
     }
     if not chosen:
-        raise ValueError("no layer is left whose formats can be changed")
+        raise ValueError(
+            f"no layer is left whose formats can be changed: one of {', '.join(OPERATORS)}, not inside If,"
+            " Loop or Scan, that the scheme neither keeps in float nor gives formats of its own"
+        )
     return chosen
+
+
+def refuse_dear(choices: Sequence[LayerRule], scheme: Scheme, strategy: str) -> None:
+    """Raise ValueError for formats that save no bits: with strategy ``budget`` of weights, else at all."""
+    plain = LayerRule(scheme.activation, scheme.weight)
+    parts = ("weight",) if strategy == "budget" else ("weight", "activation")
+    for choice in choices:
+        if not any(
+            _bits(getattr(choice, part), scheme) < _bits(getattr(plain, part), scheme) for part in parts
+        ):
+            raise ValueError(
+                f"auto_mixed_precision: '{choice.label}' takes no fewer bits than '{plain.label}' for"
+                f" {' or '.join(parts)}, so that strategy '{strategy}' would move no layer to it"
+            )
 
 
 def measure_candidates(

@@ -58,6 +58,15 @@ def size_of(
     return Size(math.fsum(one.weight for one in present), math.fsum(one.activation for one in present))
 
 
+def least_bits(options: Iterable[Option], baseline: Mapping[str, Size]) -> float:
+    """Return the fewest bits that all weights can take, at whatever finite harm."""
+    least = {layer: size.weight for layer, size in baseline.items()}
+    for option in options:
+        if math.isfinite(option.harm):
+            least[option.layer] = min(least[option.layer], option.size.weight)
+    return math.fsum(least.values())
+
+
 def choose_formats(options: Iterable[Option], baseline: Mapping[str, Size], budget: float) -> dict[str, str]:
     """Return the labels of layers to move so that all weights take at most ``budget`` bits, at least harm.
 

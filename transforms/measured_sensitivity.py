@@ -8,10 +8,12 @@ from transforms.candidates import Candidate
 from transforms.layer_rule import LayerRule
 from transforms.mixed_model import MixedModel
 from transforms.mixing_bench import Bench
+from transforms.output_metrics import METRICS
 from transforms.run_tasks import Progress, run_tasks
 from transforms.sensitivity import Damage, Sensitivity
 from transforms.switch_task import SwitchTask, forget, measure, write_folder
 from transforms.switched_model import Switch, switched_model
+from transforms.user_metric import absolute_place
 
 
 def measure_sensitivity(
@@ -35,7 +37,8 @@ def measure_sensitivity(
     names = {f"{metric}/{layer}/{label}": number for number, (layer, label) in enumerate(wanted)}
     if any(bench.log.get(name) is None for name in names):
         _write(model, candidates, choices, wanted, bench)
-    tasks = {name: SwitchTask(str(bench.folder), number, metric) for name, number in names.items()}
+    place = metric if metric in METRICS else absolute_place(metric)  # workers have other working folders
+    tasks = {name: SwitchTask(str(bench.folder), number, place) for name, number in names.items()}
     try:
         found = run_tasks(measure, tasks, bench.workers, bench.log, progress)
     finally:

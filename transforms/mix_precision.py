@@ -13,9 +13,9 @@ import onnx_graphsurgeon as gs
 from transforms import calibration, graph_proto, run_tasks
 from transforms.assign_precision import Assignment, Choices, Step, assign
 from transforms.atomic_write import replacing
-from transforms.calibrate_plan import CalibrationData
-from transforms.candidates import Candidate, find_candidates, measure_candidates
-from transforms.choose_formats import Option, Size
+from transforms.calibrate_plan import CalibrationData, MissingDataError
+from transforms.candidates import Candidate, find_candidates, measure_candidates, refuse_dear
+from transforms.choose_formats import Option, Size, least_bits
 from transforms.layer_rule import LayerRule
 from transforms.layer_trace import trace_sensitivity
 from transforms.light_session import open_light
@@ -94,6 +94,7 @@ def mix_precision(
     model = MixedModel(graph, scheme)
     nodes = find_candidates(model, rule.target_op_types, rule.include_nodes, rule.exclude_nodes)
     choices = rule.choices(scheme.activation, scheme.weight)
+    refuse_dear(choices, scheme, rule.strategy)
     everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
     data = None if data is None else repeatable(data, graph)
     model.measure(data, [{}, *everywhere], progress=watch.calibrating)
@@ -128,13 +129,14 @@ class _Mixing:
         sensitivity = self._sensitivity(watch)
         found: Assignment | None = None
         if not self._options.analyse_only:
+            options = self._sizes_of_options(sensitivity)
             found = assign(
-                self._sizes_of_options(sensitivity),
+                options,
                 self._sizes(),
                 self._evaluate,
                 target,
                 self._rule.strategy,
-                budget=self._budget(),
+                budget=self._budget(options),
                 progress=watch.step,
             )
         chosen = {name: self._labels[label] for name, label in (found.choices if found else {}).items()}
@@ -193,10 +195,18 @@ class _Mixing:
             for damage in sensitivity.damages
         ]
 
-    def _budget(self) -> float | None:
-        if self._rule.bits_target is not None:
-            return self._rule.bits_target * sum(one.weights for one in self._candidates)
-        return None if self._rule.bytes_target is None else 8.0 * self._rule.bytes_target
+    def _budget(self, options: Sequence[Option]) -> float | None:
+        """Return the bits that all weights may take; ValueError, in the unit of the key, for too few."""
+        weights = sum(one.weights for one in self._candidates)
+        for key, unit in (("bits_target", weights), ("bytes_target", 8)):
+            given = getattr(self._rule, key)
+            if given is None:
+                continue
+            least = least_bits(options, self._sizes()) / max(unit, 1)
+            if given * (1 + 1e-12) < least:
+                raise ValueError(f"{key} {given:.10g} can not be met: the smallest formats take {least:.10g}")
+            return float(given * unit)
+        return None
 
     def _evaluate(self, choices: Choices) -> float:
         """Return the metric of the target for the model with these formats."""
@@ -226,7 +236,7 @@ def _move_all(
 ) -> MixedPrecision:
     """Return the model with every candidate moved, where there is no target to keep to and no data."""
     if rule.bound is not None or len(choices) > 1 or rule.strategy != "speed":
-        raise ValueError("automatic mixed precision measures errors, and there are no data to do it on")
+        raise MissingDataError("automatic mixed precision measures errors, and there are no data to do it on")
     return _built(model, dict.fromkeys(nodes, choices[0]), len(nodes), choices, "sqnr")
 
 

@@ -79,6 +79,7 @@ class _Bench:
         self._folder, self._about = folder, json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         run = RunOptions(self._about["provider"], self._about["threads"], simulate=True)
         self._model: OpenModel = open_model(folder / _MODEL, run)
+        self._metrics: dict[str, UserMetric] = {}
         self._values: dict[str, float] = {}
 
     @staticmethod
@@ -95,7 +96,7 @@ class _Bench:
             return of.score(zip(self._expected, made, strict=True)), of.harm(
                 of.score(zip(self._plain, made, strict=True))
             )
-        value = _user_metric(metric)(made)
+        value = self._user_metric(metric)(made)
         return value, max(0.0, self._plain_value(metric) - value)
 
     @cached_property
@@ -109,8 +110,14 @@ class _Bench:
 
     def _plain_value(self, metric: str) -> float:
         if metric not in self._values:
-            self._values[metric] = _user_metric(metric)(self._plain)
+            self._values[metric] = self._user_metric(metric)(self._plain)
         return self._values[metric]
+
+    def _user_metric(self, place: str) -> UserMetric:
+        """Return the function of a file, which is read once for each model: it may change between two."""
+        if place not in self._metrics:
+            self._metrics[place] = load_metric(place)
+        return self._metrics[place]
 
     def _run(self, number: int, switch: int) -> Outputs:
         feed = self._read("feed", number, self._about["inputs"])
@@ -120,11 +127,6 @@ class _Bench:
     def _read(self, kind: str, number: int, names: Sequence[str]) -> dict[str, np.ndarray]:
         with np.load(_sample(self._folder, kind, number)) as file:
             return {name: file[f"arr_{i}"] for i, name in enumerate(names)}
-
-
-@lru_cache(maxsize=1)
-def _user_metric(place: str) -> UserMetric:
-    return load_metric(place)
 
 
 def _sample(folder: Path, kind: str, number: int) -> Path:

@@ -45,6 +45,12 @@ def split_place(place: str) -> tuple[str, str]:
     return file, name
 
 
+def absolute_place(place: str) -> str:
+    """Return ``FILE.py:FUNCTION`` with the whole path of the file, for processes in other folders."""
+    file, name = split_place(place)
+    return f"{Path(file).resolve()}:{name}"
+
+
 def _execute(path: Path, place: str) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"evaluate '{place}': there is no file '{path}'")
