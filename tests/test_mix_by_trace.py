@@ -157,3 +157,23 @@ def many_layers() -> onnx.ModelProto:
         ]
         read = made
     return build.model(nodes, [build.value("x", [4, 16])], [build.value("y", [4, 16])], weights)
+
+
+def test_float16_outputs_are_traced_in_front_of_their_cast() -> None:
+    """Oracle: the same network in float32, whose harms differ by what float16 rounds: parts in a thousand."""
+    random = np.random.default_rng(5)
+    weights = [random.standard_normal((16, 16)).astype(np.float16) for _ in range(2)]
+    x = random.standard_normal((8, 16)).astype(np.float16)
+    harms = []
+    for kind, dtype in (("float16", np.float16), ("float", np.float32)):
+        model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]> g ({kind}[8,16] x) =>
+            ({kind}[8,16] y) {{ a = MatMul(x, v) b = Relu(a) y = MatMul(b, w) }}""")
+        for name, weight in zip("vw", weights, strict=True):
+            model.graph.initializer.append(onnx.numpy_helper.from_array(weight.astype(dtype), name))
+        scheme = preset("BF16").with_(auto_mixed_precision={"target": "mx6"})
+        data = CalibrationData([{"x": x.astype(dtype)}])
+        found = mix_precision.mix_precision(model_io.load(model), scheme, data).sensitivity
+        assert found is not None and found.method == "trace"
+        harms.append([damage.harm for damage in found.damages])
+    assert len(harms[0]) == 2
+    np.testing.assert_allclose(harms[0], harms[1], rtol=0.05)

@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto, walk
+from transforms import dtypes, graph_proto, walk
 from transforms.candidates import Candidate
 from transforms.convert_opset import convert_opset
 from transforms.finetune_model import copy_graph
@@ -126,7 +126,7 @@ class _TracedModel:
     """
 
     def __init__(
-        self, graph: gs.Graph, names: Sequence[str], outputs: Sequence[str], run: RunOptions
+        self, graph: gs.Graph, names: Sequence[str], outputs: Mapping[str, str], run: RunOptions
     ) -> None:
         graph = copy_graph(graph)
         convert_opset(graph, _OPSET)
@@ -134,11 +134,16 @@ class _TracedModel:
         self.nodes = {name: found[name] for name in names}
         every = [node for nodes in self.nodes.values() for node in nodes]
         self.operands = {id(node): _own_edges(graph, node, derive) for node in every}
+        ends = {tensor.name for tensor in graph.outputs}
+        made = (tensor for node in graph.nodes for tensor in node.outputs)
+        graph.outputs += [t for t in made if t.name in outputs.values() and t.name not in ends]
         self._seeds = {name: derive.derive(name, "seed") for name in outputs}
         read = [one for node in every for one in self.operands[id(node)].values()]
         edges = {str(node.outputs[0].name): self._edges(node) for node in every}
         found_gradients = add_gradients(
-            graph, self._seeds, list(dict.fromkeys((*(one.edge for one in read), *edges)))
+            graph,
+            {outputs[name]: seed for name, seed in self._seeds.items()},
+            list(dict.fromkeys((*(one.edge for one in read), *edges))),
         )
         self._gradients, self._zero = found_gradients.names, found_gradients.zero
         shown = [name for name, own in edges.items() if {name, *own} & found_gradients.unknown.keys()]
@@ -179,10 +184,16 @@ def _own_edges(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, O
     return operands
 
 
-def _outputs(graph: gs.Graph, bench: Bench) -> list[str]:
-    found = [name for name in float_outputs(graph) if name in bench.expected[0]]
+def _outputs(graph: gs.Graph, bench: Bench) -> dict[str, str]:
+    """Return, by the outputs that count, float32 tensors: themselves, or what a last Cast narrows to them."""
+    found = {name: name for name in float_outputs(graph) if name in bench.expected[0]}
+    for tensor in graph.outputs:
+        node = walk.producer(tensor)
+        counts = tensor.name in bench.expected[0] and dtypes.is_type(tensor, dtypes.FLOAT16)
+        if counts and node is not None and node.op == "Cast" and dtypes.is_type(node.inputs[0], dtypes.FLOAT):
+            found[tensor.name] = node.inputs[0].name
     if not found:
-        raise ValueError("no output that counts is float32: sensitivities can be measured, not traced")
+        raise ValueError("no output that counts is float: sensitivities can be measured, not traced")
     return found
 
 

@@ -24,8 +24,8 @@ DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Times the mean of the Gram matrix's diagonal: how strongly the shift of the weights is held back."""
 
 _UNSHIFTED = 0.1
-"""The same of weights that are rounded only. With 0.01, those of a sentence encoder did well on sentences like
-the ones that they were tuned on, held-out ones too, and worse than nearest on shorter ones."""
+"""The same of weights that are rounded only. With 0.01, those of a sentence encoder did well on sentences
+like those that they were tuned on, held-out ones too, and worse than nearest on shorter ones."""
 
 
 @dataclass(frozen=True)
