@@ -181,9 +181,10 @@ def _errors(
     errors = np.zeros(candidates.shape)
     for chunk in _chunks(w.shape):
         values = np.nan_to_num(w[chunk], nan=0, posinf=0, neginf=0)
+        error, rounded = np.empty_like(values), np.empty_like(values)
         for k, scale in enumerate(candidates[:, chunk[1], None]):
-            error = values / scale
-            error -= np.clip(np.rint(error), lowest[k, chunk[1], None], highest[k, chunk[1], None])
+            np.rint(np.divide(values, scale, out=error), out=rounded)
+            error -= np.clip(rounded, lowest[k, chunk[1], None], highest[k, chunk[1], None], out=rounded)
             error *= error
             if importance is not None:
                 error *= importance[chunk]

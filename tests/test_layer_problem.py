@@ -104,6 +104,17 @@ def test_picked_rows_are_those_of_all(op: str, x: Any, w: Any, index: int, attrs
 
 
 @pytest.mark.parametrize(("op", "x", "w", "index", "attrs"), CASES)
+def test_what_is_beyond_the_input_is_what_it_is_told_to_be(
+    op: str, x: Any, w: Any, index: int, attrs: dict[str, Any]
+) -> None:
+    """Rows of integers around a zero point are, less that, rows of integers around 0."""
+    layer, inputs, _, made = _case(op, x, w, index, attrs)
+    stored = np.rint(inputs)  # whole numbers: sums with 7 are exact
+    rows, expected = layer.rows(stored + 7, made.shape, outside=7), layer.rows(stored, made.shape)
+    assert np.array_equal(rows - layer.gain * 7, expected)
+
+
+@pytest.mark.parametrize(("op", "x", "w", "index", "attrs"), CASES)
 def test_weights_come_back_from_their_packed_form(
     op: str, x: Any, w: Any, index: int, attrs: dict[str, Any]
 ) -> None:

@@ -73,7 +73,8 @@ class Sums:
     def _products(self, x: Any, y: Any, weights: Any) -> tuple[Any, Any]:
         """Return sum w (1, x) (1, x, y)^T and sum w y^2: all sums but the last are one product."""
         first = 1 + x.shape[2]
-        rows = np.empty((*x.shape[:2], first + y.shape[2]), like=self.xx)
+        shape = (*x.shape[:2], first + y.shape[2])
+        rows = np.empty_like(x, np.float64, shape=shape)  # in the order of x in memory: rows or columns first
         rows[..., 0], rows[..., 1:first], rows[..., first:] = 1, x, y
         left, wide = rows[..., :first], rows[..., first:]
         if weights is not None:
@@ -115,7 +116,10 @@ class Sums:
         if bias is None:
             return self.centred().error(weights, np.zeros_like(self.y))
         w, b = np.asarray(weights, np.float64), np.asarray(bias, np.float64)
-        quadratic = ((w @ self.xx - 2 * self.yx) * w).sum(2) + self.yy
+        terms = w @ self.xx
+        terms -= 2 * self.yx
+        terms *= w
+        quadratic = terms.sum(2) + self.yy
         linear = -2 * b * (self.y - _apply(w, self.x)) + self.count * b * b
         return np.asarray(quadratic + linear)
 

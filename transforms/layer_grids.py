@@ -56,6 +56,7 @@ def _other_scale(matched: MatchedLayer, row: Format, importance: Floats) -> Para
     scale, zero_point = matched.weight.parameters
     axis = None if matched.weight.axis is None else 0
     weights = matched.float_weight
+    importance = (importance / max(importance.max(), np.finfo(np.float64).tiny)).astype(np.float32)
     weighed = np.broadcast_to(importance[:, None], (*weights.shape[:2], importance.shape[-1]))
     if axis == 0 and matched.layer.shares_scales:
         weights, weighed = weights.swapaxes(0, 1), weighed.swapaxes(0, 1)

@@ -30,13 +30,12 @@ class LayerInput:
     scale: np.float32 | None = None
     zero_point: int = 0
 
-    def centred(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """Return what is stored less the zero point: 0 is 0 then, as in the rows of a layer."""
-        return stored if self.zero_point == 0 else stored.astype(np.int32) - self.zero_point
-
-    def scaled(self, centred: NDArray[Any]) -> NDArray[Any]:
+    def read(self, stored: NDArray[Any]) -> NDArray[Any]:
         """Return what the layer reads, to the last bit as DequantizeLinear makes it."""
-        return centred if self.scale is None else centred.astype(np.float32) * self.scale
+        if self.scale is None:
+            return stored
+        centred = stored if self.zero_point == 0 else stored.astype(np.int32) - self.zero_point
+        return centred.astype(np.float32) * self.scale
 
 
 def layer_input(source: gs.Tensor) -> LayerInput:

@@ -69,8 +69,13 @@ class Layer(ABC):
         """Return how many rows there are to an output of that shape."""
 
     @abstractmethod
-    def rows(self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None)) -> Array:
-        """Return rows of an input as [G, R, K]: those that are picked, or all, of an output of a shape."""
+    def rows(
+        self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
+    ) -> Array:
+        """Return rows of an input as [G, R, K]: those that are picked, or all, of an output of a shape.
+
+        ``outside`` is what a kernel finds beyond the input.
+        """
 
     @abstractmethod
     def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
@@ -140,26 +145,28 @@ class Convolution(Layer):
         """As of Layer."""
         return made[0] * math.prod(made[2:])
 
-    def rows(self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None)) -> Array:
+    def rows(
+        self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
+    ) -> Array:
         """As of Layer."""
         groups, _, positions, channels = self.size
         read = inputs.shape[2:]
         table = self._table(tuple(made[2:]), read)
-        numbers = np.arange(inputs.shape[0] * len(table))[picked]
-        image, place = np.divmod(numbers, len(table))
-        index = table[place]
-        flat = inputs.reshape(*inputs.shape[:2], math.prod(read))
-        found = flat[image[:, None], :, index].reshape(-1, groups * channels)  # NOTHING finds a number
-        found[np.flatnonzero(index == taps.NOTHING)] = 0
-        packed = found.reshape(len(numbers), positions, groups, channels).transpose(2, 0, 1, 3)
-        return packed.reshape(groups, len(numbers), positions * channels)
+        image, place = np.divmod(np.arange(inputs.shape[0] * len(table))[picked], len(table))
+        index = table[place].T
+        found = _by_channel(inputs).take(index + image * math.prod(read), axis=1)  # NOTHING finds a number
+        beyond = index == taps.NOTHING
+        if beyond.any():
+            found[:, beyond] = outside
+        packed = found.reshape(groups, channels, positions, len(place)).transpose(0, 2, 1, 3)
+        return packed.reshape(groups, positions * channels, len(place)).transpose(0, 2, 1)
 
     def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
         """As of Layer."""
         groups, outputs, _, _ = self.size
-        flat = made.reshape(made.shape[0], groups * outputs, -1).transpose(0, 2, 1)
-        found = flat.reshape(-1, groups, outputs)[picked]
-        return found.transpose(1, 0, 2)
+        flat = _by_channel(made)
+        found = flat if isinstance(picked, slice) else flat.take(picked, axis=1)
+        return found.reshape(groups, outputs, -1).transpose(0, 2, 1)
 
     def channel_shape(self, rank: int) -> tuple[int, ...]:
         """As of Layer."""
@@ -204,7 +211,9 @@ class Product(Layer):
         """As of Layer."""
         return math.prod(made) // math.prod(self.size[:2])
 
-    def rows(self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None)) -> Array:
+    def rows(
+        self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
+    ) -> Array:
         """As of Layer."""
         if self._reads_columns() and inputs.ndim > 1:
             inputs = np.moveaxis(inputs, -2, -1)
@@ -261,6 +270,11 @@ class Product(Layer):
 
     def _is_transposed(self, index: int) -> bool:
         return self.op == "Gemm" and bool(self.attrs.get("transB" if index else "transA", 0))
+
+
+def _by_channel(tensor: Array) -> Array:
+    """Return [B, C, ...] as [C, B * ...]: of a single image without a copy."""
+    return tensor.swapaxes(0, 1).reshape(tensor.shape[1], -1)
 
 
 def layer_of(node: gs.Node, shape: tuple[int, ...], index: int) -> Layer:

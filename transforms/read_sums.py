@@ -22,7 +22,8 @@ from transforms.layer_problem import Array
 from transforms.layer_sums import LayerSums
 from transforms.matched_layer import MatchedLayer
 from transforms.partial_run import SteppedModel, Store
-from transforms.row_weights import stream_of
+from transforms.row_block import RowBlock
+from transforms.row_weights import Floats, stream_of
 from transforms.walk_options import WalkOptions, is_held_out
 from transforms.wanted_rows import AHEAD, RowChoice, WantedReader, WantedRows
 
@@ -97,10 +98,13 @@ class SumsReader:
         fit, held = (self._no_sums(layer) for _ in range(2))
         wanted = zip(*(self._wanted.read(one, last=last) for one in numbers), strict=True)
         given = self._given.advance([self._inputs[one].name for one in numbers], last=last)
+        blocks = [[self._block(*pair) for pair in zip(numbers, s.parts, strict=True)] for s in (fit, held)]
         for i, (rows, inputs) in enumerate(zip(wanted, given, strict=True)):
-            sums = held if is_held_out(i, self._count, self._options) else fit
-            for one, part, (chosen, made) in zip(numbers, sums.parts, rows, strict=True):
-                self._add(part, one, inputs[self._inputs[one].name], chosen, made)
+            block = blocks[is_held_out(i, self._count, self._options)]
+            for one, part, (chosen, made) in zip(numbers, block, rows, strict=True):
+                part.add(self._rows(one, inputs[self._inputs[one].name], chosen), made, chosen.weights)
+        for part in (part for block in blocks for part in block):
+            part.flush()
         return fit.on_host(), held.on_host()
 
     def forget(self, number: int) -> None:
@@ -124,14 +128,23 @@ class SumsReader:
             tuple(user.bias is not None and not user.bias.is_extra for user in layer.users),
         )
 
-    def _add(self, sums: Sums, number: int, stored: Array, wanted: WantedRows, made: Array) -> None:
-        """Add rows of one sample: of what a user's input is stored as, and of what it should make of them."""
+    def _rows(self, number: int, stored: Array, wanted: WantedRows) -> Array:
+        """Return rows of what a user's input is stored as."""
+        outside = self._inputs[number].zero_point
+        return self._users[number].layer.rows(stored, wanted.shape, wanted.picked, outside)
+
+    def _block(self, number: int, sums: Sums) -> RowBlock:
+        """Return what takes rows of a user's stored input and of what it should make of them."""
         user, source, limits = self._users[number], self._inputs[number], self._limits[number]
-        rows = source.scaled(user.layer.rows(source.centred(stored), wanted.shape, wanted.picked))
-        if limits is not None:
-            near = rows @ user.float_weight.reshape(*made.shape[::2], -1).swapaxes(1, 2)
-            made = relax(made, near + user.float_bias[:, None], limits)
-        sums.add(rows, made, wanted.weights)
+
+        def _add(stored: Array, made: Array, weights: Floats | None) -> None:
+            rows = source.read(stored)
+            if limits is not None:
+                near = rows @ user.float_weight.reshape(*made.shape[::2], -1).swapaxes(1, 2)
+                made = relax(made, near + user.float_bias[:, None], limits)
+            sums.add(rows, made, weights)
+
+        return RowBlock(_add)
 
 
 def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str | None]:
