@@ -3,14 +3,15 @@
 MODEL is a float model, DATA a folder of samples as the tools read them. The model is quantized
 (``--config A8W8``) and tuned by the default algorithm on at most ``--samples`` (64) of them. Printed are
 
-* the processor's seconds of the tuning, models in memory before and after;
+* the seconds of the tuning, models in memory before and after;
 * those of running the same samples through both models once, sessions created before;
 * the floating point operations of the solvers, and what they take at half the rate of a large product in
   float32, measured here;
 * those of the sums over rows that solvers start from (Gram matrices), the same way;
 * the ratio of the first to the second and third together, of which 3 is the target, and with the fourth.
 
-All is done in this process on one thread, unless OPENBLAS_NUM_THREADS says otherwise.
+All is done in this process: sessions have the threads that they choose, as in the tools, and NumPy's products
+one, unless OPENBLAS_NUM_THREADS says otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import process_time
+from time import perf_counter
 from unittest import mock
 
 from tools.command_line import keep_products_on_one_thread
@@ -45,7 +46,7 @@ from transforms.run_model import RunOptions  # noqa: E402
 from transforms.walk_options import WalkOptions  # noqa: E402
 
 TARGET = 3.0
-RUN = RunOptions(threads=1)
+RUN = RunOptions()
 
 Feed = Mapping[str, np.ndarray]
 
@@ -108,11 +109,11 @@ def seconds_of_runs(graphs: Sequence[gs.Graph], feeds: Sequence[Feed]) -> float:
     models = [open_light(*graph_proto.export_light(graph), RUN) for graph in graphs]
     for model in models:
         model.run(feeds[0])
-    start = process_time()
+    start = perf_counter()
     for feed in feeds:
         for model in models:
             model.run(feed)
-    return process_time() - start
+    return perf_counter() - start
 
 
 def make_quantized(model: Path, data: Path, config: str) -> gs.Graph:
@@ -148,9 +149,9 @@ def main() -> None:
     feeds = [feed for _, feed in open_feeds(options.data, model_inputs(twin), limit=options.samples)]
     runs = seconds_of_runs((twin, quantized), feeds)
     with counted() as work:
-        start = process_time()
+        start = perf_counter()
         done = finetune_model(twin, quantized, feeds, FinetuneOptions(WalkOptions(run=RUN)))
-        seconds = process_time() - start
+        seconds = perf_counter() - start
     for line in report(done, seconds, runs, work, product_rate()):
         print(line)
 
