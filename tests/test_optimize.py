@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
 import pytest
 
 from tests import build, conversion, corpus
 from transforms import graph_proto, model_io
 from transforms.optimize import optimize
+from transforms.run_model import RunOptions, open_model
 
 
 @pytest.mark.parametrize("name", sorted(corpus.MODELS.keys() - {"half island", "half input", "half output"}))
@@ -75,3 +78,30 @@ def test_words_and_interface_survive() -> None:
     assert result.graph.node[0].doc_string == "product"
     assert (result.graph.input, result.graph.output) == (model.graph.input, model.graph.output)
     assert [(o.domain, o.version) for o in result.opset_import] == [("", 17)]
+
+
+def test_a_later_fusion_of_the_runtime_finds_names_that_are_free() -> None:
+    """Oracle: ONNX Runtime without optimizations. One MatMul is fused offline, the other where it is run."""
+    random = np.random.default_rng(0)
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        g (float[2,3,4] x, float[1,2,3,4] z) => (float[2,3,4] y, float[1,2,3,4] s)
+        { a = MatMul(x, v) y = Add(a, b) s = MatMul(z, w) }""")
+    for name, shape in (("v", (4, 4)), ("w", (4, 4)), ("b", (4,))):
+        values = random.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    graph = model_io.load(model)
+    optimize(graph)
+    assert any(node.op == "Gemm" for node in graph.nodes)
+    product = next(node for node in graph.nodes if node.op == "MatMul")
+    output, raw = product.outputs[0], gs.Variable("raw", np.float32, [1, 2, 3, 4])
+    product.outputs[0] = raw
+    bias = gs.Constant("late_bias", np.ones(4, np.float32))
+    graph.nodes.append(gs.Node("Add", "late", inputs=[raw, bias], outputs=[output]))
+    feed = {
+        n: random.standard_normal(s).astype(np.float32) for n, s in (("x", (2, 3, 4)), ("z", (1, 2, 3, 4)))
+    }
+    found, wanted = (
+        open_model(graph, RunOptions(optimize=optimized)).run(feed) for optimized in (True, False)
+    )
+    for name in wanted:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-6)  # sums of 4 products

@@ -31,6 +31,16 @@ def test_one_output_that_became_worse_is_enough() -> None:
     assert not is_surely_better(before, after, HELD)
 
 
+def test_each_output_has_to_be_sure_of_its_own_gain() -> None:
+    """One output halves its error, what the other gains is less than its standard error."""
+    places = np.arange(len(HELD))
+    loose = np.where(places // 5 % 2, 1.45, 0.52)  # less in all, on fitted and held-out samples alike
+    assert np.mean(loose) < 1 and np.mean(loose[HELD]) < 1
+    assert not is_surely_better(errors(1.0, 1.0), errors(0.5, loose), HELD)
+    assert is_surely_better(errors(1.0, 1.0), errors(0.5, 0.95), HELD)
+    assert is_surely_better(errors(1.0, 1.0), errors(0.5, 1.0), HELD)  # nothing about it changed
+
+
 def test_a_loss_on_samples_that_were_fitted_to_counts() -> None:
     held = np.asarray(HELD)
     assert not is_surely_better(errors(1.0), errors(np.where(held, 0.9, 1.1)), HELD)

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 _DOT_PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "LSTM", "GRU", "RNN"})
 """Operators whose weights the basic level leaves as they are, so that it need not see them."""
 
+_MADE = "gemm_"
+"""How the names of shapes begin that the optimizer puts around a Gemm."""
+
 _QUIET = 4  # the optimizer logs warnings on models that it handles well
 
 
@@ -43,13 +46,27 @@ def optimize(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
     ):
         raise ModelError("float16 arithmetic has to be widened before it is optimized")
     before = sum(1 for _ in walk.nodes(graph))
+    known = {tensor.name for tensor in walk.constants(graph)}
     try:
         model_pass.apply(graph, _optimize_model, hide=_is_left_alone, pin=_pinned(graph, exclude))
     except Exception as error:  # the runtime's own exceptions share no narrower class
         raise ModelError(f"ONNX Runtime can not load the model: {' '.join(str(error).split())}") from error
+    _rename_new(graph, known)
     after = sum(1 for _ in walk.nodes(graph))
     log.debug("optimized: %d nodes -> %d", before, after)
     return abs(before - after)
+
+
+def _rename_new(graph: gs.Graph, known: Container[str]) -> None:
+    """Give the constants that the optimizer made other names, for it would use its own a second time.
+
+    Where a session later fuses one more MatMul with an Add, version 1.31 takes the shapes of two Gemms for one
+    and refuses the model.
+    """
+    names = walk.Names(graph)
+    for tensor in walk.constants(graph):
+        if tensor.name not in known and tensor.name.startswith(_MADE):
+            tensor.name = names.derive("shape_of", tensor.name)
 
 
 def _pinned(graph: gs.Graph, exclude: Container[gs.Node]) -> list[gs.Tensor]:

@@ -5,8 +5,8 @@ things have to hold:
 
 * no output has a larger error on the samples that were held out, all of them taken together;
 * nor on all samples: those that weights were fitted to do not tell how much is won, but they tell a loss;
-* samples became better by more than the standard error of their mean. Models are compared sample by sample,
-  so that easy and hard samples do not count as scatter.
+* each output became better by more than the standard error of its mean over samples, unless nothing about it
+  changed. Models are compared sample by sample, so that easy and hard samples do not count as scatter.
 
 One standard error is the bar for the first model that is tried, which one that is as good as before passes
 once in six times. It rises for others, so that one of many is not taken by luck more often than that.
@@ -40,9 +40,13 @@ def is_surely_better(before: Errors, after: Errors, held: Sequence[bool] | Mask,
     everything = np.ones_like(kept)
     if any(np.any(_total(after, part) > _total(before, part)) for part in (kept, everything)):
         return False
-    gains = _gains(before, after)
-    error = _scatter(gains, kept) / np.sqrt(kept.sum())
-    return bool(gains[kept].mean() > _standard_errors(tried) * error)
+    changed = [gains for gains in _gains(before, after).T if gains.any()]
+    return bool(changed) and all(_is_sure(gains, kept, _standard_errors(tried)) for gains in changed)
+
+
+def _is_sure(gains: Floats, held: Mask, standard_errors: float) -> bool:
+    error = _scatter(gains, held) / np.sqrt(held.sum())
+    return bool(gains[held].mean() > standard_errors * error)
 
 
 def _total(errors: Errors, part: Mask) -> Floats:
@@ -50,12 +54,12 @@ def _total(errors: Errors, part: Mask) -> Floats:
 
 
 def _gains(before: Errors, after: Errors) -> Floats:
-    """Return for each sample (e - e') / (e + e') of its errors before and after, the mean of the outputs.
+    """Return for each sample and output (e - e') / (e + e') of the errors before and after.
 
     That is from -1 to 1, and 0 where they are equal: no sample has more to say than another.
     """
     sums = before.errors + after.errors
-    return np.asarray(((before.errors - after.errors) / np.where(sums > 0, sums, 1.0)).mean(1))
+    return np.asarray((before.errors - after.errors) / np.where(sums > 0, sums, 1.0))
 
 
 def _scatter(gains: Floats, held: Mask) -> float:
