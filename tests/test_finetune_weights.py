@@ -22,7 +22,7 @@ from transforms.tune_layer import TuneOptions
 from transforms.walk_options import WalkOptions, is_held_out
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
-DATA, UNSEEN = tunable.samples(CONV, 120), tunable.samples(CONV, 200)[120:]
+DATA, UNSEEN = tunable.samples(CONV, 200), tunable.samples(CONV, 280)[200:]
 MATMUL_DATA, MATMUL_UNSEEN = tunable.samples(MATMUL, 120), tunable.samples(MATMUL, 200)[120:]
 
 

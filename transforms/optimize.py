@@ -60,7 +60,7 @@ def optimize(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
 def _rename_new(graph: gs.Graph, known: Container[str]) -> None:
     """Give the constants that the optimizer made other names, for it would use its own a second time.
 
-    Where a session later fuses one more MatMul with an Add, version 1.31 takes the shapes of two Gemms for one
+    Where a session later fuses one more MatMul with an Add, version 1.31 takes shapes of two Gemms for one
     and refuses the model.
     """
     names = walk.Names(graph)
