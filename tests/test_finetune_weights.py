@@ -22,7 +22,7 @@ from transforms.tune_layer import TuneOptions
 from transforms.walk_options import WalkOptions, is_held_out
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
-DATA, UNSEEN = tunable.samples(CONV, 200), tunable.samples(CONV, 280)[200:]
+DATA, UNSEEN = tunable.samples(CONV, 160), tunable.samples(CONV, 240)[160:]
 MATMUL_DATA, MATMUL_UNSEEN = tunable.samples(MATMUL, 120), tunable.samples(MATMUL, 200)[120:]
 
 
@@ -85,7 +85,7 @@ def test_reported_errors_are_those_of_the_rows() -> None:
     """The first layer's inputs are the same before and after, so that its error can be measured directly."""
     float_graph, quantized = tunable.pair(CONV, "MX6", DATA)
     tuned = copy_graph(quantized)
-    options = WalkOptions(least_rows=8192)  # more than there are
+    options = WalkOptions(least_rows=1 << 16)  # more than there are
     report = finetune_weights(float_graph, tuned, DATA, options).layers[0]
     held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), options)]
     for graph, reported in ((quantized, report.before), (tuned, report.after)):
