@@ -3,48 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 
-from tools import mixing_summary, pareto_plot, plot_file, quantize_summary, sensitivity_chart
+from tools import mixing_summary, pareto_plot, plot_file, sensitivity_chart
 from tools.data_options import image_options
 from tools.executors import threads_of, workers
 from tools.mix_model import mix_model
-from tools.output_file import check_writable, total_bytes, write_text
+from tools.output_file import check_writable, write_text
 from tools.quantize_file import parse_assignment
 from tools.tune_quantized import tune_quantized
-from transforms import model_io, provenance, runtime_check
+from tools.write_quantized import write_quantized
+from transforms import model_io, provenance
 from transforms.array_files import read_array
 from transforms.calibrate_plan import CalibrationData
 from transforms.mix_precision import MixedPrecision, MixingOptions
-from transforms.mixing_rule import make_mixing_rule
+from transforms.mixing_rule import TARGETS, MixingRule, make_mixing_rule
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
 
-_KEYS = {
-    "target": "target",
-    "activation_target": "activation_target",
-    "weight_target": "weight_target",
-    "target_op_type": "target_op_types",
-    "include_node": "include_nodes",
-    "exclude_node": "exclude_nodes",
-    "l2_target": "l2_target",
-    "sqnr_target": "sqnr_target",
-    "sqnr_drop_target": "sqnr_drop_target",
-    "top1_target": "top1_target",
-    "evaluate_target": "evaluate_target",
-    "bits_target": "bits_target",
-    "bytes_target": "bytes_target",
-    "evaluate": "evaluate",
-    "strategy": "strategy",
-    "sensitivity": "sensitivity",
-    "metric": "metric",
-    "output_index": "output_index",
-    "dual_quant_nodes": "dual_quant_nodes",
-    "data_size": "data_size",
+_OPTIONS = {
+    "target_op_types": "target_op_type",
+    "include_nodes": "include_node",
+    "exclude_nodes": "exclude_node",
 }
-"""Keys of the table by the option that takes their place."""
+"""Options that take the place of keys of the table, where they have another name."""
 
-_TARGETS = frozenset({"l2_target", "sqnr_target", "sqnr_drop_target", "top1_target", "evaluate_target"})
+_TARGETS = frozenset(TARGETS)
 _ALTERNATIVES = (
     *((_TARGETS - {key}, {key}) for key in sorted(_TARGETS)),
     ({"activation_target", "weight_target"}, {"target"}),
@@ -87,12 +72,7 @@ def mix_file(options: argparse.Namespace) -> None:
     result = mixed.graph
     if scheme.finetune:
         result = tune_quantized(result, mixed.float_graph, scheme, "--data", options)
-    external = options.save_as_external_data
-    files = model_io.save(result, output, metadata=entries, external_data=external, force=options.force)
-    sizes = total_bytes(result.source_files), total_bytes(files)
-    why_not = runtime_check.why_not_on_cpu(result)
-    for line in quantize_summary.lines(mixed.done, result, *sizes, files[0], why_not):
-        print(line)
+    write_quantized(result, mixed.done, output, entries, options)
 
 
 def scheme_in_use(options: argparse.Namespace) -> Scheme:
@@ -100,7 +80,8 @@ def scheme_in_use(options: argparse.Namespace) -> Scheme:
     scheme = read_scheme(options.config)
     for assignment in options.set:
         scheme = scheme.with_(**parse_assignment(assignment, scheme))
-    given = {key: getattr(options, option) for option, key in _KEYS.items()}
+    keys = [field.name for field in fields(MixingRule)]
+    given = {key: getattr(options, _OPTIONS.get(key, key)) for key in keys}
     said = {key: value for key, value in given.items() if value is not None}
     replaced = set().union(*(old for old, new in _ALTERNATIVES if new & said.keys()))
     kept = {key: value for key, value in scheme.auto_mixed_precision.items() if key not in replaced}

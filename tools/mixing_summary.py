@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from tools.sensitivity_chart import shortened
 from transforms.mix_precision import MixedPrecision
-from transforms.output_metrics import METRICS
-
-_LONGEST_NAME = 48
+from transforms.output_metrics import METRICS, in_words
 
 
 def lines(mixed: MixedPrecision) -> Iterator[str]:
@@ -26,7 +25,7 @@ def lines(mixed: MixedPrecision) -> Iterator[str]:
     yield from _sizes(mixed)
     found = mixed.assignment
     kept = f", the target is {found.target.bound}" if found.target else ", no target"
-    values = f"{_number(mixed.metric, found.baseline)} -> {_number(mixed.metric, found.value)}"
+    values = f"{in_words(mixed.metric, found.baseline)} -> {in_words(mixed.metric, found.value)}"
     tried = f"{_counted(len(found.steps), 'model')} tried on {_counted(mixed.samples, 'sample')}"
     yield f"{mixed.metric}: {values}{kept}; {tried}"
 
@@ -39,7 +38,7 @@ def _table(mixed: MixedPrecision) -> Iterator[str]:
     for one in order:
         rule = mixed.choices.get(one.name, mixed.plain)
         found = [f"{values[one.name, label]:.6g}" for label in mixed.labels]
-        rows.append((_shortened(one.name), one.op, rule.label, *found, _decision(mixed, one.name)))
+        rows.append((shortened(one.name), one.op, rule.label, *found, _decision(mixed, one.name)))
     if mixed.is_analysis:
         rows = [(*row[:2], *row[3:-1]) for row in rows]
     unit = METRICS[mixed.sensitivity.metric].unit if mixed.sensitivity.metric in METRICS else ""
@@ -83,12 +82,3 @@ def _counted(count: int, what: str) -> str:
 
 def _bytes(bits: float) -> str:
     return f"{round(bits / 8):,}"
-
-
-def _number(metric: str, value: float) -> str:
-    unit = METRICS[metric].unit if metric in METRICS else ""
-    return f"{value:.6g} {unit}".rstrip()
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"...{name[3 - _LONGEST_NAME :]}"

@@ -9,13 +9,13 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from tools import mixing_summary, quantize_summary
+from tools import mixing_summary
 from tools.data_options import image_options
 from tools.mix_model import mix_model
-from tools.output_file import total_bytes
 from tools.progress import Progress
 from tools.tune_quantized import tune_quantized
-from transforms import model_io, provenance, runtime_check
+from tools.write_quantized import write_quantized
+from transforms import model_io, provenance
 from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.feeds import model_inputs, random_feeds
 from transforms.float_twin import float_twin
@@ -49,10 +49,12 @@ def quantize_file(options: argparse.Namespace) -> None:
         print(scheme.to_toml(), end="")
     if not options.input:
         return
-    external = options.save_as_external_data
-    output = model_io.check_output(options.output, options.input, force=options.force, external_data=external)
+    output = model_io.check_output(
+        options.output, options.input, force=options.force, external_data=options.save_as_external_data
+    )
     graph = model_io.load(options.input)
     data = _data(graph, options)
+    mixed = None
     if scheme.auto_mixed_precision:
         mixed = mix_model(graph, scheme, data, MixingOptions(_run(options)), "--calibration-data")
         for line in mixing_summary.lines(mixed):
@@ -70,12 +72,9 @@ def quantize_file(options: argparse.Namespace) -> None:
     entries[provenance.PREFIX + "scheme"] = used.to_toml()
     if scheme.finetune:
         graph.info.metadata |= entries
-        twin = float_twin(lambda: model_io.load(options.input), graph)
+        twin = mixed.float_graph if mixed else float_twin(lambda: model_io.load(options.input), graph)
         graph = tune_quantized(graph, twin, scheme, "--calibration-data", options)
-    files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
-    sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in quantize_summary.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
-        print(line)
+    write_quantized(graph, done, output, entries, options)
 
 
 def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> Quantized:

@@ -40,7 +40,7 @@ def chart(sensitivity: Sensitivity) -> Figure:
         for bar, layer in zip(bars, layers, strict=True):
             if math.isinf(harms.get((layer, label), 0.0)):
                 bar.set_hatch("///")
-    axes.set_yticks(range(len(layers)), labels=[_shortened(layer) for layer in layers])
+    axes.set_yticks(range(len(layers)), labels=[shortened(layer) for layer in layers])
     samples = "1 sample" if sensitivity.samples == 1 else f"{sensitivity.samples} samples"
     axes.set(xscale="log", xlim=(low, high), ylim=(-0.6, len(layers) - 0.4))
     axes.set_xlabel(f"harm ({sensitivity.metric}, {sensitivity.method}, {samples})")
@@ -59,5 +59,6 @@ def _range(harms: list[float]) -> tuple[float, float]:
     return 10.0 ** (math.ceil(math.log10(min(known))) - 1), 10.0 ** (math.floor(math.log10(max(known))) + 1)
 
 
-def _shortened(name: str) -> str:
+def shortened(name: str) -> str:
+    """Return the end of a name that is too long for a line."""
     return name if len(name) <= _LONGEST_NAME else f"...{name[3 - _LONGEST_NAME :]}"

@@ -19,7 +19,7 @@ from transforms.user_metric import split_place
 
 SENSITIVITIES = ("trace", "measured")
 
-_TARGETS: Mapping[str, tuple[str, bool]] = {
+TARGETS: Mapping[str, tuple[str, bool]] = {
     "l2_target": ("l2", False),
     "sqnr_target": ("sqnr", False),
     "sqnr_drop_target": ("sqnr", True),
@@ -109,7 +109,7 @@ class MixingRule:
     @property
     def bound(self) -> Target | None:
         """The target, if there is one; that of ``evaluate`` is relative to the float model."""
-        for key, (metric, relative) in _TARGETS.items():
+        for key, (metric, relative) in TARGETS.items():
             limit = getattr(self, key)
             if limit is not None:
                 return Target(metric, limit, relative)
@@ -151,7 +151,7 @@ class MixingRule:
             raise ValueError(f"{_place('target')} names a format twice: {', '.join(self.target)}")
 
     def _check_targets(self) -> None:
-        given = [key for key in _TARGETS if getattr(self, key) is not None]
+        given = [key for key in TARGETS if getattr(self, key) is not None]
         if len(given) > 1:
             raise ValueError(f"{_place(given[0])} and {given[1]} do not go together: there is one target")
         wanted = self.evaluate_target is not None or self.metric == EVALUATE
@@ -169,7 +169,7 @@ class MixingRule:
             raise ValueError(f"{_place(given[0])} goes with strategy 'budget', not with '{self.strategy}'")
         if self.bound is None and not given and self.strategy != "speed":
             more = ", bits_target or bytes_target" if self.strategy == "budget" else ""
-            keys = ", ".join(_TARGETS)
+            keys = ", ".join(TARGETS)
             raise ValueError(f"{_place('strategy')} '{self.strategy}' goes with one of {keys}{more}")
 
 

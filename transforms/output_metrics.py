@@ -139,6 +139,12 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 """
 
 
+def in_words(metric: str, value: float) -> str:
+    """Return a value with the unit of its metric, if that is one of METRICS."""
+    unit = METRICS[metric].unit if metric in METRICS else ""
+    return f"{value:.6g} {unit}".rstrip()
+
+
 def _some(pairs: Iterable[Pair]) -> Iterator[Pair]:
     rest = iter(pairs)
     first = next(rest, None)

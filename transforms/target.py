@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from transforms.output_metrics import METRICS
+from transforms.output_metrics import METRICS, in_words
 
 LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
 """Numbers beside those of METRICS: :func:`transforms.output_metrics.lost_top1`, and what a function of the
@@ -52,15 +52,11 @@ class Target:
 
     def text(self, value: float) -> str:
         """Return the metric with a value, in words: ``sqnr 31.25 dB``."""
-        return f"{self.metric} {self._number(value)}"
+        return f"{self.metric} {in_words(self.metric, value)}"
 
     @property
     def bound(self) -> str:
         """The limit in words: ``at least 30 dB``."""
         if self.relative:
-            return f"at most {self._number(self.limit)} worse"
-        return f"at {'least' if self.larger_is_better else 'most'} {self._number(self.limit)}"
-
-    def _number(self, value: float) -> str:
-        unit = METRICS[self.metric].unit if self.metric in METRICS else ""
-        return f"{value:.6g} {unit}".rstrip()
+            return f"at most {in_words(self.metric, self.limit)} worse"
+        return f"at {'least' if self.larger_is_better else 'most'} {in_words(self.metric, self.limit)}"
