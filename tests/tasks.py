@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,3 +37,9 @@ def calls(folder: Path) -> dict[float, int]:
     """Return how often each number was asked for."""
     numbers = [float(path.name.rsplit("-", 1)[0]) for path in folder.iterdir()]
     return {number: numbers.count(number) for number in sorted(set(numbers))}
+
+
+def interrupts(seconds: float) -> tuple[int, bool]:
+    """Return the worker and whether it ignores interrupts, after a time in which others take up tasks, too."""
+    time.sleep(seconds)
+    return os.getpid(), signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -33,9 +33,15 @@ def threads_of(threads: int, jobs: int) -> int:
 
 def _processes(jobs: int) -> Executor:
     """Started anew, not forked: the threads of a runtime do not survive a fork."""
-    executor = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
-    with _interrupts_for_the_parent_alone():
-        executor.submit(int)  # the first task starts all processes
+    executor = ProcessPoolExecutor(
+        jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )
+    with _interrupts_for_the_parent_alone():  # an interrupt may come before the initializer, too
+        for _ in range(jobs):  # one process is started for each task that finds none idle
+            executor.submit(int)
     return executor
 
 
