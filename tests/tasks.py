@@ -40,6 +40,6 @@ def calls(folder: Path) -> dict[float, int]:
 
 
 def interrupts(seconds: float) -> tuple[int, bool]:
-    """Return the worker and whether it ignores interrupts, after a time in which others take up tasks, too."""
+    """Return the worker and whether it ignores interrupts, after a time in which others take tasks, too."""
     time.sleep(seconds)
     return os.getpid(), signal.getsignal(signal.SIGINT) is signal.SIG_IGN
