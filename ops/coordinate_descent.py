@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ops.fixed_grid import Floats, Grid
-from ops.gptq import BLOCK, processing_order
+from ops.gptq import BLOCK
 from ops.quadratic import Quadratic
 from ops.round_block import round_block
 
@@ -19,8 +19,7 @@ def coordinate_descent(quadratic: Quadratic, grid: Grid, start: Floats, *, sweep
 
     Sweeps end early when one changes nothing.
     """
-    order = processing_order(quadratic.hessian)
-    hessian = np.ascontiguousarray(quadratic.hessian[..., order[:, None], order])
+    order, hessian = quadratic.order, quadratic.ordered_hessian
     weights = np.moveaxis(start, -1, -2)[..., order, :]
     target = np.moveaxis(quadratic.target, -1, -2)[..., order, :]
     slope = hessian @ (target - weights)  # half the error's descent, [..., K, N]

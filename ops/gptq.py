@@ -21,8 +21,7 @@ def gptq(quadratic: Quadratic, grid: Grid) -> Floats:
 
     Inputs go in the order of the hessian's diagonal, the largest first, which is the same in all groups.
     """
-    order = processing_order(quadratic.hessian)
-    factor = _unit_upper(quadratic.hessian[..., order[:, None], order])
+    order, factor = quadratic.order, quadratic.unit_upper
     target = np.ascontiguousarray(np.moveaxis(quadratic.target, -1, -2)[..., order, :])
     rounded, change = np.zeros_like(target), np.zeros_like(target)  # [..., K, N]
     for start in range(0, len(order), BLOCK):
@@ -35,16 +34,3 @@ def gptq(quadratic: Quadratic, grid: Grid) -> Floats:
     result = np.empty_like(target)
     result[..., order, :] = rounded
     return np.ascontiguousarray(np.swapaxes(result, -1, -2))
-
-
-def processing_order(hessian: Floats) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Return the inputs by the mean of their hessian's diagonal over the groups, the largest first."""
-    diagonal = np.diagonal(hessian, axis1=-2, axis2=-1)
-    return np.argsort(-diagonal.reshape(-1, diagonal.shape[-1]).mean(0), kind="stable")
-
-
-def _unit_upper(hessian: Floats) -> Floats:
-    """Return U of U D U^T, with ones on its diagonal."""
-    lower = np.linalg.cholesky(hessian[..., ::-1, ::-1])
-    lower = lower / np.diagonal(lower, axis1=-2, axis2=-1)[..., None, :]
-    return np.ascontiguousarray(lower[..., ::-1, ::-1])

@@ -49,10 +49,31 @@ class LayerProblem:
 
 @dataclass(frozen=True)
 class Quadratic:
-    """The error tr((W - target) hessian (W - target)^T): what remains of a problem once damping is chosen."""
+    """The error tr((W - target) hessian (W - target)^T): what remains of a problem once damping is chosen.
+
+    What solvers need of it is worked out once, for all grids that weights are rounded to.
+    """
 
     target: Floats
     hessian: Floats
+
+    @cached_property
+    def order(self) -> NDArray[np.intp]:
+        """The inputs as solvers visit them, the same in all groups: the largest mean diagonal first."""
+        diagonal = np.diagonal(self.hessian, axis1=-2, axis2=-1)
+        return np.argsort(-diagonal.reshape(-1, diagonal.shape[-1]).mean(0), kind="stable")
+
+    @cached_property
+    def ordered_hessian(self) -> Floats:
+        """The hessian [..., K, K] of the inputs in their ``order``."""
+        return np.ascontiguousarray(self.hessian[..., self.order[:, None], self.order])
+
+    @cached_property
+    def unit_upper(self) -> Floats:
+        """U of U D U^T, the hessian of the inputs in their ``order``, with ones on its diagonal."""
+        lower = np.linalg.cholesky(self.ordered_hessian[..., ::-1, ::-1])
+        lower = lower / np.diagonal(lower, axis1=-2, axis2=-1)[..., None, :]
+        return np.ascontiguousarray(lower[..., ::-1, ::-1])
 
     def error(self, weights: Floats) -> float:
         """Return the error of weights [..., N, K]."""

@@ -34,6 +34,7 @@ __all__ = [
     "search_scale",
     "shifted_target",
     "solve",
+    "solve_form",
 ]
 
 
@@ -68,10 +69,15 @@ def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | 
 
     Raises ValueError for an unknown algorithm and a damping that is not positive.
     """
+    chosen = options or Options()
+    return solve_form(quadratic(problem, chosen.damping, shift=chosen.shift), grid, algorithm, chosen)
+
+
+def solve_form(form: Quadratic, grid: Grid, algorithm: str, options: Options | None = None) -> Floats:
+    """Return weights as ``solve`` does, for a form in which damping and shift are chosen already."""
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm '{algorithm}' is unknown, legal are {', '.join(ALGORITHMS)}")
     chosen = options or Options()
-    form = quadratic(problem, chosen.damping, shift=chosen.shift)
     weights = ALGORITHMS[algorithm](form, grid, chosen)
     return coordinate_descent(form, grid, weights, sweeps=chosen.sweeps)
 

@@ -13,7 +13,6 @@ import onnx_graphsurgeon as gs
 from transforms import graph_proto, light_model
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_weights import FineTuned, Memory, Progress, finetune_weights
-from transforms.match_layers import match_layers
 from transforms.output_error import OutputError
 from transforms.surely_better import is_surely_better
 from transforms.tune_layer import TuneOptions
@@ -159,7 +158,3 @@ def _refuse(float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
         if set(names[0]) != set(names[1]):
             missing = sorted(set(names[0]) ^ set(names[1]))[0]
             raise ValueError(f"the models have different {what}: '{missing}' is in one of them alone")
-    matched, left = match_layers(float_graph, quantized_graph)
-    if not matched:
-        first = f": '{left[0].name}' ({left[0].op}): {left[0].reason}" if left else ""
-        raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")

@@ -82,13 +82,16 @@ def finetune_weights(
     layer, how many are done and how many there are. ``memory`` keeps what was found, and gives it back to
     another run on the same models and data.
 
-    Raises ValueError for fewer than two samples, a model that fails on one and operator types of which no
-    layer is there.
+    Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
+    be tuned and operator types of which there is none.
     """
     options = options or WalkOptions()
     if len(feeds) < 2:
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
     layers, left = match_layers(float_graph, quantized_graph)
+    if not layers:
+        first = f": '{left[0].name}' ({left[0].op}): {left[0].reason}" if left else ""
+        raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")
     layers, others = of_operators(layers, options.op_types)
     done = FineTuned(left_alone=left + others)
     with open_sums(float_graph, quantized_graph, feeds, layers, options) as sums:

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -109,14 +110,14 @@ class Layer(ABC):
 class Convolution(Layer):
     """Conv and ConvTranspose of one to three dimensions, or more."""
 
-    _tables: dict[tuple[tuple[int, ...], ...], Array] = field(default_factory=dict, repr=False)
+    _tables: dict[tuple[tuple[int, ...], ...], taps.Taps] = field(default_factory=dict, repr=False)
 
     @property
     def groups(self) -> int:
         """How many groups of channels there are."""
         return int(self.attrs.get("group", 1))
 
-    @property
+    @cached_property
     def size(self) -> tuple[int, int, int, int]:
         """As of Layer."""
         first, second, positions = self.shape[0], self.shape[1], math.prod(self.shape[2:])
@@ -150,32 +151,22 @@ class Convolution(Layer):
     ) -> Array:
         """As of Layer."""
         groups, _, positions, channels = self.size
-        read = inputs.shape[2:]
-        table = self._table(tuple(made[2:]), read)
-        image, place = np.divmod(np.arange(inputs.shape[0] * len(table))[picked], len(table))
-        index = table[place].T
-        found = _by_channel(inputs).take(index + image * math.prod(read), axis=1)  # NOTHING finds a number
-        beyond = index == taps.NOTHING
-        if beyond.any():
-            found[:, beyond] = outside
-        packed = found.reshape(groups, channels, positions, len(place)).transpose(0, 2, 1, 3)
-        return packed.reshape(groups, positions * channels, len(place)).transpose(0, 2, 1)
+        found = self._taps(tuple(made[2:]), inputs.shape[2:]).take(_by_channel(inputs), picked, outside)
+        packed = found.reshape(groups, channels, positions, -1).transpose(0, 2, 1, 3)
+        return packed.reshape(groups, positions * channels, -1).transpose(0, 2, 1)
 
     def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
         """As of Layer."""
         groups, outputs, _, _ = self.size
-        flat = _by_channel(made)
-        found = flat if isinstance(picked, slice) else flat.take(picked, axis=1)
-        return found.reshape(groups, outputs, -1).transpose(0, 2, 1)
+        return taps.columns(_by_channel(made), picked).reshape(groups, outputs, -1).transpose(0, 2, 1)
 
     def channel_shape(self, rank: int) -> tuple[int, ...]:
         """As of Layer."""
         return 1, -1, *[1] * (rank - 2)
 
-    def _table(self, made: tuple[int, ...], read: tuple[int, ...]) -> Array:
+    def _taps(self, made: tuple[int, ...], read: tuple[int, ...]) -> taps.Taps:
         if (made, read) not in self._tables:
-            axes = taps.tables(self.op, self.attrs, self.shape[2:], made, read)
-            self._tables[made, read] = taps.combine(axes, read)
+            self._tables[made, read] = taps.Taps.of(self.op, self.attrs, self.shape[2:], made, read)
         return self._tables[made, read]
 
 
@@ -185,7 +176,7 @@ class Product(Layer):
     Each matrix of a stack is a group: that of the rows that it is multiplied with.
     """
 
-    @property
+    @cached_property
     def size(self) -> tuple[int, int, int, int]:
         """As of Layer."""
         groups, outputs, summed = self._matrices(np.empty(self.shape)).shape

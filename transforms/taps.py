@@ -6,16 +6,66 @@ input ``table[o, t]``, or nothing where that is -1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[Any]
 Table = NDArray[np.int64]
 
 NOTHING = -1
 _SAME = ("SAME_UPPER", "SAME_LOWER")
+
+
+@dataclass(frozen=True)
+class Taps:
+    """What each output reads of an image: ``table`` [outputs, taps] of all axes, and two things about it.
+
+    ``is_plain``: every output reads the one number at its own place. ``leaves``: some read beyond the image.
+    """
+
+    table: Table
+    read: int
+    is_plain: bool
+    leaves: bool
+
+    @classmethod
+    def of(
+        cls,
+        op: str,
+        attrs: Mapping[str, Any],
+        kernel: Sequence[int],
+        made: Sequence[int],
+        read: Sequence[int],
+    ) -> Taps:
+        """Return them for sizes ``read`` of the input and ``made`` of the output."""
+        table, size = combine(tables(op, attrs, kernel, made, read), read), math.prod(read)
+        is_plain = np.array_equal(table, np.arange(size)[:, None])
+        return cls(table, size, is_plain, bool((table == NOTHING).any()))
+
+    def take(self, flat: Array, picked: NDArray[np.integer] | slice, outside: float) -> Array:
+        """Return what outputs that are picked read of images [C, B * ...], of shape [C, taps, R].
+
+        ``outside`` is what is found beyond an image. Plain outputs have one tap and no axis for it.
+        """
+        if self.is_plain:
+            return columns(flat, picked)
+        outputs = len(self.table)
+        image, place = np.divmod(np.arange(flat.shape[1] // max(1, self.read) * outputs)[picked], outputs)
+        index = self.table[place].T
+        found = flat.take(index + image * self.read, axis=1)  # NOTHING finds a number
+        if self.leaves:
+            found[:, index == NOTHING] = outside
+        return found
+
+
+def columns(flat: Array, picked: NDArray[np.integer] | slice) -> Array:
+    """Return columns that are picked; those of a slice are those that are there, not a copy."""
+    return flat[:, picked] if isinstance(picked, slice) else flat.take(picked, axis=1)
 
 
 def tables(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.grids import Grid
-from ops.rounding import LayerProblem, Options, learn_scale, quadratic, shifted_target, solve
+from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadratic, solve_form
 from transforms.bias_grid import least_scale, round_biases
 from transforms.layer_grids import layer_grids
 from transforms.layer_sums import LayerSums
@@ -100,6 +100,7 @@ class _Tuning:
         self._start: Floats = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
         self._sums = fit.free()
         self._problem = LayerProblem(self._start, self._sums.xx, self._sums.yx)
+        self._forms: dict[float | None, Quadratic] = {}
 
     def candidates(self, current: Candidate, held: LayerSums) -> Iterator[Candidate]:
         """Yield the current weights with another bias, and then other weights."""
@@ -110,8 +111,8 @@ class _Tuning:
         damping = self._best_damping(held)
         for what, grid, scale in self._grids():
             if damping is not None:
-                yield self._solve(f"{what}, shifted by {damping:g}", grid, damping, scale, shift=True)
-            yield self._solve(what, grid, _UNSHIFTED, scale, shift=False)
+                yield self._solve(f"{what}, shifted by {damping:g}", grid, self._form(damping), scale)
+            yield self._solve(what, grid, self._form(None), scale)
         if self._options.algorithm == "adaquant" and self._options.rescale:
             yield from self._with_learned_scale(damping)
 
@@ -120,20 +121,26 @@ class _Tuning:
         *_, (_, grid, parameters) = self._grids()
         if parameters is None or parameters[0].size != math.prod(self._start.shape[:2]):
             return
-        solver, shift = self._options.solver, damping is not None
-        form = quadratic(self._problem, damping or _UNSHIFTED, shift=shift)
+        solver, form = self._options.solver, self._form(damping)
         rate = {} if solver.learning_rate is None else {"learning_rate": solver.learning_rate}
         learned = learn_scale(form, grid, iterations=solver.iterations, **rate)
         scale = learned.scale.astype(np.float32).reshape(parameters[0].shape)
         scale = np.maximum(scale, least_scale(self._matched, self._fit.bias(self._start), scale))
         grid = dataclasses.replace(learned, scale=scale.astype(np.float64).reshape(learned.scale.shape))
-        yield self._solve("learned scale", grid, damping or _UNSHIFTED, (scale, parameters[1]), shift=shift)
+        yield self._solve("learned scale", grid, form, (scale, parameters[1]))
+
+    def _form(self, damping: float | None) -> Quadratic:
+        """Return the error around weights that are shifted with a damping; None: not shifted."""
+        if damping not in self._forms:
+            chosen = _UNSHIFTED if damping is None else damping
+            self._forms[damping] = quadratic(self._problem, chosen, shift=damping is not None)
+        return self._forms[damping]
 
     def _best_damping(self, held: LayerSums) -> float | None:
         """Return the damping whose target, not yet rounded, is best on held-out samples; None: no shift."""
         best, least = None, self._float_error(held, self._start)
         for damping in DAMPINGS:
-            error = self._float_error(held, shifted_target(self._problem, damping))
+            error = self._float_error(held, self._form(damping).target)
             if error < least:
                 best, least = damping, error
         return best
@@ -141,12 +148,10 @@ class _Tuning:
     def _float_error(self, held: LayerSums, weights: Floats) -> float:
         return float(held.error(weights, self._fit.bias(weights)).sum())
 
-    def _solve(
-        self, what: str, grid: Grid, damping: float, scale: Parameters | None, *, shift: bool
-    ) -> Candidate:
+    def _solve(self, what: str, grid: Grid, form: Quadratic, scale: Parameters | None) -> Candidate:
         algorithm = "gptq" if self._options.algorithm == "auto" else self._options.algorithm
-        options = dataclasses.replace(self._options.solver, damping=damping, shift=shift)
-        return self._with_bias(what, solve(self._problem, grid, algorithm, options), scale)
+        weights = solve_form(form, grid, algorithm, self._options.solver)
+        return self._with_bias(what, weights, scale)
 
     def _with_bias(self, what: str, weights: Floats, scale: Parameters | None) -> Candidate:
         own = None if scale is None else scale[0]

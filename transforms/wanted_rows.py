@@ -106,7 +106,7 @@ class WantedReader:
                 layer, y = self._layers[number].layer, found[self._layers[number].target]
                 rows = self._choose(number, found, random)
                 self._read[number].append(rows)
-                self._store.put(i, str(number), np.array(layer.outputs(y, rows.picked)))
+                self._store.put(i, str(number), layer.outputs(y, rows.picked))
 
     def _end(self, first: int) -> int:
         """Return the number behind the last layer that is read together with the first."""

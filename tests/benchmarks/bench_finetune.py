@@ -33,7 +33,7 @@ import numpy as np  # noqa: E402
 import onnx_graphsurgeon as gs  # noqa: E402
 
 from ops import rounding  # noqa: E402
-from ops.rounding import LayerProblem, Options  # noqa: E402
+from ops.rounding import LayerProblem, Options, Quadratic  # noqa: E402
 from tests.benchmarks.product_rate import product_rate  # noqa: E402
 from tools import quantize  # noqa: E402
 from transforms import graph_proto, model_io, tune_layer  # noqa: E402
@@ -63,44 +63,44 @@ class Work:
 def counted() -> Iterator[Work]:
     """Count the operations of what is tuned meanwhile."""
     work = Work()
-    target, solve, add = tune_layer.shifted_target, tune_layer.solve, Sums.add
+    form, solve, add = tune_layer.quadratic, tune_layer.solve_form, Sums.add
 
-    def _target(problem: LayerProblem, damping: float) -> object:
-        work.solvers += target_operations(problem)
-        return target(problem, damping)
+    def _form(problem: LayerProblem, damping: float, *, shift: bool) -> Quadratic:
+        work.solvers += form_operations(problem, shift=shift)
+        return form(problem, damping, shift=shift)
 
-    def _solve(problem: LayerProblem, grid: rounding.Grid, algorithm: str, options: Options) -> object:
-        work.solvers += solve_operations(problem, options)
-        return solve(problem, grid, algorithm, options)
+    def _solve(form: Quadratic, grid: rounding.Grid, algorithm: str, options: Options) -> object:
+        work.solvers += solve_operations(form, options)
+        return solve(form, grid, algorithm, options)
 
     def _add(sums: Sums, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> None:
         work.sums += 2.0 * x.size * (x.shape[2] + y.shape[2])
         add(sums, x, y, weights)
 
     with (
-        mock.patch.object(tune_layer, "shifted_target", _target),
-        mock.patch.object(tune_layer, "solve", _solve),
+        mock.patch.object(tune_layer, "quadratic", _form),
+        mock.patch.object(tune_layer, "solve_form", _solve),
         mock.patch.object(Sums, "add", _add),
     ):
         yield work
 
 
-def target_operations(problem: LayerProblem) -> float:
-    """Return those of shifted_target: W H, and equations with K unknowns for N right sides."""
-    groups, outputs, inputs = _size(problem)
-    return groups * (2 * inputs**2 * outputs + 2 / 3 * inputs**3 + 2 * inputs**2 * outputs)
+def form_operations(problem: LayerProblem, *, shift: bool) -> float:
+    """Return those of the shifted target: equations with K unknowns for N right sides, W H the first time."""
+    groups, outputs, inputs = _size(problem.weight)
+    product = 0 if "residual" in vars(problem) else 2 * inputs**2 * outputs
+    return groups * (product + 2 / 3 * inputs**3 + 2 * inputs**2 * outputs) * shift
 
 
-def solve_operations(problem: LayerProblem, options: Options) -> float:
-    """Return those of GPTQ (a Cholesky factor, and half a product) and of sweeps of coordinate descent."""
-    groups, outputs, inputs = _size(problem)
-    gptq = inputs**3 / 3 + inputs**2 * outputs
-    descent = 2 * (1 + options.sweeps) * inputs**2 * outputs
-    return groups * (gptq + descent) + (target_operations(problem) if options.shift else 0)
+def solve_operations(form: Quadratic, options: Options) -> float:
+    """Return those of GPTQ (a Cholesky factor the first time, half a product) and of coordinate descent."""
+    groups, outputs, inputs = _size(form.target)
+    factor = 0 if "unit_upper" in vars(form) else inputs**3 / 3
+    return groups * (factor + inputs**2 * outputs + 2 * (1 + options.sweeps) * inputs**2 * outputs)
 
 
-def _size(problem: LayerProblem) -> tuple[int, int, int]:
-    *groups, outputs, inputs = problem.weight.shape
+def _size(weight: np.ndarray) -> tuple[int, int, int]:
+    *groups, outputs, inputs = weight.shape
     return int(np.prod(groups)), outputs, inputs
 
 
