@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from tests import build, mixing, tunable
@@ -328,6 +329,18 @@ def test_a_run_goes_on_from_another_s_results(folder: Path, monkeypatch: pytest.
     build.save(tunable.conv_net(seed=1), folder / "float.onnx")
     assert run(folder, "BF16", *rule, output="another.onnx") == 0
     assert len(list((folder / "kept").iterdir())) == 5
+
+
+def test_results_of_another_version_are_not_taken_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = ["--target", "mx6", "--l2-target", "0.03", "--resume", str(folder / "kept"), "--force"]
+    for count, change in enumerate(
+        (None, (provenance, "version", lambda: "0"), (onnxruntime, "__version__", "0"))
+    ):
+        with monkeypatch.context() as patch:
+            if change:
+                patch.setattr(*change)
+            assert run(folder, "BF16", *rule) == 0
+        assert len(list((folder / "kept").iterdir())) == 1 + count
 
 
 def test_an_interrupt_leaves_what_was_measured(

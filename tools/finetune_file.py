@@ -31,7 +31,7 @@ from transforms.walk_options import WalkOptions
 
 _RECORDED = (
     *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "batch_size", "limit"),
-    *("target_op_type", "selective_update", "output_index"),
+    *("target_op_type", "selective_update", "following_relu", "output_index"),
 )
 
 
@@ -129,7 +129,9 @@ def _checkpoint(
 ) -> Checkpoint | None:
     if options.checkpoint is None:
         return None
-    parts = [twin.source_sha256, quantized.source_sha256, feeds.hash(), _recorded(options)]
+    where = [options.provider, options.infer_device, options.optim_device]
+    models = [twin.source_sha256, quantized.source_sha256]
+    parts = [provenance.software(), *models, feeds.hash(), _recorded(options), where]
     return Checkpoint.open(options.checkpoint, json.dumps(parts))
 
 
