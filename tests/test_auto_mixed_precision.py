@@ -322,7 +322,7 @@ def test_a_run_goes_on_from_another_s_results(folder: Path, monkeypatch: pytest.
     assert run(folder, "BF16", *rule, output="second.onnx") == 0
     assert not calls and moved(folder) == moved(folder, "second.onnx")
     assert len(list((folder / "kept").iterdir())) == 1
-    for i, other in enumerate((["--data-size", "3"], ["--limit", "3"], ["--set", "calibrate_method=MSE"])):
+    for i, other in enumerate((["--data-size", "3"], ["--limit", "3"], ["--set", "dual_quant_nodes=true"])):
         assert run(folder, "BF16", *rule, *other, output=f"other{i}.onnx") == 0
         assert len(list((folder / "kept").iterdir())) == 2 + i
     assert {"layer", "model"} == set(calls)

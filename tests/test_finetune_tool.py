@@ -156,7 +156,10 @@ def test_wrong_usage(folder: Path, options: list[str]) -> None:
     [
         (["--memory-limit", "much"], "--memory-limit: much is no size"),
         (["--memory-limit", "5Q"], "--memory-limit: 5Q is no size"),
-        (["--algorithm", "adaquant", "--learning-rate", "fast"], "--learning-rate: fast is not positive"),
+        (
+            ["--algorithm", "adaquant", "--learning-rate", "fast"],
+            "rate: fast is no number above 0",
+        ),
     ],
 )
 def test_values_that_are_no_numbers_are_named(
