@@ -116,7 +116,7 @@ def test_an_option_in_vain_is_wrong_usage(
 
 
 TARGETS = ("--l2-target", "--sqnr-target", "--sqnr-drop-target", "--top1-target", "--evaluate-target")
-MEASURED = "integer activations, the formats here are"
+MEASURED = "integer activations; the formats here are"
 
 WITH_A_SCHEME = [
     ("quantize", "MX9", "--calibrate-method MSE", f"--calibrate-method goes with {MEASURED} mx9"),
@@ -135,15 +135,15 @@ WITH_A_SCHEME = [
         "--set percentile goes with integer activations and ca",
     ),
     ("quantize", "U8S8", "--set averaging_constant=0.5", "--set averaging_constant goes with integer activ"),
-    ("quantize", "BF16", "--per-channel", "--per-channel goes with integers, the formats here are bfloat16"),
-    ("quantize", "BF16", "--no-per-channel", "--no-per-channel goes with integers, the formats here are"),
+    ("quantize", "BF16", "--per-channel", "--per-channel goes with integers; the formats here are bfloat16"),
+    ("quantize", "BF16", "--no-per-channel", "--no-per-channel goes with integers; the formats here are"),
     (
         "quantize",
         "MX9",
         "--set weight_method=MSE",
-        "--set weight_method goes with integers, the formats",
+        "--set weight_method goes with integers; the formats",
     ),
-    ("quantize", "FP16", "--qdq-domain com.microsoft", "--qdq-domain goes with integers, the formats here"),
+    ("quantize", "FP16", "--qdq-domain com.microsoft", "--qdq-domain goes with integers; the formats here"),
     (
         "quantize",
         "A16W8",
@@ -166,6 +166,26 @@ WITH_A_SCHEME = [
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --jobs 2", "--jobs goes with --sensitivity meas"),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --dask local", "--dask goes with --sensitivity m"),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --labels f", "--labels goes with --top1-target"),
+    *(
+        (
+            tool,
+            "BF16_MIXED_BFP16",
+            f"--set auto_mixed_precision.{key}",
+            f"--set auto_mixed_precision.{name} goes",
+        )
+        for tool in ("quantize", "auto_mixed_precision")
+        for key in ("sensitivity=measured", "output_index=0", "data_size=3")
+        for name in [key.partition("=")[0]]
+    ),
+    *(
+        (
+            "auto_mixed_precision",
+            "BF16_MIXED_BFP16",
+            f"--analyze-only --data d --set {key}",
+            f"--set {key.partition('=')[0]} goes with --output",
+        )
+        for key in ("finetune.algorithm=gptq", "auto_mixed_precision.strategy=speed")
+    ),
     (
         "auto_mixed_precision",
         "BF16_MIXED_BFP16",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tools import command_line
 from tools.data_options import OF_DATA, SAMPLES_HELP, add_data_options
-from tools.option_values import MOST_AT_ONCE, number, whole
+from tools.option_values import LARGEST, MOST_AT_ONCE, number, whole
 
 _EPILOG = f"""\
 The scheme of --config is the baseline, its table [auto_mixed_precision] says which formats layers may get and
@@ -44,7 +44,6 @@ _NUMBERS = {
     ),
     "bits_target": (number(0), "bits per weight, the mean of all, for --strategy budget"),
 }
-_MOST_BYTES = 2**63 - 1
 
 
 _OF_MEASURING = (
@@ -142,7 +141,7 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
     for name, (read, text) in _NUMBERS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=read, metavar="X", help=text)
     parser.add_argument(
-        "--bytes-target", type=whole(most=_MOST_BYTES), metavar="N", help="bytes of all weights, likewise"
+        "--bytes-target", type=whole(most=LARGEST), metavar="N", help="bytes of all weights, likewise"
     )
     parser.add_argument(
         "--evaluate",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tools import command_line
 from tools.data_options import SAMPLES_HELP, add_data_options
-from tools.option_values import bytes_of, number, whole
+from tools.option_values import LARGEST, bytes_of, number, whole
 
 _ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -94,7 +94,7 @@ def _add_algorithm(parser: argparse.ArgumentParser) -> None:
         "--early-stop", action="store_true", help="leave a layer as soon as steps no longer help"
     )
     parser.add_argument(
-        "--fixed-seed", type=whole(0), default=0, metavar="N", help="of the rows that are picked"
+        "--fixed-seed", type=whole(0, LARGEST), default=0, metavar="N", help="of the rows that are picked"
     )
     parser.add_argument(
         "--batch-size", type=whole(), default=1, metavar="N", help="samples run at once, where sizes are free"

@@ -108,7 +108,7 @@ def _check_effect(scheme: Scheme, options: argparse.Namespace) -> None:
     if targets and options.analyze_only and (rule.sensitivity != "measured" or rule.metric):
         words = "goes with --output, or --sensitivity measured without --metric"
         raise ValueError(f"{options.given[targets[0]]} {words}: that goes by the metric of the target")
-    check_effect(scheme, options)
+    check_effect(scheme, options, "--data")
 
 
 def _check_files(options: argparse.Namespace) -> Path | None:

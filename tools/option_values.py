@@ -9,6 +9,9 @@ from collections.abc import Callable
 MOST = 2**31 - 1
 """Of things that are counted, unless more is said."""
 
+LARGEST = 2**63 - 1
+"""Of bytes, and of what is no number of things."""
+
 MOST_AT_ONCE = 4096
 """Threads, and processes: a machine is brought down by far more of them than it has cores."""
 

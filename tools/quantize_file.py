@@ -50,7 +50,7 @@ def quantize_file(options: argparse.Namespace) -> None:
         print(scheme.to_toml(), end="")
     if not options.input:
         return
-    check_effect(scheme, options)
+    check_effect(scheme, options, "--calibration-data")
     output = model_io.check_output(
         options.output, options.input, force=options.force, external_data=options.save_as_external_data
     )

@@ -14,34 +14,51 @@ _STANDARD_BITS = 16
 """Of the widest integers that ONNX's own operators quantize to."""
 
 
-def check_effect(scheme: Scheme, options: argparse.Namespace) -> None:
-    """Raise ValueError for an option, or a key of ``--set``, that needs what a scheme does not have."""
-    given = {f"set {key}": f"--set {key}" for key in map(_key, options.set)} | options.given
-    for names, needed, has_effect in _needs(scheme):
-        for name in names:
-            words = given.get(name) or given.get(f"set {name}")
-            if words and not has_effect:
-                formats = ", ".join(row.name for row in scheme.named_formats) or "float32"
-                raise ValueError(f"{words} goes with {needed}, the formats here are {formats}")
+_MIXING = "auto_mixed_precision"
+_OF_SAMPLES = ("sensitivity", "metric", "output_index", "data_size")
+_OF_MOVING = ("strategy", "bits_target", "bytes_target")
+
+Need = tuple[tuple[str, ...], str, bool]
+"""Options and keys, what they go with in words, and whether that is there."""
 
 
-def _key(assignment: str) -> str:
-    return assignment.partition("=")[0].partition(".")[0].strip()
+def check_effect(scheme: Scheme, options: argparse.Namespace, flag: str) -> None:
+    """Raise ValueError for an option, or a key of ``--set``, that needs what is not there.
+
+    That are formats and methods of the scheme, samples (``flag`` is the option that names their folder), or a
+    model that is written.
+    """
+    paths = [assignment.partition("=")[0].strip() for assignment in options.set]
+    given = {f"set {name}": f"--set {path}" for path in paths for name in (path, path.partition(".")[0])}
+    given |= options.given
+    for names, needed, is_there in (*_of_formats(scheme), *_of_work(options, flag)):
+        words = next((given[word] for name in names for word in (name, f"set {name}") if word in given), None)
+        if words and not is_there:
+            raise ValueError(f"{words} goes with {needed}")
 
 
-def _needs(scheme: Scheme) -> Iterator[tuple[tuple[str, ...], str, bool]]:
-    """Yield options, what they go with in words, and whether a scheme has that."""
+def _of_work(options: argparse.Namespace, flag: str) -> Iterator[Need]:
+    has_data = flag in options.given.values() or "random_data" in options.given
+    yield tuple(f"{_MIXING}.{key}" for key in _OF_SAMPLES), flag, has_data
+    is_written = "output" in options.given
+    yield ("finetune", *(f"{_MIXING}.{key}" for key in _OF_MOVING)), "--output", is_written
+
+
+def _of_formats(scheme: Scheme) -> Iterator[Need]:
+    here = f"; the formats here are {', '.join(row.name for row in scheme.named_formats) or 'float32'}"
+    activations = "integer activations"
     measures = any(row.is_integer for row in _of_activations(scheme))
     has_integers = any(row.is_integer for row in scheme.named_formats)
     weighs = has_integers and scheme.weight_method == WEIGHTED
-    of_method = scheme.calibrate_method == "Percentile"
-    yield ("calibrate_method", "activation_symmetric", "moving_average"), "integer activations", measures
-    yield ("calibration_cache",), "integer activations", measures or weighs
-    yield ("percentile",), "integer activations and calibrate_method 'Percentile'", measures and of_method
+    yield ("calibrate_method", "activation_symmetric", "moving_average"), activations + here, measures
+    yield ("calibration_cache",), activations + here, measures or weighs
+    of_percentile = measures and scheme.calibrate_method == "Percentile"
+    yield ("percentile",), f"{activations} and calibrate_method 'Percentile'{here}", of_percentile
     averages = measures and scheme.moving_average
-    yield ("averaging_constant",), "integer activations and moving_average = true", averages
-    yield ("per_channel", "weight_method", "qdq_domain"), "integers", has_integers
-    yield ("domain",), "formats for which ONNX has no operators", _has_own_operators(scheme)
+    yield ("averaging_constant",), f"{activations} and moving_average = true{here}", averages
+    yield ("per_channel", "weight_method", "qdq_domain"), f"integers{here}", has_integers
+    has_own = _has_own_operators(scheme)
+    yield ("domain",), f"formats for which ONNX has no operators{here}", has_own
 
 
 def _of_activations(scheme: Scheme) -> Iterator[ops.Format]:
