@@ -143,7 +143,8 @@ WITH_A_SCHEME = [
         "--set weight_method=MSE",
         "--set weight_method goes with integers; the formats",
     ),
-    ("quantize", "FP16", "--qdq-domain com.microsoft", "--qdq-domain goes with integers; the formats here"),
+    ("quantize", "FP16", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),
+    ("quantize", "INT32", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),
     (
         "quantize",
         "A16W8",

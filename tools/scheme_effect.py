@@ -56,7 +56,9 @@ def _of_formats(scheme: Scheme) -> Iterator[Need]:
     yield ("percentile",), f"{activations} and calibrate_method 'Percentile'{here}", of_percentile
     averages = measures and scheme.moving_average
     yield ("averaging_constant",), f"{activations} and moving_average = true{here}", averages
-    yield ("per_channel", "weight_method", "qdq_domain"), f"integers{here}", has_integers
+    yield ("per_channel", "weight_method"), f"integers{here}", has_integers
+    standard = any(row.is_integer and row.bits <= _STANDARD_BITS for row in scheme.named_formats)
+    yield ("qdq_domain",), f"integers of up to {_STANDARD_BITS} bits{here}", standard
     has_own = _has_own_operators(scheme)
     yield ("domain",), f"formats for which ONNX has no operators{here}", has_own
 
