@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from tests import build, mixing, tunable
@@ -321,13 +322,25 @@ def test_a_run_goes_on_from_another_s_results(folder: Path, monkeypatch: pytest.
     assert run(folder, "BF16", *rule, output="second.onnx") == 0
     assert not calls and moved(folder) == moved(folder, "second.onnx")
     assert len(list((folder / "kept").iterdir())) == 1
-    for i, other in enumerate((["--data-size", "3"], ["--limit", "3"], ["--set", "calibrate_method=MSE"])):
+    for i, other in enumerate((["--data-size", "3"], ["--limit", "3"], ["--set", "dual_quant_nodes=true"])):
         assert run(folder, "BF16", *rule, *other, output=f"other{i}.onnx") == 0
         assert len(list((folder / "kept").iterdir())) == 2 + i
     assert {"layer", "model"} == set(calls)
     build.save(tunable.conv_net(seed=1), folder / "float.onnx")
     assert run(folder, "BF16", *rule, output="another.onnx") == 0
     assert len(list((folder / "kept").iterdir())) == 5
+
+
+def test_results_of_another_version_are_not_taken_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = ["--target", "mx6", "--l2-target", "0.03", "--resume", str(folder / "kept"), "--force"]
+    for count, change in enumerate(
+        (None, (provenance, "version", lambda: "0"), (onnxruntime, "__version__", "0"))
+    ):
+        with monkeypatch.context() as patch:
+            if change:
+                patch.setattr(*change)
+            assert run(folder, "BF16", *rule) == 0
+        assert len(list((folder / "kept").iterdir())) == 1 + count
 
 
 def test_an_interrupt_leaves_what_was_measured(
@@ -365,11 +378,11 @@ def test_quantize_with_a_preset_that_mixes(
     folder: Path, tuned: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = ["--input", str(folder / "float.onnx"), "--output", str(folder / "mixed.onnx")]
-    trace = ["--set", "auto_mixed_precision.sensitivity=measured"]
-    config = ["--config", f"S16S8_MIXED_S8S8{tuned}", *trace]
+    config = ["--config", f"S16S8_MIXED_S8S8{tuned}"]
     assert quantize.main([*paths, *config]) == 1
     assert "give --calibration-data DIR" in capsys.readouterr().err
-    assert quantize.main([*paths, *config, "--calibration-data", str(folder / "data")]) == 0
+    measured = ["--set", "auto_mixed_precision.sensitivity=measured"]
+    assert quantize.main([*paths, *config, *measured, "--calibration-data", str(folder / "data")]) == 0
     said = capsys.readouterr().out
     assert "Moved 3 of 4 layers: 3 to int8" in said and ("Tuned: " in said) == bool(tuned)
     again(folder)

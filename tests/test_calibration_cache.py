@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from ops.formats import get_format
 from tests import build
-from transforms import graph_proto
+from transforms import graph_proto, provenance
 from transforms.calibration import Calibration, CalibrationOptions, calibrate
 from transforms.calibration_cache import calibrate_cached
 from transforms.feeds import Feeds, model_inputs, open_feeds
@@ -110,6 +111,16 @@ def test_what_makes_another_entry(
     found, known = calibrate_cached(path, graph(), NAMES, data(), options)
     assert known == 0 and ranges(found) == ranges(calibrate(graph(), NAMES, data(), options))
     assert calibrate_cached(path, GRAPH, NAMES, feeds())[1] == 4, "the first entry is still there"
+
+
+@pytest.mark.parametrize("change", [(provenance, "version", lambda: "0"), (onnxruntime, "__version__", "0")])
+def test_what_another_version_observed_is_not_taken_over(
+    path: Path, change: tuple[Any, str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrate_cached(path, GRAPH, NAMES, feeds())
+    assert calibrate_cached(path, GRAPH, NAMES, feeds())[1] == 4
+    monkeypatch.setattr(*change)
+    assert calibrate_cached(path, GRAPH, NAMES, feeds())[1] == 0
 
 
 def test_methods_share_what_they_look_at(path: Path) -> None:

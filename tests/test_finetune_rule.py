@@ -50,6 +50,15 @@ def test_documented_presets_are_there() -> None:
         ),
         ({"algorithm": "adaquant", "num_iterations": True}, "it must be a whole number"),
         ({"algorithm": "adaquant", "learning_rate": -1}, "learning_rate is -1.0, legal are numbers from 0"),
+        (
+            {"algorithm": "adaquant", "learning_rate": float("nan")},
+            "learning_rate is nan, legal are numbers from 0",
+        ),
+        (
+            {"algorithm": "adaquant", "learning_rate": float("inf")},
+            "learning_rate is inf, legal are numbers from 0",
+        ),
+        ({"fixed_seed": -1}, "fixed_seed is -1, legal are numbers from 0"),
         ({"data_size": -1}, "data_size is -1, legal are numbers from 0"),
         ({"output_index": -2}, "output_index is -2, legal are numbers from -1"),
         ({"target_op_type": ["LSTM"]}, "finetune target_op_type 'LSTM' is unknown"),

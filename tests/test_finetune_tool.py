@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from ops.rounding import ALGORITHMS
@@ -155,7 +156,10 @@ def test_wrong_usage(folder: Path, options: list[str]) -> None:
     [
         (["--memory-limit", "much"], "--memory-limit: much is no size"),
         (["--memory-limit", "5Q"], "--memory-limit: 5Q is no size"),
-        (["--algorithm", "adaquant", "--learning-rate", "fast"], "--learning-rate: fast is not positive"),
+        (
+            ["--algorithm", "adaquant", "--learning-rate", "fast"],
+            "rate: fast is no number above 0",
+        ),
     ],
 )
 def test_values_that_are_no_numbers_are_named(
@@ -222,7 +226,33 @@ def test_a_checkpoint_of_other_options(folder: Path, capsys: pytest.CaptureFixtu
 
     Checkpoint.open(folder / "checkpoint.npz", "another run").write()
     assert _run(folder, "--checkpoint", str(folder / "checkpoint.npz")) == 1
-    assert "is of other models, data or options" in capsys.readouterr().err
+    assert "is of other models, data, options or versions" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["following_relu", "provider", "package", "runtime"])
+def test_a_checkpoint_is_of_one_version_and_of_all_options_that_change_numbers(
+    folder: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tools import finetune_file
+
+    paths = [f"--{name}={folder / name}" for name in ("float", "quantized", "output", "data", "checkpoint")]
+    options = finetune._parser().parse_args(paths)
+    graph = model_io.load(folder / "float.onnx")
+
+    def _key() -> str:
+        found = finetune_file._checkpoint(options, graph, graph, finetune_file._feeds(graph, options))
+        assert found is not None
+        return found.key
+
+    before = _key()
+    assert _key() == before
+    if what == "package":
+        monkeypatch.setattr(provenance, "version", lambda: "0.0.0")
+    elif what == "runtime":
+        monkeypatch.setattr(onnxruntime, "__version__", "0.0.0")
+    else:
+        setattr(options, what, {"following_relu": True, "provider": "CUDA"}[what])
+    assert _key() != before
 
 
 def test_options_reach_the_walk() -> None:

@@ -269,7 +269,7 @@ def test_a_checkpoint_goes_on_to_the_same_model(after: int, tmp_path: Path) -> N
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.npz"
     Checkpoint.open(path, "one").write()
-    with pytest.raises(ValueError, match="is of other models, data or options"):
+    with pytest.raises(ValueError, match="is of other models, data, options or versions"):
         Checkpoint.open(path, "two")
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="is no checkpoint"):

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools import command_line
-from tools.data_options import SAMPLES_HELP, add_data_options, count
+from tools.data_options import OF_DATA, SAMPLES_HELP, add_data_options
+from tools.option_values import LARGEST, MOST_AT_ONCE, number, whole
 
 _EPILOG = f"""\
 The scheme of --config is the baseline, its table [auto_mixed_precision] says which formats layers may get and
@@ -33,20 +34,26 @@ exit codes: 0 done; 1 the model, the data, the target or the machine stands in t
 """
 
 _NUMBERS = {
-    "l2_target": "mean over samples of the L2 norm of the outputs' error, at most",
-    "sqnr_target": "SQNR of the outputs in dB, at least",
-    "sqnr_drop_target": "dB that SQNR may be below that of the baseline",
-    "top1_target": "share of rows that may become wrong, 0.01 for one in a hundred",
-    "evaluate_target": "how much less than for the float model the function of --evaluate may return",
-    "bits_target": "bits per weight, the mean of all, for --strategy budget",
+    "l2_target": (number(0), "mean over samples of the L2 norm of the outputs' error, at most"),
+    "sqnr_target": (number(), "SQNR of the outputs in dB, at least"),
+    "sqnr_drop_target": (number(0), "dB that SQNR may be below that of the baseline"),
+    "top1_target": (number(0, 1), "share of rows that may become wrong, 0.01 for one in a hundred"),
+    "evaluate_target": (
+        number(0),
+        "how much less than for the float model the function of --evaluate may return",
+    ),
+    "bits_target": (number(0), "bits per weight, the mean of all, for --strategy budget"),
 }
 
 
-_NEED_DATA = (
-    *("limit", "calibration_cache", "image_size", "layout", "labels", "data_size"),
-    *("resume", "dask", "json", "csv", "chart", "plot"),
+_OF_MEASURING = (
+    *("analyze_only", "sensitivity", "metric", "output_index", "data_size", "labels", "calibration_cache"),
+    *("jobs", "dask", "resume", "json", "csv", "chart", "plot", *OF_DATA),
 )
 """Options that do nothing without data."""
+
+_OF_MOVING = ("strategy", "bits_target", "bytes_target", "labels", "save_as_external_data")
+"""Options that do nothing where no layer is moved."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,19 +71,27 @@ def _work(options: argparse.Namespace) -> None:
 def _why_not(options: argparse.Namespace) -> str | None:
     if bool(options.output) == options.analyze_only:
         return "one of --output and --analyze-only is needed, and not both"
-    if options.analyze_only and options.plot:
-        return "--plot shows models that are tried, --analyze-only tries none"
-    if options.dask not in (None, "local") and options.resume is None:
-        return "--dask with the address of a scheduler needs --resume DIR, on disks that all workers share"
+    reason = _why_not_analyzed(options) if options.analyze_only else None
     if options.data is None:
-        for name in _NEED_DATA:
-            if getattr(options, name) is not None:
-                return f"--{name.replace('_', '-')} goes with --data"
-        if options.jobs > 1:
-            return "--jobs goes with --data"
-        if options.analyze_only:
-            return "--analyze-only needs --data"
-    if options.jobs > 1 and options.dask not in (None, "local"):
+        reason = reason or command_line.in_vain(options, _OF_MEASURING, "--data")
+    return reason or _why_not_on_a_cluster(options)
+
+
+def _why_not_analyzed(options: argparse.Namespace) -> str | None:
+    if options.plot:
+        return "--plot shows models that are tried, --analyze-only tries none"
+    reason = command_line.in_vain(options, _OF_MOVING, "--output, not with --analyze-only")
+    if reason or options.json or options.csv or options.chart:
+        return reason
+    return command_line.in_vain(options, ["force"], "--output, --json, --csv or --chart")
+
+
+def _why_not_on_a_cluster(options: argparse.Namespace) -> str | None:
+    if options.dask in (None, "local"):
+        return None
+    if options.resume is None:
+        return "--dask with the address of a scheduler needs --resume DIR, on disks that all workers share"
+    if "jobs" in options.given:
         return f"--jobs goes with --dask local: the cluster at '{options.dask}' has its own workers"
     return None
 
@@ -123,9 +138,11 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{what}-node", action="append", metavar="GLOB", help=f"layers to {what} by name; repeatable"
         )
-    for name, text in _NUMBERS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="X", help=text)
-    parser.add_argument("--bytes-target", type=count, metavar="N", help="bytes of all weights, likewise")
+    for name, (read, text) in _NUMBERS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=read, metavar="X", help=text)
+    parser.add_argument(
+        "--bytes-target", type=whole(most=LARGEST), metavar="N", help="bytes of all weights, likewise"
+    )
     parser.add_argument(
         "--evaluate",
         metavar="FILE.py:FUNCTION",
@@ -143,7 +160,10 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
         help="of measured sensitivities (default: that of the target, kl for --top1-target, else sqnr)",
     )
     parser.add_argument(
-        "--output-index", type=int, metavar="N", help="the output that counts, from 0 (default: all)"
+        "--output-index",
+        type=whole(-1),
+        metavar="N",
+        help="the output that counts, from 0 (default: -1, all)",
     )
     parser.add_argument(
         "--dual-quant-nodes",
@@ -152,13 +172,17 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
         help="quantize tensors between layers of two formats in both",
     )
     parser.add_argument(
-        "--data-size", type=count, metavar="N", help="measure errors on N samples (default: all)"
+        "--data-size", type=whole(), metavar="N", help="measure errors on N samples (default: all)"
     )
 
 
 def _add_work(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--jobs", type=count, default=1, metavar="N", help="processes for --sensitivity measured (default: 1)"
+        "--jobs",
+        type=whole(1, MOST_AT_ONCE),
+        default=1,
+        metavar="N",
+        help="processes for --sensitivity measured (default: 1)",
     )
     parser.add_argument(
         "--dask",

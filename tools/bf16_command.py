@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tools import command_line
-from tools.data_options import SAMPLES_HELP, add_data_options
+from tools.data_options import OF_DATA, SAMPLES_HELP, add_data_options
+from tools.option_values import number
 
 WEIGHTS = ("bfloat16", "float32")  # the first is what is meant where nothing is said
 DOMAINS = ("ai.onnx.contrib", "com.amd.quark")
@@ -58,17 +58,9 @@ def _why_not(options: argparse.Namespace) -> str | None:
         )
     if options.domain is not None and options.format != "customqdq":
         return f"--domain goes with --format customqdq alone, not with {options.format}"
-    if options.data is not None:
-        return "--data goes with --min-sqnr" if options.min_sqnr is None else None
-    return next((f"--{name.replace('_', '-')} goes with --data" for name in _of_data(options)), None)
-
-
-def _of_data(options: argparse.Namespace) -> Iterator[str]:
-    """Yield the options that say something of samples and differ from what is meant where nothing is said."""
-    defaults = _parser("", "").parse_args(["--input", "", "--output", ""])
-    for name in ("min_sqnr", "limit", "provider", "threads", "image_size", "mean", "std", "layout"):
-        if getattr(options, name) != getattr(defaults, name):
-            yield name
+    if options.data is None:
+        return command_line.in_vain(options, ("min_sqnr", *OF_DATA), "--data")
+    return "--data goes with --min-sqnr" if options.min_sqnr is None else None
 
 
 def _work(module: str, source: str, options: argparse.Namespace) -> None:
@@ -128,16 +120,9 @@ def _parser(module: str, source: str) -> argparse.ArgumentParser:
     add_data_options(parser, required=False, help="folder of samples to hold --min-sqnr on")
     parser.add_argument(
         "--min-sqnr",
-        type=_decibels,
+        type=number(),
         metavar="DB",
         help="keep as few nodes in float as give this SQNR on the samples of --data",
     )
     command_line.add_output_options(parser)
     return parser
-
-
-def _decibels(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text} is no number of decibels")
-    return value

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -60,10 +60,11 @@ def run(
 
     Returns 0 when the work is done and 1 when the input, the model or the machine stood in its way; a
     usage error leaves through argparse with 2, as do options of which ``why_not`` says that they do not go
-    together. A termination signal counts as an interrupt, so that what was half written is taken away
-    again.
+    together; it may ask ``options.given`` which were written, see :func:`in_vain`. A termination signal
+    counts as an interrupt, so that what was half written is taken away again.
     """
     options = parser.parse_args(argv)
+    options.given = _given(parser, argv)
     reason = why_not(options)
     if reason:
         parser.error(reason)
@@ -82,6 +83,24 @@ def run(
     finally:
         _on_termination(previous)
     return DONE
+
+
+def in_vain(options: argparse.Namespace, names: Iterable[str], needed: str) -> str | None:
+    """Return the error of the first of some options that was given without what it goes with, or None."""
+    return next(
+        (f"{options.given[name]} goes with {needed}" for name in names if name in options.given), None
+    )
+
+
+def _given(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> dict[str, str]:
+    """Return the options that are on the command line, by the name of their value, as they are written."""
+    actions = {action.dest: action for action in parser._actions}
+    found = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(actions))))  # no defaults
+    return {
+        name: action.option_strings[-1 if found[name] is False else 0]
+        for name, action in actions.items()
+        if found[name] is not None
+    }
 
 
 def keep_products_on_one_thread() -> None:

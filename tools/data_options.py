@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tools.option_values import MOST_AT_ONCE, number, numbers, size, whole
 
 if TYPE_CHECKING:
     from transforms.samples import ImageOptions
@@ -21,6 +22,11 @@ images become (pixel - mean) / std, pixels counting from 0 to 255, a batch of on
 Size, channels and layout follow from the model's input where its shape is fixed."""
 
 
+OF_SAMPLES = ("limit", "image_size", "mean", "std", "layout")
+OF_DATA = (*OF_SAMPLES, "provider", "threads")
+"""What :func:`add_data_options` adds beside the folder: options that do nothing without samples, or a run."""
+
+
 def add_data_options(
     parser: argparse.ArgumentParser,
     flag: str = "--data",
@@ -30,17 +36,23 @@ def add_data_options(
 ) -> None:
     """Add the options that say which samples are run, and how; ``flag`` names their folder."""
     parser.add_argument(flag, required=required, type=Path, metavar="DIR", help=help)
-    parser.add_argument("--limit", type=count, metavar="N", help="run only the first N samples")
+    parser.add_argument("--limit", type=whole(), metavar="N", help="run only the first N samples")
     parser.add_argument("--provider", default="cpu", help="execution provider of ONNX Runtime (default: cpu)")
-    parser.add_argument("--threads", type=count, default=0, metavar="N", help="threads (default: all cores)")
     parser.add_argument(
-        "--image-size", type=_size, metavar="HxW", help="resize images to this size, one number for squares"
+        "--threads", type=whole(1, MOST_AT_ONCE), default=0, metavar="N", help="threads (default: all cores)"
     )
     parser.add_argument(
-        "--mean", type=_numbers, default=(0.0,), metavar="X[,X,X]", help="for images, 0 unless given"
+        "--image-size", type=size, metavar="HxW", help="resize images to this size, one number for squares"
     )
     parser.add_argument(
-        "--std", type=_scales, default=(1.0,), metavar="X[,X,X]", help="for images, 1 unless given"
+        "--mean", type=numbers(number()), default=(0.0,), metavar="X[,X,X]", help="for images, 0 unless given"
+    )
+    parser.add_argument(
+        "--std",
+        type=numbers(number(0, above=True)),
+        default=(1.0,),
+        metavar="X[,X,X]",
+        help="for images, 1 unless given",
     )
     parser.add_argument(
         "--layout", type=str.upper, choices=("NCHW", "NHWC"), help="dimensions of image inputs"
@@ -52,30 +64,3 @@ def image_options(options: argparse.Namespace) -> ImageOptions:
     from transforms.samples import ImageOptions
 
     return ImageOptions(options.image_size, options.mean, options.std, options.layout)
-
-
-def count(text: str) -> int:
-    """Return a number of things, at least one."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
-
-
-def _size(text: str) -> tuple[int, int]:
-    height, _, width = text.lower().partition("x")
-    return count(height), count(width or height)
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    numbers = tuple(float(part) for part in text.split(","))
-    if not all(map(math.isfinite, numbers)):
-        raise argparse.ArgumentTypeError(f"{text} is not finite")
-    return numbers
-
-
-def _scales(text: str) -> tuple[float, ...]:
-    numbers = _numbers(text)
-    if 0 in numbers:
-        raise argparse.ArgumentTypeError("0 is no standard deviation")
-    return numbers

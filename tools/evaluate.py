@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tools.command_line import make_parser, run
+from tools.command_line import in_vain, make_parser, run
+from tools.option_values import number
 from tools.output_file import check_writable, write_text
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _HEADINGS = ("cos similarity", "l2 distance", "psnr dB", "ssim", "sqnr dB", "NaN
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(_parser(), _evaluate, argv)
+    return run(_parser(), _evaluate, argv, why_not=_why_not)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
             metavar="DIR",
             help=f"results of the {model} model",
         )
-    parser.add_argument("--peak", type=_positive, metavar="X", help="signal peak for psnr and ssim")
+    parser.add_argument(
+        "--peak", type=number(0, above=True), metavar="X", help="signal peak for psnr and ssim"
+    )
     parser.add_argument(
         "--top1",
         type=Path,
@@ -74,11 +77,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+def _why_not(options: argparse.Namespace) -> str | None:
+    if not (options.json or options.csv):
+        return in_vain(options, ["force"], "--json or --csv")
+    if options.json and options.csv and options.json.resolve() == options.csv.resolve():
+        return f"--json and --csv are one file, '{options.csv}'"
+    return None
 
 
 def _evaluate(options: argparse.Namespace) -> None:

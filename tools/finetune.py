@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools import command_line
-from tools.data_options import SAMPLES_HELP, add_data_options, count
+from tools.data_options import SAMPLES_HELP, add_data_options
+from tools.option_values import LARGEST, bytes_of, number, whole
 
 _ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _DEVICES = ("cpu", "cuda:0")
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 _EPILOG = f"""\
 algorithms:
@@ -46,10 +46,12 @@ def _work(options: argparse.Namespace) -> None:
 
 
 def _why_not(options: argparse.Namespace) -> str | None:
-    steps = options.algorithm in ("adaquant", "adaround")
-    for name in ("num_iterations", "learning_rate", "early_stop"):
-        if getattr(options, name) and not steps:
-            return f"--{name.replace('_', '-')} goes with --algorithm adaquant or adaround"
+    if options.algorithm not in ("adaquant", "adaround"):
+        steps = ("num_iterations", "learning_rate", "early_stop")
+        if reason := command_line.in_vain(options, steps, "--algorithm adaquant or adaround"):
+            return reason
+    if {"provider", "infer_device"} <= options.given.keys():
+        return "--provider and --infer-device both say where models run: one of them is enough"
     if options.limit and options.data_size:
         return "--limit and --data-size are the same: one of them is enough"
     options.limit = options.limit or options.data_size
@@ -64,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     add_data_options(parser, help="folder of samples to tune on")
     parser.add_argument(
         "--data-size",
-        type=count,
+        type=whole(),
         metavar="N",
         help="the same as --limit (default: all samples)",
     )
@@ -79,16 +81,23 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_algorithm(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", choices=_ALGORITHMS, default="auto", help="(default: auto)")
-    parser.add_argument("--num-iterations", type=count, metavar="N", help="steps of a layer (default: 1000)")
     parser.add_argument(
-        "--learning-rate", type=_positive, metavar="X", help="in steps of the grid (default: the algorithm's)"
+        "--num-iterations", type=whole(), metavar="N", help="steps of a layer (default: 1000)"
+    )
+    parser.add_argument(
+        "--learning-rate",
+        type=number(0, above=True),
+        metavar="X",
+        help="in steps of the grid (default: the algorithm's)",
     )
     parser.add_argument(
         "--early-stop", action="store_true", help="leave a layer as soon as steps no longer help"
     )
-    parser.add_argument("--fixed-seed", type=int, default=0, metavar="N", help="of the rows that are picked")
     parser.add_argument(
-        "--batch-size", type=count, default=1, metavar="N", help="samples run at once, where sizes are free"
+        "--fixed-seed", type=whole(0, LARGEST), default=0, metavar="N", help="of the rows that are picked"
+    )
+    parser.add_argument(
+        "--batch-size", type=whole(), default=1, metavar="N", help="samples run at once, where sizes are free"
     )
 
 
@@ -112,40 +121,16 @@ def _add_walk(parser: argparse.ArgumentParser) -> None:
         help="leave out of a layer's error what a Relu or Clip behind it cuts off",
     )
     parser.add_argument(
-        "--output-index", type=int, metavar="N", help="the output that counts, from 0 (default: all)"
+        "--output-index", type=whole(0), metavar="N", help="the output that counts, from 0 (default: all)"
     )
     parser.add_argument("--optim-device", choices=_DEVICES, default="cpu", help="for linear algebra (CuPy)")
     parser.add_argument("--infer-device", choices=_DEVICES, default="cpu", help="for inference")
     parser.add_argument(
         "--memory-limit",
-        type=_bytes,
+        type=bytes_of,
         metavar="SIZE",
         help="of tensors between layers in memory, such as 500M or 4G; the rest goes to files",
     )
-
-
-def _positive(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return value
-
-
-def _number(text: str) -> float:
-    """Return the number, NaN for any other text."""
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
-def _bytes(text: str) -> int:
-    number = text.lower().removesuffix("b").removesuffix("i")
-    unit = number[-1:] if number[-1:] in _UNITS else ""
-    value = _number(number.removesuffix(unit))
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no size")
-    return int(value * _UNITS[unit])
 
 
 if __name__ == "__main__":

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.rounding import Options as SolverOptions
+from tools import tuning_summary
 from tools.data_options import image_options
-from tools.output_file import check_writable, total_bytes
+from tools.output_file import check_writable
 from tools.progress import Progress
 from transforms import devices, model_io, provenance
 from transforms.batch_feeds import batch_feeds
@@ -31,7 +30,7 @@ from transforms.walk_options import WalkOptions
 
 _RECORDED = (
     *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "batch_size", "limit"),
-    *("target_op_type", "selective_update", "output_index"),
+    *("target_op_type", "selective_update", "following_relu", "output_index"),
 )
 
 
@@ -52,13 +51,13 @@ def finetune_file(options: argparse.Namespace) -> None:
     quantized = model_io.load(options.quantized)
     twin = float_twin(lambda: model_io.load(options.float), quantized)
     feeds = _feeds(twin, options)
-    data = batch_feeds([feed for _, feed in feeds], model_inputs(twin), options.batch_size)
+    data = _batches(twin, feeds, options.batch_size)
     checkpoint = _checkpoint(options, twin, quantized, feeds)
     chosen = FinetuneOptions(walk, options.output_index, rule.selective_update)
     done = tune(twin, quantized, data, chosen, checkpoint=checkpoint)
     entries = provenance.entries("finetune", _recorded(options), quantized.source_sha256)
     files = model_io.save(done.graph, output, metadata=entries, external_data=external, force=options.force)
-    for line in lines(done, len(data), quantized.source_files, files):
+    for line in tuning_summary.lines(done, len(feeds), quantized.source_files, files):
         print(line)
     if options.checkpoint:
         Path(options.checkpoint).unlink(missing_ok=True)
@@ -76,7 +75,7 @@ def tune(
     with Progress("tuning", "layer") as bar:
 
         def _show(layer: LayerReport, done: int, total: int) -> None:
-            bar.show(done, total, f"{layer.name} {decibels(layer.after, layer.power)} dB")
+            bar.show(done, total, f"{layer.name} {tuning_summary.in_words(layer.power, layer.after)}")
 
         return finetune_model(twin, quantized, feeds, options, checkpoint=checkpoint, progress=_show)
 
@@ -124,46 +123,25 @@ def _feeds(graph: gs.Graph, options: argparse.Namespace) -> Feeds:
     return open_feeds(options.data, model_inputs(graph), images=image_options(options), limit=options.limit)
 
 
+def _batches(twin: gs.Graph, feeds: Feeds, size: int) -> list[Mapping[str, np.ndarray]]:
+    """Return samples put together; ValueError where all of several make one batch."""
+    found = batch_feeds([feed for _, feed in feeds], model_inputs(twin), size)
+    if len(found) == 1 < len(feeds):
+        needed = "one batch to fit to, one to judge by are needed"
+        raise ValueError(f"batch size {size} puts all {len(feeds)} samples together: {needed}")
+    return found
+
+
 def _checkpoint(
     options: argparse.Namespace, twin: gs.Graph, quantized: gs.Graph, feeds: Feeds
 ) -> Checkpoint | None:
     if options.checkpoint is None:
         return None
-    parts = [twin.source_sha256, quantized.source_sha256, feeds.hash(), _recorded(options)]
+    where = [options.provider, options.infer_device, options.optim_device]
+    models = [twin.source_sha256, quantized.source_sha256]
+    parts = [provenance.software(), *models, feeds.hash(), _recorded(options), where]
     return Checkpoint.open(options.checkpoint, json.dumps(parts))
 
 
 def _recorded(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in _RECORDED}
-
-
-def lines(done: Finetuned, samples: int, before: list[Path], after: list[Path]) -> Iterator[str]:
-    """Yield the summary: what was tuned, and the file."""
-    yield from tuning_lines(done, samples)
-    sizes = total_bytes(before), total_bytes(after)
-    yield f"Size: {sizes[0]:,} -> {sizes[1]:,} bytes, written to '{after[0]}'"
-
-
-def tuning_lines(done: Finetuned, samples: int) -> Iterator[str]:
-    """Yield what became of each layer, those left alone, and the outputs."""
-    width = max(len(layer.name) for layer in done.walk.layers)
-    for layer in done.walk.layers:
-        kept = layer.what if layer.is_kept and done.recipe else "kept as it was"
-        change = f"{decibels(layer.before, layer.power)} -> {decibels(layer.after, layer.power)} dB"
-        yield f"{layer.name:<{width}}  {layer.op}  {change}  {kept}  {layer.seconds:.2f} s"
-    reasons = Counter((layer.op, layer.reason) for layer in done.walk.left_alone)
-    for (op, reason), count in reasons.items():
-        yield f"Left alone: {count} {op}: {reason}"
-    kept_count = sum(layer.is_kept for layer in done.walk.layers) if done.recipe else 0
-    yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
-    outputs = f"{decibels(done.before, 1)} -> {decibels(done.after, 1)} dB"
-    yield f"Outputs on held-out samples: {outputs}" + (
-        "" if done.recipe else "; nothing was better: model kept"
-    )
-
-
-def decibels(error: float, power: float) -> str:
-    """Return a ratio of signal and error in dB."""
-    if error <= 0:
-        return "inf"
-    return f"{10 * math.log10(power / error):.2f}" if power > 0 and math.isfinite(error) else "-inf"

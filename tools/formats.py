@@ -27,6 +27,10 @@ weights, with a scale per channel. The heavy-tailed distribution is Student's t,
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; returns the exit code."""
+    return command_line.run(_parser(), show_formats, argv, why_not=_why_not)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = command_line.make_parser(
         "formats", "Print all number formats and how well they keep numbers.", EPILOG
     )
@@ -37,7 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--plot", type=Path, metavar="FILE", help="also draw the fidelity of each format: .png or .svg"
     )
     parser.add_argument("--force", action="store_true", help="overwrite an existing plot")
-    return command_line.run(parser, show_formats, argv)
+    return parser
+
+
+def _why_not(options: argparse.Namespace) -> str | None:
+    return None if options.plot else command_line.in_vain(options, ["force"], "--plot")
 
 
 def show_formats(options: argparse.Namespace) -> None:

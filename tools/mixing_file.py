@@ -12,6 +12,7 @@ from tools.executors import threads_of, workers
 from tools.mix_model import mix_model
 from tools.output_file import check_writable, write_text
 from tools.quantize_file import parse_assignment
+from tools.scheme_effect import check_effect
 from tools.tune_quantized import tune_quantized
 from tools.write_quantized import write_quantized
 from transforms import model_io, provenance
@@ -103,6 +104,11 @@ def _check_effect(scheme: Scheme, options: argparse.Namespace) -> None:
         )
     if options.labels and rule.top1_target is None:
         raise ValueError("--labels goes with --top1-target")
+    targets = [key for key in TARGETS if key in options.given]
+    if targets and options.analyze_only and (rule.sensitivity != "measured" or rule.metric):
+        words = "goes with --output, or --sensitivity measured without --metric"
+        raise ValueError(f"{options.given[targets[0]]} {words}: that goes by the metric of the target")
+    check_effect(scheme, options, "--data")
 
 
 def _check_files(options: argparse.Namespace) -> Path | None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools import command_line
-from tools.data_options import SAMPLES_HELP, add_data_options, count
+from tools.data_options import OF_DATA, OF_SAMPLES, SAMPLES_HELP, add_data_options
+from tools.option_values import whole
 
 _EPILOG = f"""\
 presets (activation and weight):
@@ -40,6 +41,12 @@ value. --set quantize_all_op_types=true lets every format reach every value.
 exit codes: 0 done; 1 the model, the data or the machine stands in the way; 2 usage.
 """
 
+_OF_A_RUN = (
+    *("calibration_data", "calibration_cache", "random_data", *OF_DATA),
+    *("force", "save_as_external_data"),
+)
+"""Options that do nothing where the scheme is printed alone."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
@@ -58,13 +65,15 @@ def _why_not(options: argparse.Namespace) -> str | None:
         return "the following arguments are required: --input, --output"
     if bool(options.input) != bool(options.output):
         return "--input and --output go together"
-    if options.calibration_data is None:
-        for name in ("limit", "calibration_cache", "image_size", "layout"):
-            if getattr(options, name) is not None:
-                return f"--{name.replace('_', '-')} goes with --calibration-data"
-    elif options.random_data:
-        return "--random-data and --calibration-data do not go together"
-    return None
+    if not options.input:
+        return command_line.in_vain(options, _OF_A_RUN, "--input and --output")
+    if options.calibration_data is not None:
+        both = "--random-data and --calibration-data do not go together"
+        return both if options.random_data else None
+    reason = command_line.in_vain(options, (*OF_SAMPLES, "calibration_cache"), "--calibration-data")
+    if reason or options.random_data:
+        return reason
+    return command_line.in_vain(options, OF_DATA, "--calibration-data or --random-data")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--random-data",
-        type=count,
+        type=whole(),
         metavar="N",
         help="measure ranges on N random samples: to try things out, the result is not accurate",
     )

@@ -13,6 +13,7 @@ from tools import mixing_summary
 from tools.data_options import image_options
 from tools.mix_model import mix_model
 from tools.progress import Progress
+from tools.scheme_effect import check_effect
 from tools.tune_quantized import tune_quantized
 from tools.write_quantized import write_quantized
 from transforms import model_io, provenance
@@ -49,6 +50,7 @@ def quantize_file(options: argparse.Namespace) -> None:
         print(scheme.to_toml(), end="")
     if not options.input:
         return
+    check_effect(scheme, options, "--calibration-data")
     output = model_io.check_output(
         options.output, options.input, force=options.force, external_data=options.save_as_external_data
     )

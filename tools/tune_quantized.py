@@ -7,7 +7,8 @@ import argparse
 import onnx_graphsurgeon as gs
 
 from tools.data_options import image_options
-from tools.finetune_file import tune, tuning_lines, walk_options
+from tools.finetune_file import tune, walk_options
+from tools.tuning_summary import tuning_lines
 from transforms.feeds import model_inputs, open_feeds
 from transforms.finetune_model import FinetuneOptions
 from transforms.finetune_rule import make_finetune_rule

@@ -1,4 +1,4 @@
-"""A file that keeps what calibrations observed, found again by the content of model and data.
+"""A file that keeps what calibrations observed, found again by model, data and versions.
 
 The file holds entries for any number of models and data sets. An entry grows by the tensors that are asked
 for, and serves every method that its statistics are enough for.
@@ -14,6 +14,7 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
+from transforms import provenance
 from transforms.atomic_write import replacing
 from transforms.calibration import Calibration, CalibrationOptions, Progress, calibrate
 from transforms.feeds import Feeds
@@ -74,9 +75,9 @@ def _is_enough(observed: Observed, options: CalibrationOptions, axis: int | None
 
 
 def _key(graph: gs.Graph, feeds: Feeds, options: CalibrationOptions) -> str:
-    """Return a hash of what statistics depend on: model, data, and what is kept of a tensor."""
+    """Return a hash of what statistics depend on: versions, model, data, and what is kept of a tensor."""
     kept = {"histogram": options.needs_histogram, "averaging_constant": options.averaging_constant}
-    parts = [model_hash(graph), feeds.hash(), json.dumps(kept)]
+    parts = [provenance.software(), model_hash(graph), feeds.hash(), json.dumps(kept)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -76,7 +76,9 @@ class Checkpoint:
         except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
             raise ValueError(f"'{self.path}' is no checkpoint: {error}") from error
         if key != self.key:
-            raise ValueError(f"checkpoint '{self.path}' is of other models, data or options: remove it first")
+            raise ValueError(
+                f"checkpoint '{self.path}' is of other models, data, options or versions: remove it first"
+            )
 
 
 def _candidate(archive: Mapping[str, np.ndarray], i: int, what: str | None) -> Candidate | None:

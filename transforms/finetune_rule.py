@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from transforms.scheme_values import checked_value
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 STEPPED = ("adaquant", "adaround")
 OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+_LEAST = {"num_iterations": 1, "learning_rate": 0, "fixed_seed": 0, "data_size": 0, "output_index": -1}
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,10 @@ class FinetuneRule:
         refuse_unknown(self.algorithm, ALGORITHMS, "finetune algorithm")
         for op in self.target_op_type:
             refuse_unknown(op, OPERATORS, "finetune target_op_type")
-        for name, least in (
-            ("num_iterations", 1),
-            ("learning_rate", 0),
-            ("data_size", 0),
-            ("output_index", -1),
-        ):
-            if getattr(self, name) < least:
-                raise ValueError(f"finetune {name} is {getattr(self, name)}, legal are numbers from {least}")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= least):
+                raise ValueError(f"finetune {name} is {value}, legal are numbers from {least}")
         for name in ("num_iterations", "learning_rate", "early_stop"):
             default = getattr(FinetuneRule, name)
             if self.algorithm not in STEPPED and getattr(self, name) != default:

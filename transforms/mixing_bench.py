@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx_graphsurgeon as gs
-import onnxruntime as ort
 from numpy.typing import NDArray
 
-from transforms import graph_proto
+from transforms import graph_proto, provenance
 from transforms.calibrate_plan import CalibrationData
 from transforms.feeds import Feeds, model_inputs, open_feeds
 from transforms.light_session import open_light
@@ -110,10 +109,11 @@ def _key(model: MixedModel, data: Feeds, rule: MixingRule, options: MixingOption
     labels = b"" if options.labels is None else options.labels.tobytes()
     function = Path(split_place(rule.evaluate)[0]).read_bytes() if rule.evaluate else b""
     parts = [
+        provenance.software(),
         model_hash(model.graph),
         data.hash(),
         model.scheme.to_toml(),
-        repr((rule.data_size, rule.output_index, rule.evaluate, options.run.provider, ort.__version__)),
+        repr((rule.data_size, rule.output_index, rule.evaluate, options.run.provider)),
         hashlib.sha256(labels).hexdigest(),
         hashlib.sha256(function).hexdigest(),
     ]

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from importlib import metadata
 
+import onnxruntime
+
 PREFIX = "onnx_narrow."
 
 
@@ -32,6 +34,11 @@ def option(metadata_props: Mapping[str, str], name: str) -> object | None:
         return json.loads(metadata_props.get(PREFIX + "options", "{}")).get(name)
     except (ValueError, AttributeError):
         return None
+
+
+def software() -> str:
+    """Return the versions that numbers depend on, which kept results are found again by."""
+    return f"onnx-narrow {version()}, onnxruntime {onnxruntime.__version__}"
 
 
 def version() -> str:
