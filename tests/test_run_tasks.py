@@ -154,7 +154,7 @@ def test_a_task_that_fails_ends_the_run_and_calls_the_others_off(tmp_path: Path)
         started.append(task.number)
         if task.number == NUMBERS[0]:
             raise ValueError("this one fails")
-        opened.wait(10)
+        opened.wait(600)
         return (task.number,)
 
     @contextmanager
