@@ -45,6 +45,15 @@ def test_workers_leave_interrupts_to_the_process_that_waits_for_them(dask: str |
     assert all(found.values())  # every worker, whenever it was started
 
 
+def test_a_dask_worker_in_the_place_of_one_that_died_leaves_them_to_it_too(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    with executors.workers(1, "local")() as executor:
+        dies_once = tasks.Square(2.5, str(tmp_path), dies=True)
+        assert executor.submit(tasks.square, dies_once).result() == (6.25, 5.0)
+        assert tasks.calls(tmp_path) == {2.5: 2}
+        assert executor.submit(tasks.interrupts, 0.0).result()[1]
+
+
 def test_numbers_read_back_to_the_last_bit(tmp_path: Path) -> None:
     values = {"a": 0.1 + 0.2, "b": math.inf, "c": -math.inf, "d": -0.0, "é\n": 5e-324, "e": 1e308}
     log = TaskLog(tmp_path / "log")

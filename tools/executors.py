@@ -18,6 +18,9 @@ from transforms.run_tasks import SerialExecutor, Workers
 LOCAL = "local"
 _PATIENCE = 30  # seconds that a scheduler has to answer; its machine may be busy
 
+_IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+"""What each worker of a local cluster runs first, also one that is started in the place of one that died."""
+
 
 def workers(jobs: int, dask: str | None) -> Workers:
     """Return what opens ``jobs`` processes, or a Dask cluster: the address of its scheduler, or ``local``."""
@@ -62,7 +65,8 @@ def _local_cluster(jobs: int, opened: ExitStack) -> Any:
     """Workers whose warnings of tasks that are called off stay unsaid; closed with ``opened``."""
     from distributed import LocalCluster
 
-    cluster = LocalCluster(jobs, threads_per_worker=1, dashboard_address=None, silence_logs=logging.ERROR)
+    quiet = {"dashboard_address": None, "silence_logs": logging.ERROR}
+    cluster = LocalCluster(jobs, threads_per_worker=1, preload=[_IGNORE_INTERRUPTS], **quiet)
     opened.callback(cluster.close)
     return cluster
 
