@@ -7,7 +7,7 @@ import math
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -43,6 +43,13 @@ def test_workers_leave_interrupts_to_the_process_that_waits_for_them(dask: str |
         assert signal.getsignal(signal.SIGINT) is before
         found = dict(executor.map(tasks.interrupts, [0.3] * 6))
     assert all(found.values())  # every worker, whenever it was started
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_local_cluster_has_as_many_workers_as_there_are_jobs(jobs: int) -> None:
+    pytest.importorskip("distributed")
+    with ExitStack() as opened:
+        assert len(executors._local_cluster(jobs, opened).workers) == jobs
 
 
 def test_a_dask_worker_in_the_place_of_one_that_died_leaves_them_to_it_too(tmp_path: Path) -> None:

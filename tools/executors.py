@@ -66,7 +66,7 @@ def _local_cluster(jobs: int, opened: ExitStack) -> Any:
     from distributed import LocalCluster
 
     quiet = {"dashboard_address": None, "silence_logs": logging.ERROR}
-    cluster = LocalCluster(jobs, threads_per_worker=1, preload=[_IGNORE_INTERRUPTS], **quiet)
+    cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, preload=[_IGNORE_INTERRUPTS], **quiet)
     opened.callback(cluster.close)
     return cluster
 
