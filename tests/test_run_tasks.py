@@ -236,6 +236,24 @@ def test_a_scheduler_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mo
         assert "\n" not in str(error.value) and address in str(error.value)
 
 
+def test_a_local_cluster_that_does_not_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed")
+    closed: list[str] = []
+
+    def _late(address: object, timeout: float) -> None:
+        raise TimeoutError("too late")
+
+    cluster = SimpleNamespace(close=lambda: closed.append("closed"))
+    monkeypatch.setattr(distributed, "LocalCluster", lambda **options: cluster)
+    monkeypatch.setattr(distributed, "Client", _late)
+    with (
+        pytest.raises(ValueError, match=r"^no Dask scheduler answers at 'local': too late$"),
+        executors.workers(2, "local")(),
+    ):
+        pass
+    assert closed == ["closed"]
+
+
 def test_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors.os, "cpu_count", lambda: 8)
     assert [executors.threads_of(0, jobs) for jobs in (1, 2, 3, 16)] == [0, 4, 2, 1]
