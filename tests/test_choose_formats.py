@@ -141,9 +141,10 @@ def test_hundreds_of_layers_take_no_time_and_reach_the_bound(bits: float) -> Non
     """No solution is below that of mixtures; the best one is above by less than the step that has no room."""
     options, baseline = large(np.random.default_rng(0), 300)
     budget = bits * sum(size.weight for size in baseline.values()) / 32
-    start = time.perf_counter()
+    start = time.thread_time()
     found = choose_formats(options, baseline, budget)
-    assert time.perf_counter() - start < 2  # measured: less than 0.1 s
+    # measured: less than 0.1 s; of this thread alone, whatever else keeps the processor busy
+    assert time.thread_time() - start < 2
     harm, weight = harm_and_weight((options, baseline, budget), found)
     bound, step = relaxed_harm(options, baseline, budget)
     assert weight <= budget * (1 + 1e-12)

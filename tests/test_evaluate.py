@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -453,21 +454,26 @@ def test_16_bit_images_keep_their_depth(tmp_path: Path) -> None:
 
 
 def test_comparing_takes_little_more_than_reading(folders: Folders) -> None:
-    """Measured 1.0 to 1.5 times a plain np.load of all, from the page cache; 5 is for a busy machine."""
+    """Measured 0.7 to 1.0 times the processor's time of a plain np.load of all, from the page cache.
+
+    Of all threads of this process, and the least of three rounds: other processes hardly change that.
+    """
     x = RNG.standard_normal((1, 1 << 18)).astype(np.float32)
     for i in range(40):
         folders.save(f"{i}.npy", x, x + np.float32(i))
     pairs = pair_files(folders.baseline, folders.quantized)
     assert len(list(compare(pairs))) == 40  # everything is imported and in the page cache
-    times = []
-    for work in (
-        lambda: [(np.load(p.baseline), np.load(p.quantized)) for p in pairs],
-        lambda: list(compare(pairs)),
-    ):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    assert times[1] < 5 * times[0]
+    reading, comparing = [], []
+    for _ in range(3):
+        reading.append(seconds(lambda: [(np.load(p.baseline), np.load(p.quantized)) for p in pairs]))
+        comparing.append(seconds(lambda: list(compare(pairs))))
+    assert min(comparing) < 5 * min(reading)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
 
 
 def test_help_starts_fast_and_imports_nothing_heavy() -> None:

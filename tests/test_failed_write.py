@@ -136,7 +136,7 @@ WAIT_IN_FSYNC = """
 import os, sys, time, importlib
 def fsync(descriptor):
     print("writing", flush=True)
-    time.sleep(60)
+    time.sleep(1200)
 os.fsync = fsync
 sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 """
@@ -164,7 +164,10 @@ def test_real_signal_in_the_middle_of_writing(scene: Scene, number: signal.Signa
     assert process.stdout is not None and process.stdout.readline() == "writing\n"
     assert len(snapshot(scene.folder)) == len(before) + 1  # the signal does come while a file is half written
     process.send_signal(number)
-    errors = process.communicate(timeout=30)[1]
+    try:
+        errors = process.communicate(timeout=600)[1]
+    finally:
+        process.kill()
     assert "interrupted" in scene.message(process.returncode, errors)
     assert snapshot(scene.folder) == before
 

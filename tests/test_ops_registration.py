@@ -18,7 +18,7 @@ from tests.operator_sessions import BFP, DEQUANTIZE, DOMAINS, MX, QUANTIZE, bloc
 def run_python(code: str) -> str:
     """Run code in a fresh interpreter and return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -425,6 +425,6 @@ def test_browser_renders_the_page(
         f"--user-data-dir={tmp_path / 'p'}",
     ]
     command = ["chromium", *flags, f"--window-size={width},900", "--dump-dom", output.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=True)
     found = re.search(r"<title>(\d+) of (\d+)</title>", done.stdout)
     assert found and int(found[1]) <= int(found[2])

@@ -7,7 +7,7 @@ import math
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -43,6 +43,22 @@ def test_workers_leave_interrupts_to_the_process_that_waits_for_them(dask: str |
         assert signal.getsignal(signal.SIGINT) is before
         found = dict(executor.map(tasks.interrupts, [0.3] * 6))
     assert all(found.values())  # every worker, whenever it was started
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_local_cluster_has_as_many_workers_as_there_are_jobs(jobs: int) -> None:
+    pytest.importorskip("distributed")
+    with ExitStack() as opened:
+        assert len(executors._local_cluster(jobs, opened).workers) == jobs
+
+
+def test_a_dask_worker_in_the_place_of_one_that_died_leaves_them_to_it_too(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    with executors.workers(1, "local")() as executor:
+        dies_once = tasks.Square(2.5, str(tmp_path), dies=True)
+        assert executor.submit(tasks.square, dies_once).result() == (6.25, 5.0)
+        assert tasks.calls(tmp_path) == {2.5: 2}
+        assert executor.submit(tasks.interrupts, 0.0).result()[1]
 
 
 def test_numbers_read_back_to_the_last_bit(tmp_path: Path) -> None:
@@ -154,7 +170,7 @@ def test_a_task_that_fails_ends_the_run_and_calls_the_others_off(tmp_path: Path)
         started.append(task.number)
         if task.number == NUMBERS[0]:
             raise ValueError("this one fails")
-        opened.wait(10)
+        opened.wait(600)
         return (task.number,)
 
     @contextmanager
@@ -218,6 +234,24 @@ def test_a_scheduler_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mo
                 tasks.square, items(tmp_path / "c"), executors.workers(1, address), TaskLog(tmp_path / "l")
             )
         assert "\n" not in str(error.value) and address in str(error.value)
+
+
+def test_a_local_cluster_that_does_not_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed")
+    closed: list[str] = []
+
+    def _late(address: object, timeout: float) -> None:
+        raise TimeoutError("too late")
+
+    cluster = SimpleNamespace(close=lambda: closed.append("closed"))
+    monkeypatch.setattr(distributed, "LocalCluster", lambda **options: cluster)
+    monkeypatch.setattr(distributed, "Client", _late)
+    with (
+        pytest.raises(ValueError, match=r"^no Dask scheduler answers at 'local': too late$"),
+        executors.workers(2, "local")(),
+    ):
+        pass
+    assert closed == ["closed"]
 
 
 def test_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,18 @@ def test_files_may_hold_data_classes_and_have_one_name(tmp_path: Path) -> None:
     first = load_metric(write(tmp_path, text.format(1)))
     second = load_metric(write(tmp_path / "other", text.format(2)))
     assert (first(OUTPUTS), second(OUTPUTS)) == (1.0, 2.0)
+
+
+def test_a_file_written_anew_in_the_same_second_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own cache of bytecode goes by seconds and size; nothing is left beside the user's file."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for value in (1, 2):
+        place = write(tmp_path, f"def accuracy(outputs):\n    return {value}\n")
+        os.utime(tmp_path / "metric.py", (1e9, 1e9))
+        assert load_metric(place)(OUTPUTS) == value
+    assert [path.name for path in tmp_path.iterdir()] == ["metric.py"]
 
 
 def test_what_the_function_does_to_the_list_stays_there(tmp_path: Path) -> None:

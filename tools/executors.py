@@ -9,14 +9,17 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from transforms.run_tasks import SerialExecutor, Workers
 
 LOCAL = "local"
-_PATIENCE = 10  # seconds that a scheduler has to answer
+_PATIENCE = 30  # seconds that a scheduler has to answer; its machine may be busy
+
+_IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+"""What each worker of a local cluster runs first, also one that is started in the place of one that died."""
 
 
 def workers(jobs: int, dask: str | None) -> Workers:
@@ -58,11 +61,14 @@ def _interrupts_for_the_parent_alone() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _local_cluster(jobs: int) -> Any:
-    """Workers whose warnings of tasks that are called off stay unsaid."""
+def _local_cluster(jobs: int, opened: ExitStack) -> Any:
+    """Workers whose warnings of tasks that are called off stay unsaid; closed with ``opened``."""
     from distributed import LocalCluster
 
-    return LocalCluster(jobs, threads_per_worker=1, dashboard_address=None, silence_logs=logging.ERROR)
+    quiet = {"dashboard_address": None, "silence_logs": logging.ERROR}
+    cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, preload=[_IGNORE_INTERRUPTS], **quiet)
+    opened.callback(cluster.close)
+    return cluster
 
 
 @contextmanager
@@ -72,20 +78,17 @@ def _dask(address: str, jobs: int) -> Iterator[Executor]:
         from distributed.scheduler import KilledWorker
     except ImportError as error:
         raise ValueError("--dask needs Dask: pip install 'onnx-narrow[dask]'") from error
-    local = address == LOCAL
-    try:
-        with _interrupts_for_the_parent_alone():
-            cluster = _local_cluster(jobs) if local else None
-        client = Client(cluster or address, timeout=_PATIENCE)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise ValueError(
-            f"no Dask scheduler answers at '{address}': {' '.join(str(error).split())}"
-        ) from error
-    try:
-        yield client.get_executor(pure=False)
-    except KilledWorker as error:
-        raise BrokenExecutor(str(error)) from error
-    finally:
-        client.close()
-        if cluster:
-            cluster.close()
+    with ExitStack() as opened:
+        try:
+            with _interrupts_for_the_parent_alone():
+                cluster = _local_cluster(jobs, opened) if address == LOCAL else None
+            client = Client(cluster or address, timeout=_PATIENCE)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ValueError(
+                f"no Dask scheduler answers at '{address}': {' '.join(str(error).split())}"
+            ) from error
+        opened.callback(client.close)
+        try:
+            yield client.get_executor(pure=False)
+        except KilledWorker as error:
+            raise BrokenExecutor(str(error)) from error

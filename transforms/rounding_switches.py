@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms import dtypes, walk
+from transforms.if_branches import Branch, add_switch, choose, copied
 from transforms.insert_cast import CastPair
 from transforms.rounding_plan import Rounding, RoundingPlan
 from transforms.saturate import BFLOAT16_MAX
@@ -43,8 +44,7 @@ class _Writer:
         self._graph, self._plan = graph, plan
         self._names = walk.Names(graph)
         self._round = _Round(self._names, clipped)
-        names = [self._names.derive(f"part{i}", "on") for i in range(len(parts))]
-        self._switches = [gs.Variable(name, np.bool_, []) for name in names]
+        self._switches = [add_switch(graph, f"part{i}", self._names) for i in range(len(parts))]
         owned = zip(self._switches, parts, strict=True)
         self._switch = {id(node): switch for switch, nodes in owned for node in nodes}
         self._raw = _read_raw(graph, plan)
@@ -62,7 +62,6 @@ class _Writer:
         for inner in inner_graphs:
             rewritten = [new for node in inner.nodes for new in self._new(node)]
             inner.nodes = [*self._front.get(id(inner), ()), *rewritten]
-        self._graph.inputs = [*self._graph.inputs, *self._switches]
         return [str(switch.name) for switch in self._switches]
 
     def _plan_reads(self, rounding: Rounding) -> None:
@@ -105,15 +104,13 @@ class _Writer:
             for index, tensor in enumerate(node.inputs):
                 node.inputs[index] = self._round_inputs.get((id(node), index), tensor)
             return [node, *after]
-        branches = {
-            "then_branch": self._branch(node, self._float_inputs, is_on=True),
-            "else_branch": self._branch(node, self._round_inputs, is_on=False),
-        }
+        on = self._branch(node, self._float_inputs, is_on=True)
+        off = self._branch(node, self._round_inputs, is_on=False)
         results = [one for tensor in node.outputs for one in self._results(tensor)]
         node.inputs.clear()
         node.outputs.clear()
         name = self._names.derive(node.name, "switched")
-        return [gs.Node("If", name, branches, [self._switch[id(node)]], results), *after]
+        return [choose(self._graph, name, self._switch[id(node)], on, off, results), *after]
 
     def _results(self, tensor: gs.Tensor) -> list[gs.Tensor]:
         """Return what an If hands out for an output of its node: the chosen value, the raw one if read."""
@@ -123,27 +120,20 @@ class _Writer:
             found.append(tensor)
         return found
 
-    def _branch(self, node: gs.Node, reads: Mapping[Place, gs.Tensor], *, is_on: bool) -> gs.Graph:
+    def _branch(self, node: gs.Node, reads: Mapping[Place, gs.Tensor], *, is_on: bool) -> Branch:
         inputs = [reads.get((id(node), i), tensor) for i, tensor in enumerate(node.inputs)]
         made = [t if t.is_empty() else _like(t, "made", self._names) for t in node.outputs]
-        copy = gs.Node(
-            node.op, self._names.derive(node.name, "copy"), dict(node.attrs), inputs, made, node.domain
-        )
-        copy.carried = getattr(node, "carried", [])
-        nodes, results = [copy], []
+        nodes, results = [copied(node, self._names.derive(node.name, "copy"), inputs, made)], []
         for tensor, raw in zip(node.outputs, made, strict=True):
             for wanted in self._results(tensor):
                 if wanted is tensor:
                     results.append(raw)
                     continue
                 results.append(_like(raw, "result", self._names))
-                nodes += self._copied(raw, results[-1]) if is_on else self._round.nodes(raw, results[-1])
-        graph = self._graph
-        return gs.Graph(
-            nodes, inputs=[], outputs=results, opset=graph.opset, import_domains=graph.import_domains
-        )
+                nodes += self._handed_on(raw, results[-1]) if is_on else self._round.nodes(raw, results[-1])
+        return Branch(nodes, results)
 
-    def _copied(self, source: gs.Tensor, target: gs.Tensor) -> list[gs.Node]:
+    def _handed_on(self, source: gs.Tensor, target: gs.Tensor) -> list[gs.Node]:
         return [gs.Node("Identity", self._names.derive(target.name, "copy"), {}, [source], [target])]
 
 

@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 from ops.integers import dequantize
 from transforms import dtypes, walk
 from transforms.constants import load
+from transforms.if_branches import Branch, add_switch, choose, copied
 from transforms.light_model import LARGE
 from transforms.mixed_model import Mixed
 
@@ -49,39 +50,29 @@ class _Writer:
 
     def add(self, name: str, pairs: list[tuple[gs.Node, gs.Node]], other: Mixed) -> str:
         """Add a switch that lets layers compute as their counterparts do, and return its name."""
-        switch = gs.Variable(self._names.derive(name, "on"), np.bool_, [])
-        self._base.graph.inputs.append(switch)
+        switch = add_switch(self._base.graph, name, self._names)
         for node, counterpart in pairs:
             self._branch(switch, node, counterpart, other)
         return str(switch.name)
 
     def _branch(self, switch: gs.Variable, node: gs.Node, counterpart: gs.Node, other: Mixed) -> None:
         present = self._places[id(node)]  # the node itself, or the If that it has moved into
-        copied = _Copy(self._base, other, self._names)
-        copied.node(counterpart, inner=True)
-        made = copied.nodes[-1].outputs
-        choice = gs.Node("If", self._names.derive(node.name, "If"), inputs=[switch])
+        copies = _Copy(self._base, other, self._names)
+        copies.node(counterpart, inner=True)
+        name = self._names.derive(node.name, "If")
         nodes = self._base.graph.nodes
         place = next(i for i, one in enumerate(nodes) if one is present)
         outputs = list(present.outputs)
         present.outputs.clear()
         present.outputs.extend(self._like(tensor) for tensor in outputs)
-        choice.attrs = {
-            "then_branch": self._body(copied.nodes, made),
-            "else_branch": self._body([present], present.outputs),
-        }
-        choice.outputs.extend(outputs)
+        on = Branch(copies.nodes, copies.nodes[-1].outputs)
+        off = Branch([present], present.outputs)
+        choice = choose(self._base.graph, name, switch, on, off, outputs)
         nodes[place] = choice
         self._places[id(node)] = choice
 
     def _like(self, tensor: gs.Tensor) -> gs.Variable:
         return dtypes.variable(self._names.derive(tensor.name, "branch"), dtypes.FLOAT, tensor)
-
-    def _body(self, nodes: list[gs.Node], outputs: Iterable[gs.Tensor]) -> gs.Graph:
-        graph = self._base.graph
-        return gs.Graph(
-            nodes, inputs=[], outputs=list(outputs), opset=graph.opset, import_domains=graph.import_domains
-        )
 
 
 class _Copy:
@@ -99,7 +90,7 @@ class _Copy:
         if not inner:
             self._raw |= {id(old): new for old, new in zip(node.outputs, outputs, strict=True)}
         name = self._names.derive(node.name, "other")
-        self.nodes.append(gs.Node(node.op, name, dict(node.attrs), inputs, outputs, domain=node.domain))
+        self.nodes.append(copied(node, name, inputs, outputs))
 
     def _like(self, tensor: gs.Tensor) -> gs.Variable:
         return gs.Variable(self._names.derive(tensor.name, "other"), tensor.dtype, tensor.shape)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,12 +56,13 @@ def _execute(path: Path, place: str) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"evaluate '{place}': there is no file '{path}'")
     name = f"user metric {path.resolve()}"  # no import statement finds it, and no other file has it
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, "the name ends in .py"
-    module = importlib.util.module_from_spec(spec)
+    loader = SourceFileLoader(name, str(path))
+    spec = spec_from_file_location(name, path, loader=loader)
+    assert spec is not None, "it has a loader"
+    module = module_from_spec(spec)
     sys.modules[name] = module  # where data classes look their module up
-    try:
-        spec.loader.exec_module(module)
+    try:  # no cached bytecode: that of a file as large, written in the same second, would pass for it
+        exec(loader.source_to_code(loader.get_data(str(path)), str(path)), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ValueError(f"evaluate '{place}': the file failed: {_one_line(error)}") from error
