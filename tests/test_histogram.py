@@ -79,9 +79,13 @@ def test_signs_of_the_tiniest_numbers() -> None:
 
 
 def test_magnitudes() -> None:
-    x = RANDOM.standard_normal(10_000).astype(np.float32)
+    """A bin of magnitudes ends with the edge of the negative one that it takes in."""
+    x = np.append(RANDOM.standard_normal(10_000), [-1.5, 1.5]).astype(np.float32)
     histogram = filled(x)
-    assert np.array_equal(histogram.magnitudes, np.histogram(np.abs(x), histogram.edges[BINS // 2 :])[0])
+    edges = histogram.edges[BINS // 2 :]
+    assert 1.5 in edges
+    inside = np.where(x < 0, np.nextafter(-x, np.float32(0)), x)
+    assert np.array_equal(histogram.magnitudes, np.histogram(inside, edges)[0])
 
 
 def test_zeros_are_set_aside() -> None:
