@@ -190,3 +190,23 @@ def round_inputs(const double[:, :, ::1] reference, const double[:, :, ::1] fact
                 i = inputs[j]
                 round_input(&rounded[g, j, 0], &change[g, j, 0], &reference[g, j, 0], &scale[i, g, 0],
                             &lowest[i, g, 0], &highest[i, g, 0], rounding, n)
+
+
+def scale_errors(const float[:, :, ::1] w, const float[:, :, ::1] counts, const float[:, ::1] scale,
+                 const float[:, ::1] lowest, const float[:, ::1] highest, double[:, ::1] errors):
+    """Add to the errors [S, channels] of S scales and limits; see _scale_errors.pxi. counts is that, or without numbers."""
+    cdef size_t outer = <size_t>w.shape[0], channels = <size_t>w.shape[1], inner = <size_t>w.shape[2], k
+    cdef const float* numbers
+    cdef const float* weights
+    cdef Scales of
+    if outer == 0 or channels == 0 or inner == 0:
+        return
+    numbers = &w[0, 0, 0]
+    weights = &counts[0, 0, 0] if counts.shape[0] else NULL
+    with nogil:
+        for k in range(<size_t>scale.shape[0]):
+            of.scale, of.lowest, of.highest = &scale[k, 0], &lowest[k, 0], &highest[k, 0]
+            if inner == 1:
+                scale_errors_of_columns(numbers, weights, outer, channels, of, &errors[k, 0])
+            else:
+                scale_errors_of_rows(numbers, weights, outer, channels, inner, of, &errors[k, 0])

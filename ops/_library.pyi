@@ -71,3 +71,11 @@ def round_inputs(
     mantissa_bits: int,
     least_exponent: int,
 ) -> None: ...
+def scale_errors(
+    w: NDArray[np.float32],
+    counts: NDArray[np.float32],
+    scale: NDArray[np.float32],
+    lowest: NDArray[np.float32],
+    highest: NDArray[np.float32],
+    errors: NDArray[np.float64],
+) -> None: ...

@@ -178,18 +178,16 @@ def _errors(
 ) -> NDArray[np.float64]:
     """Return the error of scales and zero points [k, channels] on w [outer, channels, inner], in chunks."""
     lowest, highest = ((limit - zeros).astype(np.float32) for limit in (row.lowest, row.highest))
-    errors = np.zeros(candidates.shape)
+    errors, counts = np.zeros(candidates.shape), np.zeros((0, 0, 0), np.float32)
     for chunk in _chunks(w.shape):
-        values = np.nan_to_num(w[chunk], nan=0, posinf=0, neginf=0)
-        error, rounded = np.empty_like(values), np.empty_like(values)
-        for k, scale in enumerate(candidates[:, chunk[1], None]):
-            np.rint(np.divide(values, scale, out=error), out=rounded)
-            error -= np.clip(rounded, lowest[k, chunk[1], None], highest[k, chunk[1], None], out=rounded)
-            error *= error
-            if importance is not None:
-                error *= importance[chunk]
-            errors[k, chunk[1]] += error.sum((0, 2)) * scale[:, 0].astype(np.float64) ** 2
-    return errors
+        if importance is not None:
+            counts = np.ascontiguousarray(importance[chunk], np.float32)
+        own = (slice(None), chunk[1])
+        found = np.ascontiguousarray(errors[own])
+        scale, low, high = (np.ascontiguousarray(part[own]) for part in (candidates, lowest, highest))
+        _library.scale_errors(np.ascontiguousarray(w[chunk]), counts, scale, low, high, found)
+        errors[own] = found
+    return errors * np.square(candidates, dtype=np.float64)
 
 
 def _broadcast(importance: NDArray[np.floating], shape: tuple[int, ...]) -> NDArray[np.floating]:

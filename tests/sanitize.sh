@@ -20,4 +20,4 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
 ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONPATH=. \
     "$python" -m pytest -q -p no:cacheprovider tests/test_ops_blocks.py tests/test_ops_blocks_borders.py tests/test_ops_linear.py \
     tests/test_ops_attributes.py tests/test_ops_bfloat16.py tests/test_ops_concurrency.py tests/test_formats.py \
-    tests/test_integers.py "$@"
+    tests/test_integers.py tests/test_scale_errors.py "$@"

@@ -82,6 +82,12 @@ class Layer(ABC):
     def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
         """Return what the layer made of these rows as [G, R, N]."""
 
+    def weight_slope(self, rows: Array, outputs: Array) -> Array:
+        """Return the sum over rows [G, R, K] of them times ``outputs`` [G, R, N], of the weight's shape."""
+        groups, numbers, positions, channels = self.size
+        packed = outputs.transpose(0, 2, 1) @ rows
+        return self.unpack(packed.reshape(groups, numbers, positions, channels))
+
     @abstractmethod
     def channel_shape(self, rank: int) -> tuple[int, ...]:
         """Return the shape in which one number for each output broadcasts to an output of a rank."""
@@ -222,6 +228,12 @@ class Product(Layer):
         if self.size[0] > 1:
             return self._by_matrix(made.reshape(*self._lead(made.shape), -1, self.size[1]))[:, picked]
         return made.reshape(-1, self.size[1])[picked][None]
+
+    def weight_slope(self, rows: Array, outputs: Array) -> Array:
+        """As of Layer; as the weight lies in memory, so that nothing has to be transposed."""
+        if self._has_rows_of_outputs():
+            return super().weight_slope(rows, outputs)
+        return (rows.transpose(0, 2, 1) @ outputs).reshape(self.shape)
 
     def channel_shape(self, rank: int) -> tuple[int, ...]:
         """As of Layer."""

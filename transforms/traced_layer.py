@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -50,12 +51,11 @@ class TracedLayer:
         self._op, self._plain, self._moved = node.op, plain, moved
         self._squares = dict.fromkeys(moved, 0.0)
         self._power = 0.0
+        self._node, self._index = node, constant_operand(node)
         self._layer: Layer | None = None
-        self._weight: NDArray[np.float32] | None = None
         self._deltas: dict[str, NDArray[np.float32]] = {}
-        index = constant_operand(node)
-        if index is not None:
-            self._round_weight(node, index)
+        if self._index is not None:
+            self._round_weight(self._index)
 
     def add(self, arrays: Arrays, draws: Sequence[Arrays]) -> None:
         """Add a sample: operands by name, and of each draw gradients of edges and output, empty where zero.
@@ -79,15 +79,23 @@ class TracedLayer:
         shares = {label: squares / power if power else math.inf for label, squares in self._squares.items()}
         return {label: share if math.isfinite(share) else math.inf for label, share in shares.items()}
 
-    def _round_weight(self, node: gs.Node, index: int) -> None:
-        weight = np.asarray(node.inputs[index].values, np.float32)
-        self._layer = layer_of(node, weight.shape, index)
-        start = self._plain.get(index, _as_it_is)(weight)
-        self._weight = self._pack(start)
+    def _round_weight(self, index: int) -> None:
+        weight, start = self._start(index)
+        self._layer = layer_of(self._node, weight.shape, index)
         for label, found in self._moved.items():
             delta = found.get(index, _as_it_is)(weight) - start
             if delta.any():
-                self._deltas[label] = self._pack(delta)
+                self._deltas[label] = delta
+
+    def _start(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the weight, and what it is rounded to before the layer is moved."""
+        weight = np.asarray(self._node.inputs[index].values, np.float32)
+        return weight, self._plain.get(index, _as_it_is)(weight)
+
+    @cached_property
+    def _weight(self) -> NDArray[np.float32] | None:
+        """The weight before the layer is moved, [G, N, K]."""
+        return None if self._index is None else self._pack(self._start(self._index)[1])
 
     def _add_by_gradients(self, arrays: Arrays, draws: Sequence[Arrays]) -> None:
         reached = {label: np.zeros(len(draws)) for label in self._moved}
@@ -106,14 +114,14 @@ class TracedLayer:
     def _weight_slopes(
         self, arrays: Arrays, slopes: Sequence[NDArray[np.float32]]
     ) -> list[NDArray[np.float32]]:
-        """Return gradients of the weight, [G, N, K], from those of the output."""
+        """Return gradients of the weight, of its shape, from those of the output."""
         if not self._deltas or not slopes[0].size:
             return [_NOTHING] * len(slopes)
         assert self._layer is not None
         (operand,) = self.operands.values()
         rows = self._layer.rows(arrays[operand.name], slopes[0].shape)
-        outputs = (self._layer.outputs(slope).transpose(0, 2, 1) for slope in slopes)
-        return [np.asarray(made @ rows, np.float32) for made in outputs]
+        outputs = map(self._layer.outputs, slopes)
+        return [np.asarray(self._layer.weight_slope(rows, made), np.float32) for made in outputs]
 
     def _add_by_share(self, arrays: Arrays) -> None:
         """Add squared errors of what the layer makes, and the power of that."""
@@ -135,7 +143,7 @@ class TracedLayer:
             return np.asarray(np.matmul(*read), np.float32)
         rows = self._layer.rows(read[0], arrays[self.output].shape)
         step = -(-rows.shape[1] // _MOST_ROWS)
-        weight = self._weight if delta is None else self._weight + delta
+        weight = self._weight if delta is None else self._weight + self._pack(delta)
         return np.asarray(rows[:, ::step] @ weight.transpose(0, 2, 1), np.float32)
 
     def _pack(self, weight: NDArray[np.float32]) -> NDArray[np.float32]:
