@@ -13,6 +13,7 @@ error is taken to reach the outputs as it is: its share of what the layer makes 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -153,7 +154,7 @@ class _TracedModel:
         self._fetched = [name for name in wanted if name not in fed]
         light, weights = graph_proto.export_light(graph)
         set_outputs(light.graph, self._fetched)
-        self._model = open_light(light, weights, run)
+        self._model = open_light(light, weights, dataclasses.replace(run, prepack=False))
 
     def run(self, feed: Arrays, expected: Arrays, random: np.random.Generator) -> tuple[Arrays, Arrays]:
         """Return what layers read by name, and gradients by it of outputs with random signs."""

@@ -19,6 +19,7 @@ from transforms.widen_bf16 import widen_bf16
 log = logging.getLogger(__name__)
 
 _SILENT = 4
+_NO_PREPACKING = "session.disable_prepacking"
 _NO_INTEGER_KERNELS = "session.disable_quant_qdq"
 _BFLOAT16 = "tensor(bfloat16)"
 _NUMPY_TYPES = {
@@ -46,12 +47,15 @@ class RunOptions:
     ``simulate``: between quantizations to integers nodes compute in float32, as the model says, and not in
     kernels for integers. The runtime then leaves weights alone, too, which it would otherwise quantize itself
     where they are float32 and the rest of a layer is integers: with 16-bit inputs to something useless.
+    ``prepack``: a copy of each weight is put in order for the kernels when the model is opened, which pays
+    where there are dozens of runs.
     """
 
     provider: str = "CPU"
     threads: int = 0
     optimize: bool = True
     simulate: bool = False
+    prepack: bool = True
 
 
 class OpenModel:
@@ -111,6 +115,8 @@ def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if options.simulate:
         settings.add_session_config_entry(_NO_INTEGER_KERNELS, "1")
+    if not options.prepack:
+        settings.add_session_config_entry(_NO_PREPACKING, "1")
     if with_operators:
         ops.register_custom_ops(settings)
     return settings
