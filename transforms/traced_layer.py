@@ -83,7 +83,7 @@ class TracedLayer:
         weight, start = self._start(index)
         self._layer = layer_of(self._node, weight.shape, index)
         for label, found in self._moved.items():
-            delta = found.get(index, _as_it_is)(weight) - start
+            delta = _error(found.get(index), weight, start)
             if delta.any():
                 self._deltas[label] = delta
 
@@ -103,7 +103,7 @@ class TracedLayer:
             values, slopes = arrays[operand.name], [gradients[operand.edge] for gradients in draws]
             start = self._plain.get(index, _as_it_is)(values)
             for label, found in self._moved.items():
-                error = found.get(index, _as_it_is)(values) - start
+                error = _error(found.get(index), values, start)
                 reached[label] += [_dot(slope, error) for slope in slopes]
         slopes = self._weight_slopes(arrays, [gradients[self.output] for gradients in draws])
         for label, delta in self._deltas.items():
@@ -166,6 +166,14 @@ def constant_operand(node: gs.Node) -> int | None:
 
 def _as_it_is(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return values
+
+
+def _error(
+    found: Rounder | None, values: NDArray[np.float32], start: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return by how much rounding takes values away from a start, without an array in between."""
+    rounded = values if found is None else found(values)
+    return np.subtract(rounded, start, out=None if rounded is values else rounded)
 
 
 def _dot(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
