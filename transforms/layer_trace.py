@@ -36,12 +36,15 @@ from transforms.observe import float_outputs, set_outputs
 from transforms.run_model import RunOptions
 from transforms.run_tasks import Progress
 from transforms.sensitivity import Damage, Sensitivity
-from transforms.traced_layer import Operand, TracedLayer, constant_operand
+from transforms.traced_layer import Operand, Sample, TracedLayer, constant_operand
 
 Arrays = Mapping[str, np.ndarray]
 
 _RUNS = 32
 """Random vectors in all: the standard error of a harm is then a quarter."""
+
+_LEAST_KEPT = 1 << 28
+"""Bytes of operands and gradients that are kept at a time; more where weights in all formats take more."""
 
 _OPSET = 16
 """First opset in which all gradients can be written, those of overlapping pools among them."""
@@ -72,9 +75,9 @@ def trace_sensitivity(
         rounders = {label: found[name][i] for label, found in everywhere.items()}
         return TracedLayer(node, traced.operands[id(node)], plain[name][i], rounders)
 
-    with ThreadPoolExecutor(bench.run.threads or os.cpu_count()) as pool:
-        layers = list(pool.map(_layer, places))
-        power = _add_samples(traced, layers, bench, pool, progress)
+    layers = [_layer(place) for place in places]
+    room = max(_LEAST_KEPT, len(choices) * _weight_bytes(traced))
+    power = _add_samples(traced, layers, bench, room, progress)
     harms = {
         name: _sum(layers[k].harms(power) for k, at in enumerate(places) if at[0] == name) for name in names
     }
@@ -87,25 +90,35 @@ def trace_sensitivity(
 
 
 def _add_samples(
-    traced: _TracedModel,
-    layers: Sequence[TracedLayer],
-    bench: Bench,
-    pool: ThreadPoolExecutor,
-    progress: Progress | None,
+    traced: _TracedModel, layers: Sequence[TracedLayer], bench: Bench, room: int, progress: Progress | None
 ) -> float:
-    """Add samples to all layers, each of which sums up by itself; return the power of the outputs."""
+    """Add samples to all layers, each of which sums up by itself; return the power of the outputs.
+
+    Several go together, as many as ``room`` bytes hold: a layer then rounds its weight once for all of them.
+    """
     samples, draws = _runs(len(bench.feeds), len(layers))
-    power = 0.0
-    for done, i in enumerate(samples, 1):
-        feed, expected = bench.feeds[i], bench.expected[i]
-        power += draws * sum(float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
-        runs = [traced.run(feed, expected, np.random.default_rng([i, draw])) for draw in range(draws)]
-        add = partial(TracedLayer.add, arrays=runs[0][0], draws=[gradients for _, gradients in runs])
-        for _ in pool.map(add, layers):
-            pass
-        if progress:
-            progress(done, len(samples), f"sample {i + 1}")
+    power, held, waiting = 0.0, 0, list[Sample]()
+    with ThreadPoolExecutor(bench.run.threads or os.cpu_count()) as pool:
+        for done, i in enumerate(samples, 1):
+            feed, expected = bench.feeds[i], bench.expected[i]
+            squares = (float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
+            power += draws * sum(squares)
+            runs = [traced.run(feed, expected, np.random.default_rng([i, draw])) for draw in range(draws)]
+            waiting.append((runs[0][0], [gradients for _, gradients in runs]))
+            held += sum(array.nbytes for arrays, _ in runs for array in arrays.values())
+            if progress:
+                progress(done, len(samples), f"sample {i + 1}")
+            if held + held / len(waiting) > room or done == len(samples):
+                for _ in pool.map(partial(TracedLayer.add, samples=waiting), layers):
+                    pass
+                held, waiting = 0, []
     return power
+
+
+def _weight_bytes(traced: _TracedModel) -> int:
+    nodes = [node for found in traced.nodes.values() for node in found]
+    places = [(node, constant_operand(node)) for node in nodes]
+    return sum(4 * math.prod(node.inputs[index].shape) for node, index in places if index is not None)
 
 
 def _runs(samples: int, layers: int) -> tuple[list[int], int]:

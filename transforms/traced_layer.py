@@ -17,6 +17,9 @@ from transforms.rounders import Rounder
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
+Sample = tuple[Arrays, Sequence[Arrays]]
+"""Operands by name, and of each draw gradients of edges and output by name, empty where they are zero."""
+
 _NOTHING = np.zeros(0, np.float32)
 
 
@@ -46,27 +49,28 @@ class TracedLayer:
         plain: Mapping[int, Rounder],
         moved: Mapping[str, Mapping[int, Rounder]],
     ) -> None:
-        """Round the weight in all formats."""
+        """Start with no sample."""
         self.output, self.operands = str(node.outputs[0].name), operands
-        self._op, self._plain, self._moved = node.op, plain, moved
+        self._node, self._index = node, constant_operand(node)
+        self._plain, self._moved = plain, moved
         self._squares = dict.fromkeys(moved, 0.0)
         self._power = 0.0
-        self._node, self._index = node, constant_operand(node)
         self._layer: Layer | None = None
-        self._deltas: dict[str, NDArray[np.float32]] = {}
         if self._index is not None:
-            self._round_weight(self._index)
+            self._layer = layer_of(node, tuple(node.inputs[self._index].shape), self._index)
 
-    def add(self, arrays: Arrays, draws: Sequence[Arrays]) -> None:
-        """Add a sample: operands by name, and of each draw gradients of edges and output, empty where zero.
+    def add(self, samples: Sequence[Sample]) -> None:
+        """Add samples; the weight is rounded in all formats for each call anew, and not kept.
 
-        Where a gradient is missing, the output itself is among the arrays.
+        Where a gradient is missing, the output itself is among a sample's arrays.
         """
-        if all(name in draws[0] for name in self.edges):
-            self._add_by_gradients(arrays, draws)
-        else:
-            for _ in draws:
-                self._add_by_share(arrays)
+        deltas = self._weight_errors()
+        for arrays, draws in samples:
+            if all(name in draws[0] for name in self.edges):
+                self._add_by_gradients(arrays, draws, deltas)
+            else:
+                for _ in draws:
+                    self._add_by_share(arrays, deltas)
 
     @property
     def edges(self) -> list[str]:
@@ -79,13 +83,15 @@ class TracedLayer:
         shares = {label: squares / power if power else math.inf for label, squares in self._squares.items()}
         return {label: share if math.isfinite(share) else math.inf for label, share in shares.items()}
 
-    def _round_weight(self, index: int) -> None:
-        weight, start = self._start(index)
-        self._layer = layer_of(self._node, weight.shape, index)
-        for label, found in self._moved.items():
-            delta = _error(found.get(index), weight, start)
-            if delta.any():
-                self._deltas[label] = delta
+    def _weight_errors(self) -> Arrays:
+        """Return by how much formats change the weight, of its shape, by the labels of those that do."""
+        if self._index is None:
+            return {}
+        weight, start = self._start(self._index)
+        errors = {
+            label: _error(found.get(self._index), weight, start) for label, found in self._moved.items()
+        }
+        return {label: error for label, error in errors.items() if error.any()}
 
     def _start(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the weight, and what it is rounded to before the layer is moved."""
@@ -97,7 +103,7 @@ class TracedLayer:
         """The weight before the layer is moved, [G, N, K]."""
         return None if self._index is None else self._pack(self._start(self._index)[1])
 
-    def _add_by_gradients(self, arrays: Arrays, draws: Sequence[Arrays]) -> None:
+    def _add_by_gradients(self, arrays: Arrays, draws: Sequence[Arrays], deltas: Arrays) -> None:
         reached = {label: np.zeros(len(draws)) for label in self._moved}
         for index, operand in self.operands.items():
             values, slopes = arrays[operand.name], [gradients[operand.edge] for gradients in draws]
@@ -105,9 +111,10 @@ class TracedLayer:
             for label, found in self._moved.items():
                 error = _error(found.get(index), values, start)
                 reached[label] += [_dot(slope, error) for slope in slopes]
-        slopes = self._weight_slopes(arrays, [gradients[self.output] for gradients in draws])
-        for label, delta in self._deltas.items():
-            reached[label] += [_dot(slope, delta) for slope in slopes]
+        if deltas:
+            slopes = self._weight_slopes(arrays, [gradients[self.output] for gradients in draws])
+            for label, delta in deltas.items():
+                reached[label] += [_dot(slope, delta) for slope in slopes]
         for label, changes in reached.items():
             self._squares[label] += float(changes @ changes)
 
@@ -115,7 +122,7 @@ class TracedLayer:
         self, arrays: Arrays, slopes: Sequence[NDArray[np.float32]]
     ) -> list[NDArray[np.float32]]:
         """Return gradients of the weight, of its shape, from those of the output."""
-        if not self._deltas or not slopes[0].size:
+        if not slopes[0].size:
             return [_NOTHING] * len(slopes)
         assert self._layer is not None
         (operand,) = self.operands.values()
@@ -123,15 +130,15 @@ class TracedLayer:
         outputs = map(self._layer.outputs, slopes)
         return [np.asarray(self._layer.weight_slope(rows, made), np.float32) for made in outputs]
 
-    def _add_by_share(self, arrays: Arrays) -> None:
+    def _add_by_share(self, arrays: Arrays, deltas: Arrays) -> None:
         """Add squared errors of what the layer makes, and the power of that."""
-        if self._layer is None and self._op != "MatMul":
+        if self._layer is None and self._node.op != "MatMul":
             self._squares = dict.fromkeys(self._squares, math.inf)  # nothing is known: the last to be tried
             return
         plain = self._make(arrays, self._plain)
         self._power += _dot(plain, plain)
         for label, found in self._moved.items():
-            error = self._make(arrays, found, self._deltas.get(label)) - plain
+            error = self._make(arrays, found, deltas.get(label)) - plain
             self._squares[label] += _dot(error, error)
 
     def _make(
