@@ -190,6 +190,34 @@ def test_inputs_are_never_overwritten(folder: Path, capsys: pytest.CaptureFixtur
     assert "never overwritten" in capsys.readouterr().err
 
 
+def test_external_data_of_the_float_model_is_never_overwritten(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.load(folder / "float.onnx")
+    external = {"save_as_external_data": True, "location": "tuned.onnx.data", "size_threshold": 0}
+    onnx.save(model, folder / "float.onnx", **external)
+    before = (folder / "tuned.onnx.data").read_bytes()
+    for more, output in ((["--save_as_external_data"], "tuned.onnx"), ([], "tuned.onnx.data")):
+        assert _run(folder, "--force", *more, output=output) == 1
+        assert "tuned.onnx.data' belongs to the input" in capsys.readouterr().err
+        assert (folder / "tuned.onnx.data").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["tuned.onnx", "./tuned.onnx", "tuned.onnx.data"])
+def test_a_checkpoint_in_the_place_of_the_output(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(folder, "--checkpoint", f"{folder}/{name}") == 1
+    assert "is the output itself" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (folder / "float.onnx").read_bytes()
+    assert _run(folder, "--checkpoint", str(folder / "float.onnx")) == 1
+    assert capsys.readouterr().err.endswith("float.onnx' is no checkpoint: it is no .npz archive\n")
+    assert (folder / "float.onnx").read_bytes() == before
+
+
 def test_an_existing_output_takes_force(folder: Path) -> None:
     (folder / "tuned.onnx").write_bytes(b"before")
     assert _run(folder) == 1
