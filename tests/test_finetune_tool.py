@@ -3,6 +3,7 @@ that tuning has not seen."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from ops.rounding import ALGORITHMS
 from tests import build, tunable
-from tools import finetune, quantize
+from tools import command_line, finetune, quantize
 from transforms import devices, finetune_rule, model_io, provenance
 from transforms.output_error import OutputError
 from transforms.run_model import RunOptions
@@ -295,6 +296,14 @@ def test_options_reach_the_walk() -> None:
     assert walk.seed == 7
     assert walk.memory_limit == 5
     assert walk.tune.solver.iterations == 1000 and walk.tune.solver.learning_rate is None
+
+
+def test_products_are_on_one_thread_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many there are would change the last bits of sums, and the result with them."""
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "2")
+    command_line.keep_products_on_one_thread()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == os.environ["MKL_NUM_THREADS"] == "1"
 
 
 def test_choices_are_those_of_schemes_and_devices() -> None:
