@@ -183,6 +183,15 @@ def test_another_float_model(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert "no layer can be tuned" in capsys.readouterr().err
 
 
+def test_a_quantized_model_in_the_place_of_the_float_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "float.onnx").write_bytes((folder / "quantized.onnx").read_bytes())
+    assert _run(folder) == 1
+    said = capsys.readouterr().err
+    assert "the float model is not what was quantized: the model is quantized already: " in said
+
+
 def test_inputs_are_never_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("quantized.onnx", "float.onnx"):
         before = (folder / name).read_bytes()
