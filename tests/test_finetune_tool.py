@@ -3,6 +3,7 @@ that tuning has not seen."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from ops.rounding import ALGORITHMS
 from tests import build, tunable
-from tools import finetune, quantize
+from tools import command_line, finetune, quantize
 from transforms import devices, finetune_rule, model_io, provenance
 from transforms.output_error import OutputError
 from transforms.run_model import RunOptions
@@ -182,12 +183,49 @@ def test_another_float_model(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert "no layer can be tuned" in capsys.readouterr().err
 
 
+def test_a_quantized_model_in_the_place_of_the_float_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "float.onnx").write_bytes((folder / "quantized.onnx").read_bytes())
+    assert _run(folder) == 1
+    said = capsys.readouterr().err
+    assert "the float model is not what was quantized: the model is quantized already: " in said
+
+
 def test_inputs_are_never_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("quantized.onnx", "float.onnx"):
         before = (folder / name).read_bytes()
         assert _run(folder, "--force", output=name) == 1
         assert (folder / name).read_bytes() == before
     assert "never overwritten" in capsys.readouterr().err
+
+
+def test_external_data_of_the_float_model_is_never_overwritten(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.load(folder / "float.onnx")
+    external = {"save_as_external_data": True, "location": "tuned.onnx.data", "size_threshold": 0}
+    onnx.save(model, folder / "float.onnx", **external)
+    before = (folder / "tuned.onnx.data").read_bytes()
+    for more, output in ((["--save_as_external_data"], "tuned.onnx"), ([], "tuned.onnx.data")):
+        assert _run(folder, "--force", *more, output=output) == 1
+        assert "tuned.onnx.data' belongs to the input" in capsys.readouterr().err
+        assert (folder / "tuned.onnx.data").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["tuned.onnx", "./tuned.onnx", "tuned.onnx.data"])
+def test_a_checkpoint_in_the_place_of_the_output(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(folder, "--checkpoint", f"{folder}/{name}") == 1
+    assert "is the output itself" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (folder / "float.onnx").read_bytes()
+    assert _run(folder, "--checkpoint", str(folder / "float.onnx")) == 1
+    assert capsys.readouterr().err.endswith("float.onnx' is no checkpoint: it is no .npz archive\n")
+    assert (folder / "float.onnx").read_bytes() == before
 
 
 def test_an_existing_output_takes_force(folder: Path) -> None:
@@ -267,6 +305,14 @@ def test_options_reach_the_walk() -> None:
     assert walk.seed == 7
     assert walk.memory_limit == 5
     assert walk.tune.solver.iterations == 1000 and walk.tune.solver.learning_rate is None
+
+
+def test_products_are_on_one_thread_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many there are would change the last bits of sums, and the result with them."""
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "2")
+    command_line.keep_products_on_one_thread()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == os.environ["MKL_NUM_THREADS"] == "1"
 
 
 def test_choices_are_those_of_schemes_and_devices() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
+from onnx import helper
 
 import ops
-from tests import tunable
+from tests import build, tunable
 from transforms import walk
 from transforms.match_layers import match_layers
 from transforms.stored import block_rows, detect, row_of
@@ -92,10 +93,6 @@ def test_a_layer_that_stayed_float_is_left_alone() -> None:
 
 
 def test_a_product_of_two_computed_tensors_is_left_alone() -> None:
-    from onnx import helper
-
-    from tests import build
-
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], "turn", perm=[0, 2, 1]),
         helper.make_node("MatMul", ["x", "t"], ["y"], "square"),
@@ -103,6 +100,21 @@ def test_a_product_of_two_computed_tensors_is_left_alone() -> None:
     model = build.model(nodes, [build.value("x", ["n", 7, 16])], [build.value("y", ["n", 7, 7])])
     pair = tunable.pair(model, "MX6", [])
     assert _reason(*pair, "square") == "both operands are computed"
+
+
+def test_a_bias_that_is_computed_is_named() -> None:
+    nodes = [helper.make_node("Gemm", ["x", "w", "x"], ["y"], "dense")]
+    weights = {"w": np.eye(4, dtype=np.float32)}
+    model = build.model(nodes, [build.value("x", ["n", 4])], [build.value("y", ["n", 4])], weights)
+    assert _reason(*tunable.pair(model, "MX6", []), "dense") == "its bias: it is computed"
+
+
+@pytest.mark.parametrize("op", ["QLinearConv", "MatMulInteger", "DynamicQuantizeMatMul"])
+def test_operators_of_integers_are_left_alone(op: str) -> None:
+    float_graph, quantized = tunable.pair(CONV, "A8W8", CONV_DATA)
+    node = next(node for node in quantized.nodes if node.name == "dense")
+    node.op = op
+    assert _reason(float_graph, quantized, "dense") == "it is no float operator behind DequantizeLinear"
 
 
 def test_a_layer_of_another_model_is_left_alone() -> None:

@@ -254,3 +254,32 @@ def test_operators_of_a_shared_weight_are_asked_for_together() -> None:
     float_graph, quantized = tunable.pair(TWINS, "A8W8", DATA)
     done: FineTuned = finetune_weights(float_graph, quantized, DATA, WalkOptions(op_types=("Conv",)))
     assert len(done.layers) == 2 and not done.left_alone
+
+
+def _two_operators() -> onnx.ModelProto:
+    """Return x [n, 8] through a Gemm and a MatMul with one weight, and a Conv of its own between them."""
+    weights = {"w": _numbers(0, 8, 8), "b": _numbers(1, 8), "v": _numbers(2, 1, 1, 3)}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["g"], "gemm"),
+        helper.make_node("Unsqueeze", ["g", "one"], ["u"], "wide"),
+        helper.make_node("Conv", ["u", "v"], ["c"], "conv", pads=[1, 1]),
+        helper.make_node("Squeeze", ["c", "one"], ["s"], "narrow"),
+        helper.make_node("MatMul", ["s", "w"], ["y"], "product"),
+    ]
+    weights["one"] = np.array([1], np.int64)
+    ends = build.value("x", ["n", 8]), build.value("y", ["n", 8])
+    return build.model(nodes, [ends[0]], [ends[1]], weights)
+
+
+def test_an_operator_that_shares_all_its_weights_with_others_is_not_tuned_alone() -> None:
+    model = _two_operators()
+    data = tunable.samples(model)
+    float_graph, quantized = tunable.pair(model, "A8W8", data)
+    with pytest.raises(ValueError, match=r"'MatMul': no layer .* '(gemm|product)' \(.*\) and '"):
+        finetune_weights(float_graph, quantized, data, WalkOptions(op_types=("MatMul",)))
+    done = finetune_weights(float_graph, quantized, data, WalkOptions(op_types=("Gemm", "Conv")))
+    assert [layer.name for layer in done.layers] == ["conv"]
+    assert {(one.name, one.reason) for one in done.left_alone} == {
+        ("gemm", "it shares its weight with an operator that is not asked for"),
+        ("product", "its operator is not asked for"),
+    }

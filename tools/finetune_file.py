@@ -46,10 +46,10 @@ def finetune_file(options: argparse.Namespace) -> None:
         options.output, options.quantized, force=options.force, external_data=external
     )
     model_io.check_output(options.output, options.float, force=options.force)
-    if options.checkpoint is not None:
-        check_writable(options.checkpoint, force=True)  # what is there is gone on from
+    _check_checkpoint(options.checkpoint, output)
     quantized = model_io.load(options.quantized)
     twin = float_twin(lambda: model_io.load(options.float), quantized)
+    model_io.refuse_source(twin, output)  # saving looks at what the result came from, the quantized model
     feeds = _feeds(twin, options)
     data = _batches(twin, feeds, options.batch_size)
     checkpoint = _checkpoint(options, twin, quantized, feeds)
@@ -110,6 +110,15 @@ def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> WalkOption
         run=run,
         **more,
     )
+
+
+def _check_checkpoint(path: Path | None, output: Path) -> None:
+    """Raise OSError or ValueError, before any work, where no checkpoint can be written."""
+    if path is None:
+        return
+    check_writable(path, force=True)  # what is there is gone on from
+    if path.resolve() in [file.resolve() for file in model_io.files_of(output)]:
+        raise ValueError(f"checkpoint '{path}' is the output itself: the one would replace the other")
 
 
 def _run(options: argparse.Namespace) -> RunOptions:

@@ -27,7 +27,10 @@ def bias_place(graph: gs.Graph, node: gs.Node, layer: Layer) -> Bias | None:
             return None
         if dot_products.bias(node) is None:
             return Bias(node, 2, None, layer.bias_gain)
-        stored = find(graph, node, 2, (), 0)
+        try:
+            stored = find(graph, node, 2, (), 0)
+        except Unfit as error:
+            raise Unfit(f"its bias: {error}") from error
         if not _is_per_output(stored.shape, layer, 2):
             raise Unfit(f"its bias {list(stored.shape)} is no number for each output")
         return Bias(node, 2, stored, layer.bias_gain)

@@ -68,6 +68,8 @@ class Checkpoint:
 
     def _read(self) -> None:
         try:
+            if not zipfile.is_zipfile(self.path):
+                raise ValueError("it is no .npz archive")
             with np.load(self.path, allow_pickle=False) as archive:
                 head = json.loads(str(archive["head"]))
                 key, layers = head["key"], head["layers"]

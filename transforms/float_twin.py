@@ -18,12 +18,16 @@ def float_twin(load: Callable[[], gs.Graph], quantized_graph: gs.Graph) -> gs.Gr
     """Return the float model, which ``load`` reads anew at each call, in the form that was quantized.
 
     A model of tools.quantize tells how it was made: the same is done again. For other models it is the form,
-    as it is or prepared as the conversions do, in which more layers match.
+    as it is or prepared as the conversions do, in which more layers match. Raises ValueError where what was
+    done then can not be done to the float model.
     """
     scheme = recorded_scheme(quantized_graph)
     if scheme is not None:
         graph = load()
-        prepare_for(graph, scheme)
+        try:
+            prepare_for(graph, scheme)
+        except ValueError as error:
+            raise ValueError(f"the float model is not what was quantized: {error}") from error
         return graph
     as_it_is, prepared = load(), load()
     lift_constants(as_it_is)

@@ -20,6 +20,12 @@ from transforms.stored import Stored, block_rows, weight_place
 
 Floats = NDArray[np.float64]
 
+_OF_INTEGERS = frozenset(
+    {"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat"}
+    | {"DynamicQuantizeMatMul", "MatMulNBits"}
+)
+"""Dot products with operators of their own for stored integers, of ONNX and of ONNX Runtime."""
+
 _RENAMED = 2  # for an output of the model that is quantized, for an Add of tuning
 _LEAST_LIKENESS = 0.5
 """Cosine between a float weight and what stands for it: rounding to 4 bits leaves 0.95, tuning less."""
@@ -43,6 +49,8 @@ def match_layers(
     matched, left = [], []
     main = {id(node) for node in quantized_graph.nodes}
     for node in walk.nodes(quantized_graph):
+        if node.op in _OF_INTEGERS:
+            left.append(LeftAlone(_name(node), node.op, "it is no float operator behind DequantizeLinear"))
         if not dot_products.is_dot_product(node):
             continue
         try:
@@ -59,7 +67,7 @@ def of_operators(
 ) -> tuple[list[MatchedLayer], list[LeftAlone]]:
     """Return the layers of operator types, and the others with the reason; all without types.
 
-    Raises ValueError for an operator type of which there is no layer.
+    Raises ValueError for an operator type of which there is no layer, and where none is of these types alone.
     """
     if not op_types:
         return layers, []
@@ -69,13 +77,23 @@ def of_operators(
             found = ", ".join(sorted(present))
             raise ValueError(f"operator type '{op}': no layer of it can be tuned, only of {found}")
     asked = [layer for layer in layers if all(user.node.op in op_types for user in layer.users)]
+    if layers and not asked:
+        sharing = next(layer for layer in layers if any(user.node.op in op_types for user in layer.users))
+        names = " and ".join(f"'{user.name}' ({user.node.op})" for user in sharing.users)
+        raise ValueError(f"operator type '{op_types[0]}': no layer has its weight for itself, {names} share")
     others = [
-        LeftAlone(user.name, user.node.op, "its operator is not asked for")
+        LeftAlone(user.name, user.node.op, _NOT_ASKED[user.node.op in op_types])
         for layer in layers
         if not any(layer is one for one in asked)
         for user in layer.users
     ]
     return asked, others
+
+
+_NOT_ASKED = (
+    "its operator is not asked for",
+    "it shares its weight with an operator that is not asked for",
+)
 
 
 class _Finder:

@@ -19,7 +19,7 @@ from transforms import graph_proto, light_model
 from transforms.atomic_write import replacing
 from transforms.read_model import ModelError, read
 
-__all__ = ["ModelError", "check", "check_output", "load", "save"]
+__all__ = ["ModelError", "check", "check_output", "files_of", "load", "refuse_source", "save"]
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
 """Bytes above which a model can not be one protobuf message, with room for what surrounds the weights."""
@@ -59,7 +59,7 @@ def check_output(
         raise FileNotFoundError(f"output folder '{path.parent}' does not exist")
     if source is not None and path.exists() and path.samefile(source):
         raise ValueError(f"output '{path}' is the input itself, which is never overwritten")
-    for file in (path, _data_path(path))[: 1 + external_data]:
+    for file in files_of(path)[: 1 + external_data]:
         if file.exists() and not force:
             raise FileExistsError(f"output '{file}' exists; --force overwrites it")
     if not os.access(path.parent, os.W_OK):
@@ -90,8 +90,8 @@ def save(
     total = light.ByteSize() + sum(array.nbytes for array in weights.values())
     external_data = external_data or total > PROTOBUF_LIMIT
     check_output(path, force=force, external_data=external_data)
-    data_path = _data_path(path)
-    _refuse_source(graph, [path, data_path])
+    data_path = files_of(path)[1]
+    refuse_source(graph, path)
     if not external_data:
         light_model.fill(light, weights)
         with replacing(path) as (temporary,):
@@ -104,8 +104,9 @@ def save(
     return [path, data_path]
 
 
-def _data_path(path: Path) -> Path:
-    return path.with_name(path.name + ".data")
+def files_of(path: Path) -> tuple[Path, Path]:
+    """Return the files that a model may be written to: its own, and the one of external data beside it."""
+    return path, path.with_name(path.name + ".data")
 
 
 def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
@@ -116,9 +117,10 @@ def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
         raise ModelError(f"the result does not pass onnx.checker: {error}") from error
 
 
-def _refuse_source(graph: gs.Graph, targets: list[Path]) -> None:
+def refuse_source(graph: gs.Graph, path: Path) -> None:
+    """Raise ValueError where writing a model to ``path`` would overwrite a file that a graph came from."""
     for source in getattr(graph, "source_files", []):
-        for target in targets:
+        for target in files_of(path):
             if target.exists() and target.samefile(source):
                 raise ValueError(f"'{target}' belongs to the input, which is never overwritten")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from transforms import graph_proto, walk
 from transforms.light_session import open_light
 from transforms.run_model import RunOptions
+from transforms.run_samples import one_thread, run_each
 
 Feed = Mapping[str, np.ndarray]
 Floats = NDArray[np.float64]
@@ -100,9 +102,9 @@ class OutputError:
             cast = onnx.helper.make_node("Cast", [scores[name]], [places[name]], to=onnx.TensorProto.FLOAT)
             light.graph.node.append(cast)
             light.graph.output.append(onnx.ValueInfoProto(name=places[name]))
-        model = open_light(light, weights, self._options)
-        for feed in self._feeds:
-            found = model.run(feed, list(places.values()))
+        model = open_light(light, weights, one_thread(self._options))
+        run = partial(model.run, names=list(places.values()))
+        for found in run_each(run, self._feeds, self._options):
             yield {name: found[place] for name, place in places.items()}
 
 

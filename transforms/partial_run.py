@@ -18,6 +18,7 @@ import onnx_graphsurgeon as gs
 from transforms import dtypes, graph_proto, walk
 from transforms.light_session import LightModel, open_light
 from transforms.run_model import RunOptions
+from transforms.run_samples import one_thread, run_each
 
 Feed = Mapping[str, np.ndarray]
 
@@ -116,8 +117,8 @@ class SteppedModel:
         inputs = sorted(read & self._kept)
         stale = [name for name in {*inputs, *names} & self._kept if name not in needed]
         run = self._runner(ahead, inputs, needed | set(names))
-        for i in range(self._count):
-            found = run({name: self._store.get(i, name) for name in inputs})
+        feeds = ({name: self._store.get(i, name) for name in inputs} for i in range(self._count))
+        for i, found in enumerate(run_each(run, feeds, self._options)):
             asked = {name: found[name] if name in found else self._store.get(i, name) for name in names}
             for name in needed & found.keys():
                 self._keep(i, name, found[name])
@@ -203,7 +204,7 @@ class SteppedModel:
             kind = onnx.helper.np_dtype_to_tensor_dtype(self._types[name])
             light.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
         light.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-        return open_light(light, weights, self._options)
+        return open_light(light, weights, one_thread(self._options))
 
 
 def _reads(node: gs.Node) -> set[str]:

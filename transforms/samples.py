@@ -147,11 +147,12 @@ def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | Non
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("it is no .npz archive")
-        with archive:
-            return {name: archive[name] for name in archive.files}
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise ValueError("it is no .npz archive")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise
     except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:

@@ -3,8 +3,7 @@
 ``python -m tests.benchmarks.bench_rounding MODEL.onnx [--format int8] [--iterations 1000]``: for each weight
 of a Conv, Gemm or MatMul the microseconds of an iteration of AdaQuant, and of its product [N, K] x [K, K] for
 each group at the rate of a large product, both measured here, and their sums. Times are a processor's, so
-that other work on the machine counts little; products are on one thread unless OPENBLAS_NUM_THREADS says
-otherwise.
+that other work on the machine counts little; products are on one thread.
 """
 
 from __future__ import annotations
