@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from transforms import graph_proto, walk
 from transforms.light_session import open_light
 from transforms.run_model import RunOptions
-from transforms.run_samples import one_thread, run_each
+from transforms.run_samples import run_each, same_everywhere
 
 Feed = Mapping[str, np.ndarray]
 Floats = NDArray[np.float64]
@@ -102,7 +102,7 @@ class OutputError:
             cast = onnx.helper.make_node("Cast", [scores[name]], [places[name]], to=onnx.TensorProto.FLOAT)
             light.graph.node.append(cast)
             light.graph.output.append(onnx.ValueInfoProto(name=places[name]))
-        model = open_light(light, weights, one_thread(self._options))
+        model = open_light(light, weights, same_everywhere(self._options))
         run = partial(model.run, names=list(places.values()))
         for found in run_each(run, self._feeds, self._options):
             yield {name: found[place] for name, place in places.items()}

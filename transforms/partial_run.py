@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 from transforms import dtypes, graph_proto, walk
 from transforms.light_session import LightModel, open_light
 from transforms.run_model import RunOptions
-from transforms.run_samples import one_thread, run_each
+from transforms.run_samples import run_each, same_everywhere
 
 Feed = Mapping[str, np.ndarray]
 
@@ -204,7 +204,7 @@ class SteppedModel:
             kind = onnx.helper.np_dtype_to_tensor_dtype(self._types[name])
             light.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
         light.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-        return open_light(light, weights, one_thread(self._options))
+        return open_light(light, weights, same_everywhere(self._options))
 
 
 def _reads(node: gs.Node) -> set[str]:

@@ -1,7 +1,8 @@
 """Running one sample after another, several at once, with the same numbers however many those are.
 
-A run that is spread over threads itself adds up in an order that depends on how many there are: the last bits
-of convolutions differ, and what weights are tuned to with them.
+A run that is spread over threads adds up in an order that depends on how many there are: the last bits of
+convolutions differ, and what weights are tuned to with them. So each run has the same number of threads
+everywhere, and where there are more, several samples are run at once.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from transforms.run_model import RunOptions, provider_name
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 
+_OF_A_RUN = 2
+"""Threads of a run. One would be no faster for small models: samples that run at once wait for Python."""
 
-def one_thread(options: RunOptions | None) -> RunOptions:
-    """Return how a model is opened of which each run is on one thread."""
-    return dataclasses.replace(options or RunOptions(), threads=1)
+
+def same_everywhere(options: RunOptions | None) -> RunOptions:
+    """Return how a model is opened whose runs have as many threads as all of them."""
+    return dataclasses.replace(options or RunOptions(), threads=_OF_A_RUN)
 
 
 def run_each(
     run: Callable[[Given], Found], samples: Iterable[Given], options: RunOptions | None
 ) -> Iterator[Found]:
-    """Yield what ``run`` makes of each sample, in order; ``options.threads`` (0: all cores) are run at once.
+    """Yield what ``run`` makes of each sample, in order; as many run at once as ``options.threads`` allow.
 
-    Other providers than the processor run one at a time.
+    0 stands for one thread for each core, and each run takes two. On other providers than the processor there
+    is one run at a time.
     """
     at_once = _at_once(options or RunOptions())
     if at_once == 1:
@@ -48,4 +53,4 @@ def run_each(
 def _at_once(options: RunOptions) -> int:
     if provider_name(options.provider) != "CPUExecutionProvider":
         return 1
-    return options.threads or os.cpu_count() or 1
+    return max(1, (options.threads or os.cpu_count() or 1) // _OF_A_RUN)

@@ -10,8 +10,8 @@ MODEL is a float model, DATA a folder of samples as the tools read them. The mod
 * those of the sums over rows that solvers start from (Gram matrices), the same way;
 * the ratio of the first to the second and third together, of which 3 is the target, and with the fourth.
 
-All is done in this process. Tuning runs as many samples at once as there are cores; where both models are run
-once, sessions have the threads that they choose. NumPy's products have one.
+All is done in this process. Tuning runs each sample on two threads, half as many at once as there are cores;
+where both models are run once, sessions have the threads that they choose. NumPy's products have one.
 """
 
 from __future__ import annotations
