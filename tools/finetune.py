@@ -25,7 +25,8 @@ algorithms:
   adaround             rounding up or down, learned (arXiv 2004.10568)
 
 Every fifth sample is held out: a layer's new weights, and at last the whole model, are kept only where they
-are better on those. All layers with a stored weight in a number format are tuned, and their biases with them.
+are better on those; on fewer than twenty samples that can be luck. All layers with a stored weight in a
+number format are tuned, and their biases with them.
 
 {SAMPLES_HELP}
 
