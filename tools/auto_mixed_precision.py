@@ -142,7 +142,10 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
     for name, (read, text) in _NUMBERS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=read, metavar="X", help=text)
     parser.add_argument(
-        "--bytes-target", type=whole(most=LARGEST), metavar="N", help="bytes of all weights, likewise; shared ones count for each layer"
+        "--bytes-target",
+        type=whole(most=LARGEST),
+        metavar="N",
+        help="bytes of all weights, likewise; those that layers share count for each",
     )
     parser.add_argument(
         "--evaluate",
