@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import onnxruntime
 import pytest
 
 from tests import build, mixing, tunable
-from tools import auto_mixed_precision, mixing_file, quantize
+from tools import auto_mixed_precision, mixing_file, quantize, tune_quantized
 from transforms import measured_sensitivity, mix_precision, model_io, provenance
+from transforms.finetune_model import copy_graph
 from transforms.mixing_rule import MixingRule, make_mixing_rule
 from transforms.output_metrics import METRICS, Outputs, lost_top1
 from transforms.recorded_scheme import recorded_scheme
@@ -318,7 +320,7 @@ def test_a_run_goes_on_from_another_s_results(folder: Path, monkeypatch: pytest.
     assert run(folder, "BF16", *rule) == 0
     calls: list[str] = []
     monkeypatch.setattr(measured_sensitivity, "measure", lambda task: calls.append("layer") or (1.0, 1.0))
-    monkeypatch.setattr(mix_precision._Mixing, "_score", lambda *_: calls.append("model") or 0.0)
+    monkeypatch.setattr(mix_precision._Mixing, "_measure", lambda *_: calls.append("model") or 0.0)
     assert run(folder, "BF16", *rule, output="second.onnx") == 0
     assert not calls and moved(folder) == moved(folder, "second.onnx")
     assert len(list((folder / "kept").iterdir())) == 1
@@ -370,6 +372,41 @@ def test_weights_are_tuned_behind(folder: Path, capsys: pytest.CaptureFixture[st
     assert run(folder, "BF16_MIXED_BFP16", output="untuned.onnx") == 0
     assert moved(folder) == moved(folder, "untuned.onnx") != {}
     assert value(folder, "l2") <= value(folder, "l2", output="untuned.onnx")
+    again(folder)
+
+
+@pytest.mark.parametrize("tool", ["auto_mixed_precision", "quantize"])
+def test_a_model_that_breaks_the_target_when_tuned_is_not_tuned(
+    folder: Path, tool: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def _spoilt(graph: gs.Graph, *_: object) -> gs.Graph:
+        spoilt = copy_graph(graph)
+        last = next(node for node in spoilt.nodes if node.name == "dense")
+        last.inputs[1] = gs.Constant("zeros", np.zeros((5, 6), np.float32))
+        return spoilt
+
+    monkeypatch.setattr(tune_quantized, "tune_quantized", _spoilt)
+    rule = {"target": "mx6", "sqnr_target": 30.0}
+    scheme = preset("BF16_ADAQUANT").with_(auto_mixed_precision=rule)
+    (folder / "config.toml").write_text(scheme.to_toml())
+    paths = ["--input", str(folder / "float.onnx"), "--output", str(folder / "mixed.onnx")]
+    main, data = {
+        "quantize": (quantize.main, "--calibration-data"),
+        "auto_mixed_precision": (auto_mixed_precision.main, "--data"),
+    }[tool]
+    assert main([*paths, "--config", str(folder / "config.toml"), data, str(folder / "data")]) == 0
+    line = re.search(r"Tuned: sqnr (\S+) dB, the target is at least 30 dB: .*", capsys.readouterr().out)
+    assert line is not None and float(line[1]) < 30 and line[0].endswith("the model stays as it was")
+    assert value(folder, "sqnr") >= 30 and moved(folder)
+    again(folder)  # by the recorded scheme, which tunes nothing
+
+
+def test_weights_are_tuned_in_a_format_of_the_scheme_s_own(folder: Path) -> None:
+    formats = {"bfp11": {"base": "bfp16", "bit_width": 11}}
+    rule = {"weight_target": "bfp11"}  # no node of the model tells that format
+    scheme = preset("BF16_ADAQUANT").with_(formats=formats, auto_mixed_precision=rule)
+    (folder / "config.toml").write_text(scheme.to_toml())
+    assert run(folder, str(folder / "config.toml")) == 0
     again(folder)
 
 
@@ -489,6 +526,26 @@ def test_what_can_not_be_done(
     said = capsys.readouterr().err
     assert reason in said and said.count("\n") == 1
     assert not (folder / "mixed.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--sqnr-target", "90"], "the model before anything is moved breaks the target"),
+        (["--labels", "DIR/labels.npy", "--top1-target", "0"], "3 labels for 4 rows"),
+    ],
+)
+def test_a_target_is_looked_at_before_layers_are(
+    folder: Path,
+    options: list[str],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delattr(mix_precision, "measure_sensitivity")  # which may take hours
+    np.save(folder / "labels.npy", np.arange(3))
+    assert run(folder, "BF16_MIXED_BFP16", *(one.replace("DIR", str(folder)) for one in options)) == 1
+    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

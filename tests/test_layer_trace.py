@@ -441,6 +441,22 @@ def test_a_model_without_float_outputs_can_not_be_traced(tmp_path: Path) -> None
         Case(model, preset("BF16"), ["mx6"]).trace(tmp_path)
 
 
+def test_an_output_of_integers_has_no_power(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "one")]
+    model = of(nodes, {"x": [2, 4]}, {"y": [2, 4]}, {"w": mixing.normal(4, 4)})
+    alone = Case(model, preset("BF16"), ["mx6"]).trace(tmp_path)
+    model.graph.node.append(helper.make_node("ArgMax", ["y"], ["i"], "index", axis=1))
+    model.graph.output.append(build.value("i", [2, 1], np.int64))
+    assert Case(model, preset("BF16"), ["mx6"]).trace(tmp_path) == alone
+
+
+def test_outputs_of_zeros_stay_zeros(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "one")]
+    model = of(nodes, {"x": [2, 4]}, {"y": [2, 4]}, {"w": np.zeros((4, 4), np.float32)})
+    (found,) = Case(model, preset("BF16"), ["mx6"]).trace(tmp_path).damages
+    assert (found.value, found.harm) == (np.inf, 0)
+
+
 def test_an_output_that_is_a_constant(tmp_path: Path) -> None:
     weights = {"w": mixing.normal(4, 4), "c": mixing.normal(3)}
     model = of([helper.make_node("MatMul", ["x", "w"], ["y"], "one")], {"x": [2, 4]}, {"y": [2, 4]}, weights)

@@ -14,7 +14,8 @@ from tools.option_values import LARGEST, MOST_AT_ONCE, number, whole
 _EPILOG = f"""\
 The scheme of --config is the baseline, its table [auto_mixed_precision] says which formats layers may get and
 what the outputs must keep to; options below take the place of keys of that table. Presets that have it:
-BF16_MIXED_BFP16, BF16_MIXED_MXINT8, S16S8_MIXED_S8S8, and each with _ADAQUANT, which then tunes the weights.
+BF16_MIXED_BFP16, BF16_MIXED_MXINT8, S16S8_MIXED_S8S8, and each with _ADAQUANT, which then tunes the weights
+and leaves them as they were where the tuned model would break the target.
 There is one target: one that is given here replaces that of the table.
 
 how it is done: ranges are measured once for all formats; sensitivities say in which order layers are tried;
@@ -141,7 +142,10 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
     for name, (read, text) in _NUMBERS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=read, metavar="X", help=text)
     parser.add_argument(
-        "--bytes-target", type=whole(most=LARGEST), metavar="N", help="bytes of all weights, likewise"
+        "--bytes-target",
+        type=whole(most=LARGEST),
+        metavar="N",
+        help="bytes of all weights, likewise; those that layers share count for each",
     )
     parser.add_argument(
         "--evaluate",

@@ -13,7 +13,7 @@ from tools.mix_model import mix_model
 from tools.output_file import check_writable, write_text
 from tools.quantize_file import parse_assignment
 from tools.scheme_effect import check_effect
-from tools.tune_quantized import tune_quantized
+from tools.tune_quantized import tune_mixed
 from tools.write_quantized import write_quantized
 from transforms import model_io, provenance
 from transforms.array_files import read_array
@@ -68,11 +68,11 @@ def mix_file(options: argparse.Namespace) -> None:
         print(line)
     if output is None:
         return
-    entries = provenance.entries("quantize", {"config": options.config}, graph.source_sha256)
-    entries[provenance.PREFIX + "scheme"] = mixed.scheme.with_(finetune=scheme.finetune).to_toml()
-    result = mixed.graph
+    result, used = mixed.graph, mixed.scheme
     if scheme.finetune:
-        result = tune_quantized(result, mixed.float_graph, scheme, "--data", options)
+        result, used = tune_mixed(mixed, scheme, "--data", options)
+    entries = provenance.entries("quantize", {"config": options.config}, graph.source_sha256)
+    entries[provenance.PREFIX + "scheme"] = used.to_toml()
     write_quantized(result, mixed.done, output, entries, options)
 
 

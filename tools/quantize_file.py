@@ -14,7 +14,7 @@ from tools.data_options import image_options
 from tools.mix_model import mix_model
 from tools.progress import Progress
 from tools.scheme_effect import check_effect
-from tools.tune_quantized import tune_quantized
+from tools.tune_quantized import tune_mixed, tune_quantized
 from tools.write_quantized import write_quantized
 from transforms import model_io, provenance
 from transforms.calibrate_plan import CalibrationData, MissingDataError
@@ -61,7 +61,7 @@ def quantize_file(options: argparse.Namespace) -> None:
         mixed = mix_model(graph, scheme, data, MixingOptions(_run(options)), "--calibration-data")
         for line in mixing_summary.lines(mixed):
             print(line)
-        graph, done, used = mixed.graph, mixed.done, mixed.scheme.with_(finetune=scheme.finetune)
+        graph, done, used = mixed.graph, mixed.done, mixed.scheme
     else:
         done, used = _quantize(graph, scheme, data), scheme
     if options.random_data and done.calibrated:
@@ -72,9 +72,12 @@ def quantize_file(options: argparse.Namespace) -> None:
     recorded = {"config": options.config, "random_data": options.random_data}
     entries = provenance.entries("quantize", recorded, graph.source_sha256)
     entries[provenance.PREFIX + "scheme"] = used.to_toml()
-    if scheme.finetune:
+    if scheme.finetune and mixed:
+        graph, used = tune_mixed(mixed, scheme, "--calibration-data", options)
+        entries[provenance.PREFIX + "scheme"] = used.to_toml()
+    elif scheme.finetune:
         graph.info.metadata |= entries
-        twin = mixed.float_graph if mixed else float_twin(lambda: model_io.load(options.input), graph)
+        twin = float_twin(lambda: model_io.load(options.input), graph)
         graph = tune_quantized(graph, twin, scheme, "--calibration-data", options)
     write_quantized(graph, done, output, entries, options)
 

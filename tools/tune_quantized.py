@@ -9,9 +9,11 @@ import onnx_graphsurgeon as gs
 from tools.data_options import image_options
 from tools.finetune_file import tune, walk_options
 from tools.tuning_summary import tuning_lines
+from transforms import provenance
 from transforms.feeds import model_inputs, open_feeds
 from transforms.finetune_model import FinetuneOptions
 from transforms.finetune_rule import make_finetune_rule
+from transforms.mix_precision import MixedPrecision
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme
 
@@ -43,3 +45,26 @@ def tune_quantized(
     for line in tuning_lines(done, len(feeds)):
         print(line)
     return done.graph
+
+
+def tune_mixed(
+    mixed: MixedPrecision, scheme: Scheme, flag: str, options: argparse.Namespace
+) -> tuple[gs.Graph, Scheme]:
+    """Tune a model in mixed precision as :func:`tune_quantized` does, and return it with its scheme.
+
+    Tuning goes by the error of samples that are held out: should the tuned model break the target, it is said
+    so, and the model is returned as it was.
+    """
+    used = mixed.scheme.with_(finetune=scheme.finetune)
+    text = used.to_toml()  # tells formats of its own, which are looked for in weights
+    mixed.graph.info.metadata |= {provenance.PREFIX + "scheme": text}
+    tuned = tune_quantized(mixed.graph, mixed.float_graph, scheme, flag, options)
+    target = mixed.assignment.target if mixed.assignment else None
+    if target is not None and mixed.measure is not None:
+        value = mixed.measure(tuned)
+        holds = target.holds(value)
+        kept = "" if holds else ": the model stays as it was"
+        print(f"Tuned: {target.text(value)}, the target is {target.bound}{kept}")
+        if not holds:
+            return mixed.graph, mixed.scheme
+    return tuned, used

@@ -93,6 +93,13 @@ def assign(
     return walk.result()
 
 
+def checked_target(target: Target, baseline: float) -> Target:
+    """Return the target as a bound of its own; TargetError where the baseline, of this value, breaks it."""
+    bound = target.at(baseline)
+    bound.check(baseline, "the model before anything is moved")
+    return bound
+
+
 def cheapest(options: Iterable[Option], baseline: Mapping[str, Size]) -> dict[str, str]:
     """Return the choice of each layer's smallest option, of like ones the least harmful."""
     chosen: dict[str, Option] = {}
@@ -123,9 +130,7 @@ class _Walk:
         self._known: dict[frozenset[tuple[str, str]], float] = {}
         self._steps: list[Step] = []
         self._first = self.value_of({})
-        self.target = target.at(self._first) if target else None
-        if self.target:
-            self.target.check(self._first, "the model before anything is moved")
+        self.target = checked_target(target, self._first) if target else None
         self.attempt({})
 
     def value_of(self, choices: Choices) -> float:

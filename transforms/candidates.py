@@ -26,7 +26,8 @@ _FLOAT_BITS = 32
 class Candidate:
     """A layer: its name, operator, and how many numbers its constant operands and the computed ones have.
 
-    Those that are computed are counted for one sample.
+    Those that are computed are counted for one sample, constants that layers share for each of them: each may
+    have them in a format of its own.
     """
 
     name: str

@@ -33,6 +33,7 @@ from transforms.light_session import open_light
 from transforms.mixed_model import MixedModel, layers_of
 from transforms.mixing_bench import Bench
 from transforms.observe import float_outputs, set_outputs
+from transforms.output_metrics import is_float_array
 from transforms.run_model import RunOptions
 from transforms.run_tasks import Progress
 from transforms.sensitivity import Damage, Sensitivity
@@ -101,8 +102,8 @@ def _add_samples(
     with ThreadPoolExecutor(bench.run.threads or os.cpu_count()) as pool:
         for done, i in enumerate(samples, 1):
             feed, expected = bench.feeds[i], bench.expected[i]
-            squares = (float(np.square(array, dtype=np.float64).sum()) for array in expected.values())
-            power += draws * sum(squares)
+            floats = filter(is_float_array, expected.values())
+            power += draws * sum(float(np.square(array, dtype=np.float64).sum()) for array in floats)
             runs = [traced.run(feed, expected, np.random.default_rng([i, draw])) for draw in range(draws)]
             waiting.append((runs[0][0], [gradients for _, gradients in runs]))
             held += sum(array.nbytes for arrays, _ in runs for array in arrays.values())

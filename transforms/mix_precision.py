@@ -11,7 +11,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import calibration, graph_proto, run_tasks
-from transforms.assign_precision import Assignment, Choices, Step, assign
+from transforms.assign_precision import Assignment, Choices, Step, assign, checked_target
 from transforms.atomic_write import replacing
 from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.candidates import Candidate, find_candidates, measure_candidates, refuse_dear
@@ -49,7 +49,8 @@ class MixedPrecision:
     ``choices``: the formats of layers that were moved, of ``count`` that could be; others have those of
     ``plain``. ``labels``: the formats that were looked at. ``metric``: that of the target. ``float_graph``:
     the float model as it was quantized. Without data there are no ``candidates`` and no ``sensitivity``;
-    there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``).
+    there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``). ``measure``
+    returns that metric of any graph with the inputs and outputs of this one, such as a tuned one.
     """
 
     graph: gs.Graph
@@ -65,6 +66,7 @@ class MixedPrecision:
     candidates: list[Candidate] = field(default_factory=list)
     sensitivity: Sensitivity | None = None
     assignment: Assignment | None = None
+    measure: Callable[[gs.Graph], float] | None = None
 
     @property
     def is_analysis(self) -> bool:
@@ -126,6 +128,8 @@ class _Mixing:
     def run(self, watch: Watch) -> MixedPrecision:
         """Measure, assign and build."""
         target = self._target()
+        if target and not self._options.analyse_only:
+            target = checked_target(target, self._evaluate({}))  # before anything that takes long
         sensitivity = self._sensitivity(watch)
         found: Assignment | None = None
         if not self._options.analyse_only:
@@ -147,6 +151,7 @@ class _Mixing:
             candidates=self._candidates,
             sensitivity=sensitivity,
             assignment=found,
+            measure=self._measure,
         )
 
     def _target(self) -> Target | None:
@@ -214,12 +219,12 @@ class _Mixing:
         name = f"mix {self._metric} {hashlib.sha256(said.encode()).hexdigest()}"
         known = self._bench.log.get(name)
         if known is None:
-            known = (self._score({layer: self._labels[label] for layer, label in choices.items()}),)
+            mix = {layer: self._labels[label] for layer, label in choices.items()}
+            known = (self._measure(self._model.build(mix).graph),)
             self._bench.log.put(name, known)
         return known[0]
 
-    def _score(self, mix: Mix) -> float:
-        graph = self._model.build(mix).graph
+    def _measure(self, graph: gs.Graph) -> float:
         session = open_light(*graph_proto.export_light(graph), self._bench.run)
         names = list(self._bench.expected[0])
         made = (session.run(feed, names) for feed in self._bench.feeds)

@@ -155,7 +155,7 @@ def _some(pairs: Iterable[Pair]) -> Iterator[Pair]:
 
 def _floats(pair: Pair) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     expected, found = pair
-    names = [name for name, array in expected.items() if _is_float(array)]
+    names = [name for name, array in expected.items() if is_float_array(array)]
     if not names:
         types = ", ".join(f"'{name}' of {array.dtype}" for name, array in expected.items())
         raise ValueError(f"no output is of a floating type: {types}")
@@ -164,7 +164,8 @@ def _floats(pair: Pair) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         yield f, q if q.shape == f.shape else np.full(f.shape, np.nan)
 
 
-def _is_float(array: NDArray[Any]) -> bool:
+def is_float_array(array: NDArray[Any]) -> bool:
+    """Return whether an output counts: numbers of a floating type, bfloat16 among them."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 

@@ -80,7 +80,10 @@ class TracedLayer:
     def harms(self, power: float) -> dict[str, float]:
         """Return the harm by label, ``power`` being the sum of squares of the model's outputs."""
         power = self._power or power
-        shares = {label: squares / power if power else math.inf for label, squares in self._squares.items()}
+        shares = {
+            label: squares / power if power else math.inf if squares else 0.0
+            for label, squares in self._squares.items()
+        }
         return {label: share if math.isfinite(share) else math.inf for label, share in shares.items()}
 
     def _weight_errors(self) -> Arrays:
