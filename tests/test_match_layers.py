@@ -167,6 +167,20 @@ def test_numbers_tell_their_block_format(name: str) -> None:
     assert found.name == name or name == "mx9"  # whose numbers BFP16 holds, too, at the same size
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_the_lowest_number_of_mxint8_does_not_hide_it(axis: int) -> None:
+    """-1.999 is rounded to -128/64, which the format would give the next exponent, and all others with it."""
+    values = np.random.default_rng(0).uniform(-1, 1, (40, 70)).astype(np.float32)
+    values[5, ::3], values[::3, 6] = -1.999, -1.999
+    stored = ops.quantize_dequantize(values, "mxint8", axis)
+    assert (stored == -2).any() and (ops.quantize_dequantize(stored, "mxint8", axis) != stored).any()
+    rows = block_rows(gs.Graph())
+    found = detect(stored, rows, axis)
+    assert found is not None and found.name == "mxint8"
+    stored[stored == -2] = 2  # which there is not
+    assert detect(stored, [ops.FORMATS["mxint8"]], axis) is None
+
+
 def test_float_numbers_are_of_no_format() -> None:
     values = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
     assert detect(values, block_rows(gs.Graph()), 1) is None

@@ -211,10 +211,33 @@ def detect(values: NDArray[np.generic], candidates: Sequence[Format], axis: int)
     if values.dtype != np.float32 or not values.ndim or not values.size:
         return None
     axis = axis % values.ndim if -values.ndim <= axis < values.ndim else -1
-    return next(
-        (row for row in candidates if np.array_equal(ops.quantize_dequantize(values, row, axis), values)),
-        None,
-    )
+    numbers = np.asarray(values, np.float32)
+    return next((row for row in candidates if _holds(row, numbers, axis)), None)
+
+
+def _holds(row: Format, values: NDArray[np.float32], axis: int) -> bool:
+    """Return whether numbers are on a block format's grid.
+
+    They are if it rounds them to themselves, with one exception: MXINT8's lowest number, -2 * 2^E, would now
+    take its block to the exponent E + 1. Half of it leaves the others where they were.
+    """
+    if np.array_equal(ops.quantize_dequantize(values, row, axis), values):
+        return True
+    if row.attributes.get("element_dtype") != "int8":
+        return False
+    is_lowest = (np.frexp(values)[0] == -0.5) & (values == -_largest_of_blocks(values, row.block, axis))
+    others = np.where(is_lowest, values / 2, values)
+    return bool(np.array_equal(ops.quantize_dequantize(others, row, axis), others))
+
+
+def _largest_of_blocks(values: NDArray[np.float32], block: int, axis: int) -> NDArray[np.float32]:
+    """Return for each number the largest magnitude in its block."""
+    sizes = np.moveaxis(np.abs(values), axis, -1)
+    length = sizes.shape[-1]
+    padded = np.pad(sizes, [(0, 0)] * (sizes.ndim - 1) + [(0, -length % block)])
+    blocks = padded.reshape(*sizes.shape[:-1], -1, block)
+    largest = np.broadcast_to(blocks.max(-1, keepdims=True), blocks.shape).reshape(padded.shape)
+    return np.moveaxis(largest[..., :length], -1, axis)
 
 
 def block_rows(graph: gs.Graph) -> list[Format]:
