@@ -27,7 +27,7 @@ strategies:
   speed     from the baseline down: the least sensitive layers first, those that break the target are skipped
   quality   from the smallest formats up: the most sensitive layers back until the target holds
   budget    the least harm within --bits-target or --bytes-target; where that breaks a target, or with a
-            target alone, the fewest bits of weights that keep it
+            target alone, as few bits of weights as keep it, found by halving their range
 
 {SAMPLES_HELP}
 
