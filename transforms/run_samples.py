@@ -24,7 +24,7 @@ _OF_A_RUN = 2
 
 
 def same_everywhere(options: RunOptions | None) -> RunOptions:
-    """Return how a model is opened whose runs have as many threads as all of them."""
+    """Return options with which each run of a model has the same number of threads on every machine."""
     return dataclasses.replace(options or RunOptions(), threads=_OF_A_RUN)
 
 
