@@ -6,12 +6,13 @@
 #   error = sum of counts (v / scale - the integer next to it, from lowest to highest)^2
 #
 # Neighbouring channels are summed side by side, each in the order of its numbers. The numbers of a channel that lie in a
-# row go to LANES sums in turn, and these one after the other to the error.
+# row go to ROW_SUMS sums in turn, and these one after the other to the error.
 
 from libc.math cimport rintf
 
-DEF LANES = 16
-DEF CHANNELS = 64
+cdef enum:
+    ROW_SUMS = 16
+    CHANNELS = 64
 
 cdef struct Scales:
     const float* scale
@@ -70,16 +71,16 @@ cdef inline void add_lanes(const float* w, const float* counts, size_t first, si
 
 
 cdef inline double row_error(const float* w, const float* counts, size_t size, Scales of) noexcept nogil:
-    cdef double total[LANES]
+    cdef double total[ROW_SUMS]
     cdef double error = 0
     cdef size_t i = 0, j
-    for j in range(LANES):
+    for j in range(ROW_SUMS):
         total[j] = 0
-    while i + LANES <= size:
-        add_lanes(w, counts, i, LANES, of, total)
-        i += LANES
+    while i + ROW_SUMS <= size:
+        add_lanes(w, counts, i, ROW_SUMS, of, total)
+        i += ROW_SUMS
     add_lanes(w, counts, i, size - i, of, total)
-    for j in range(LANES):
+    for j in range(ROW_SUMS):
         error += total[j]
     return error
 

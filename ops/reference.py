@@ -87,7 +87,7 @@ def bfp(
     ``compiler``: two's complement, as on the target machine. Instead of a clamp at 2^m - 1 steps the
     exponent of the block grows by one when an element needs 2^m steps.
     """
-    blocks, finite, m = *_finite_blocks(x, axis, block_size), bit_width - 9
+    blocks, finite, m = *finite_blocks(x, axis, block_size), bit_width - 9
     e = exponents(finite).max(-1, keepdims=True)
     if compiler:
         needs = round_half(finite * 2.0 ** (m - 1 - e), rounding_mode).max(-1, keepdims=True)
@@ -95,7 +95,7 @@ def bfp(
     step = 2.0 ** (e - m + 1)
     low, high = (-(2**m), 2**m - 1) if compiler else (1 - 2**m, 2**m - 1)
     y = np.clip(round_half(finite / step, rounding_mode), low, high) * step
-    return _join(np.where(np.isfinite(blocks), y, blocks), x, axis)
+    return join_blocks(np.where(np.isfinite(blocks), y, blocks), x, axis)
 
 
 def microexponent(
@@ -113,7 +113,7 @@ def microexponent(
 
     Subnormal float32 become zero, one Inf or NaN makes its whole block NaN.
     """
-    blocks, finite, m = *_finite_blocks(x, axis, block_size), bit_width - 9
+    blocks, finite, m = *finite_blocks(x, axis, block_size), bit_width - 9
     finite = np.where(np.abs(finite) < 2.0**-126, 0 * finite, finite)
     groups = finite.reshape(*finite.shape[:-1], block_size // sub_block_size, sub_block_size)
     e_sub = exponents(groups).max(-1, keepdims=True)
@@ -123,7 +123,7 @@ def microexponent(
     mode = HALF_EVEN if rounding_mode == HALF_EVEN else HALF_AWAY
     y = (np.clip(round_half(groups / step, mode), 1 - 2**m, 2**m - 1) * step).reshape(blocks.shape)
     poisoned = ~np.isfinite(blocks).all(-1, keepdims=True)
-    return _join(np.where(poisoned, np.nan, y), x, axis)
+    return join_blocks(np.where(poisoned, np.nan, y), x, axis)
 
 
 def microscaling(
@@ -137,10 +137,10 @@ def microscaling(
 ) -> NDArray[np.float32]:
     """OCP Microscaling: elements of an 8-, 6- or 4-bit type times a power of two per block. They saturate."""
     element = ELEMENTS[element_dtype]
-    blocks, finite = _finite_blocks(x, axis, block_size)
+    blocks, finite = finite_blocks(x, axis, block_size)
     scale = 2.0 ** (block_exponents(finite, element, scale_rule) - element.largest_exponent)
     y = round_to_element(finite / scale, element, rounding_mode) * scale
-    return _join(np.where(np.isfinite(blocks), y, blocks), x, axis)
+    return join_blocks(np.where(np.isfinite(blocks), y, blocks), x, axis)
 
 
 def round_to_element(v: Floats, element: Element, rounding_mode: int = HALF_AWAY) -> Floats:
@@ -194,9 +194,11 @@ def _along(values: NDArray[Any], rank: int, axis: int) -> NDArray[Any]:
     return values.reshape(shape)
 
 
-def _finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[Floats, Floats]:
-    """Cut a tensor into blocks [..., number, block_size] along an axis, padded with zeros; also with Inf,
-    NaN as 0."""
+def finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[Floats, Floats]:
+    """Return a tensor cut into blocks [..., number, block_size] along an axis, padded with zeros, in float64.
+
+    The second result has zeros for Inf and NaN.
+    """
     with np.errstate(invalid="ignore"):  # signalling NaNs
         last = np.moveaxis(x, axis, -1).astype(np.float64)
     padding = [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[axis] % block_size)]
@@ -204,8 +206,8 @@ def _finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[
     return blocks, np.where(np.isfinite(blocks), blocks, 0.0)
 
 
-def _join(blocks: Floats, like: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
-    """Undo _finite_blocks."""
+def join_blocks(blocks: Floats, like: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
+    """Return such blocks as a float32 tensor like the one that they were cut from."""
     length = like.shape[axis]
     fibres = blocks.reshape(*blocks.shape[:-2], -1)[..., :length]
     with np.errstate(over="ignore", invalid="ignore"):

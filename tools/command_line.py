@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -90,6 +91,20 @@ def in_vain(options: argparse.Namespace, names: Iterable[str], needed: str) -> s
     return next(
         (f"{options.given[name]} goes with {needed}" for name in names if name in options.given), None
     )
+
+
+def one_file(options: argparse.Namespace, names: Iterable[str]) -> str | None:
+    """Return the error of the first two of some options that name the same file, or None."""
+    taken: dict[Path, str] = {}
+    for name in names:
+        path = getattr(options, name)
+        if path is None:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        other = taken.setdefault(Path(path).resolve(), option)
+        if other != option:
+            return f"{other} and {option} are one file, '{path}'"
+    return None
 
 
 def _given(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> dict[str, str]:

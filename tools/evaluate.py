@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tools.command_line import in_vain, make_parser, run
+from tools.command_line import in_vain, make_parser, one_file, run
 from tools.option_values import number
 from tools.output_file import check_writable, write_text
 
@@ -80,9 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 def _why_not(options: argparse.Namespace) -> str | None:
     if not (options.json or options.csv):
         return in_vain(options, ["force"], "--json or --csv")
-    if options.json and options.csv and options.json.resolve() == options.csv.resolve():
-        return f"--json and --csv are one file, '{options.csv}'"
-    return None
+    return one_file(options, ("json", "csv"))
 
 
 def _evaluate(options: argparse.Namespace) -> None:

@@ -43,6 +43,7 @@ def _work(options: argparse.Namespace) -> None:
     command_line.keep_products_on_one_thread()
     from tools import finetune_file  # heavy imports only once the options are known to be right
 
+    options.limit = options.limit or options.data_size
     finetune_file.finetune_file(options)
 
 
@@ -55,7 +56,6 @@ def _why_not(options: argparse.Namespace) -> str | None:
         return "--provider and --infer-device both say where models run: one of them is enough"
     if options.limit and options.data_size:
         return "--limit and --data-size are the same: one of them is enough"
-    options.limit = options.limit or options.data_size
     return None
 
 

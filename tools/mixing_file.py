@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from tools import mixing_summary, pareto_plot, plot_file, sensitivity_chart
+from tools.command_line import one_file
 from tools.data_options import image_options
 from tools.executors import threads_of, workers
 from tools.mix_model import mix_model
@@ -113,7 +114,9 @@ def _check_effect(scheme: Scheme, options: argparse.Namespace) -> None:
 
 def _check_files(options: argparse.Namespace) -> Path | None:
     """Raise before any work what would stand in the way of writing."""
-    _check_different(options)
+    reason = one_file(options, ("output", "json", "csv", "chart", "plot", "calibration_cache"))
+    if reason:
+        raise ValueError(reason)
     for path in filter(None, (options.json, options.csv)):
         check_writable(path, force=options.force)
     for path in filter(None, (options.chart, options.plot)):
@@ -123,19 +126,6 @@ def _check_files(options: argparse.Namespace) -> Path | None:
     return model_io.check_output(
         options.output, options.input, force=options.force, external_data=options.save_as_external_data
     )
-
-
-def _check_different(options: argparse.Namespace) -> None:
-    """Raise ValueError for two options that name one file."""
-    taken: dict[Path, str] = {}
-    for name in ("output", "json", "csv", "chart", "plot", "calibration_cache"):
-        path = getattr(options, name)
-        if path is None:
-            continue
-        option = f"--{name.replace('_', '-')}"
-        other = taken.setdefault(Path(path).resolve(), option)
-        if other != option:
-            raise ValueError(f"{other} and {option} are one file, '{path}'")
 
 
 def _write_results(mixed: MixedPrecision, options: argparse.Namespace) -> None:

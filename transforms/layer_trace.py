@@ -77,7 +77,7 @@ def trace_sensitivity(
         return TracedLayer(node, traced.operands[id(node)], plain[name][i], rounders)
 
     layers = [_layer(place) for place in places]
-    room = max(_LEAST_KEPT, len(choices) * _weight_bytes(traced))
+    room = max(_LEAST_KEPT, len(choices) * sum(layer.weight_bytes for layer in layers))
     power = _add_samples(traced, layers, bench, room, progress)
     harms = {
         name: _sum(layers[k].harms(power) for k, at in enumerate(places) if at[0] == name) for name in names
@@ -114,12 +114,6 @@ def _add_samples(
                     pass
                 held, waiting = 0, []
     return power
-
-
-def _weight_bytes(traced: _TracedModel) -> int:
-    nodes = [node for found in traced.nodes.values() for node in found]
-    places = [(node, constant_operand(node)) for node in nodes]
-    return sum(4 * math.prod(node.inputs[index].shape) for node, index in places if index is not None)
 
 
 def _runs(samples: int, layers: int) -> tuple[list[int], int]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import ops
 from ops.formats import BFP, MX, Format
 from ops.integers import dequantize, quantize
+from ops.reference import finite_blocks, join_blocks
 from transforms import dot_products, dtypes, walk
 from transforms.constants import Constants, load
 from transforms.layer_problem import Unfit
@@ -232,12 +233,8 @@ def _holds(row: Format, values: NDArray[np.float32], axis: int) -> bool:
 
 def _largest_of_blocks(values: NDArray[np.float32], block: int, axis: int) -> NDArray[np.float32]:
     """Return for each number the largest magnitude in its block."""
-    sizes = np.moveaxis(np.abs(values), axis, -1)
-    length = sizes.shape[-1]
-    padded = np.pad(sizes, [(0, 0)] * (sizes.ndim - 1) + [(0, -length % block)])
-    blocks = padded.reshape(*sizes.shape[:-1], -1, block)
-    largest = np.broadcast_to(blocks.max(-1, keepdims=True), blocks.shape).reshape(padded.shape)
-    return np.moveaxis(largest[..., :length], -1, axis)
+    sizes = np.abs(finite_blocks(values, axis, block)[0])
+    return join_blocks(np.broadcast_to(sizes.max(-1, keepdims=True), sizes.shape), values, axis)
 
 
 def block_rows(graph: gs.Graph) -> list[Format]:

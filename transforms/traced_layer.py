@@ -77,6 +77,11 @@ class TracedLayer:
         """The tensors whose gradients count: those that the layer alone reads, and what it makes."""
         return [*(operand.edge for operand in self.operands.values()), self.output]
 
+    @property
+    def weight_bytes(self) -> int:
+        """What the weight takes in one format."""
+        return 0 if self._index is None else 4 * math.prod(self._node.inputs[self._index].shape)
+
     def harms(self, power: float) -> dict[str, float]:
         """Return the harm by label, ``power`` being the sum of squares of the model's outputs."""
         power = self._power or power
