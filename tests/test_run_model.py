@@ -11,7 +11,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from transforms import graph_proto
-from transforms.run_model import ModelInput, RunOptions, check_feed, open_model, provider_name
+from transforms.run_model import (
+    ModelInput,
+    RunOptions,
+    check_feed,
+    open_model,
+    provider_name,
+    session_settings,
+)
 
 X = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
 
@@ -146,3 +153,11 @@ def test_a_wrong_feed_names_sample_and_input(change: dict, message: str) -> None
 def test_a_missing_input() -> None:
     with pytest.raises(ValueError, match="no array for input 'x', only for 'ids'"):
         check_feed(INPUTS, {"ids": GOOD["ids"]}, "s.npz")
+
+
+def test_weights_are_not_packed_where_that_is_asked_for() -> None:
+    """Oracle: the runtime's own record of its settings, which has no entry that nobody has set."""
+    entry = "session.disable_prepacking"
+    assert session_settings(RunOptions(prepack=False)).get_session_config_entry(entry) == "1"
+    with pytest.raises(RuntimeError, match=entry):
+        session_settings(RunOptions()).get_session_config_entry(entry)
