@@ -34,8 +34,6 @@ CHECKED: dict[tuple[str, int], str] = {
     ("DepthToSpace", 11): _DEFAULT,
     ("DequantizeLinear", 13): _DEFAULT,
     ("DequantizeLinear", 21): _DEFAULT,
-    ("Dropout", 10): "the mask became boolean, which is a rule's matter",
-    ("Dropout", 12): "a probability that only training has a use for became an input",
     ("Erf", 13): "integers, for which there were no kernels, are gone",
     ("GRU", 14): _DEFAULT,
     ("GatherND", 12): _DEFAULT,
