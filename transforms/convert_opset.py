@@ -39,11 +39,11 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
     if graph.opset >= version:
         return 0
     before = graph.opset
-    if all(node.domain not in STANDARD_DOMAINS for node in walk.nodes(graph)):
-        _import_standard(graph, version)  # nothing to convert, and perhaps no import to convert from
-        return 1
     try:
         _refuse_functions(graph)
+        if all(node.domain not in STANDARD_DOMAINS for node in walk.nodes(graph)):
+            _import_standard(graph, version)  # nothing to convert, and perhaps no import to convert from
+            return 1
         model_pass.apply(graph, lambda model: _raise(model, graph, version))
     except (RuntimeError, ModelError, onnx.version_converter.ConvertError) as error:
         message = f"the model can not be raised from opset {before} to {version}: {error}"
