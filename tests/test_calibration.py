@@ -364,3 +364,32 @@ def test_a_model_that_the_runtime_refuses() -> None:
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     with pytest.raises(ValueError, match=r"ONNX Runtime refuses the model: .*Nonsense"):
         run(model, ["y"], [{"x": np.ones(1, np.float32)}])
+
+
+@pytest.mark.parametrize("method", ["MinMax", "MSE"])
+@pytest.mark.parametrize(
+    ("text", "x", "cause"),
+    [
+        ("{ a = Relu(x) b = Sub(a, a) y = Neg(b) }", np.inf, "input 'x'"),
+        ("{ a = Neg(x) b = Mul(a, k) y = Neg(b) }", 0, "constant 'k'"),
+        ("{ a = Exp(x) b = Div(a, a) y = Neg(b) }", 1000, "tensor 'a'"),
+    ],
+)
+def test_nan_that_infinity_becomes_is_told_as_that(method: str, text: str, x: float, cause: str) -> None:
+    text = f"(float[N] x) => (float[N] y) <float[1] k = {{1}}> {text}"
+    model = corpus.parse(text)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32([np.inf]), "k"))
+    message = f"sample 's1', {cause}: it holds inf, of which tensor 'b' becomes NaN"
+    with pytest.raises(ValueError, match=message) as caught:
+        run(model, ["y"], [{"x": np.float32([1, 2])}, {"x": np.float32([1, x])}], method)
+    assert "\n" not in str(caught.value)
+
+
+def test_infinity_beside_nan_is_not_its_cause() -> None:
+    """The mask of an attention holds -inf as a matter of course."""
+    text = """(float[N] x) => (float[N] y, float[N] z) <float[1] k = {1}> {
+        a = Add(x, k) z = Exp(a) y = Sqrt(x) }"""
+    model = corpus.parse(text)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32([-np.inf]), "k"))
+    with pytest.raises(ValueError, match="sample 's0', tensor 'y': it holds NaN"):
+        run(model, ["y"], [{"x": np.float32([-1])}])

@@ -17,6 +17,7 @@ from ops.formats import Format
 from transforms import dtypes, walk
 from transforms.calibration_methods import CalibrationOptions, choose_range
 from transforms.histogram import Histogram
+from transforms.not_finite import first_nan
 from transforms.observe import Observation, ObservedModel, float_outputs
 from transforms.observed import Moments, Observed, TensorAxis
 from transforms.run_model import RunOptions
@@ -84,7 +85,8 @@ def calibrate(
     constants, no feed is taken. The graph is not changed.
 
     Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
-    tensor, for NaN in a tensor or an output, and when there is no feed at all.
+    tensor, for NaN in a tensor or an output, with the infinity that it comes of, and when there is no feed at
+    all.
     """
     options = options or CalibrationOptions()
     observed = {name: _start(options) for name in dict.fromkeys((*names, *(name for name, _ in channels)))}
@@ -136,7 +138,21 @@ class _Watch:
         for name in list(found.arrays):
             place = f"sample '{sample}', tensor '{name}'"
             one = self._observed.get(name) or Observed()  # an output that matters for NaN alone
-            _add_array(one, found.arrays.pop(name), self._options, place)
+            array = found.arrays.pop(name)
+            try:
+                _add_array(one, array, self._options, place)
+            except ValueError as error:
+                raise (self._cause(sample, feed) if np.isnan(array).any() else None) or error from error
+
+    def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
+        """Return what a NaN comes of, where infinity is among it."""
+        found = first_nan(self._graph, feed, self._run)
+        if found is None or found.infinite is None:
+            return None
+        return ValueError(
+            f"sample '{sample}', {found.kind} '{found.infinite}': it holds inf, "
+            f"of which tensor '{found.name}' becomes NaN"
+        )
 
     def _observe(self, sample: str, feed: Mapping[str, np.ndarray]) -> Observation:
         try:
