@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from types import ModuleType
 
 import onnx
 import pytest
@@ -25,15 +27,18 @@ OTHER = "one that is not this package's, for the operators of domain 'org.exampl
     ),
 )
 def test_a_foreign_domain_is_told(
-    tool: object, options: tuple[str, ...], needed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tool: ModuleType,
+    options: tuple[str, ...],
+    needed: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     source, target = tmp_path / "m.onnx", tmp_path / "q.onnx"
     onnx.save(corpus.parse(FOREIGN, domains=', "org.example": 1'), source)
-    assert tool.main(["--input", str(source), "--output", str(target), *options]) == 0  # type: ignore[attr-defined]
+    assert tool.main(["--input", str(source), "--output", str(target), *options]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert (
-        last.startswith("Runs on ONNX Runtime CPU: no") and last.endswith(f"ibrary needed: {needed}")
-    ) or (last.endswith(f"Library: {needed}"))
+    assert last.startswith("Runs on ONNX Runtime CPU: no")
+    assert re.search(f"(Operator library needed|Library): {re.escape(needed)}$", last)
 
 
 def test_what_the_runtime_brings_along_needs_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

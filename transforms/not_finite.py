@@ -1,4 +1,4 @@
-"""Finding where the first NaN of a sample comes from: the tensor that holds it, and the infinity before it."""
+"""Finding where the first NaN of a sample comes from: what holds it, and the infinity before it."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ def first_nan(graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions |
         infinite = np.isinf(tensor.values).any() if constant else "inf" in found[tensor.name]
         if id(tensor) in behind and infinite:
             is_input = any(tensor is one for one in graph.inputs)
-            return FirstNaN(
-                first.name, tensor.name, "constant" if constant else "input" if is_input else "tensor"
-            )
+            kind = "constant" if constant else "input" if is_input else "tensor"
+            return FirstNaN(first.name, tensor.name, kind)
     return FirstNaN(first.name, None, "tensor")
 
 
