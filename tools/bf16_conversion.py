@@ -49,7 +49,7 @@ def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
     entries = provenance.entries(tool, _recorded(chosen, options), graph.source_sha256)
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
     sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in bf16_summary.lines(done, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
+    for line in bf16_summary.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
         print(line)
     for line in bf16_summary.sqnr_lines(kept, options.min_sqnr) if kept else ():
         print(line)
