@@ -117,7 +117,7 @@ def _check_checkpoint(path: Path | None, output: Path) -> None:
     if path is None:
         return
     check_writable(path, force=True)  # what is there is gone on from
-    if path.resolve() in [file.resolve() for file in model_io.files_of(output)]:
+    if path.resolve() == output.resolve():
         raise ValueError(f"checkpoint '{path}' is the output itself: the one would replace the other")
 
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transforms.atomic_write import replacing
+from transforms.atomic_write import destination, replacing
+from transforms.model_files import clear_leftovers
 
 if TYPE_CHECKING:
     import numpy as np
 
 
 def check_writable(path: Path, *, force: bool) -> None:
-    """Raise OSError, before any work, when the folder is missing, or the file exists and not ``force``."""
-    if path.is_dir():
-        raise IsADirectoryError(f"'{path}' is a folder, not a file")
+    """Raise OSError, before any work, when the folder is missing, or the file exists and not ``force``.
+
+    ValueError when it is no regular file. Removes what dead processes left in the folder.
+    """
+    target = destination(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"folder '{path.parent}' does not exist")
     if path.exists() and not force:
         raise FileExistsError(f"'{path}' exists; --force overwrites it")
+    clear_leftovers(target.parent)
 
 
 def total_bytes(files: list[Path]) -> int:
@@ -28,7 +32,7 @@ def total_bytes(files: list[Path]) -> int:
 
 def write_text(path: Path, text: str) -> None:
     """Write the text as UTF-8."""
-    with replacing(path) as (temporary,):
+    with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -36,5 +40,5 @@ def write_array(path: Path, array: np.ndarray) -> None:
     """Write the array as .npy."""
     import numpy as np
 
-    with replacing(path) as (temporary,), temporary.open("xb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)

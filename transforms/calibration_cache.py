@@ -107,5 +107,5 @@ def _add(path: Path, key: str, observed: Mapping[str, Observed]) -> None:
     """Add to an entry; what others have written meanwhile stays."""
     entries = _read(path)
     entries[key] = entries.get(key, {}) | {name: encode(one) for name, one in observed.items()}
-    with replacing(path) as (temporary,):
+    with replacing(path) as temporary:
         temporary.write_text(json.dumps({"format": _FORMAT, "entries": entries}), encoding="utf-8")

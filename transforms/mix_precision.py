@@ -169,7 +169,7 @@ class _Mixing:
         if kept.exists():
             return Sensitivity.from_json(kept.read_text(encoding="utf-8"))
         found = self._find_sensitivity(watch)
-        with replacing(kept) as (temporary,):
+        with replacing(kept) as temporary:
             temporary.write_text(found.to_json(), encoding="utf-8")
         return found
 
