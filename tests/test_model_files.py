@@ -1,4 +1,4 @@
-"""A model and its external data: one names the other, old data go, other files stay, dead writers leave nothing.
+"""A model names its external data; old data go, files of others stay, dead writers leave nothing.
 
 Oracle: the weights that were saved, as ``onnx.load`` reads them with their external data, and the folder.
 """

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transforms.atomic_write import destination, replacing
-from transforms.model_files import clear_leftovers
+from transforms.model_files import clear_leftovers, refuse_source
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-def check_writable(path: Path, *, force: bool) -> None:
+def check_writable(path: Path, *, force: bool, inputs: Iterable[Path | None] = ()) -> None:
     """Raise OSError, before any work, when the folder is missing, or the file exists and not ``force``.
 
-    ValueError when it is no regular file. Removes what dead processes left in the folder.
+    ValueError when it is no regular file, or an input. Removes what dead processes left in the folder.
     """
     target = destination(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"folder '{path.parent}' does not exist")
     if path.exists() and not force:
         raise FileExistsError(f"'{path}' exists; --force overwrites it")
+    refuse_source(path, [one for one in inputs if one and one.exists()])
     clear_leftovers(target.parent)
 
 

@@ -1,4 +1,4 @@
-"""Locks that end with their process, whatever ends it: of a file, and one that the writers of a folder share."""
+"""Locks that end with their process, however it ends: of a file, and one for the writers of a folder."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def save(
 ) -> list[Path]:
     """Check the graph as a model and write it; return the files written, the model first.
 
-    Weights go to ``NAME.HASH.data`` beside the model, with a hash of their bytes, when ``external_data`` is
-    given or the model would pass the 2 GiB limit of protobuf, and one has 64 KiB. Such a file of the model that is replaced is
+    Large weights go to ``NAME.HASH.data`` beside the model, with a hash of them, when ``external_data`` is
+    given or the model would pass the 2 GiB limit of protobuf. Such a file of the model that is replaced is
     removed, unless a file beside it mentions it. ``metadata`` is added to the model's metadata_props. Raises
     ModelError when the model does not pass ``onnx.checker`` with full_check, ValueError when a file of the
     source would be overwritten, OSError when writing fails or, without ``force``, a file exists; nothing
