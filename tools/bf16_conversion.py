@@ -7,7 +7,7 @@ import argparse
 import onnx_graphsurgeon as gs
 
 from tools import bf16_summary
-from tools.data_options import image_options
+from tools.data_options import image_options, report_litter
 from tools.output_file import total_bytes
 from tools.progress import Progress
 from transforms import bf16_state, model_io, provenance, runtime_check
@@ -72,6 +72,7 @@ def bf16_options(options: argparse.Namespace) -> Bf16Options:
 
 def _keep(graph: gs.Graph, chosen: Bf16Options, options: argparse.Namespace) -> KeptFloat:
     """Return what has to stay float, with a progress bar that shows the last SQNR."""
+    report_litter(options.data)
     source = open_feeds(options.data, model_inputs(graph), images=image_options(options), limit=options.limit)
     feeds = [feed for _, feed in source]
     run = RunOptions(options.provider, options.threads)

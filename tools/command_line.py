@@ -45,7 +45,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save_as_external_data",
         action="store_true",
-        help="store weights in OUTPUT.data; done without asking above 2 GiB",
+        help="store weights in OUTPUT.HASH.data, with a hash of them; done without asking above 2 GiB",
     )
     parser.add_argument("--force", action="store_true", help="overwrite an existing output")
 
@@ -101,7 +101,7 @@ def one_file(options: argparse.Namespace, names: Iterable[str]) -> str | None:
         if path is None:
             continue
         option = f"--{name.replace('_', '-')}"
-        other = taken.setdefault(Path(path).resolve(), option)
+        other = taken.setdefault(Path(os.path.realpath(path)), option)
         if other != option:
             return f"{other} and {option} are one file, '{path}'"
     return None

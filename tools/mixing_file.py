@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tools import mixing_summary, pareto_plot, plot_file, sensitivity_chart
 from tools.command_line import one_file
-from tools.data_options import image_options
+from tools.data_options import image_options, report_litter
 from tools.executors import threads_of, workers
 from tools.mix_model import mix_model
 from tools.output_file import check_writable, write_text
@@ -60,6 +60,7 @@ def mix_file(options: argparse.Namespace) -> None:
     )
     data = None
     if options.data is not None:
+        report_litter(options.data)
         data = CalibrationData(
             options.data, image_options(options), options.limit, options.calibration_cache, mixing.run
         )
@@ -117,10 +118,13 @@ def _check_files(options: argparse.Namespace) -> Path | None:
     reason = one_file(options, ("output", "json", "csv", "chart", "plot", "calibration_cache"))
     if reason:
         raise ValueError(reason)
+    inputs = options.input, options.labels
     for path in filter(None, (options.json, options.csv)):
-        check_writable(path, force=options.force)
+        check_writable(path, force=options.force, inputs=inputs)
     for path in filter(None, (options.chart, options.plot)):
         plot_file.check_plot(path, force=options.force)
+    if options.calibration_cache:
+        model_io.check_output(options.calibration_cache, force=True)
     if options.output is None:
         return None
     return model_io.check_output(

@@ -10,7 +10,7 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from tools import mixing_summary
-from tools.data_options import image_options
+from tools.data_options import image_options, report_litter
 from tools.mix_model import mix_model
 from tools.progress import Progress
 from tools.scheme_effect import check_effect
@@ -54,6 +54,8 @@ def quantize_file(options: argparse.Namespace) -> None:
     output = model_io.check_output(
         options.output, options.input, force=options.force, external_data=options.save_as_external_data
     )
+    if options.calibration_cache:
+        model_io.check_output(options.calibration_cache, force=True)
     graph = model_io.load(options.input)
     data = _data(graph, options)
     mixed = None
@@ -132,6 +134,7 @@ def _data(graph: gs.Graph, options: argparse.Namespace) -> CalibrationData | Non
         return CalibrationData(feeds, run=_run(options))
     if options.calibration_data is None:
         return None
+    report_litter(options.calibration_data)
     return CalibrationData(
         options.calibration_data,
         image_options(options),

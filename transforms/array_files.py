@@ -11,15 +11,20 @@ import numpy as np
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 ARRAY_SUFFIXES = (".npy", *IMAGE_SUFFIXES)
 
+_LITTER = re.compile(
+    r"\._.*|\.ds_store|\.apdisk|\.localized|icon\r|thumbs\.db(:.*)?|ehthumbs(_vista)?\.db|desktop\.ini"
+    r"|\.directory|\.~lock\..*#|__macosx|\$recycle\.bin|@eadir|\.ipynb_checkpoints",
+    re.I | re.S,
+)
 _PLAIN_MODES = ("L", "RGB", "RGBA", "I;16", "I", "F")
 
 
 def find_files(folder: str | Path, suffixes: Collection[str] = ARRAY_SUFFIXES) -> dict[str, Path]:
     """Return the files of a folder that have one of the suffixes (any letter case), by name.
 
-    Names keep their letter case but for the suffix, which is lower case, and come in natural order: 2 before
-    10. Raises OSError when the folder can not be listed, ValueError when two names differ only in the case
-    of the suffix.
+    Those that operating systems put there are left out, see :func:`is_litter`. Names keep their letter case
+    but for the suffix, which is lower case, and come in natural order: 2 before 10. Raises OSError when the
+    folder can not be listed, ValueError when two names differ only in the case of the suffix.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -27,12 +32,25 @@ def find_files(folder: str | Path, suffixes: Collection[str] = ARRAY_SUFFIXES) -
     found: dict[str, Path] = {}
     for path in folder.iterdir():
         name = path.stem + path.suffix.lower()
-        if path.suffix.lower() not in suffixes or not path.is_file():
+        if path.suffix.lower() not in suffixes or is_litter(path.name) or not path.is_file():
             continue
         if name in found:
             raise ValueError(f"'{found[name]}' and '{path}' have the same name but for the case of letters")
         found[name] = path
     return {name: found[name] for name in sorted(found, key=natural_order)}
+
+
+def is_litter(name: str) -> bool:
+    """Whether a file or folder of that name is what operating systems leave: ``._a.npy``, ``Thumbs.db``."""
+    return _LITTER.fullmatch(name) is not None
+
+
+def find_litter(folder: str | Path) -> list[str]:
+    """Return the names in a folder that :func:`is_litter` knows, in order; none if it can not be listed."""
+    try:
+        return sorted(path.name for path in Path(folder).iterdir() if is_litter(path.name))
+    except OSError:
+        return []
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:

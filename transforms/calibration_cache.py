@@ -15,9 +15,11 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from transforms import provenance
-from transforms.atomic_write import replacing
+from transforms.atomic_write import destination, replacing
 from transforms.calibration import Calibration, CalibrationOptions, Progress, calibrate
 from transforms.feeds import Feeds
+from transforms.folder_lock import locked
+from transforms.model_files import clear_leftovers
 from transforms.model_hash import model_hash
 from transforms.model_io import check_output
 from transforms.observed import Observed, TensorAxis
@@ -111,7 +113,10 @@ def _decode(path: Path, name: str, entry: dict[str, Any]) -> Observed:
 
 def _add(path: Path, key: str, observed: Mapping[str, Observed]) -> None:
     """Add to an entry; what others have written meanwhile stays."""
-    entries = _read(path)
-    entries[key] = entries.get(key, {}) | {name: encode(one) for name, one in observed.items()}
-    with replacing(path) as (temporary,):
-        temporary.write_text(json.dumps({"format": _FORMAT, "entries": entries}), encoding="utf-8")
+    folder = destination(path).parent
+    clear_leftovers(folder)
+    with locked(folder):
+        entries = _read(path)
+        entries[key] = entries.get(key, {}) | {name: encode(one) for name, one in observed.items()}
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps({"format": _FORMAT, "entries": entries}), encoding="utf-8")

@@ -62,7 +62,7 @@ class Checkpoint:
                 scale, zero_point = found.scale
                 arrays |= {f"{place}.scale": scale, f"{place}.zero_point": zero_point.astype(np.int64)}
         head = json.dumps({"key": self.key, "layers": index})
-        with replacing(self.path) as (temporary,), temporary.open("xb") as file:
+        with replacing(self.path) as temporary, temporary.open("wb") as file:
             np.savez(file, head=np.array(head), **arrays)  # type: ignore[arg-type]
         self._written = time.monotonic()
 

@@ -57,6 +57,11 @@ class Samples:
         """Return the number of samples."""
         return len(self._paths)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the samples."""
+        return [path.stem for path in self._paths]
+
     def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Yield name (without suffix) and feed of each sample; ValueError when one does not fit the model."""
         for path in self._paths:
