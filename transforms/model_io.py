@@ -17,6 +17,7 @@ import onnx_graphsurgeon as gs
 
 from transforms import graph_proto, light_model
 from transforms.atomic_write import replacing
+from transforms.named_file import named
 from transforms.read_model import ModelError, read
 
 __all__ = ["ModelError", "check", "check_output", "files_of", "load", "refuse_source", "save"]
@@ -38,7 +39,8 @@ def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
         graph.source_sha256, graph.source_files = None, []
         return graph
     model, digest, files = read(Path(source))
-    graph = graph_proto.import_model(model)
+    with named(source, ModelError):
+        graph = graph_proto.import_model(model)
     graph.source_sha256, graph.source_files = digest, files
     return graph
 

@@ -14,6 +14,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Kernel
 
 import ops
 from transforms import graph_proto, model_io
+from transforms.bounds import refuse_bomb
 from transforms.widen_bf16 import widen_bf16
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def open_model(source: str | Path | gs.Graph, options: RunOptions | None = None)
     provider = provider_name(options.provider)
     if not isinstance(source, gs.Graph):
         source = Path(source)
-        source.open("rb").close()
+        refuse_bomb(source)
     try:
         session = _session(source, options, provider)
         arguments = (*session.get_inputs(), *session.get_outputs())
