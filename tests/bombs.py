@@ -22,7 +22,7 @@ def constant(name: str, values: ArrayLike, dtype: DTypeLike = np.int64) -> onnx.
 def folded(
     nodes: Sequence[onnx.NodeProto], initializers: Sequence[onnx.TensorProto], opset: int = 17
 ) -> onnx.ModelProto:
-    """Return a model that adds the largest number in the constant ``big`` to ``x``, then multiplies by a weight."""
+    """Return a model that adds the largest number in the constant ``big`` to ``x`` before a product."""
     built = build.dense(opset=opset)
     nodes = [*nodes, helper.make_node("Cast", ["big"], ["float_big"], "cast", to=1)]
     nodes += [helper.make_node("ReduceMax", ["float_big"], ["most"], "most", keepdims=0)]

@@ -19,11 +19,11 @@ def refuse_bomb(path: Path) -> None:
     Whatever else is wrong with a file is left to the runtime; OSError when it can not be opened.
     """
     model = onnx.ModelProto()
-    try:
-        model.ParseFromString(read_bytes(path))
-    except DecodeError:
-        return
     with named(path, ModelError):
+        try:
+            model.ParseFromString(read_bytes(path))
+        except DecodeError:
+            return
         weights = light_model.hollow(model)
         light = graph_proto.inline(model)
         try:

@@ -20,6 +20,7 @@ from transforms.calibration import Calibration, CalibrationOptions, Progress, ca
 from transforms.feeds import Feeds
 from transforms.model_hash import model_hash
 from transforms.model_io import check_output
+from transforms.named_file import in_words
 from transforms.observed import Observed
 from transforms.observed_json import decode, encode
 from transforms.run_model import RunOptions
@@ -86,8 +87,8 @@ def _read(path: Path) -> Entries:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"'{path}' is no calibration cache: {error}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"'{path}' is no calibration cache: {in_words(error)}") from error
     entries = content.get("entries") if isinstance(content, dict) else None
     if entries is None or content.get("format") != _FORMAT:
         raise ValueError(f"'{path}' is no calibration cache: it does not say '{_FORMAT}'")
@@ -99,7 +100,7 @@ def _read(path: Path) -> Entries:
 def _decode(path: Path, name: str, entry: dict[str, Any]) -> Observed:
     try:
         return decode(entry)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever numbers of any kind may bring about
         raise ValueError(f"'{path}' is a broken calibration cache: tensor '{name}': {error!r}") from error
 
 

@@ -24,17 +24,17 @@ def named(path: str | Path, kind: type[ValueError] = ValueError) -> Iterator[Non
     except Exception as error:  # readers of archives, images and graphs share no narrower class
         if isinstance(error, OSError) and error.filename:
             raise
-        text = " ".join(str(error).split())
-        if isinstance(error, ValueError) and f"'{path}'" in text:
+        if isinstance(error, ValueError) and f"'{path}'" in str(error):
             raise
-        raise kind(f"'{path}' can not be read: {_words(error, text)}") from error
+        raise kind(f"'{path}' can not be read: {in_words(error)}") from error
 
 
-def _words(error: Exception, text: str) -> str:
+def in_words(error: Exception) -> str:
+    """Return one line on what is wrong; the type of an error that has no words, or odd ones, comes after."""
     for known, words in _IN_WORDS.items():
         if isinstance(error, known):
             return words
-    name = type(error).__name__
-    return (
-        (f"{text} ({name})" if text else name) if type(error) not in (ValueError, OSError) else text or name
-    )
+    text, name = " ".join(str(error).split()), type(error).__name__
+    if not text:
+        return f"the reader fails ({name})"
+    return text if isinstance(error, ValueError | OSError) else f"{text} ({name})"

@@ -41,7 +41,8 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
     Raises ModelError when the file is no ONNX model, is cut short, or names external data that is missing,
     lies outside of its folder or is shorter than claimed; OSError when it can not be opened.
     """
-    data = read_bytes(path)
+    with named(path, ModelError):
+        data = read_bytes(path)
     model = onnx.ModelProto()
     with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
         hashing = beside.submit(hashlib.sha256, data)

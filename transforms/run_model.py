@@ -14,6 +14,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Kernel
 
 import ops
 from transforms import graph_proto, model_io
+from transforms.array_header import ArrayHeader
 from transforms.bounds import refuse_bomb
 from transforms.widen_bf16 import widen_bf16
 
@@ -132,7 +133,9 @@ def provider_name(short: str) -> str:
     raise ValueError(f"provider '{short}' is not one of {', '.join(available)}")
 
 
-def check_feed(inputs: Sequence[ModelInput], feed: Mapping[str, np.ndarray], sample: str) -> None:
+def check_feed(
+    inputs: Sequence[ModelInput], feed: Mapping[str, np.ndarray | ArrayHeader], sample: str
+) -> None:
     """Raise ValueError, naming sample and input, when a feed does not fit: names, types, ranks, sizes."""
     wanted = {one.name for one in inputs}
     if unknown := sorted(feed.keys() - wanted):
