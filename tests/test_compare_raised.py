@@ -34,7 +34,9 @@ def _changed(ends: str, old: str, new: str) -> tuple[onnx.ModelProto, onnx.Model
     ("(float[3] x) => (float[3] y)", "y = Identity(x)", "a = Abs(x) b = Neg(a) y = Log(b)", "infinities or NaN"),
     ("(float[3] x) => (seq(float[3]) y)", "y = SequenceConstruct(x, x)", "y = SequenceConstruct(x)", "1 elements"),
 ])  # fmt: skip
-def test_another_meaning_is_an_error_that_names_the_output(ends: str, old: str, new: str, reason: str) -> None:
+def test_another_meaning_is_an_error_that_names_the_output(
+    ends: str, old: str, new: str, reason: str
+) -> None:
     with pytest.raises(model_io.ModelError, match=f"output 'y' differs on random input: .*{reason}"):
         compare_raised(*_changed(ends, old, new), {})
 

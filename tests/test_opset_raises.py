@@ -50,7 +50,9 @@ def _feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray]:
         shape = [dim.dim_value if dim.HasField("dim_value") else 3 for dim in kind.shape.dim]
         array = random.standard_normal(shape)
         name = value.name.split("_")[-1]
-        array = np.abs(array) + 0.1 if name == "p" else random.integers(0, 4, shape) if name in "uv" else array
+        array = (
+            np.abs(array) + 0.1 if name == "p" else random.integers(0, 4, shape) if name in "uv" else array
+        )
         result[value.name] = array.astype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
     return result
 

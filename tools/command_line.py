@@ -14,6 +14,12 @@ from typing import NoReturn
 
 DONE, FAILED = 0, 1
 
+_SOURCES = ("input", "model", "quantized", "baseline_results_folder")
+"""Options that say what a tool works on, each tool has one of them."""
+
+_LONGEST = 4000
+"""Characters of a message: a name in a file may have any number."""
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -80,7 +86,7 @@ def run(
     except (ValueError, OSError) as error:
         return _fail(parser, options, _one_line(error))
     except Exception as error:
-        return _fail(parser, options, f"{type(error).__name__}: {_one_line(error)}")
+        return _fail(parser, options, _unexpected(options, error))
     finally:
         _on_termination(previous)
     return DONE
@@ -132,14 +138,29 @@ def keep_products_on_one_thread() -> None:
 def _fail(parser: argparse.ArgumentParser, options: argparse.Namespace, message: str) -> int:
     if options.verbose:
         traceback.print_exc()
-    print(f"{_name(parser)}: error: {message}", file=sys.stderr)
+    print(f"{_name(parser)}: error: {_shown(message)}", file=sys.stderr)
     return FAILED
+
+
+def _unexpected(options: argparse.Namespace, error: Exception) -> str:
+    """Return what was worked on and what is wrong, with the type of the error, for it has no better words."""
+    given = (getattr(options, name, None) for name in _SOURCES)
+    source = next((f"'{path}': " for path in given if path), "")
+    text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
+    return f"{source}{text} ({type(error).__name__})"
 
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: '{error.filename}'" if error.filename else error.strerror
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _shown(text: str) -> str:
+    """Return text as a terminal may show it: names come from files, and may hold whatever moves a cursor."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _log_to_stderr() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tomllib
 from typing import Any
 
 import onnx_graphsurgeon as gs
@@ -22,6 +21,7 @@ from transforms.feeds import model_inputs, random_feeds
 from transforms.float_twin import float_twin
 from transforms.mix_precision import MixingOptions
 from transforms.quantize_graph import Quantized, quantize_graph
+from transforms.read_toml import parse_toml
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
 
@@ -115,8 +115,8 @@ def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
     if not equals:
         raise ValueError(f"--set '{assignment}' is not KEY=VALUE")
     try:
-        values = tomllib.loads(f"{key} = {value}")
-    except tomllib.TOMLDecodeError:
+        values = parse_toml(f"{key} = {value}")
+    except ValueError:
         *tables, name = key.strip().split(".")
         values = {name: value.strip()}
         for table in reversed(tables):

@@ -22,6 +22,7 @@ from transforms.folder_lock import locked
 from transforms.model_files import clear_leftovers
 from transforms.model_hash import model_hash
 from transforms.model_io import check_output
+from transforms.named_file import in_words
 from transforms.observed import Observed, TensorAxis
 from transforms.observed_json import decode, encode
 from transforms.run_model import RunOptions
@@ -94,8 +95,8 @@ def _read(path: Path) -> Entries:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"'{path}' is no calibration cache: {error}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"'{path}' is no calibration cache: {in_words(error)}") from error
     entries = content.get("entries") if isinstance(content, dict) else None
     if entries is None or content.get("format") not in (_FORMAT, _FIRST_FORMAT):
         raise ValueError(f"'{path}' is no calibration cache: it does not say '{_FORMAT}'")
@@ -107,7 +108,7 @@ def _read(path: Path) -> Entries:
 def _decode(path: Path, name: str, entry: dict[str, Any]) -> Observed:
     try:
         return decode(entry)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever numbers of any kind may bring about
         raise ValueError(f"'{path}' is a broken calibration cache: tensor '{name}': {error!r}") from error
 
 

@@ -22,6 +22,7 @@ from transforms import graph_proto, light_model, model_files
 from transforms.atomic_write import destination, naming
 from transforms.data_files import data_name
 from transforms.model_files import clear_leftovers, put_in_place
+from transforms.named_file import named
 from transforms.read_model import ModelError, read
 from transforms.temporary_files import temporary
 
@@ -44,7 +45,8 @@ def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
         graph.source_sha256, graph.source_files = None, []
         return graph
     model, digest, files = read(Path(source))
-    graph = graph_proto.import_model(model)
+    with named(source, ModelError):
+        graph = graph_proto.import_model(model)
     graph.source_sha256, graph.source_files = digest, files
     return graph
 
