@@ -50,6 +50,15 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="overwrite an existing output")
 
 
+def add_code_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that lets a scheme run code, see :mod:`tools.user_code`."""
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="let the key evaluate of the scheme run a file outside the scheme's folder",
+    )
+
+
 def run(
     parser: argparse.ArgumentParser,
     work: Callable[[argparse.Namespace], None],
