@@ -29,8 +29,8 @@ presets (activation and weight):
 A file begins with preset = "NAME", or gives activation and weight; --print-config shows all keys. Its tables
 [layers] (node name, glob or operator type) and [tensors] give single layers and tensors other formats,
 [finetune] tunes the weights afterwards, as tools.finetune does; [auto_mixed_precision] gives layers cheaper
-formats as far as a target allows, as tools.auto_mixed_precision does. Its key evaluate names a Python file that
-is run: said on stderr before, and refused outside the scheme's folder without --allow-code.
+formats as far as a target allows, as tools.auto_mixed_precision does. Its key evaluate names a Python file
+that is run: said on stderr before, and refused outside the scheme's folder without --allow-code.
 
 what is quantized: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
 activations, pools and Concats around them, but not the inside of normalizations and Softmax, masks, or

@@ -15,8 +15,9 @@ _TABLE, _KEY = "auto_mixed_precision", "evaluate"
 def check_code(scheme: Scheme, options: argparse.Namespace) -> None:
     """Say on stderr which file the scheme in ``options.config`` runs; return without a word if it runs none.
 
-    What the command line names is the user's own word and needs no other. Raises ValueError for a file outside
-    the scheme's folder, links resolved, without ``options.allow_code``, and for that option without effect.
+    What the command line names is the user's own word and needs no other. Raises ValueError for a file
+    outside the scheme's folder, links resolved, without ``options.allow_code``, and for that option without
+    effect.
     """
     place = str(scheme.auto_mixed_precision.get(_KEY, ""))
     if not place or _is_own_word(place, options):
