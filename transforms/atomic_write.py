@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from transforms import temporary
+
 
 @contextmanager
 def replacing(*paths: Path) -> Iterator[list[Path]]:
@@ -16,25 +18,26 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
     left in the folders. An OSError without a file name gets that of the first path.
     """
     temporaries = [_beside(path, "tmp") for path in paths]
-    try:
-        yield temporaries
-        _rename(list(zip(temporaries, paths, strict=True)))
-    except OSError as error:
-        if error.filename is None and error.errno is not None:
-            raise OSError(error.errno, error.strerror, str(paths[0])) from error
-        raise
-    finally:
-        for temporary in temporaries:
-            temporary.unlink(missing_ok=True)
+    with temporary.noted(*temporaries):
+        try:
+            yield temporaries
+            _rename(list(zip(temporaries, paths, strict=True)))
+        except OSError as error:
+            if error.filename is None and error.errno is not None:
+                raise OSError(error.errno, error.strerror, str(paths[0])) from error
+            raise
+        finally:
+            for path in temporaries:
+                path.unlink(missing_ok=True)
 
 
 def _rename(pairs: list[tuple[Path, Path]]) -> None:
     backups: list[tuple[Path, Path]] = []
     try:
-        for temporary, path in pairs:
+        for written, path in pairs:
             if len(pairs) > 1:  # one rename alone is atomic
                 backups.append((path, _back_up(path)))
-            temporary.replace(path)
+            written.replace(path)
     except BaseException:
         for path, backup in reversed(backups):
             if backup.exists():
