@@ -25,7 +25,7 @@ def open_dask(address: str, jobs: int) -> Iterator[Executor]:
     """Yield an executor on the cluster of the scheduler at an address, or on one of this machine (``local``).
 
     Raises ValueError of one line without Dask, without an answer, and without a worker, all after some
-    patience. Tasks of a scheduler or of workers that are lost while they run raise BrokenExecutor.
+    patience; BrokenExecutor, as do tasks, if a scheduler or workers are lost, also at their start.
     """
     try:
         from distributed import Client
@@ -36,7 +36,7 @@ def open_dask(address: str, jobs: int) -> Iterator[Executor]:
         try:
             cluster = _local_cluster(jobs, opened) if address == LOCAL else None
             client = Client(cluster or address, timeout=_PATIENCE)
-        except (OSError, TimeoutError, ValueError, RuntimeError) as error:
+        except (OSError, TimeoutError, ValueError) as error:
             words = " ".join(str(error).split())
             raise ValueError(f"no Dask scheduler answers at '{address}': {words}") from error
         opened.callback(client.close)
@@ -59,8 +59,13 @@ def _local_cluster(jobs: int, opened: ExitStack) -> Any:
     opened.enter_context(dask.config.set({"temporary-directory": str(folder)}))
     port = {"dashboard_address": "localhost:0"}  # a free one: another cluster may have the default
     quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL, "scheduler_kwargs": port}
-    with interrupts_for_this_process_alone():
-        cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, preload=[_IGNORE_INTERRUPTS], **quiet)
+    try:
+        with interrupts_for_this_process_alone():
+            cluster = LocalCluster(
+                n_workers=jobs, threads_per_worker=1, preload=[_IGNORE_INTERRUPTS], **quiet
+            )
+    except RuntimeError as error:  # a worker died before it was ready
+        raise BrokenExecutor(str(error)) from error
     opened.callback(cluster.close)
     return cluster
 

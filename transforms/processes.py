@@ -15,7 +15,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+_ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 _NO_WARNING = "ignore:resource_tracker"
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
