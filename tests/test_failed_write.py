@@ -114,7 +114,7 @@ def test_interrupt_leaves_nothing(
     for call in range(1 + len(style)):  # external data are one more file
         with monkeypatch.context() as patch:
             calls = interrupt_at(call, name, patch)
-            assert "interrupted" in scene.refused(*style)
+            assert "interrupted" in scene.refused(*style, code=130)
             assert len(calls) >= call + 1
 
 
@@ -129,7 +129,7 @@ def test_interrupt_keeps_the_older_output(
     for call in range(1 + len(style)):
         with monkeypatch.context() as patch:
             calls = interrupt_at(call, name, patch)
-            assert "interrupted" in scene.refused(*style, "--force")
+            assert "interrupted" in scene.refused(*style, "--force", code=130)
             assert len(calls) >= call + 1
 
 
@@ -169,7 +169,7 @@ def test_real_signal_in_the_middle_of_writing(scene: Scene, number: signal.Signa
         errors = process.communicate(timeout=600)[1]
     finally:
         process.kill()
-    assert "interrupted" in scene.message(process.returncode, errors)
+    assert "interrupted" in scene.message(process.returncode, errors, 128 + number)
     assert snapshot(scene.folder) == before
 
 

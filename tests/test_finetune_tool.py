@@ -250,7 +250,7 @@ def test_an_interrupted_run_goes_on(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Progress, "show", interrupt)
-    assert _run(folder, "--checkpoint", str(checkpoint)) == 1
+    assert _run(folder, "--checkpoint", str(checkpoint)) == 130
     assert "interrupted" in capsys.readouterr().err
     assert checkpoint.exists() and not (folder / "tuned.onnx").exists()
     monkeypatch.setattr(Progress, "show", show)

@@ -15,6 +15,7 @@ from tools.output_file import check_writable, write_text
 from tools.quantize_file import parse_assignment
 from tools.scheme_effect import check_effect
 from tools.tune_quantized import tune_mixed
+from tools.user_code import check_code
 from tools.write_quantized import write_quantized
 from transforms import model_io, provenance
 from transforms.array_files import read_array
@@ -49,6 +50,7 @@ def mix_file(options: argparse.Namespace) -> None:
     """
     scheme = scheme_in_use(options)
     _check_effect(scheme, options)
+    check_code(scheme, options)
     output = _check_files(options)
     graph = model_io.load(options.input)
     mixing = MixingOptions(

@@ -14,6 +14,7 @@ from tools.mix_model import mix_model
 from tools.progress import Progress
 from tools.scheme_effect import check_effect
 from tools.tune_quantized import tune_mixed, tune_quantized
+from tools.user_code import check_code
 from tools.write_quantized import write_quantized
 from transforms import model_io, provenance
 from transforms.calibrate_plan import CalibrationData, MissingDataError
@@ -51,6 +52,7 @@ def quantize_file(options: argparse.Namespace) -> None:
     if not options.input:
         return
     check_effect(scheme, options, "--calibration-data")
+    check_code(scheme, options)
     output = model_io.check_output(
         options.output, options.input, force=options.force, external_data=options.save_as_external_data
     )

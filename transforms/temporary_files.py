@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from transforms import cleanup
 from transforms.folder_lock import lock
 
 UNFINISHED, NOTE = "tmp", "note"
@@ -31,14 +32,15 @@ def temporary(path: Path, kind: str = UNFINISHED) -> Iterator[Path]:
     """
     own = f"{_host()}.{os.getpid()}-{_start(os.getpid())}-{next(_numbers)}"
     file = path.with_name(f".{path.name[:_LONGEST]}.{own}.{kind}")
-    descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-    try:
-        with suppress(OSError):  # without locks, the process alone tells whether it is alive
-            lock(descriptor)
-        yield file
-    finally:
-        file.unlink(missing_ok=True)
-        os.close(descriptor)
+    with cleanup.noted(file):
+        descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        try:
+            with suppress(OSError):  # without locks, the process alone tells whether it is alive
+                lock(descriptor)
+            yield file
+        finally:
+            file.unlink(missing_ok=True)
+            os.close(descriptor)
 
 
 def is_temporary(name: str) -> bool:
