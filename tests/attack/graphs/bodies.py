@@ -20,7 +20,9 @@ def _steps(s: Scope) -> int:
     return int(s.case.rng.integers(1, 5))
 
 
-def graph_of(s: Scope, inputs: Sequence[str], outputs: Sequence[str], values: dict[str, Any]) -> onnx.GraphProto:
+def graph_of(
+    s: Scope, inputs: Sequence[str], outputs: Sequence[str], values: dict[str, Any]
+) -> onnx.GraphProto:
     """Return a scope as a body; ``values`` holds those of its inputs and outputs."""
     return helper.make_graph(
         s.nodes,
@@ -97,7 +99,9 @@ def _ends(inner: Scope, states: list[str], scanned: int) -> tuple[list[str], lis
     after = [own_result(inner, _float_of(inner, inner.of(state))) for state in states]
     if states and inner.case.chance(0.15):
         after[0] = own_result(inner, str(inner.add("Identity", [states[0]])))
-    own = [n for n, v in inner.values.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f" and v.ndim < 5]
+    own = [
+        n for n, v in inner.values.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f" and v.ndim < 5
+    ]
     collected = [own_result(inner, inner.case.one_of(own)) for _ in range(scanned if own else 0)]
     unique = list(dict.fromkeys([*after, *collected]))
     if unique[: len(after)] != after:
@@ -156,7 +160,9 @@ def call(s: Scope) -> None:
         known = [_define(s)]
     function = case.one_of(known)
     inputs = [s.float(rank=2, dtype=case.main) for _ in function.input]
-    attrs = {"slope": float(case.rng.uniform(0, 0.5))} if list(function.attribute) and case.chance(0.8) else {}
+    attrs = (
+        {"slope": float(case.rng.uniform(0, 0.5))} if list(function.attribute) and case.chance(0.8) else {}
+    )
     if list(function.attribute) and not attrs:
         attrs = {"slope": 0.2}
     s.add(function.name, inputs, len(function.output), domain=LOCAL, **attrs)

@@ -92,7 +92,9 @@ def _assemble(s: Scope) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, Any]
         graph.output.append(_declare(s, name, case.one_of((style, "unknown", "dynamic"))))
     if case.chance(0.3) and style == "static":
         made = [n for node in nodes for n in node.output if n in s.values and n not in ends]
-        graph.value_info.extend(_declare(s, n, "static") for n in made[::2] if isinstance(s.values[n], np.ndarray))
+        graph.value_info.extend(
+            _declare(s, n, "static") for n in made[::2] if isinstance(s.values[n], np.ndarray)
+        )
     model = helper.make_model(
         graph, opset_imports=case.opsets, ir_version=case.ir_version, functions=case.functions
     )

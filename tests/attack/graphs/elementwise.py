@@ -78,7 +78,11 @@ def partner(s: Scope, name: str) -> str:
             return found
     cut = int(s.case.rng.integers(0, array.ndim + 1))
     shape = [1 if s.case.chance(0.25) else size for size in array.shape[cut:]]
-    return s.weight(shape, array.dtype) if array.dtype.kind == "f" else s.constant(s.case.numbers(shape, array.dtype))
+    return (
+        s.weight(shape, array.dtype)
+        if array.dtype.kind == "f"
+        else s.constant(s.case.numbers(shape, array.dtype))
+    )
 
 
 def binary(s: Scope) -> None:
@@ -89,7 +93,11 @@ def binary(s: Scope) -> None:
         b = within(s, b, 0.3, np.inf)
     if op == "Pow":
         a = within(s, a, 0.1, np.inf)
-        b = s.constant(np.asarray(s.case.one_of((0.5, 2.0, 1.5, -1.0)), s.of(a).dtype)) if s.case.chance(0.6) else b
+        b = (
+            s.constant(np.asarray(s.case.one_of((0.5, 2.0, 1.5, -1.0)), s.of(a).dtype))
+            if s.case.chance(0.6)
+            else b
+        )
     if op in ("Add", "Mul", "Max", "Min", "Sub") and s.case.chance(0.5):
         a, b = b, a
     s.add(op, [a, b])

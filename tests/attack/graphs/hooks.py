@@ -78,7 +78,7 @@ class Noise(Hook):
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
             return value
         size = self._part * np.abs(value).max()
-        return np.asarray(value + self._rng.choice((-size, size), value.shape), value.dtype)
+        return np.asarray(value + size * self._rng.standard_normal(value.shape), value.dtype)
 
 
 def rough(graph: onnx.GraphProto, outer: set[str] | None = None) -> set[str]:
@@ -91,7 +91,11 @@ def rough(graph: onnx.GraphProto, outer: set[str] | None = None) -> set[str]:
         jumps = node.op_type in _ROUGH or to not in _FLOATS or bool(inner)
         reads = {*node.input, *(n for body in bodies for one in body.node for n in one.input)}
         jumps |= any(v.name in found for body in bodies for v in body.output)
-        if jumps or reads & found or (node.op_type in ("CastLike", "MaxPool") and len(node.output) > 0 and _indexed(node)):
+        if (
+            jumps
+            or reads & found
+            or (node.op_type in ("CastLike", "MaxPool") and len(node.output) > 0 and _indexed(node))
+        ):
             found.update(node.output)
     return found
 

@@ -121,7 +121,12 @@ class Interpreter:
         return [found.get(name) for name in alone.output]
 
     def _body(
-        self, node: onnx.NodeProto, name: str, given: list[Any], values: ChainMap[str, Any], constants: frozenset[str]
+        self,
+        node: onnx.NodeProto,
+        name: str,
+        given: list[Any],
+        values: ChainMap[str, Any],
+        constants: frozenset[str],
     ) -> list[Any]:
         body = next(a.g for a in node.attribute if a.name == name)
         inner = values.new_child()
@@ -155,7 +160,9 @@ class Interpreter:
             raise Unsupported("scan_output_axes")
         axes = attrs.get("scan_input_axes", [0] * count)
         back = attrs.get("scan_input_directions", [0] * count)
-        lines = [np.moveaxis(a, axis, 0)[:: -1 if b else 1] for a, axis, b in zip(scanned, axes, back, strict=True)]
+        lines = [
+            np.moveaxis(a, axis, 0)[:: -1 if b else 1] for a, axis, b in zip(scanned, axes, back, strict=True)
+        ]
         collected = []
         for elements in zip(*lines, strict=True):
             results = self._body(node, "body", [*states, *elements], *around)

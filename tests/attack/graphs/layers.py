@@ -67,7 +67,9 @@ def image(s: Scope, dims: int = 0) -> str:
 
 def _is_image(value: np.ndarray, dims: int) -> bool:
     sizes = value.shape[2:]
-    return value.dtype.kind == "f" and value.ndim == dims + 2 and bool(value.size) and min(sizes, default=1) > 1
+    return (
+        value.dtype.kind == "f" and value.ndim == dims + 2 and bool(value.size) and min(sizes, default=1) > 1
+    )
 
 
 def window(s: Scope, sizes: tuple[int, ...], *, dilate: bool = True) -> dict[str, Any]:
@@ -83,7 +85,9 @@ def window(s: Scope, sizes: tuple[int, ...], *, dilate: bool = True) -> dict[str
     elif kind == "auto":
         found["auto_pad"] = s.case.one_of(("SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"))
     if dilate and kind != "auto" and s.case.chance(0.3):
-        found["dilations"] = [s.case.one_of((1, 2)) if k < size // 2 else 1 for k, size in zip(kernel, sizes, strict=True)]
+        found["dilations"] = [
+            s.case.one_of((1, 2)) if k < size // 2 else 1 for k, size in zip(kernel, sizes, strict=True)
+        ]
     return found
 
 
@@ -118,7 +122,9 @@ def conv_transpose(s: Scope) -> None:
     dims, channels = array.ndim - 2, array.shape[1]
     group = s.case.one_of([g for g in range(1, channels + 1) if channels % g == 0])
     kernel = [int(i) for i in s.case.rng.integers(1, 4, dims)]
-    attrs: dict[str, Any] = {"strides": [int(i) for i in s.case.rng.integers(1, 3, dims)]} if s.case.chance(0.6) else {}
+    attrs: dict[str, Any] = (
+        {"strides": [int(i) for i in s.case.rng.integers(1, 3, dims)]} if s.case.chance(0.6) else {}
+    )
     kind = s.case.one_of(("none", "pads", "auto", "output_padding", "output_shape"))
     if kind == "pads":
         attrs["pads"] = [int(s.case.rng.integers(0, k)) for k in (*kernel, *kernel)]
@@ -154,7 +160,13 @@ def other_norm(s: Scope) -> None:
     channels = array.shape[1]
     kind = s.case.one_of(("instance", "group", "lrn"))
     if kind == "lrn":
-        s.add("LRN", [x], size=s.case.one_of((1, 3)), alpha=s.case.one_of((None, 0.1)), bias=s.case.one_of((None, 2.0)))
+        s.add(
+            "LRN",
+            [x],
+            size=s.case.one_of((1, 3)),
+            alpha=s.case.one_of((None, 0.1)),
+            bias=s.case.one_of((None, 2.0)),
+        )
         return
     weights = [s.weight([channels], array.dtype), s.weight([channels], array.dtype)]
     if kind == "instance":
@@ -238,7 +250,10 @@ def resize(s: Scope) -> None:
         nearest = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
         attrs["nearest_mode"] = s.case.one_of((None, *nearest))
     elif mode == "cubic":
-        attrs |= {"cubic_coeff_a": s.case.one_of((None, -0.5)), "exclude_outside": s.case.one_of((None, 0, 1))}
+        attrs |= {
+            "cubic_coeff_a": s.case.one_of((None, -0.5)),
+            "exclude_outside": s.case.one_of((None, 0, 1)),
+        }
     elif s.case.opset >= 18 and s.case.chance(0.3):
         attrs["antialias"] = 1
     _add_resize(s, x, array, scales, attrs)

@@ -81,7 +81,9 @@ def squeeze(s: Scope) -> None:
         unsqueeze(s)
         return
     ones = [i for i, size in enumerate(s.of(x).shape) if size == 1]
-    _with_axes(s, "Squeeze", x, ones[: int(s.case.rng.integers(1, len(ones) + 1))] if s.case.chance(0.8) else None)
+    _with_axes(
+        s, "Squeeze", x, ones[: int(s.case.rng.integers(1, len(ones) + 1))] if s.case.chance(0.8) else None
+    )
 
 
 def concat(s: Scope) -> None:

@@ -13,7 +13,9 @@ from tests.attack.graphs.scope import Rejected, Scope
 
 
 def einsum(s: Scope) -> None:
-    text = s.case.one_of(("ij,jk->ik", "bij,bjk->bik", "bij,bkj->bik", "ij->ji", "bij->b", "ii->i", "i,j->ij", "...ij,jk"))
+    text = s.case.one_of(
+        ("ij,jk->ik", "bij,bjk->bik", "bij,bkj->bik", "ij->ji", "bij->b", "ii->i", "i,j->ij", "...ij,jk")
+    )
     sizes = {letter: int(s.case.rng.integers(1, 5)) for letter in "ijkb"}
     terms = text.split("->")[0].split(",")
     names = [s.float([sizes[c] for c in term.replace("...", "b")]) for term in terms]
@@ -29,7 +31,13 @@ def grid_sample(s: Scope) -> None:
     newer = s.case.opset >= 20
     modes = ("linear", "nearest", "cubic") if newer else ("bilinear", "nearest", "bicubic")
     padding = s.case.one_of((None, "zeros", "border", "reflection"))
-    s.add("GridSample", [x, grid], mode=s.case.one_of(modes), padding_mode=padding, align_corners=s.case.one_of((None, 1)))
+    s.add(
+        "GridSample",
+        [x, grid],
+        mode=s.case.one_of(modes),
+        padding_mode=padding,
+        align_corners=s.case.one_of((None, 1)),
+    )
 
 
 def regions(s: Scope) -> None:
@@ -62,7 +70,10 @@ def assorted(s: Scope) -> None:
     elif kind == "AffineGrid":
         s.add(kind, [s.float([1, 2, 3]), s.integers([1, 1, 2, 3])], align_corners=s.case.one_of((None, 1)))
     elif kind == "HannWindow":
-        s.add("Mul", [s.add(kind, [s.integers(5)], periodic=s.case.one_of((None, 0))), s.float([5], dtype=np.float32)])
+        s.add(
+            "Mul",
+            [s.add(kind, [s.integers(5)], periodic=s.case.one_of((None, 0))), s.float([5], dtype=np.float32)],
+        )
     elif kind == "NMS":
         boxes = s.constant(np.sort(s.case.rng.random([1, 4, 4])).astype(np.float32)[..., [0, 1, 2, 3]])
         scores = s.float([1, 2, 4], dtype=np.float32)
@@ -92,7 +103,10 @@ def sequence(s: Scope) -> None:
     op = s.case.one_of(("At", "At", "Insert", "Erase", "Length", "Concat"))
     at = s.integers(int(s.case.rng.integers(-len(items), len(items))))
     if op == "Insert":
-        s.add("SequenceInsert", [kept, s.float(items[0].shape, dtype=items[0].dtype), *([at] if s.case.chance(0.5) else [])])
+        s.add(
+            "SequenceInsert",
+            [kept, s.float(items[0].shape, dtype=items[0].dtype), *([at] if s.case.chance(0.5) else [])],
+        )
     elif op == "Concat":
         rank = items[0].ndim
         new = s.case.chance(0.4) and len({a.shape for a in items}) == 1
@@ -128,7 +142,9 @@ def twins(s: Scope) -> None:
         raise Rejected("empty")
     names = []
     for _ in range(int(s.case.rng.integers(2, 4))):
-        y = s.add("MatMul", [x, s.constant(np.asarray(s.case.rng.standard_normal([k, n]) / k**0.5, array.dtype))])
+        y = s.add(
+            "MatMul", [x, s.constant(np.asarray(s.case.rng.standard_normal([k, n]) / k**0.5, array.dtype))]
+        )
         names.append(s.add("Add", [y, s.weight([n], array.dtype)]) if s.case.chance(0.5) else y)
     if s.case.chance(0.6):
         s.add(s.case.one_of(("Add", "Mul")), names[:2])

@@ -9,7 +9,20 @@ from tests.attack.graphs.elementwise import within
 from tests.attack.graphs.moves import Rule, axis_of, some_axes
 from tests.attack.graphs.scope import Rejected, Scope
 
-_REDUCTIONS = ("Sum", "Sum", "Mean", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+_REDUCTIONS = (
+    "Sum",
+    "Sum",
+    "Mean",
+    "Mean",
+    "Max",
+    "Min",
+    "Prod",
+    "L1",
+    "L2",
+    "LogSum",
+    "LogSumExp",
+    "SumSquare",
+)
 
 
 def reduce(s: Scope) -> None:

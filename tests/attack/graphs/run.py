@@ -26,7 +26,7 @@ _STEP = {"BF16": 2**-8, "FP16": 2**-10, "BF16_BFP16": 2**-6, "BF16_MXINT8": 2**-
 """Formats whose error is small enough to say something: relative to the largest number of a tensor."""
 _FINE = 1e-4
 """The disturbance that stands for float32 sums in another order, and for biases in steps of int32."""
-_DRAWS, _MARGIN = 3, 12.0
+_DRAWS, _MARGIN = 6, 12.0
 
 
 @dataclass
@@ -103,7 +103,9 @@ class _Trial:
             bound = _MARGIN * moves[name] + 1e-5 * _largest(value)
             distance = _distance(found[name], value)
             if distance > bound:
-                raise Fallen(f"'{name}' is {distance:.3g} off, at most {bound:.3g} by rounding ({_largest(value):.3g})")
+                raise Fallen(
+                    f"'{name}' is {distance:.3g} off, at most {bound:.3g} by rounding ({_largest(value):.3g})"
+                )
 
     def same_interface(self, found: dict[str, Any]) -> None:
         """Raise Fallen if outputs have other names, types or, if no number decides them, other shapes."""
@@ -114,9 +116,13 @@ class _Trial:
             if name in self.rough or isinstance(value, list):
                 continue
             if (found[name].dtype, found[name].shape) != (value.dtype, value.shape):
-                raise Fallen(f"'{name}' is {found[name].dtype}{list(found[name].shape)} instead of {value.dtype}{list(value.shape)}")
+                raise Fallen(
+                    f"'{name}' is {found[name].dtype}{list(found[name].shape)} instead of {value.dtype}{list(value.shape)}"
+                )
             if value.dtype.kind not in "fO" and not np.array_equal(found[name], value):
-                raise Fallen(f"'{name}' of {value.dtype} is {found[name].reshape(-1)[:4]} instead of {value.reshape(-1)[:4]}")
+                raise Fallen(
+                    f"'{name}' of {value.dtype} is {found[name].reshape(-1)[:4]} instead of {value.reshape(-1)[:4]}"
+                )
 
 
 def attack(seed: int, folder: Path) -> str | None:
@@ -195,7 +201,14 @@ def _equal(trial: _Trial, model: onnx.ModelProto, expected: dict[str, Any]) -> N
 
 
 def _near_bf16(trial: _Trial, model: onnx.ModelProto) -> None:
-    found = run_widened(model, trial.built.feeds)
+    """Of valid models only: some operators have no kernel at opset 22, whatever their type is."""
+    try:
+        found = run_widened(model, trial.built.feeds)
+    except Fallen as error:
+        if "NOT_IMPLEMENTED" in str(error):
+            trial.notes.append("bf16: no kernel at opset 22")
+            return
+        raise
     trial.same_interface(found)
     trial.near(found, 2**-7, jumps=False)
 

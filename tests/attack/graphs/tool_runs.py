@@ -120,4 +120,6 @@ def difference(found: dict[str, Any], expected: dict[str, Any]) -> str | None:
 def _example(a: np.ndarray, b: np.ndarray) -> str:
     at = np.flatnonzero((a != b).reshape(-1))
     first = int(at[0]) if len(at) else 0
-    return f"{len(at)} of {a.size} numbers, the first {a.reshape(-1)[first]} instead of {b.reshape(-1)[first]}"
+    return (
+        f"{len(at)} of {a.size} numbers, the first {a.reshape(-1)[first]} instead of {b.reshape(-1)[first]}"
+    )
