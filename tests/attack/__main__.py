@@ -1,4 +1,4 @@
-"""Attack the tools: ``python -m tests.attack KIND --count N --seed S --jobs J``; README.md says what there is."""
+"""Attack the tools: ``python -m tests.attack KIND --count N --seed S --jobs J``; see README.md."""
 
 from __future__ import annotations
 
@@ -19,16 +19,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "kind", metavar="KIND", choices=[*kinds.found(), "all"], help=", ".join(kinds.found())
     )
-    parser.add_argument(
-        "--count", type=int, default=100, metavar="N", help="cases of each kind (default: 100)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of the first case (default: 0)"
-    )
-    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="cases at a time (default: 1)")
-    parser.add_argument(
-        "--timeout", type=float, default=120, metavar="S", help="seconds for a case (default: 120)"
-    )
+    parser.add_argument("--count", type=int, default=100, metavar="N", help="cases of each kind (100)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the first case (0)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="J", help="cases at a time (1)")
+    parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds for a case (120)")
     parser.add_argument("--save", action="store_true", help="keep what falls as regression cases")
     options = parser.parse_args(argv)
     names = kinds.found() if options.kind == "all" else [options.kind]
@@ -50,9 +44,8 @@ def _run(kind: str, options: argparse.Namespace) -> int:
     spent = time.monotonic() - start
     for note, count in notes.most_common():
         print(f"  {count} x {note}")
-    print(
-        f"{kind}: {len(fallen)} of {len(seeds)} cases fell, {spent:.0f} s, seeds {seeds.start} to {seeds.stop - 1}"
-    )
+    which = f"seeds {seeds.start} to {seeds.stop - 1}"
+    print(f"{kind}: {len(fallen)} of {len(seeds)} cases fell, {spent:.0f} s, {which}")
     return min(len(fallen), 1)
 
 

@@ -83,7 +83,7 @@ def branch(s: Scope) -> None:
 
 
 def _body_with(s: Scope, states: Sequence[str], elements: dict[str, Any]) -> tuple[Scope, list[str]]:
-    """Return a scope whose inputs are copies of states and the elements given, and the names of the states."""
+    """Return a scope with copies of states and the elements given as inputs, and the names of the states."""
     inner = Scope(s.case, s)
     names = []
     for state in states:

@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tests.attack.graphs import bodies, elementwise, layers, moves, rarer, reductions
+from tests.attack.graphs import bodies, elementwise, layers, moves, rarer, reductions, sizes
 from tests.attack.graphs.scope import Case, Rejected, Scope, sparse
-from tests.attack.graphs.single_node import declare, session
+from tests.attack.graphs.single_node import captured, declare, session
 
 OPSETS = range(7, 27)
 """Operator sets that ONNX Runtime 1.31 takes."""
 _RULES = {}
-for _module in (elementwise, moves, reductions, layers, rarer, bodies):
+for _module in (elementwise, moves, sizes, reductions, layers, rarer, bodies):
     _RULES.update(_module.RULES)
 
 
@@ -84,7 +84,7 @@ def _assemble(s: Scope) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, Any]
     if case.opset >= 11 and case.ir_version >= 6 and case.chance(0.04):
         name = case.names.tensor("sparse")  # unused, for the checker knows no operator that takes one
         s.sparse[name] = sparse(np.asarray([0, 0.5, 0], np.float32), name)
-    for name, tensor in s.sparse.items():
+    for tensor in s.sparse.values():
         graph.sparse_initializer.append(tensor)
         if case.ir_version < 4:
             raise ValueError("sparse initializers are newer")
@@ -121,8 +121,6 @@ def _choose_outputs(s: Scope) -> list[str]:
 
 
 def _needed(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
-    from tests.attack.graphs.single_node import captured
-
     kept = []
     for node in reversed(nodes):
         if wanted & set(node.output):

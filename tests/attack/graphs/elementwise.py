@@ -98,6 +98,8 @@ def binary(s: Scope) -> None:
             if s.case.chance(0.6)
             else b
         )
+    if op == "PRelu" and np.broadcast_shapes(s.of(a).shape, s.of(b).shape) != s.of(a).shape:
+        raise Rejected("the slope has to broadcast to the data")
     if op in ("Add", "Mul", "Max", "Min", "Sub") and s.case.chance(0.5):
         a, b = b, a
     s.add(op, [a, b])

@@ -1,4 +1,4 @@
-"""What happens to values between nodes: rounded to bfloat16 as the plan of a conversion says, or disturbed."""
+"""What happens to values between nodes: rounded to bfloat16 as a conversion has to, or disturbed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DO
 
 
 class Rounded(Hook):
-    """Every float32 value is rounded on its way into a node and out of the model, but for arithmetic on shapes."""
+    """float32 values are rounded on the way into a node and out of the model, but in arithmetic on shapes."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._kept: set[bytes] = set()

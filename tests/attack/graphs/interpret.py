@@ -1,4 +1,4 @@
-"""A slow, independent evaluation of a model: node by node, bodies step by step in Python, with a hook between.
+"""A slow, independent evaluation: node by node, bodies step by step in Python, with a hook between.
 
 Nothing of the transforms takes part. float16 models are evaluated in float32, as every conversion computes.
 """

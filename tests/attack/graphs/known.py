@@ -1,4 +1,4 @@
-"""TEMPORARY: what the generator leaves out while it is being mended elsewhere. Set all to False after the merge."""
+"""TEMPORARY: left out while it is being mended elsewhere; all to be set to False after the merge."""
 
 OLD_AXES = True
 """Hardmax before opset 13, Upsample, Resize 10: their meaning changes when the opset is raised."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -248,12 +247,6 @@ def choose(s: Scope) -> None:
         s.add(op, [x, s.constant(s.case.numbers([size], bool))], axis=axis)
 
 
-def one_hot(s: Scope) -> None:
-    indices = s.integers(s.case.rng.integers(0, 4, [s.case.size()]))
-    values = s.constant(np.array([0.1, 1.3], s.case.main))
-    s.add("OneHot", [indices, s.integers(4), values], axis=s.case.one_of((None, 0, -1)))
-
-
 def triangle(s: Scope) -> None:
     x = s.float(least=2)
     k = [s.integers(int(s.case.rng.integers(-1, 2)))] if s.case.chance(0.5) else []
@@ -268,41 +261,9 @@ def reverse_sequence(s: Scope) -> None:
     s.add("ReverseSequence", [x, lengths], **swapped)
 
 
-def from_shape(s: Scope) -> None:
-    """Arithmetic on sizes that ends in a shape, or in numbers that tensors are scaled with."""
-    x = s.float(least=1)
-    ends = {"start": s.case.one_of((None, 0, 1)), "end": s.case.one_of((None, -1))}
-    shape = s.add("Shape", [x], **(ends if s.case.opset >= 15 and s.case.chance(0.4) else {}))
-    if s.case.chance(0.5) and s.of(shape).size:
-        count = s.add("Gather", [shape, s.constant(np.asarray(0))])
-        wide = s.add("Cast", [count], to=1)
-        factor = s.add("Sqrt", [s.add("Mul", [wide, s.constant(np.asarray(1.3, np.float32))])])
-        s.add("Mul", [s.float(dtype=np.float32), factor])
-    elif s.case.chance(0.6):
-        from onnx import numpy_helper
-
-        value = s.case.one_of((None, numpy_helper.from_array(np.array([0.3], s.case.main))))
-        s.add("ConstantOfShape", [shape], value=value)
-    elif s.case.chance(0.5):
-        s.add("EyeLike", [s.float(rank=2)], k=s.case.one_of((None, 1, -1)))
-    else:
-        total = s.add("Size", [x])
-        s.add("Range", [s.constant(np.asarray(0)), total, s.constant(np.asarray(1))])
-
-
-def like_shape(s: Scope) -> None:
-    """A tensor brought to the shape of another, as exporters write it."""
-    x = s.float(least=1)
-    y = s.float(least=1)
-    if math.prod(s.of(x).shape) == math.prod(s.of(y).shape):
-        s.add("Reshape", [x, s.add("Shape", [y])])
-    else:
-        s.add("Expand", [s.float([1]), s.add("Shape", [y])])
-
-
 Rule = Callable[[Scope], None]
 RULES: dict[Rule, float] = {
-    reshape: 3, flatten: 1, transpose: 3, unsqueeze: 1.5, squeeze: 1, concat: 3, split: 2, slice_: 2, gather: 2,
-    gather_elements: 0.7, scatter_elements: 0.7, gather_nd: 1, expand: 1, tile: 0.7, pad: 2, depth_space: 1,
-    choose: 0.5, one_hot: 0.5, triangle: 0.4, reverse_sequence: 0.4, from_shape: 2, like_shape: 1,
+    reshape: 3, flatten: 1, transpose: 3, unsqueeze: 1.5, squeeze: 1, concat: 3, split: 2, slice_: 2,
+    gather: 2, gather_elements: 0.7, scatter_elements: 0.7, gather_nd: 1, expand: 1, tile: 0.7, pad: 2, depth_space: 1,
+    choose: 0.5, triangle: 0.4, reverse_sequence: 0.4,
 }  # fmt: skip
