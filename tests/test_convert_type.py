@@ -148,7 +148,8 @@ def test_operators_of_other_domains_stay() -> None:
 
 def test_function_with_float32_constants_in_it_stays() -> None:
     """Oracle: the full checker, which looks into the function that MeanVarianceNormalization stands for."""
-    text = "(float[1,2,3,3] x) => (float[1,2,3,3] y) { a = Tanh(x) y = MeanVarianceNormalization(a) }"
+    text = """(float[1,2,3,3] x) => (float[1,2,3,3] y) {
+        a = Tanh(x) y = MeanVarianceNormalization <axes = [0, 2, 3]> (a) }"""
     graph = model_io.load(corpus.parse(text))
     convert_opset(graph, 22)
     convert_type(graph)

@@ -10,7 +10,7 @@ from tests.attack import kinds
 from tests.attack.regressions import kept
 
 COUNTS = {"graphs": 40}
-"""Cases of each kind that are cheap enough for every run of the suite; of others as many as OTHERWISE says."""
+"""Cases of a kind in every run of the suite; of others as many as OTHERWISE says."""
 OTHERWISE = 10
 CASES = [(kind, seed) for kind in kinds.found() for seed in range(COUNTS.get(kind, OTHERWISE))]
 

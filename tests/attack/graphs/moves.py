@@ -263,7 +263,7 @@ def reverse_sequence(s: Scope) -> None:
 
 Rule = Callable[[Scope], None]
 RULES: dict[Rule, float] = {
-    reshape: 3, flatten: 1, transpose: 3, unsqueeze: 1.5, squeeze: 1, concat: 3, split: 2, slice_: 2,
-    gather: 2, gather_elements: 0.7, scatter_elements: 0.7, gather_nd: 1, expand: 1, tile: 0.7, pad: 2, depth_space: 1,
-    choose: 0.5, triangle: 0.4, reverse_sequence: 0.4,
-}  # fmt: skip
+    **{reshape: 3, flatten: 1, transpose: 3, unsqueeze: 1.5, squeeze: 1, concat: 3, split: 2, slice_: 2},
+    **{gather: 2, gather_elements: 0.7, scatter_elements: 0.7, gather_nd: 1, expand: 1, tile: 0.7, pad: 2},
+    **{depth_space: 1, choose: 0.5, triangle: 0.4, reverse_sequence: 0.4},
+}

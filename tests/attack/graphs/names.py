@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 _ODD = (
-    "x_bf16", "x_float32", "x_raw", "gemm_out", "a/b.c:0", "with space", "größe", "日本", "{[*?]}", "%s",
-    "'q'", "Constant_0", "shape_of_gemm", "1", "-", "bf16_scale", "x_bf16_narrow", "x_quantized", "x_dequantized",
-)  # fmt: skip
+    *("x_bf16", "x_float32", "x_raw", "gemm_out", "a/b.c:0", "with space", "größe", "日本", "{[*?]}", "%s"),
+    *("'q'", "Constant_0", "shape_of_gemm", "1", "-", "bf16_scale", "x_bf16_narrow", "x_quantized"),
+    "x_dequantized",
+)
 
 
 class Names:
