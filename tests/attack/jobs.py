@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import tempfile
@@ -43,13 +44,11 @@ def run_case(kind: str, seed: int) -> Result:
 
 
 def _work(kind: str, connection: Connection) -> None:
+    """Run the cases that come until the one who sends them is gone."""
     os.nice(10)
-    while True:
-        try:
-            seed = connection.recv()
-        except EOFError:
-            return
-        connection.send(run_case(kind, seed))
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            connection.send(run_case(kind, connection.recv()))
 
 
 class _Worker:
