@@ -143,7 +143,9 @@ cdef Status run_on_threads(const OrtApi* api, OrtKernelContext* context, BlockTa
 
 cdef void run_block_piece(void* data, size_t i) noexcept nogil:
     cdef const BlockPieces* pieces = <const BlockPieces*>data
+    cdef uint64_t flushes = stop_flushing()
     block_range(pieces.task, i * pieces.size, min((i + 1) * pieces.size, pieces.task.units))
+    resume_flushing(flushes)
 
 
 cdef void run_blocks(BlockTask* task) noexcept nogil:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ops import _library
 from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
+from ops.subnormals import keeps_subnormals
 
 Integers = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -23,6 +24,7 @@ ALPHAS = np.arange(100, 30, -2) / 100
 CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays made of them
 
 
+@keeps_subnormals
 def range_scale(
     low: ArrayLike, high: ArrayLike, format: str | Format, *, symmetric: bool
 ) -> tuple[Floats, Integers]:
@@ -49,6 +51,7 @@ def range_scale(
     return scale, np.asarray(zero_point).astype(row.dtype)
 
 
+@keeps_subnormals
 def quantize(
     x: NDArray[np.generic],
     scale: ArrayLike,
@@ -77,6 +80,7 @@ def quantize(
     return result.view(row.dtype)
 
 
+@keeps_subnormals
 def dequantize(
     q: Integers, scale: ArrayLike, zero_point: ArrayLike, axis: int | None = None
 ) -> NDArray[np.float32]:
@@ -94,6 +98,7 @@ def dequantize(
     return result
 
 
+@keeps_subnormals
 def weight_scale(
     w: NDArray[np.float32],
     format: str | Format,
@@ -128,6 +133,7 @@ def weight_scale(
     return candidates[errors.argmin(0), np.arange(scale.size)].reshape(scale.shape)
 
 
+@keeps_subnormals
 def weight_range(
     w: NDArray[np.float32],
     format: str | Format,
@@ -159,6 +165,7 @@ def weight_range(
     return scale.reshape(shape), point.reshape(shape)
 
 
+@keeps_subnormals
 def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floats, Floats]:
     """Return the least and the greatest finite number of an array, or of each index of ``axis``, and 0."""
     others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)

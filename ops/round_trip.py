@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from ops import _library
 from ops.formats import BFP, FLOAT_TYPES, LINEAR, LINEAR_TYPES, MX, Attributes, Format, get_format
 from ops.integers import finite_range, range_scale
+from ops.subnormals import keeps_subnormals
 
 
+@keeps_subnormals
 def quantize_dequantize(
     x: NDArray[np.generic],
     format: str | Format,
@@ -91,6 +93,7 @@ def _round_linear(x: NDArray[np.generic], y: NDArray[np.generic], row: Format, a
             y.reshape(-1)[...] = result.astype(y.dtype)
 
 
+@keeps_subnormals
 def choose_scale(x: NDArray[np.float32], row: Format) -> tuple[float, int]:
     """Return scale and zero point with which an integer format covers the finite numbers of an array.
 
