@@ -34,7 +34,8 @@ def range_scale(
     point is the middle, (highest + 1) / 2, and takes its place away from the divisor. Otherwise the range is
     widened to include 0, the scale is (high - low) / (highest - lowest), and the zero point is the integer
     nearest to what then stands for 0. The scale of a range of zeros is 1; no scale is below the smallest
-    normal float32. Both results have the shape of ``low``, which may be a scalar.
+    normal float32, nor so large that an integer of the range would stand for an infinite float32. Both
+    results have the shape of ``low``, which may be a scalar.
 
     Raises ValueError for a format that is no integer and for a range that is not finite or has low > high.
     """
@@ -43,12 +44,14 @@ def range_scale(
     _check_range(least, greatest)
     if symmetric:
         middle = 0 if row.is_signed else (row.highest + 1) / 2
-        scale = _as_scale(np.maximum(np.abs(least), np.abs(greatest)) / (row.highest - middle))
+        steps = row.highest - middle
+        scale = _finite(_as_scale(np.maximum(np.abs(least), np.abs(greatest)) / steps), steps)
         return scale, np.full(scale.shape, middle, row.dtype)
     least, greatest = np.minimum(least, 0), np.maximum(greatest, 0)
     scale = _as_scale((greatest - least) / (row.highest - row.lowest))
     zero_point = np.clip(np.rint(row.lowest - least / scale), row.lowest, row.highest)
-    return scale, np.asarray(zero_point).astype(row.dtype)
+    steps = np.maximum(zero_point - row.lowest, row.highest - zero_point)
+    return _finite(scale, steps), np.asarray(zero_point).astype(row.dtype)
 
 
 @keeps_subnormals
@@ -235,6 +238,13 @@ def _check_range(low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
 def _as_scale(scale: NDArray[np.float64]) -> Floats:
     limits = np.finfo(np.float32)
     return np.where(scale == 0, np.float32(1), np.clip(scale, limits.tiny, limits.max).astype(np.float32))
+
+
+def _finite(scale: Floats, steps: ArrayLike) -> Floats:
+    """Lower scales of which that many steps would overflow float32, by no more than they must be."""
+    wide = np.float64(np.finfo(np.float32).max) / np.asarray(steps, np.float32)
+    most = wide.astype(np.float32)
+    return np.asarray(np.minimum(scale, np.where(most > wide, np.nextafter(most, np.float32(0)), most)))
 
 
 def _storage(row: Format) -> np.dtype[Any]:

@@ -127,8 +127,7 @@ def microexponent(
     e = e_sub.max(-2, keepdims=True)
     shift = np.minimum(e - e_sub, 2**shift_bits - 1)
     step = 2.0 ** (e - shift + 1 - m)
-    mode = HALF_EVEN if rounding_mode == HALF_EVEN else HALF_AWAY
-    y = (np.clip(round_half(groups / step, mode), 1 - 2**m, 2**m - 1) * step).reshape(blocks.shape)
+    y = (np.clip(round_half(groups / step, rounding_mode), 1 - 2**m, 2**m - 1) * step).reshape(blocks.shape)
     poisoned = ~np.isfinite(blocks).all(-1, keepdims=True)
     return join_blocks(np.where(poisoned, np.nan, y), x, axis)
 
