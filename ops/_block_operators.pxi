@@ -152,6 +152,7 @@ cdef void run_blocks(BlockTask* task) noexcept nogil:
     """Quantize a tensor that is not empty, in this thread. A single number is its own best approximation."""
     cdef float x
     if task.outer * task.length * task.inner == 1:
+        task.streams = False
         load_run(task, 0, &x, 1)
         store_run(task, 0, &x, 1)
     else:
