@@ -13,8 +13,8 @@ from transforms import bf16_state
 from transforms.convert_opset import convert_opset
 from transforms.convert_type import convert_type
 from transforms.fold_weights import fold_weights
+from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
-from transforms.insert_qdq import insert_qdq
 from transforms.prepare import prepare
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.saturate_activations import saturate_activations
@@ -110,7 +110,9 @@ def _write_format(graph: gs.Graph, exclude: Selection, options: Bf16Options) -> 
     if options.format == "bf16":
         count = convert_type(graph, exclude=exclude, keep_io_types=options.keep_io_types)
     elif options.format == "customqdq":
-        count = insert_qdq(graph, domain=options.domain, exclude=exclude, keep_io_types=options.keep_io_types)
+        count = insert_bf16_qdq(
+            graph, domain=options.domain, exclude=exclude, keep_io_types=options.keep_io_types
+        )
     else:
         count = insert_cast(graph, exclude=exclude, keep_io_types=options.keep_io_types)
     if options.weights == "bfloat16":

@@ -102,12 +102,11 @@ def write_plan(
     plan: QuantizationPlan, ranges: Ranges | None, done: Quantized, memory: WeightMemory | None = None
 ) -> None:
     """Write a plan into its graph; ``memory`` is that of several plans of one model."""
-    graph = plan.graph
     done.tensors = Counter(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
-    _note_bodies(graph, plan, done)
-    insert_qdq(graph, plan, ranges, memory=memory)
+    _note_bodies(plan, done)
+    insert_qdq(plan, ranges, memory=memory)
 
 
 def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
@@ -179,12 +178,12 @@ def _has_room_for_outliers(scheme: Scheme) -> bool:
     return activation.bits >= _WIDE_ACTIVATION and weight.bits <= _NARROW_WEIGHT
 
 
-def _note_bodies(graph: gs.Graph, plan: QuantizationPlan, done: Quantized) -> None:
+def _note_bodies(plan: QuantizationPlan, done: Quantized) -> None:
     """Say how many layers stay float because nothing is measured inside bodies."""
-    main = {id(node) for node in graph.nodes}
+    main = {id(node) for node in plan.graph.nodes}
     left = [
         node
-        for node in walk.nodes(graph)
+        for node in walk.nodes(plan.graph)
         if id(node) not in main and is_dot_product(node) and plan.formats[node].wants_integers
     ]
     if left:
