@@ -18,7 +18,7 @@ from transforms.insert_cast import insert_cast
 from transforms.prepare import prepare
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.saturate_activations import saturate_activations
-from transforms.selection import Selection, select
+from transforms.selection import NodeSet, Selection, select
 from transforms.simulate_bf16 import simulate_bf16
 
 BFLOAT16_OPSET = 22
@@ -70,17 +70,17 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
     exclude = prepare_bf16(graph, options, done)
     if options.format == "bf16":
         convert_opset(graph, BFLOAT16_OPSET)
-    exclude = exclude.follow(graph)
-    done.saturated = saturate(graph, exclude=exclude)
+    kept = exclude.resolve_in(graph)  # once: the nodes that are put in from here on are no part of it
+    done.saturated = saturate(graph, exclude=kept)
     if options.saturate_activations:
-        saturate_activations(graph, exclude=exclude, keep_io_types=options.keep_io_types)
-    done.tensors = _write_format(graph, exclude, options)
-    done.tally = bf16_state.tally(graph, exclude, options.format)
+        saturate_activations(graph, exclude=kept, keep_io_types=options.keep_io_types)
+    done.tensors = _write_format(graph, kept, options)
+    done.tally = bf16_state.tally(graph, kept, options.format)
     return done
 
 
 def prepare_bf16(graph: gs.Graph, options: Bf16Options, done: Conversion) -> Selection:
-    """Prepare a graph in place, before anything is rounded; return what stays float, as it was found."""
+    """Prepare a graph in place, before anything is rounded; return what stays float."""
     exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)
     prepared = prepare(
         graph,
@@ -104,7 +104,7 @@ def _check_nan(graph: gs.Graph, options: Bf16Options, done: Conversion) -> None:
     done.notes.append(f"{message} (kept; --strict refuses them)")
 
 
-def _write_format(graph: gs.Graph, exclude: Selection, options: Bf16Options) -> int:
+def _write_format(graph: gs.Graph, exclude: NodeSet, options: Bf16Options) -> int:
     if options.format == "simulate_bf16":
         return simulate_bf16(graph, exclude=exclude, keep_io_types=options.keep_io_types)
     if options.format == "bf16":

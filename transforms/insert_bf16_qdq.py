@@ -10,7 +10,7 @@ import ops
 from transforms import dtypes, walk
 from transforms.insert_rounding import import_domains, insert_rounding
 from transforms.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPlan
-from transforms.selection import Selection
+from transforms.selection import Exclusion
 
 
 class QdqPair:
@@ -42,7 +42,7 @@ def insert_bf16_qdq(
     graph: gs.Graph,
     *,
     domain: str = ops.DOMAIN,
-    exclude: Selection | None = None,
+    exclude: Exclusion = None,
     keep_io_types: bool = True,
 ) -> int:
     """Put a quantize and a dequantize node on every float32 tensor; return how many tensors got a pair.

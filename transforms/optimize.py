@@ -17,6 +17,7 @@ import onnxruntime
 
 from transforms import dtypes, model_pass, walk
 from transforms.read_model import ModelError
+from transforms.selection import Exclusion, resolve
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ _MADE = "gemm_"
 _QUIET = 4  # the optimizer logs warnings on models that it handles well
 
 
-def optimize(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
+def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Fold constants, BatchNorm and redundant nodes; return by how many nodes the graph changed in number.
 
     The result computes the same numbers up to the order of float32 sums. Nodes of the outermost graph that
@@ -48,7 +49,9 @@ def optimize(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
     before = sum(1 for _ in walk.nodes(graph))
     known = {tensor.name for tensor in walk.constants(graph)}
     try:
-        model_pass.apply(graph, _optimize_model, hide=_is_left_alone, pin=_pinned(graph, exclude))
+        model_pass.apply(
+            graph, _optimize_model, hide=_is_left_alone, pin=_pinned(graph, resolve(exclude, graph))
+        )
     except Exception as error:  # the runtime's own exceptions share no narrower class
         raise ModelError(f"ONNX Runtime can not load the model: {' '.join(str(error).split())}") from error
     _rename_new(graph, known)

@@ -77,7 +77,7 @@ def quantize_graph(
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
     done = Quantized()
     targets = prepare_for(graph, scheme, done)
-    plan = make_plan(graph, scheme, targets.follow(graph), done)
+    plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     calibration = calibrate_plan(plan, data, progress=progress)
     if calibration is not None:
         done.calibrated = len(calibration.observed)
@@ -154,11 +154,9 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
     if any(row.name == "bfloat16" for row in (*scheme.named_formats, scheme.other_format) if row):
-        done.changes["weights saturated at +-3.38953139e38"] = saturate(
-            graph, exclude=targets.excluded.follow(graph)
-        )
+        done.changes["weights saturated at +-3.38953139e38"] = saturate(graph, exclude=targets.excluded)
     if scheme.equalize_layers:
-        excluded = targets.excluded.follow(graph)
+        excluded = targets.excluded
         done.changes["pairs of layers equalized"] = equalize_layers(graph, exclude=excluded)
     if scheme.balance_channels:
         own = scheme.format(scheme.activation), scheme.format(scheme.weight)
@@ -166,7 +164,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
             graph,
             depthwise=any(row.block > 1 for row in own if row),
             outliers=_has_room_for_outliers(scheme),
-            exclude=targets.excluded.follow(graph),
+            exclude=targets.excluded,
         )
     raise_opset(graph, scheme)
 
