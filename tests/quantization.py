@@ -82,7 +82,7 @@ def write_graph(
 ) -> onnx.ModelProto:
     """Write the plan for a scheme into a graph and return the model, accepted by the full checker."""
     raise_opset(graph, chosen)
-    insert_qdq(graph, QuantizationPlan(graph, chosen), None if ranges is None else Given(ranges))
+    insert_qdq(QuantizationPlan(graph, chosen), None if ranges is None else Given(ranges))
     model = graph_proto.export_model(graph)
     onnx.checker.check_model(model, full_check=True)
     return model

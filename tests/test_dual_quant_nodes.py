@@ -177,7 +177,7 @@ def test_what_is_written() -> None:
     scheme = preset("BFP16").with_(layers={"two": "bfloat16"}, equalize_layers=False)
     planned = QuantizationPlan(graph, scheme)
     dual_quant_nodes(planned)
-    insert_qdq(graph, planned)
+    insert_qdq(planned)
     model = graph_proto.export_model(graph)
     ops_of = {node.output[0]: node for node in model.graph.node}
     two = next(node for node in model.graph.node if node.name == "two")
@@ -196,7 +196,7 @@ def test_outputs_and_readers_share_what_comes_first() -> None:
     raise_opset(graph, scheme)
     planned = QuantizationPlan(graph, scheme)
     dual_quant_nodes(planned)
-    insert_qdq(graph, planned, Given({"x": (-1, 1), "a": (-2, 2), "y": (-4, 4)}))
+    insert_qdq(planned, Given({"x": (-1, 1), "a": (-2, 2), "y": (-4, 4)}))
     model = graph_proto.export_model(graph)
     onnx.checker.check_model(model, full_check=True)
     found = conversion.run(model, {"x": np.eye(4, dtype=np.float32)})

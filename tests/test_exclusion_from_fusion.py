@@ -144,4 +144,4 @@ def test_a_pattern_that_is_excluded_whole_is_one_node_in_float(
     graph = model_io.load(decomposed())
     exclude = select(graph, names=names)
     prepare(graph, exclude)
-    assert [node.op for node in graph.nodes if node in exclude.follow(graph)] == [op]
+    assert [node.op for node in graph.nodes if node in exclude.resolve_in(graph)] == [op]

@@ -12,11 +12,11 @@ from onnx import TensorProto, numpy_helper
 from tests import build, conversion, corpus
 from transforms import graph_proto, model_io, walk
 from transforms.fold_weights import fold_weights
+from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
-from transforms.insert_qdq import insert_qdq
 
 
-@pytest.mark.parametrize("insert", (insert_cast, insert_qdq))
+@pytest.mark.parametrize("insert", (insert_cast, insert_bf16_qdq))
 @pytest.mark.parametrize("name", corpus.MODELS)
 def test_no_number_changes(name: str, insert: object) -> None:
     model = corpus.build(name)

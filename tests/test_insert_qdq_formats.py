@@ -100,7 +100,7 @@ def test_an_opset_that_is_too_low_is_refused() -> None:
     graph = plans.graph(text, weights, opset=20)
     planned = QuantizationPlan(graph, preset("A16W8"))
     with pytest.raises(ModelError, match=r"^the scheme needs opset 21, the model has 20: raise it first$"):
-        insert_qdq(graph, planned, quantization.Given({"x": (-1, 1), "y": (-1, 1)}))
+        insert_qdq(planned, quantization.Given({"x": (-1, 1), "y": (-1, 1)}))
     assert raise_opset(graph, preset("A16W8")) == 1 and graph.opset == 21
     assert raise_opset(graph, preset("A16W8")) == raise_opset(graph, preset("A8W8")) == 0
 

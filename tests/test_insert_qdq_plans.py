@@ -4,6 +4,8 @@ rounding of weights and biases; ops.reference for blocks.
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -323,7 +325,7 @@ def test_grids_one_after_another() -> None:
     graph.nodes[1].name = "last"
     planned = QuantizationPlan(graph, scheme("BF16", layers={"last": "mx9"}))
     assert dual_quant_nodes(planned) > 0
-    insert_qdq(graph, planned)
+    insert_qdq(planned)
     model = graph_proto.export_model(graph)
     onnx.checker.check_model(model, full_check=True)
     at, names = next(one for one in model.graph.node if one.name == "last"), []
@@ -351,7 +353,7 @@ def test_what_two_chains_of_grids_have_in_common_is_written_once() -> None:
     graph.nodes[1].name, graph.nodes[2].name = "second", "third"
     planned = QuantizationPlan(graph, scheme("BF16", layers={"second": "mx9", "third": "mxint8"}))
     assert dual_quant_nodes(planned) > 0
-    insert_qdq(graph, planned)
+    insert_qdq(planned)
     model = graph_proto.export_model(graph)
     blocks = [source(model, one, 0) for one in model.graph.node if one.name in ("second", "third")]
     assert {one.op_type for one in blocks} == {"BFPQuantizeDequantize", "MXQuantizeDequantize"}
@@ -395,17 +397,25 @@ def test_the_number_of_tensors_is_returned_and_nothing_is_left_for_a_second_plan
         planned = QuantizationPlan(graph, preset(name))
         tensors = {id(q.tensor) for q in planned.quantizations}
         ranges = quantization.Given(dict.fromkeys(("x", "r", "y"), (-1.0, 1.0)))
-        assert insert_qdq(graph, planned, ranges) == len(tensors)
+        assert insert_qdq(planned, ranges) == len(tensors)
         again = QuantizationPlan(graph, preset(name))
         left = [q for q in again.quantizations if not q.steps[0].format.block > 1]
         assert not left
-        assert insert_qdq(graph, again, ranges) == 0
+        assert insert_qdq(again, ranges) == 0
 
 
 def test_a_tensor_without_range_is_an_error() -> None:
     graph = plans.graph("(float[2,4] x) => (float[2,6] y) { y = MatMul(x, w) }", {"w": (4, 6)})
     planned = QuantizationPlan(graph, preset("A8W8"))
     with pytest.raises(ValueError, match=r"^tensor 'x' needs a range for int8: calibrate first$"):
-        insert_qdq(graph, planned)
+        insert_qdq(planned)
     with pytest.raises(ValueError, match=r"^tensor 'y' has no range$"):
-        insert_qdq(graph, planned, quantization.Given({"x": (0, 1)}))
+        insert_qdq(planned, quantization.Given({"x": (0, 1)}))
+
+
+@pytest.mark.parametrize("option", ({"domain": "com.amd.quark"}, {"exclude": None}, {"keep_io_types": False}))
+def test_what_the_scheme_decides_is_no_option(option: dict[str, Any]) -> None:
+    """Domain, exclusions and types of inputs are in the plan: no argument beside it is ignored in silence."""
+    graph = plans.graph("(float[2,4] x) => (float[2,6] y) { y = MatMul(x, w) }", {"w": (4, 6)})
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        insert_qdq(QuantizationPlan(graph, preset("MX9")), **option)

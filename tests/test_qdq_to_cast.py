@@ -12,8 +12,8 @@ import pytest
 import ops
 from tests import conversion, corpus
 from transforms import graph_proto, model_io, walk
+from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
-from transforms.insert_qdq import insert_qdq
 from transforms.qdq_to_cast import qdq_to_cast
 
 
@@ -58,7 +58,7 @@ def test_every_number_stays_the_same() -> None:
 def test_models_become_what_casts_alone_make_of_them(name: str, domain: str) -> None:
     model = corpus.build(name)
     with_pairs, with_casts = model_io.load(model), model_io.load(model)
-    count = insert_qdq(with_pairs, domain=domain)
+    count = insert_bf16_qdq(with_pairs, domain=domain)
     insert_cast(with_casts)
     before = graph_proto.export_model(with_pairs)
     changed = qdq_to_cast(with_pairs)

@@ -15,7 +15,7 @@ from transforms.node_formats import FormatTable
 from transforms.prepare import prepare
 from transforms.scheme import preset
 from transforms.scheme_targets import SchemeTargets, Targets
-from transforms.selection import Selection, select
+from transforms.selection import NodeSet, select
 
 FOLDED = """(float[1,3,8,8] x) => (float[1,3,8,8] y) {
     [first] a = Conv <pads = [1, 1, 1, 1]> (x, w, b) [norm] c = BatchNormalization(a, g, h, m, v)
@@ -37,7 +37,7 @@ def found(
     targets = SchemeTargets(graph, preset("BFP16").with_(**changes))
     if prepared:
         prepare(graph, targets.excluded)
-    return graph, targets.follow(graph)
+    return graph, targets.resolve_in(graph)
 
 
 def layers(pattern: str, text: str = FOLDED, weights: plans.Weights = WEIGHTS, **options: Any) -> set[str]:
@@ -233,17 +233,17 @@ def test_a_place_is_not_taken_over_by_another_operator() -> None:
     targets = SchemeTargets(graph, preset("BFP16").with_(tensors={"m": "mx9"}))
     assert fuse_layernorm(graph) == 1
     with pytest.raises(ValueError, match="tensors entry 'm': the tensor is gone"):
-        targets.follow(graph)
+        targets.resolve_in(graph)
 
 
-def test_selections_of_nodes_and_their_union() -> None:
+def test_sets_of_nodes_and_their_union() -> None:
     graph = plans.graph(FOLDED, WEIGHTS)
     first, norm, _, second, _ = graph.nodes
-    one, two = Selection.of(graph, first), select(graph, names=["second"])
+    one, two = NodeSet([first]), select(graph, names=["second"]).resolve_in(graph)
     both = one | two
     assert [node in both for node in (first, norm, second)] == [True, False, True]
-    assert (len(one), len(two), len(both), len(one | one)) == (1, 1, 2, 1)
-    assert second not in one
+    assert (len(one), len(two), len(both), len(one | one), len(NodeSet())) == (1, 1, 2, 1, 0)
     again = plans.graph(FOLDED, WEIGHTS)
-    assert [node in both.follow(again) for node in again.nodes] == [True, False, False, True, False]
-    assert len(Selection.of(graph)) == 0
+    assert [node in two.resolve_in(again) for node in again.nodes] == [False, False, False, True, False]
+    with pytest.raises(ValueError, match=r"^none of the 2 nodes chosen is a node of the graph$"):
+        both.resolve_in(again)

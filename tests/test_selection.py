@@ -18,7 +18,8 @@ GRAPH = """(float[N] x, bool c) => (float[N] y) { [enc_0] a = Tanh(x) [enc_1] b 
 def chosen(names: tuple[str, ...] = (), op_types: tuple[str, ...] = ()) -> list[str]:
     graph = model_io.load(corpus.parse(GRAPH))
     selection = select(graph, names=names, op_types=op_types)
-    return [node.name or f"unnamed {node.op}" for node in walk.nodes(graph) if node in selection]
+    found = selection.resolve_in(graph)
+    return [node.name or f"unnamed {node.op}" for node in walk.nodes(graph) if node in found]
 
 
 @pytest.mark.parametrize(
@@ -54,26 +55,25 @@ def test_an_operator_that_is_absent_is_named_with_those_present() -> None:
         chosen(op_types=("tanh",))
 
 
-def test_follow_tells_branches_and_equal_names_apart() -> None:
+def test_resolving_tells_branches_and_equal_names_apart() -> None:
     text = GRAPH.replace("[enc_1] b", "[enc_0] b")
     graph = model_io.load(corpus.parse(text))
     other = model_io.load(corpus.parse(text.replace("d = Neg(b)", "b2 = Abs(b) d = Neg(b2)")))
-    followed = select(graph, op_types=["Exp"]).follow(other)
+    followed = select(graph, op_types=["Exp"]).resolve_in(other)
     assert [node.op for node in walk.nodes(other) if node in followed] == ["Exp", "Exp"], "not the Tanh enc_0"
-    followed = select(graph, names=["in_then"]).follow(other)
+    followed = select(graph, names=["in_then"]).resolve_in(other)
     assert [node.name for node in walk.nodes(other) if node in followed] == ["in_then"], "not what else makes"
 
 
-def test_follow_finds_nodes_by_name_or_by_what_they_make() -> None:
+def test_resolving_finds_nodes_by_name_or_by_what_they_make() -> None:
     graph = model_io.load(corpus.parse(GRAPH))
     selection = select(graph, names=("enc_0", "dec_0"))
     other = model_io.load(
         corpus.parse(GRAPH.replace("[enc_0]", "[renamed]").replace("[dec_0] d", "[dec_0] d"))
     )
-    followed = selection.follow(other)
+    followed = selection.resolve_in(other)
     assert [node.name for node in walk.nodes(other) if node in followed] == ["renamed", "dec_0"]
-    assert not any(node in selection for node in walk.nodes(other))
-    assert len(Selection()) == len(Selection().follow(other)) == 0
+    assert len(Selection().resolve_in(other)) == 0
 
 
 def test_a_node_without_a_name_goes_by_what_it_makes() -> None:
@@ -84,7 +84,7 @@ def test_a_node_without_a_name_goes_by_what_it_makes() -> None:
     ]
 
 
-def test_new_nodes_follow_what_reads_them() -> None:
+def test_new_nodes_belong_to_what_reads_them() -> None:
     """Softmax before opset 13 becomes a Flatten, a Softmax and a Reshape; an input in float16 gets a Cast."""
     model = corpus.parse(
         "(float[2,3,4] x) => (float[2,3,4] y) { [soft] y = Softmax <axis = 1> (x) }", opset=11
@@ -92,20 +92,20 @@ def test_new_nodes_follow_what_reads_them() -> None:
     graph = model_io.load(model)
     selection, nothing = select(graph, names=["soft"]), select(graph)
     convert_opset(graph, 13)
-    followed = selection.follow(graph)
+    followed = selection.resolve_in(graph)
     assert {node.op for node in graph.nodes if node in followed} >= {"Flatten", "Softmax"}
-    assert not len(nothing.follow(graph))
+    assert not len(nothing.resolve_in(graph))
     half = model_io.load(corpus.parse("(float16[2] x) => (float16[2] y) { [a] t = Sin(x) [b] y = Cos(t) }"))
     first, second = (select(half, names=[name]) for name in "ab")
     widen_float16(half)
     (cast,) = (node for node in half.nodes if node.op == "Cast" and node.inputs[0].name == "x")
-    assert cast in first.follow(half)
-    assert cast not in second.follow(half)
+    assert cast in first.resolve_in(half)
+    assert cast not in second.resolve_in(half)
 
 
-def test_counterparts_are_what_a_selection_follows_to() -> None:
+def test_counterparts_are_what_a_selection_resolves_to() -> None:
     graph, other = (model_io.load(corpus.parse(GRAPH)) for _ in range(2))
     found = counterparts(graph, other)
     for node in walk.nodes(graph):
-        followed = Selection.of(graph, node).follow(other)
+        followed = Selection(graph, [node]).resolve_in(other)
         assert {id(one) for one in found[id(node)]} == {id(o) for o in walk.nodes(other) if o in followed}

@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from transforms import dtypes, walk
 from transforms.dot_products import is_dot_product, sum_axis
 from transforms.scaled_layers import Exponents, Layer, Ranges
+from transforms.selection import Exclusion, resolve
 from transforms.substitute import position
 
 _UNEVEN = 64  # largest over smallest range: formats with 7 bits for magnitudes keep one bit of the smallest
@@ -32,7 +33,7 @@ class _Rule:
 
 
 def balance_channels(
-    graph: gs.Graph, *, depthwise: bool = True, outliers: bool = False, exclude: Container[gs.Node] = ()
+    graph: gs.Graph, *, depthwise: bool = True, outliers: bool = False, exclude: Exclusion = None
 ) -> int:
     """Multiply the input channels of dot products by powers of two and divide the weights by the same; return
     how many dot products got such a Mul in front.
@@ -54,7 +55,7 @@ def balance_channels(
     that are not float32, to a weight of one axis, and to nodes in ``exclude``.
     """
     rules = [rule for rule, wanted in ((_DEPTHWISE, depthwise), (_OUTLIERS, outliers)) if wanted]
-    balancer = _Balancer(graph, exclude)
+    balancer = _Balancer(graph, resolve(exclude, graph))
     return sum(balancer.balance(inner, rules) for inner in walk.graphs(graph))
 
 

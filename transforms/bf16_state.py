@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from transforms import dtypes, provenance, schemas, walk
 from transforms.read_model import ModelError
 from transforms.rounding_plan import RoundingPlan, is_narrowing, is_saturation, is_widening
-from transforms.selection import Selection
+from transforms.selection import Exclusion
 
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
 _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}
@@ -59,7 +59,7 @@ def require(state: State, source: str, name: str) -> None:
         raise ModelError(f"'{name}' has no {source} tensor to convert")
 
 
-def tally(graph: gs.Graph, exclude: Selection, form: str) -> Tally:
+def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:
     """Count the nodes of a graph just converted to a format."""
     plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude)
     opsets = schemas.versions(graph)

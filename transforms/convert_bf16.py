@@ -13,12 +13,12 @@ from transforms import bf16_state
 from transforms.convert_opset import convert_opset
 from transforms.convert_type import convert_type
 from transforms.fold_weights import fold_weights
+from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
-from transforms.insert_qdq import insert_qdq
 from transforms.prepare import prepare
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.saturate_activations import saturate_activations
-from transforms.selection import Selection, select
+from transforms.selection import NodeSet, Selection, select
 from transforms.simulate_bf16 import simulate_bf16
 
 BFLOAT16_OPSET = 22
@@ -70,17 +70,17 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
     exclude = prepare_bf16(graph, options, done)
     if options.format == "bf16":
         convert_opset(graph, BFLOAT16_OPSET)
-    exclude = exclude.follow(graph)
-    done.saturated = saturate(graph, exclude=exclude)
+    kept = exclude.resolve_in(graph)  # once: the nodes that are put in from here on are no part of it
+    done.saturated = saturate(graph, exclude=kept)
     if options.saturate_activations:
-        saturate_activations(graph, exclude=exclude, keep_io_types=options.keep_io_types)
-    done.tensors = _write_format(graph, exclude, options)
-    done.tally = bf16_state.tally(graph, exclude, options.format)
+        saturate_activations(graph, exclude=kept, keep_io_types=options.keep_io_types)
+    done.tensors = _write_format(graph, kept, options)
+    done.tally = bf16_state.tally(graph, kept, options.format)
     return done
 
 
 def prepare_bf16(graph: gs.Graph, options: Bf16Options, done: Conversion) -> Selection:
-    """Prepare a graph in place, before anything is rounded; return what stays float, as it was found."""
+    """Prepare a graph in place, before anything is rounded; return what stays float."""
     exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)
     prepared = prepare(
         graph,
@@ -104,13 +104,15 @@ def _check_nan(graph: gs.Graph, options: Bf16Options, done: Conversion) -> None:
     done.notes.append(f"{message} (kept; --strict refuses them)")
 
 
-def _write_format(graph: gs.Graph, exclude: Selection, options: Bf16Options) -> int:
+def _write_format(graph: gs.Graph, exclude: NodeSet, options: Bf16Options) -> int:
     if options.format == "simulate_bf16":
         return simulate_bf16(graph, exclude=exclude, keep_io_types=options.keep_io_types)
     if options.format == "bf16":
         count = convert_type(graph, exclude=exclude, keep_io_types=options.keep_io_types)
     elif options.format == "customqdq":
-        count = insert_qdq(graph, domain=options.domain, exclude=exclude, keep_io_types=options.keep_io_types)
+        count = insert_bf16_qdq(
+            graph, domain=options.domain, exclude=exclude, keep_io_types=options.keep_io_types
+        )
     else:
         count = insert_cast(graph, exclude=exclude, keep_io_types=options.keep_io_types)
     if options.weights == "bfloat16":

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from transforms import dtypes, schemas, walk
 from transforms.insert_cast import CastPair
 from transforms.rounding_plan import is_narrowing, is_widening
-from transforms.selection import Selection
+from transforms.selection import Exclusion, resolve
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class _Slot:
     node_output: int | None
 
 
-def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Selection | None = None) -> int:
+def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) -> int:
     """Let control flow carry ``dtype`` where every float32 value that it carries is rounded around it.
 
     To be called on a graph with all pairs of Casts (:func:`transforms.insert_cast.insert_cast` with
@@ -36,7 +36,7 @@ def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Selection | None = N
     pair = CastPair(dtype)
     names = walk.Names(graph)
     opsets = schemas.versions(graph)
-    kept = exclude or Selection()
+    kept = resolve(exclude, graph)
     count = 0
     for inner in walk.graphs(graph):
         outputs = {id(tensor) for tensor in inner.outputs}

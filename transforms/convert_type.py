@@ -9,11 +9,11 @@ from transforms import dtypes, schemas, walk
 from transforms.convert_bodies import convert_bodies, is_narrowed, take_over
 from transforms.insert_cast import CastPair, insert_cast
 from transforms.rounding_plan import is_narrowing, is_widening
-from transforms.selection import Selection
+from transforms.selection import Exclusion, NodeSet, resolve
 
 
 def convert_type(
-    graph: gs.Graph, dtype: str = "bfloat16", *, exclude: Selection | None = None, keep_io_types: bool = True
+    graph: gs.Graph, dtype: str = "bfloat16", *, exclude: Exclusion = None, keep_io_types: bool = True
 ) -> int:
     """Make float32 nodes compute in ``dtype``; return how many tensors were rounded and nodes changed.
 
@@ -25,16 +25,17 @@ def convert_type(
     producers of inputs that are tied to float32. What If, Loop and Scan hand in and out of their bodies is
     converted like any tensor.
     """
-    rounded = insert_cast(graph, dtype, exclude=exclude, keep_io_types=keep_io_types, commuting=False)
-    carried = convert_bodies(graph, dtype, exclude=exclude)
-    retyped = _Converter(graph, CastPair(dtype).element, exclude or Selection()).convert()
+    kept = resolve(exclude, graph)  # once: the Casts in front of these nodes are no part of them
+    rounded = insert_cast(graph, dtype, exclude=kept, keep_io_types=keep_io_types, commuting=False)
+    carried = convert_bodies(graph, dtype, exclude=kept)
+    retyped = _Converter(graph, CastPair(dtype).element, kept).convert()
     if carried or retyped:
         _drop_dead_casts(graph)
     return rounded + carried + retyped
 
 
 class _Converter:
-    def __init__(self, graph: gs.Graph, element: int, exclude: Selection) -> None:
+    def __init__(self, graph: gs.Graph, element: int, exclude: NodeSet) -> None:
         self._graph, self._element, self._exclude = graph, element, exclude
         self._opsets = schemas.versions(graph)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import walk
 from transforms.layer_pairs import PairFinder
 from transforms.scaled_layers import Exponents, Pair, Ranges
+from transforms.selection import Exclusion, resolve
 
 _SWEEPS = 1000  # chains of layers of real models need about ten
 _CENTRED = 20  # sweeps in which medians may rise
@@ -17,7 +16,7 @@ _NEAR = 1.0001  # powers of two from the median: one, and what logarithms are ro
 _LEAST, _LARGEST = 2.0**-60, 2.0**60  # of a channel that is scaled: far from where numbers get lost
 
 
-def equalize_layers(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
+def equalize_layers(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Scale the channels between layers so that the weights of both sides have like ranges; return how many
     pairs of layers were scaled.
 
@@ -35,14 +34,8 @@ def equalize_layers(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int
     Clip, whose bounds are the same for all channels, at sums of layers, at tensors with several readers, and
     with weights that are used elsewhere.
     """
-    finder = PairFinder(graph, exclude)
+    finder = PairFinder(graph, resolve(exclude, graph))
     return sum(_equalize(finder.pairs(inner)) for inner in walk.graphs(graph))
-
-
-def count_clipped_pairs(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
-    """Return between how many more pairs of layers only a Clip stands in the way of equalization."""
-    with_clips, without = PairFinder(graph, exclude, through_clips=True), PairFinder(graph, exclude)
-    return sum(len(with_clips.pairs(g)) - len(without.pairs(g)) for g in walk.graphs(graph))
 
 
 def _equalize(pairs: list[Pair]) -> int:

@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 
 from transforms import dtypes, walk
 from transforms.rounding_plan import shape_arithmetic
-from transforms.selection import Selection, counterparts, label_of
+from transforms.selection import NodeSet, counterparts, label_of
 
 _COPIES = frozenset({"Identity", "Dropout"})
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16)
@@ -30,7 +30,7 @@ class Part:
 
 
 def find_parts(
-    loaded: gs.Graph, prepared: gs.Graph, kept_loaded: Selection, kept_prepared: Selection
+    loaded: gs.Graph, prepared: gs.Graph, kept_loaded: NodeSet, kept_prepared: NodeSet
 ) -> list[Part]:
     """Return the parts of a model in the order of its nodes; what is kept float anyway is in none.
 
@@ -54,7 +54,7 @@ def find_parts(
     return _collect(nodes, left, groups, open_nodes, roots)
 
 
-def _candidates(graph: gs.Graph, kept: Selection) -> Iterator[gs.Node]:
+def _candidates(graph: gs.Graph, kept: NodeSet) -> Iterator[gs.Node]:
     """Yield the nodes that compute on floats, and not on shapes and constants alone."""
     shapes, fixed = shape_arithmetic(graph), _constant_nodes(graph)
     for node in walk.nodes(graph):

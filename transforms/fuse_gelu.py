@@ -14,6 +14,7 @@ from transforms.constants import Constants
 from transforms.dtypes import element_type
 from transforms.frame import Frame, is_float, make_frame
 from transforms.polynomial import monomial
+from transforms.selection import Exclusion, resolve
 from transforms.substitute import STANDARD_DOMAINS, replace, take_over
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class _Match:
     approximate: str
 
 
-def fuse_gelu(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
+def fuse_gelu(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Replace decomposed GELUs by Gelu; return how many.
 
     Takes ``x / 2 * (1 + erf(x / sqrt(2)))`` and ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))``,
@@ -54,12 +55,12 @@ def fuse_gelu(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
         log.debug("Gelu needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     names = walk.Names(graph)
-    return _visit(graph, exclude, lambda inner, match: _replace(inner, match, names))
+    return _visit(graph, resolve(exclude, graph), lambda inner, match: _replace(inner, match, names))
 
 
-def find_gelu(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
+def find_gelu(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Return how many GELUs :func:`fuse_gelu` would replace if the opset were 20."""
-    return _visit(graph, exclude, lambda inner, match: None)
+    return _visit(graph, resolve(exclude, graph), lambda inner, match: None)
 
 
 def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[gs.Graph, _Match], None]) -> int:

@@ -7,11 +7,12 @@ from collections.abc import Container
 import onnx_graphsurgeon as gs
 
 from transforms import walk
+from transforms.selection import Exclusion, resolve
 
 OPSET = 14
 
 
-def fuse_hardswish(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
+def fuse_hardswish(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Replace ``x * HardSigmoid(x, alpha=1/6, beta=1/2)`` by HardSwish, in all bodies; return how many.
 
     The node rounds its result once where the two would round twice. Does nothing below opset 14, for another
@@ -20,7 +21,8 @@ def fuse_hardswish(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
     """
     if graph.opset < OPSET:
         return 0
-    return sum(_fuse_in(inner, exclude) for inner in walk.graphs(graph))
+    kept = resolve(exclude, graph)
+    return sum(_fuse_in(inner, kept) for inner in walk.graphs(graph))
 
 
 def _fuse_in(graph: gs.Graph, exclude: Container[gs.Node]) -> int:

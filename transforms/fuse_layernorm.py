@@ -21,6 +21,7 @@ from transforms.constants import Constants
 from transforms.dtypes import element_type
 from transforms.frame import Frame, is_float, make_frame
 from transforms.polynomial import ONE, Polynomial, is_close
+from transforms.selection import Exclusion, resolve
 from transforms.statistic import MEAN, RSQRT, X
 from transforms.substitute import STANDARD_DOMAINS, replace, take_over
 
@@ -41,7 +42,7 @@ class _Match:
     bias: NDArray[np.float64] | None
 
 
-def fuse_layernorm(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
+def fuse_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Replace decomposed layer normalisations by LayerNormalization; return how many.
 
     Takes every form that is algebraically ``(x - mean(x)) / sqrt(var(x) + epsilon) * scale + bias`` with
@@ -62,12 +63,12 @@ def fuse_layernorm(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
         log.debug("LayerNormalization needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     names = walk.Names(graph)
-    return _visit(graph, exclude, lambda inner, match: _replace(inner, match, names))
+    return _visit(graph, resolve(exclude, graph), lambda inner, match: _replace(inner, match, names))
 
 
-def find_layernorm(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
+def find_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Return how many layer normalisations :func:`fuse_layernorm` would replace if the opset were 17."""
-    return _visit(graph, exclude, lambda inner, match: None)
+    return _visit(graph, resolve(exclude, graph), lambda inner, match: None)
 
 
 def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[gs.Graph, _Match], None]) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from transforms import dimensions, walk
 from transforms.constants import Constants
+from transforms.selection import Exclusion, resolve
 from transforms.substitute import STANDARD_DOMAINS, release, replace, take_over
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class _Member:
         return self.nodes[-1].outputs[0]
 
 
-def fuse_matmul(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
+def fuse_matmul(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Fuse the matrix products that share their first input; return how many groups were fused.
 
     Takes MatMul, MatMul followed by Add of a bias, and Gemm with equal attributes, in groups of two or more
@@ -60,8 +61,9 @@ def fuse_matmul(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
         log.debug("fusing products needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     constants, names, count = Constants(graph), walk.Names(graph), 0
+    kept = resolve(exclude, graph)
     for inner in walk.graphs(graph):
-        for group in _groups(inner, constants, exclude):
+        for group in _groups(inner, constants, kept):
             reason = _why_not(group, graph.opset)
             if reason:
                 log.debug("'%s' and its siblings stay apart: %s", group[0].output.name, reason)

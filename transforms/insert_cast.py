@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 from transforms import dtypes
 from transforms.insert_rounding import insert_rounding
 from transforms.rounding_plan import RoundingPlan
-from transforms.selection import Selection
+from transforms.selection import Exclusion
 
 _ELEMENTS = {"bfloat16": (dtypes.BFLOAT16, "bf16"), "float16": (dtypes.FLOAT16, "fp16")}
 
@@ -34,7 +34,7 @@ def insert_cast(
     graph: gs.Graph,
     dtype: str = "bfloat16",
     *,
-    exclude: Selection | None = None,
+    exclude: Exclusion = None,
     keep_io_types: bool = True,
     commuting: bool = True,
 ) -> int:

@@ -6,84 +6,36 @@ the Extended operators of our library, block formats its BFPQuantizeDequantize a
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
 
-import ops
-from transforms import dtypes, walk
+from transforms import walk
 from transforms.convert_opset import convert_opset
 from transforms.grid_parameters import GridParameters, Parameters, Ranges
-from transforms.insert_rounding import insert_rounding, place
+from transforms.insert_rounding import import_domains, place
 from transforms.quantization_plan import QuantizationPlan
 from transforms.quantize_tensors import TensorWriter
 from transforms.quantizer import BIAS, Quantization, Quantizer
 from transforms.read_model import ModelError
-from transforms.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPlan
 from transforms.scheme import Scheme
-from transforms.selection import Selection
 from transforms.weight_memory import WeightMemory
 
 WIDE_OPSET = 21
 """First opset whose QuantizeLinear and DequantizeLinear take integers of 4 and 16 bits."""
 
 
-class QdqPair:
-    """A quantize and a dequantize node of type bfloat16, with scale 1 and zero point 0."""
-
-    element, suffix = dtypes.BFLOAT16, "bf16"
-
-    def __init__(self, graph: gs.Graph, domain: str) -> None:
-        """Make the scale and zero point that all pairs of the graph share."""
-        names = walk.Names(graph)
-        self._domain = domain
-        self._scale = gs.Constant(names.derive("", "bf16_scale"), np.array(1, np.float32))
-        self._zero_point = gs.Constant(names.derive("", "bf16_zero_point"), np.array(0, ml_dtypes.bfloat16))
-
-    def narrow(self, name: str, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
-        """Return the quantize node."""
-        return self._node(QUANTIZE, name, source, target)
-
-    def widen(self, name: str, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
-        """Return the dequantize node."""
-        return self._node(DEQUANTIZE, name, source, target)
-
-    def _node(self, op: str, name: str, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
-        inputs = [source, self._scale, self._zero_point]
-        return gs.Node(op, name, inputs=inputs, outputs=[target], domain=self._domain)
-
-
 def insert_qdq(
-    graph: gs.Graph,
-    plan: QuantizationPlan | None = None,
-    ranges: Ranges | None = None,
-    *,
-    domain: str = ops.DOMAIN,
-    exclude: Selection | None = None,
-    keep_io_types: bool = True,
-    memory: WeightMemory | None = None,
+    plan: QuantizationPlan, ranges: Ranges | None = None, *, memory: WeightMemory | None = None
 ) -> int:
-    """Put quantize and dequantize nodes on tensors of a graph; return how many tensors got them.
+    """Write a plan into its graph and return how many tensors were quantized.
 
-    With a plan: what it says, where ``ranges`` (of :func:`transforms.calibration.calibrate`) gives the ranges
-    of integers; weights are stored on their grid unless the plan's scheme keeps their nodes; domains are
-    those of the scheme. The opset has to be one of :func:`least_opset` (ModelError otherwise). ``memory`` is
-    for several plans on copies of one graph.
-
-    Without a plan: bfloat16 on every float32 tensor that is not in ``exclude``, in the same places as
-    :func:`transforms.insert_cast.insert_cast` and with the same numbers as result. The model imports version
-    1 of ``domain`` then, in which the operators are registered (``ops.DOMAIN`` or ``ops.AMD_DOMAIN``); with
-    ``keep_io_types`` false inputs and outputs of the model become bfloat16.
+    ``ranges`` (of :func:`transforms.calibration.calibrate`) gives the ranges of integers. Weights are stored
+    on their grid unless the plan's scheme keeps their nodes; what is excluded, and the domains of the nodes,
+    are those of the scheme too. ``memory`` is for several plans on copies of one graph. Raises ModelError
+    below the opset of :func:`least_opset`. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq` rounds every
+    tensor to bfloat16 without a plan.
     """
-    if plan is not None:
-        return _Insertion(graph, plan, ranges, memory).run()
-    pair = QdqPair(graph, domain)
-    bfloat16 = RoundingPlan(graph, pair.element, exclude=exclude)
-    count = insert_rounding(graph, bfloat16, pair, keep_io_types=keep_io_types)
-    if count:
-        _import(graph, {domain})
-    return count
+    return _Insertion(plan, ranges, memory).run()
 
 
 def least_opset(scheme: Scheme) -> int:
@@ -100,13 +52,8 @@ def raise_opset(graph: gs.Graph, scheme: Scheme) -> int:
 class _Insertion:
     """One plan on its way into a graph."""
 
-    def __init__(
-        self,
-        graph: gs.Graph,
-        plan: QuantizationPlan,
-        ranges: Ranges | None,
-        memory: WeightMemory | None,
-    ) -> None:
+    def __init__(self, plan: QuantizationPlan, ranges: Ranges | None, memory: WeightMemory | None) -> None:
+        graph = plan.graph
         if graph.opset < least_opset(plan.scheme):
             needed = least_opset(plan.scheme)
             raise ModelError(f"the scheme needs opset {needed}, the model has {graph.opset}: raise it first")
@@ -126,7 +73,7 @@ class _Insertion:
             constant = isinstance(together[0].tensor, gs.Constant)
             changed += self._store(together) if constant else self._write(together)
         place(self._graph, self._front, self._after)
-        _import(self._graph, self._writer.domains)
+        import_domains(self._graph, self._writer.domains)
         return changed
 
     def _write(self, together: list[Quantization]) -> bool:
@@ -209,10 +156,3 @@ class _Insertion:
             self._front.setdefault(id(quantization.home), []).extend(nodes)
         else:
             self._after.setdefault(id(quantization.producer), []).extend(nodes)
-
-
-def _import(graph: gs.Graph, domains: set[str]) -> None:
-    present = {opset.domain for opset in graph.import_domains}
-    new = [onnx.helper.make_opsetid(domain, 1) for domain in sorted(domains - present - {""})]
-    if new:
-        graph.import_domains = [*graph.import_domains, *new]

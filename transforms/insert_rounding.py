@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import onnx
 import onnx_graphsurgeon as gs
 
 from transforms import dtypes, walk
@@ -116,3 +117,11 @@ def place(graph: gs.Graph, front: dict[int, list[gs.Node]], after: dict[int, lis
             placed.append(node)
             placed += after.get(id(node), [])
         inner.nodes = placed
+
+
+def import_domains(graph: gs.Graph, domains: set[str]) -> None:
+    """Let a model import version 1 of the domains that it does not import yet."""
+    present = {opset.domain for opset in graph.import_domains}
+    new = [onnx.helper.make_opsetid(domain, 1) for domain in sorted(domains - present - {""})]
+    if new:
+        graph.import_domains = [*graph.import_domains, *new]

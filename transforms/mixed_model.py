@@ -74,7 +74,7 @@ class MixedModel:
 
     def targets(self, graph: gs.Graph | None = None) -> Targets:
         """Return what the scheme names in the float model, or in a copy of it."""
-        return self._targets.follow(self.graph if graph is None else graph)
+        return self._targets.resolve_in(self.graph if graph is None else graph)
 
     def scheme_of(self, mix: Mix) -> Scheme:
         """Return the scheme that names the layers of a mix, after what it says of others."""

@@ -15,6 +15,7 @@ import onnxruntime
 
 from transforms import cleanup, dtypes, model_pass, walk
 from transforms.read_model import ModelError
+from transforms.selection import Exclusion, resolve
 from transforms.unique_names import rename_made
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ refuses the model.
 _QUIET = 4  # the optimizer logs warnings on models that it handles well
 
 
-def optimize(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
+def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Fold constants, BatchNorm and redundant nodes; return by how many nodes the graph changed in number.
 
     The result computes the same numbers up to the order of float32 sums. Nodes of the outermost graph that
@@ -50,9 +51,8 @@ def optimize(graph: gs.Graph, *, exclude: Container[gs.Node] = ()) -> int:
         raise ModelError("float16 arithmetic has to be widened before it is optimized")
     before = sum(1 for _ in walk.nodes(graph))
     names = walk.Names(graph)
-    model_pass.apply(
-        graph, lambda model: _optimized(model, names), hide=_is_left_alone, pin=_pinned(graph, exclude)
-    )
+    pinned = _pinned(graph, resolve(exclude, graph))
+    model_pass.apply(graph, lambda model: _optimized(model, names), hide=_is_left_alone, pin=pinned)
     after = sum(1 for _ in walk.nodes(graph))
     log.debug("optimized: %d nodes -> %d", before, after)
     return abs(before - after)

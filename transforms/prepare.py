@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from transforms import walk
 from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
 from transforms.fuse_gelu import find_gelu, fuse_gelu
 from transforms.fuse_hardswish import fuse_hardswish
@@ -15,7 +16,7 @@ from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
 from transforms.fuse_matmul import fuse_matmul
 from transforms.optimize import optimize
 from transforms.read_model import ModelError
-from transforms.selection import Selection
+from transforms.selection import NodeSet, Selection
 from transforms.widen_float16 import widen_float16
 
 _FUSIONS = {
@@ -45,7 +46,7 @@ def prepare(
 
     ``optimized`` folds constants and BatchNorm and puts decomposed LayerNorm, GELU and HardSwish together;
     ``merge_products`` merges MatMuls on one input as well. Nodes in ``exclude`` are kept out of that, but for
-    what consists of them alone; follow the selection into the graph afterwards. Raises ModelError when the
+    what consists of them alone. Raises ModelError when the
     opset can not be raised.
     """
     done = Preparation()
@@ -56,7 +57,7 @@ def prepare(
     if optimized:
         _optimize(graph, exclude, done)
     if optimized and merge_products:
-        done.fused["MatMul"] += fuse_matmul(graph, exclude=exclude.follow(graph))
+        done.fused["MatMul"] += fuse_matmul(graph, exclude=exclude)
     return done
 
 
@@ -66,33 +67,24 @@ def _optimize(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
     Not before the first fusion, for the optimizer moves Transposes into the middle of a LayerNorm.
     """
     try:
-        optimize(graph, exclude=exclude.follow(graph))
+        optimize(graph, exclude=exclude)
     except ModelError as error:
         done.notes.append(f"Not optimized: {error}")
     _fuse(graph, exclude, done)
 
 
 def _fuse(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
-    apart = exclude.follow(graph)
     newer = [(version, find) for version, find, _ in _FUSIONS.values() if version > graph.opset]
-    wanted = [version for version, find in newer if _of_one_kind(find, graph, apart)]
+    wanted = [version for version, find in newer if _of_one_kind(find, graph, exclude)]
     convert_opset(graph, max(wanted, default=0))
     for name, (_, _, fuse) in _FUSIONS.items():
-        done.fused[name] += _of_one_kind(fuse, graph, exclude.follow(graph))
-    done.fused["HardSwish"] += _of_one_kind(fuse_hardswish, graph, exclude.follow(graph))
+        done.fused[name] += _of_one_kind(fuse, graph, exclude)
+    done.fused["HardSwish"] += _of_one_kind(fuse_hardswish, graph, exclude)
 
 
-class _Others:
-    """All nodes that a selection does not hold."""
-
-    def __init__(self, selection: Selection) -> None:
-        self._selection = selection
-
-    def __contains__(self, node: object) -> bool:
-        return node not in self._selection
-
-
-def _of_one_kind(fuse: Callable[..., int], graph: gs.Graph, apart: Selection) -> int:
-    """Fuse nodes none of which is apart, and nodes all of which are; return how many were put together."""
+def _of_one_kind(fuse: Callable[..., int], graph: gs.Graph, exclude: Selection) -> int:
+    """Fuse nodes none of which is excluded, and nodes all of which are; return how many were put together."""
+    apart = exclude.resolve_in(graph)
     count = fuse(graph, exclude=apart)
-    return count + fuse(graph, exclude=_Others(apart)) if len(apart) else count
+    others = NodeSet(node for node in walk.nodes(graph) if node not in apart)
+    return count + fuse(graph, exclude=others) if len(apart) else count

@@ -41,7 +41,7 @@ from transforms.quantizer import (
 from transforms.rounding_plan import RoundingPlan
 from transforms.scheme import Scheme
 from transforms.scheme_targets import SchemeTargets, Targets
-from transforms.selection import Selection
+from transforms.selection import NodeSet
 
 
 class QuantizationPlan:
@@ -53,7 +53,7 @@ class QuantizationPlan:
         Raises ValueError for a layer or tensor of the scheme that can not take its format.
         """
         self.graph, self.scheme = graph, scheme
-        self._targets = targets or SchemeTargets(graph, scheme).follow(graph)
+        self._targets = targets or SchemeTargets(graph, scheme).resolve_in(graph)
         self.formats = FormatTable(graph, scheme, self._targets)
         self._main = {id(node) for node in graph.nodes}
         self._places = _places(graph)
@@ -133,7 +133,7 @@ class QuantizationPlan:
         if not any(rows.values()):
             return None
         bfloat16 = any(row and row.name == "bfloat16" for row in rows.values())
-        kept = Selection((node, frozenset()) for node in nodes if rows[id(node)] is None)
+        kept = NodeSet(node for node in nodes if rows[id(node)] is None)
         return RoundingPlan(self.graph, dtypes.BFLOAT16 if bfloat16 else dtypes.FLOAT16, exclude=kept)
 
     def _plan(self) -> None:

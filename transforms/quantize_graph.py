@@ -77,7 +77,7 @@ def quantize_graph(
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
     done = Quantized()
     targets = prepare_for(graph, scheme, done)
-    plan = make_plan(graph, scheme, targets.follow(graph), done)
+    plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     calibration = calibrate_plan(plan, data, progress=progress)
     if calibration is not None:
         done.calibrated = len(calibration.observed)
@@ -102,12 +102,11 @@ def write_plan(
     plan: QuantizationPlan, ranges: Ranges | None, done: Quantized, memory: WeightMemory | None = None
 ) -> None:
     """Write a plan into its graph; ``memory`` is that of several plans of one model."""
-    graph = plan.graph
     done.tensors = Counter(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
-    _note_bodies(graph, plan, done)
-    insert_qdq(graph, plan, ranges, memory=memory)
+    _note_bodies(plan, done)
+    insert_qdq(plan, ranges, memory=memory)
 
 
 def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
@@ -155,11 +154,9 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
     if any(row.name == "bfloat16" for row in (*scheme.named_formats, scheme.other_format) if row):
-        done.changes["weights saturated at +-3.38953139e38"] = saturate(
-            graph, exclude=targets.excluded.follow(graph)
-        )
+        done.changes["weights saturated at +-3.38953139e38"] = saturate(graph, exclude=targets.excluded)
     if scheme.equalize_layers:
-        excluded = targets.excluded.follow(graph)
+        excluded = targets.excluded
         done.changes["pairs of layers equalized"] = equalize_layers(graph, exclude=excluded)
     if scheme.balance_channels:
         own = scheme.format(scheme.activation), scheme.format(scheme.weight)
@@ -167,7 +164,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
             graph,
             depthwise=any(row.block > 1 for row in own if row),
             outliers=_has_room_for_outliers(scheme),
-            exclude=targets.excluded.follow(graph),
+            exclude=targets.excluded,
         )
     raise_opset(graph, scheme)
 
@@ -179,12 +176,12 @@ def _has_room_for_outliers(scheme: Scheme) -> bool:
     return activation.bits >= _WIDE_ACTIVATION and weight.bits <= _NARROW_WEIGHT
 
 
-def _note_bodies(graph: gs.Graph, plan: QuantizationPlan, done: Quantized) -> None:
+def _note_bodies(plan: QuantizationPlan, done: Quantized) -> None:
     """Say how many layers stay float because nothing is measured inside bodies."""
-    main = {id(node) for node in graph.nodes}
+    main = {id(node) for node in plan.graph.nodes}
     left = [
         node
-        for node in walk.nodes(graph)
+        for node in walk.nodes(plan.graph)
         if id(node) not in main and is_dot_product(node) and plan.formats[node].wants_integers
     ]
     if left:

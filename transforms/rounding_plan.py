@@ -24,7 +24,7 @@ import onnx_graphsurgeon as gs
 
 from transforms import dtypes, schemas, walk
 from transforms.saturate import BFLOAT16_MAX
-from transforms.selection import Selection
+from transforms.selection import Exclusion, NodeSet, resolve
 
 _SHAPE_SOURCES = frozenset({"Shape", "Size"})
 QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"
@@ -57,12 +57,13 @@ class RoundingPlan:
     """The tensors of a graph to round to an element type; :attr:`roundings` in graph order."""
 
     def __init__(
-        self, graph: gs.Graph, element: int, *, exclude: Selection | None = None, commuting: bool = True
+        self, graph: gs.Graph, element: int, *, exclude: Exclusion = None, commuting: bool = True
     ) -> None:
         """Plan the graph and its bodies; ``commuting`` spares values that reach a commuting node."""
         self._graph, self._element, self._commuting = graph, element, commuting
         self._opsets = schemas.versions(graph)
-        self.excluded = exclude or Selection()
+        kept = resolve(exclude, graph)
+        self.excluded = NodeSet(node for node in kept if not is_saturation(node))  # rounding commutes with it
         self.shape_nodes = shape_arithmetic(graph)
         self._homes = walk.constant_homes(graph)
         self._places: dict[int, tuple[gs.Graph, gs.Node | None]] = {}

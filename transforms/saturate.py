@@ -6,13 +6,13 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import dtypes, walk
-from transforms.selection import Selection
+from transforms.selection import Exclusion, NodeSet, resolve
 
 BFLOAT16_MAX = np.float32(3.38953139e38)
 """The largest finite bfloat16, bits 0x7F7F."""
 
 
-def saturate(graph: gs.Graph, *, exclude: Selection | None = None) -> int:
+def saturate(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Clip float32 initializers to +-3.38953139e38, infinities included; return how many tensors changed.
 
     Also the -Inf of attention masks becomes finite, as nothing in BF16 hardware promises to carry an infinity
@@ -20,7 +20,7 @@ def saturate(graph: gs.Graph, *, exclude: Selection | None = None) -> int:
     ``exclude`` use, and to types other than float32.
     """
     changed = 0
-    for tensor in _float_constants(graph, exclude):
+    for tensor in _float_constants(graph, resolve(exclude, graph)):
         if tensor.values.size and _exceeds(tensor.values):
             tensor.values = np.clip(tensor.values, -BFLOAT16_MAX, BFLOAT16_MAX)
             changed += 1
@@ -40,7 +40,7 @@ def _exceeds(values: np.ndarray) -> bool:
     )
 
 
-def _float_constants(graph: gs.Graph, exclude: Selection | None) -> list[gs.Constant]:
+def _float_constants(graph: gs.Graph, exclude: NodeSet) -> list[gs.Constant]:
     return [
         tensor
         for tensor in walk.constants(graph)

@@ -8,12 +8,10 @@ import onnx_graphsurgeon as gs
 from transforms import dtypes, walk
 from transforms.rounding_plan import Rounding, RoundingPlan, is_saturation
 from transforms.saturate import BFLOAT16_MAX
-from transforms.selection import Selection
+from transforms.selection import Exclusion
 
 
-def saturate_activations(
-    graph: gs.Graph, *, exclude: Selection | None = None, keep_io_types: bool = True
-) -> int:
+def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: bool = True) -> int:
     """Put a Clip to +-3.38953139e38 on every tensor that a conversion will round; return how many got one.
 
     To be called before :func:`transforms.insert_cast.insert_cast` and its like: no sum that overflows BF16

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from transforms import walk
 from transforms.layer_rule import LayerRule
 from transforms.scheme import Scheme
-from transforms.selection import Selection, label_of, select, with_bodies
+from transforms.selection import NodeSet, Selection, label_of, select, with_bodies
 
 _MERGED = "/MatMulAddFusion"
 """What the optimizer puts behind the name of a MatMul that it makes a Gemm of, together with an Add."""
@@ -27,8 +27,8 @@ class Targets:
     ``tensors`` holds, by ``id`` of the tensor, the name in the scheme and that of the format.
     """
 
-    excluded: Selection
-    rules: tuple[tuple[str, Selection, LayerRule], ...]
+    excluded: NodeSet
+    rules: tuple[tuple[str, NodeSet, LayerRule], ...]
     tensors: dict[int, tuple[str, str]]
 
 
@@ -43,7 +43,7 @@ class SchemeTargets:
         self._rules = {pattern: _Rule.find(graph, pattern) for pattern in scheme.layers}
         self._places = {name: _places(graph, name) for name in scheme.tensors}
 
-    def follow(self, graph: gs.Graph) -> Targets:
+    def resolve_in(self, graph: gs.Graph) -> Targets:
         """Return the targets in the prepared graph.
 
         Raises ValueError for a name or operator type that matches nothing before and after, or whose node or
@@ -53,30 +53,30 @@ class SchemeTargets:
             if op_type not in self._operators | _operators(graph):
                 raise ValueError(f"op_types entry '{op_type}' matches no operator type")
         rules = tuple(
-            (pattern, self._follow_rule(graph, pattern), rule)
+            (pattern, self._resolve_rule(graph, pattern), rule)
             for pattern, rule in self._scheme.layers.items()
         )
         tensors = {
             id(tensor): (name, format)
             for name, format in self._scheme.tensors.items()
-            for tensor in self._follow_tensor(graph, name)
+            for tensor in self._resolve_tensor(graph, name)
         }
-        return Targets(self.excluded.follow(graph), rules, tensors)
+        return Targets(self.excluded.resolve_in(graph), rules, tensors)
 
-    def _follow_rule(self, graph: gs.Graph, pattern: str) -> Selection:
+    def _resolve_rule(self, graph: gs.Graph, pattern: str) -> NodeSet:
         before = self._rules[pattern]
-        found = before.follow(graph) | _Rule.find(graph, pattern).nodes
+        found = before.resolve_in(graph) | _matching(graph, pattern)
         if not len(found):
-            if not len(before.nodes):
+            if not before.operators:
                 raise ValueError(f"layers entry '{pattern}' matches no node name and no operator type")
             raise ValueError(f"layers entry '{pattern}': the node {_FOLDED}")
         return found
 
-    def _follow_tensor(self, graph: gs.Graph, name: str) -> list[gs.Tensor]:
+    def _resolve_tensor(self, graph: gs.Graph, name: str) -> list[gs.Tensor]:
         """Return the tensors of a name, of which bodies may have several, and what its readers read now."""
         places = self._places[name]
         found = [tensor for tensor in _tensors(graph) if tensor.name == name]
-        found += [tensor for place in places for tensor in place.follow(graph)]
+        found += [tensor for place in places for tensor in place.resolve_in(graph)]
         if found:
             return found
         if not places:
@@ -93,22 +93,13 @@ class _Rule:
 
     @staticmethod
     def find(graph: gs.Graph, pattern: str) -> _Rule:
-        """Return the nodes whose name matches or whose operator has the name of the pattern."""
-        chosen = [
-            node
-            for node in walk.nodes(graph)
-            if pattern in operators(node)
-            or fnmatchcase(label_of(node), pattern)
-            or (_was_merged(node) and fnmatchcase(node.name.removesuffix(_MERGED), pattern))
-        ]
-        nodes = with_bodies(graph, chosen)
-        return _Rule(nodes, frozenset(node.op for node in walk.nodes(graph) if node in nodes))
+        """Return what a pattern matches in a graph."""
+        nodes = _matching(graph, pattern)
+        return _Rule(Selection(graph, nodes), frozenset(node.op for node in nodes))
 
-    def follow(self, graph: gs.Graph) -> Selection:
+    def resolve_in(self, graph: gs.Graph) -> NodeSet:
         """Return the nodes in a rewritten graph."""
-        found = self.nodes.follow(graph)
-        same = (node for node in walk.nodes(graph) if node in found and node.op in self.operators)
-        return Selection.of(graph, *same)
+        return NodeSet(node for node in self.nodes.resolve_in(graph) if node.op in self.operators)
 
 
 @dataclass(frozen=True)
@@ -119,22 +110,33 @@ class _Place:
     op: str
     index: int
 
-    def follow(self, graph: gs.Graph) -> Iterator[gs.Tensor]:
+    def resolve_in(self, graph: gs.Graph) -> Iterator[gs.Tensor]:
         """Yield what is read there in a rewritten graph."""
-        found = self.reader.follow(graph)
-        for node in walk.nodes(graph):
-            if node in found and node.op == self.op and self.index < len(node.inputs):
+        for node in self.reader.resolve_in(graph):
+            if node.op == self.op and self.index < len(node.inputs):
                 yield node.inputs[self.index]
 
 
-def named(graph: gs.Graph, names: Collection[str]) -> Selection:
+def _matching(graph: gs.Graph, pattern: str) -> NodeSet:
+    """Return the nodes whose name matches or whose operator has the name of the pattern."""
+    chosen = [
+        node
+        for node in walk.nodes(graph)
+        if pattern in operators(node)
+        or fnmatchcase(label_of(node), pattern)
+        or (_was_merged(node) and fnmatchcase(node.name.removesuffix(_MERGED), pattern))
+    ]
+    return with_bodies(chosen)
+
+
+def named(graph: gs.Graph, names: Collection[str]) -> NodeSet:
     """Return the nodes of a graph that entries of ``layers`` speak of which match these names alone."""
     chosen = [
         node
         for node in walk.nodes(graph)
         if label_of(node) in names or (_was_merged(node) and node.name.removesuffix(_MERGED) in names)
     ]
-    return with_bodies(graph, chosen)
+    return with_bodies(chosen)
 
 
 def operators(node: gs.Node) -> frozenset[str]:
@@ -160,4 +162,4 @@ def _places(graph: gs.Graph, name: str) -> list[_Place]:
     """Return where the tensors of a name are read."""
     found = {id(tensor): tensor for tensor in _tensors(graph) if tensor.name == name}
     uses = (use for tensor in found.values() for use in walk.uses(tensor))
-    return [_Place(Selection.of(graph, node), node.op, index) for node, index in uses]
+    return [_Place(Selection(graph, [node]), node.op, index) for node, index in uses]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import onnx_graphsurgeon as gs
@@ -12,50 +12,75 @@ from transforms import walk
 Mark = tuple[str, ...]
 
 
+class NodeSet:
+    """Nodes of one graph as it stands; ``node in nodes`` asks for membership."""
+
+    def __init__(self, nodes: Iterable[gs.Node] = (), selection: Selection | None = None) -> None:
+        """Hold nodes; ``selection`` finds them again in a graph that was rewritten since."""
+        self._nodes = {id(node): node for node in nodes}
+        self._selection = selection
+
+    def resolve_in(self, graph: gs.Graph) -> NodeSet:
+        """Return the nodes, found again by their selection if none of them is in the graph any more.
+
+        Raises ValueError for nodes of another graph that no selection tells.
+        """
+        if not self._nodes or any(node in self for node in walk.nodes(graph)):
+            return self
+        if self._selection is None:
+            raise ValueError(f"none of the {len(self)} nodes chosen is a node of the graph")
+        return self._selection.resolve_in(graph)
+
+    def __or__(self, other: NodeSet) -> NodeSet:
+        return NodeSet([*self, *other])
+
+    def __contains__(self, node: object) -> bool:
+        return id(node) in self._nodes
+
+    def __iter__(self) -> Iterator[gs.Node]:
+        return iter(self._nodes.values())
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
 class Selection:
-    """A fixed set of nodes of a graph; ``node in selection`` asks for membership."""
+    """A choice of nodes of a model that outlives rewrites, also those that replace all nodes of a graph.
 
-    def __init__(
-        self, nodes: Iterable[tuple[gs.Node, frozenset[Mark]]] = (), known: frozenset[Mark] = frozenset()
-    ) -> None:
-        """Select the nodes given, each with its marks; ``known`` are those of all nodes of the graph."""
-        chosen = list(nodes)
-        self._nodes = {id(node): node for node, _ in chosen}
-        self._marks = frozenset(mark for _, marks in chosen for mark in marks)
-        self._known = known
+    It does not say itself which nodes it holds, for these depend on the graph: :meth:`resolve_in` does.
+    """
 
-    def follow(self, graph: gs.Graph) -> Selection:
-        """Return the selection in a rewritten graph.
+    def __init__(self, graph: gs.Graph | None = None, nodes: Iterable[gs.Node] = ()) -> None:
+        """Choose nodes of a graph."""
+        self._nodes = {id(node): node for node in nodes}
+        marked = list(_marked(graph)) if graph is not None else []
+        self._marks = frozenset(mark for node, marks in marked if id(node) in self._nodes for mark in marks)
+        self._known = frozenset(mark for _, marks in marked for mark in marks)
 
-        Found are nodes of the same name and operator, and nodes that now make the same tensors, in the same
-        body each time: branches of an If often use one name twice. Nodes that came into being, such as a Cast
-        of an input or what a newer opset wants beside a node, belong to the selection with what reads them.
+    def resolve_in(self, graph: gs.Graph) -> NodeSet:
+        """Return the nodes that are chosen in a graph, which may have been rewritten since.
+
+        Found are the nodes themselves, nodes of the same name and operator, and nodes that now make the same
+        tensors, in the same body each time: branches of an If often use one name twice. Nodes that came into
+        being, such as a Cast of an input or what a newer opset wants beside a node, belong to the choice with
+        what reads them.
         """
         marked = list(_marked(graph))
-        found = {id(node) for node, marks in marked if marks & self._marks}
+        found = {id(node) for node, marks in marked if id(node) in self._nodes or marks & self._marks}
         if found and self._known:
             for node, marks in reversed(marked):
                 if not marks & self._known and any(id(u) in found for t in node.outputs for u in t.outputs):
                     found.add(id(node))
-        return _choose(marked, found)
+        return NodeSet((node for node, _ in marked if id(node) in found), self)
 
-    @staticmethod
-    def of(graph: gs.Graph, *nodes: gs.Node) -> Selection:
-        """Return the selection of nodes of a graph."""
-        return _choose(list(_marked(graph)), {id(node) for node in nodes})
 
-    def __or__(self, other: Selection) -> Selection:
-        """Return the selection of what is in either, found again by the marks of both."""
-        both = Selection(known=self._known | other._known)
-        both._nodes = self._nodes | other._nodes
-        both._marks = self._marks | other._marks
-        return both
+Exclusion = Selection | NodeSet | None
+"""What rewrites take as ``exclude``: each resolves it in its graph on entry."""
 
-    def __contains__(self, node: gs.Node) -> bool:
-        return id(node) in self._nodes
 
-    def __len__(self) -> int:
-        return len(self._nodes)
+def resolve(exclude: Exclusion, graph: gs.Graph) -> NodeSet:
+    """Return the nodes of a graph that a rewrite is to leave alone."""
+    return NodeSet() if exclude is None else exclude.resolve_in(graph)
 
 
 def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str] = ()) -> Selection:
@@ -78,7 +103,7 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
             present = ", ".join(sorted({node.op for node in everything}))
             raise ValueError(f"no node has operator type '{op_type}'; the model has {present}")
         chosen += found
-    return with_bodies(graph, chosen)
+    return Selection(graph, with_bodies(chosen))
 
 
 def label_of(node: gs.Node) -> str:
@@ -87,7 +112,7 @@ def label_of(node: gs.Node) -> str:
 
 
 def counterparts(graph: gs.Graph, other: gs.Graph) -> dict[int, list[gs.Node]]:
-    """Return the nodes of a rewritten graph that a selection follows each node to, by ``id`` of that."""
+    """Return the nodes of a rewritten graph that a selection of each node resolves to, by ``id`` of that."""
     places: dict[Mark, list[gs.Node]] = {}
     for node, marks in _marked(other):
         for mark in marks:
@@ -98,15 +123,9 @@ def counterparts(graph: gs.Graph, other: gs.Graph) -> dict[int, list[gs.Node]]:
     }
 
 
-def with_bodies(graph: gs.Graph, chosen: Iterable[gs.Node]) -> Selection:
-    """Return the selection of nodes of a graph and of all that is in their bodies."""
-    return Selection.of(graph, *(node for outer in chosen for node in (outer, *_nodes_in(outer))))
-
-
-def _choose(marked: Sequence[tuple[gs.Node, frozenset[Mark]]], chosen: Container[int]) -> Selection:
-    """Return the selection of the nodes whose ``id`` is among the chosen."""
-    known = frozenset(mark for _, marks in marked for mark in marks)
-    return Selection(((node, marks) for node, marks in marked if id(node) in chosen), known)
+def with_bodies(chosen: Iterable[gs.Node]) -> NodeSet:
+    """Return nodes together with all that is in their bodies."""
+    return NodeSet(node for outer in chosen for node in (outer, *_nodes_in(outer)))
 
 
 def _nodes_in(node: gs.Node) -> Iterator[gs.Node]:

@@ -9,10 +9,10 @@ from transforms import dtypes, walk
 from transforms.insert_cast import CastPair
 from transforms.insert_rounding import insert_rounding
 from transforms.rounding_plan import RoundingPlan
-from transforms.selection import Selection
+from transforms.selection import Exclusion
 
 
-def simulate_bf16(graph: gs.Graph, *, exclude: Selection | None = None, keep_io_types: bool = True) -> int:
+def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: bool = True) -> int:
     """Round weights to bfloat16, stored as float32, and give each input one pair of Casts.
 
     Nothing else is touched: activations stay float32. Inputs are float32, or float16 that a Cast widens (see

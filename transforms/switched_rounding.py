@@ -14,7 +14,7 @@ from transforms.finetune_model import copy_graph
 from transforms.float_parts import find_parts
 from transforms.rounding_plan import RoundingPlan
 from transforms.rounding_switches import add_switches
-from transforms.selection import Selection, counterparts, select
+from transforms.selection import NodeSet, counterparts, select
 from transforms.simulate_bf16 import input_tensors
 
 
@@ -31,9 +31,9 @@ class SwitchedRounding:
         graph = copy_graph(error.graph)
         kept = select(graph, names=options.exclude_node, op_types=options.exclude_op)
         loaded = copy_graph(graph)
-        exclude = prepare_bf16(graph, options, Conversion(options.format)).follow(graph)
-        exclude |= Selection.of(graph, *_new_casts(loaded, graph))
-        self.parts = find_parts(loaded, graph, kept.follow(loaded), exclude)
+        exclude = prepare_bf16(graph, options, Conversion(options.format)).resolve_in(graph)
+        exclude |= NodeSet(_new_casts(loaded, graph))
+        self.parts = find_parts(loaded, graph, kept.resolve_in(loaded), exclude)
         plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
         if options.format == "simulate_bf16":
             _leave_activations(plan, graph)

@@ -9,8 +9,8 @@ from onnx import TensorProto, numpy_helper
 
 from tests import conversion, corpus
 from transforms import graph_proto, model_io
+from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
-from transforms.insert_qdq import insert_qdq
 from transforms.selection import select
 
 PAIR = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
@@ -21,8 +21,8 @@ def test_same_places_and_numbers_as_casts(name: str) -> None:
     model = corpus.build(name)
     feeds = corpus.feeds(model)
     casts, pairs = model_io.load(model), model_io.load(model)
-    assert insert_cast(casts) == insert_qdq(pairs)
-    assert insert_qdq(pairs) == 0
+    assert insert_cast(casts) == insert_bf16_qdq(pairs)
+    assert insert_bf16_qdq(pairs) == 0
     with_casts, with_pairs = graph_proto.export_model(casts), graph_proto.export_model(pairs)
     onnx.checker.check_model(with_pairs, full_check=True)
     assert conversion.same(conversion.run(with_pairs, feeds), conversion.run(with_casts, feeds))
@@ -31,7 +31,7 @@ def test_same_places_and_numbers_as_casts(name: str) -> None:
 @pytest.mark.parametrize("domain", ("ai.onnx.contrib", "com.amd.quark"))
 def test_nodes_share_scale_and_zero_point(domain: str) -> None:
     graph = model_io.load(corpus.build("if"))
-    insert_qdq(graph, domain=domain)
+    insert_bf16_qdq(graph, domain=domain)
     model = graph_proto.export_model(graph)
     assert {(o.domain, o.version) for o in model.opset_import} == {("", 18), (domain, 1)}
     inner = [node for attribute in model.graph.node[-3].attribute for node in attribute.g.node]
@@ -47,7 +47,7 @@ def test_nodes_share_scale_and_zero_point(domain: str) -> None:
 def test_types_and_shapes_are_known_around_the_pairs() -> None:
     """Shape inference stops at operators it does not know, so the model has to say them."""
     graph = model_io.load(corpus.build("layers"))
-    insert_qdq(graph)
+    insert_bf16_qdq(graph)
     model = graph_proto.export_model(graph)
     known = {value.name: value.type.tensor_type for value in (*model.graph.value_info, *model.graph.output)}
     for node in model.graph.node:
@@ -59,15 +59,15 @@ def test_types_and_shapes_are_known_around_the_pairs() -> None:
 
 def test_does_nothing_without_float_tensors_or_when_all_is_excluded() -> None:
     graph = model_io.load(corpus.parse("(int64[2] x) => (int64[2] y) { y = Abs(x) }"))
-    assert insert_qdq(graph) == 0
+    assert insert_bf16_qdq(graph) == 0
     graph = model_io.load(corpus.build("two consumers"))
-    assert insert_qdq(graph, exclude=select(graph, op_types=["Tanh", "Exp", "Neg", "Add"])) == 0
+    assert insert_bf16_qdq(graph, exclude=select(graph, op_types=["Tanh", "Exp", "Neg", "Add"])) == 0
     assert [o.domain for o in graph_proto.export_model(graph).opset_import] == [""]
 
 
 def test_names_in_use_are_avoided() -> None:
     text = "(float[2] x) => (float[2] y) <float bf16_scale = {2}> { y = Mul(x, bf16_scale) }"
     graph = model_io.load(corpus.parse(text))
-    insert_qdq(graph)
+    insert_bf16_qdq(graph)
     x = np.array([1, 3], np.float32)
     assert conversion.run(graph_proto.export_model(graph), {"x": x})["y"].tolist() == [2, 6]
