@@ -17,7 +17,7 @@ import onnx_graphsurgeon as gs
 
 from transforms import graph_proto, light_model
 from transforms.atomic_write import replacing
-from transforms.read_model import ModelError, read
+from transforms.read_model import ModelError, check_opsets, read
 
 __all__ = ["ModelError", "check", "check_output", "files_of", "load", "refuse_source", "save"]
 
@@ -34,6 +34,7 @@ def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
     ``graph.source_files`` tell where the graph came from. Raises ModelError (a ValueError) or OSError.
     """
     if isinstance(source, onnx.ModelProto):
+        check_opsets(source)
         graph = graph_proto.import_model(source)
         graph.source_sha256, graph.source_files = None, []
         return graph

@@ -15,6 +15,9 @@ from google.protobuf.message import DecodeError
 _BLOCK = 1 << 22
 """Bytes of external data that are hashed at a time."""
 
+_HIGHEST_OPSET = (1 << 31) - 1
+"""Highest version that the onnx package can take for an operator set, of any domain."""
+
 _PACKED_BITS = {
     **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
     **dict.fromkeys(("INT2", "UINT2"), 2),
@@ -46,6 +49,10 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
     del data
     if not model.opset_import or not (model.graph.node or model.graph.output):
         raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
+    try:
+        check_opsets(model)
+    except ModelError as error:
+        raise ModelError(f"'{path}': {error}") from None
     files = [path, *_read_external(model, path)]
     for file in files[1:]:
         with file.open("rb") as stream:
@@ -54,6 +61,19 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
     for tensor in tensors(model.graph):
         _check_size(tensor, path)
     return model, digest.hexdigest(), files
+
+
+def check_opsets(model: onnx.ModelProto) -> None:
+    """Raise ModelError for an operator set that the onnx package can not know, in functions as well.
+
+    Of an opset of ONNX itself that is newer than the package, the meaning of operators is unknown.
+    """
+    for opset in (*model.opset_import, *(one for function in model.functions for one in function.opset_import)):
+        standard = opset.domain in ("", "ai.onnx")
+        least, most = (1, onnx.defs.onnx_opset_version()) if standard else (0, _HIGHEST_OPSET)
+        if not least <= opset.version <= most:
+            domain = opset.domain or "ai.onnx"
+            raise ModelError(f"opset {opset.version} of '{domain}' is none of {least} to {most}")
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
