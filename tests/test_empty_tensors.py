@@ -44,12 +44,17 @@ def _run(model: bytes, feed: dict[str, np.ndarray]) -> np.ndarray:
         (quantize, "--config", "MX6"),
     ),
 )
-def test_a_linear_layer_on_no_numbers(text: str, options: tuple, tmp_path: Path) -> None:
-    """The runtime's fusion of MatMul and Add makes a Reshape to [-1, 0] of it, which asks for another size."""
+def test_a_linear_layer_on_no_numbers(
+    text: str, options: tuple, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The runtime's fusion of MatMul and Add makes a Reshape to [-1, 0] of it, which asks for other sizes."""
     source, target = tmp_path / "m.onnx", tmp_path / "q.onnx"
     onnx.save(_model(text), source)
     tool, *rest = options
     assert tool.main(["--input", str(source), "--output", str(target), *rest]) == 0
+    if not target.exists():
+        assert "Nothing to do" in capsys.readouterr().out
+        return
     onnx.checker.check_model(str(target), full_check=True)
     feed = {"x": np.zeros((2, 3, 0) if text is NO_SUM else (2, 0, 4), np.float32), "c": np.array(True)}
     feed = {one.name: feed[one.name] for one in _model(text).graph.input}
