@@ -14,6 +14,7 @@ import onnx
 import onnxruntime as ort
 
 from transforms import light_model
+from transforms.read_model import ModelError
 from transforms.run_model import OpenModel, RunOptions, provider_name, session_settings
 
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
@@ -48,7 +49,7 @@ def open_light(
     try:
         session = ort.InferenceSession(light.SerializeToString(), settings, providers=[provider])
     except Exception as error:  # the runtime's exceptions share no narrower class
-        raise ValueError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
+        raise ModelError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
     return LightModel(session, weights)
 
 
