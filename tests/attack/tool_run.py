@@ -73,7 +73,7 @@ def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, keep: Path | 
 
 def _keep_checkpoint() -> None:
     finetune_checkpoint._EVERY = -1.0
-    finetune_file.Path.unlink = lambda path, missing_ok=False: None  # type: ignore[method-assign]
+    finetune_file.Path.unlink = lambda path, missing_ok=False: None
 
 
 def _run_here(tool: str, arguments: Sequence[str], folder: Path) -> None:

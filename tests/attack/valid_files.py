@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -146,7 +147,9 @@ def quantized() -> Files:
         words = (
             f"--float {folder}/model.onnx --quantized {made['quantized.onnx']} --output {folder}/tuned.onnx "
         )
-        words += f"--data {folder}/data --checkpoint {made['layers.npz']} --algorithm adaround --num-iterations 3"
+        words += (
+            f"--data {folder}/data --checkpoint {made['layers.npz']} --algorithm adaround --num-iterations 3"
+        )
         done = run_tool("finetune", words.split(), folder, keep=made["layers.npz"])
         assert done.code == 0, done
         return {n: path.read_bytes() for n, path in made.items()}
@@ -181,8 +184,8 @@ _ON_MODELS = (
 _QUANTIZE = "--input IN/model.onnx --output OUT/result.onnx --threads 1 --calibration-data IN/data --config "
 
 
-def _choose(choices: object, random: np.random.Generator) -> object:
-    listed = list(choices)  # type: ignore[call-overload]
+def _choose(choices: Iterable[Any], random: np.random.Generator) -> Any:
+    listed = list(choices)
     return listed[int(random.integers(0, len(listed)))]
 
 
@@ -195,7 +198,7 @@ def _fitting(content: bytes) -> Files:
 
 
 def _of_model(random: np.random.Generator) -> Scene:
-    tool, options = _choose(_ON_MODELS, random)  # type: ignore[misc]
+    tool, options = _choose(_ON_MODELS, random)
     name = "half" if "fp16" in tool else str(_choose(models(), random))
     files = {"model.onnx": models()[name]}
     files |= _fitting(files["model.onnx"])
@@ -203,7 +206,7 @@ def _of_model(random: np.random.Generator) -> Scene:
 
 
 def _of_external(random: np.random.Generator) -> Scene:
-    tool, options = _choose([one for one in _ON_MODELS if "_fp" not in one[0] or "32" in one[0]], random)  # type: ignore[misc]
+    tool, options = _choose([one for one in _ON_MODELS if "_fp" not in one[0] or "32" in one[0]], random)
     files = external() | _fitting(external()["model.onnx"])
     written = ("result.onnx", "result.onnx.data", "results")
     return Scene(tool, options, files, ("model.onnx", "weights.data"), written)
