@@ -15,6 +15,7 @@ import onnxruntime as ort
 
 from transforms import light_model
 from transforms.empty_tensors import unsafe_optimizers
+from transforms.read_model import ModelError
 from transforms.run_model import OpenModel, RunOptions, provider_name, session_settings
 
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
@@ -54,7 +55,7 @@ def open_light(
             disabled_optimizers=unsafe_optimizers(light.graph),
         )
     except Exception as error:  # the runtime's exceptions share no narrower class
-        raise ValueError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
+        raise ModelError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
     return LightModel(session, weights)
 
 

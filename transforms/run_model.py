@@ -16,6 +16,7 @@ import ops
 from transforms import graph_proto, model_io
 from transforms.array_header import ArrayHeader
 from transforms.bounds import refuse_bomb
+from transforms.read_model import ModelError
 from transforms.widen_bf16 import widen_bf16
 
 log = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ def open_model(source: str | Path | gs.Graph, options: RunOptions | None = None)
     try:
         return OpenModel(_session(graph, options, provider), widened)
     except KernelMissing as error:
-        raise ValueError(f"{provider} can not run the model: {error}") from error
+        raise ModelError(f"{provider} can not run the model: {error}") from error
 
 
 def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort.SessionOptions:
@@ -160,7 +161,7 @@ def _session(source: Path | gs.Graph, options: RunOptions, provider: str) -> ort
     except KernelMissing:
         raise
     except Exception as error:  # the runtime's exceptions share no narrower class
-        raise ValueError(f"ONNX Runtime refuses the model: {error}") from error
+        raise ModelError(f"ONNX Runtime refuses the model: {error}") from error
 
 
 def _serialize(graph: gs.Graph) -> bytes:
