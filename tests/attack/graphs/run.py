@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from tests.attack.graphs import known
-from tests.attack.graphs.build import Built, build
+from tests.attack.graphs.build import Built, build, with_outputs
 from tests.attack.graphs.hooks import Noise, Rounded, rough
 from tests.attack.graphs.interpret import Hook, Interpreter, Unsupported
 from tests.attack.graphs.strip import strip
@@ -130,7 +130,26 @@ def _check_kind(name: str, found: np.ndarray, expected: np.ndarray) -> None:
 
 def attack(seed: int, folder: Path) -> str | None:
     """Build the graph of a seed and convert it in every way; return None, or what fell in one line."""
+    return try_all(build(seed), seed, folder)
+
+
+def keep(seed: int, path: Path) -> None:
+    """Write the model of a seed to ``path`` and its feed beside it, for the seed makes others some day."""
     built = build(seed)
+    onnx.save(built.model, path.with_suffix(".onnx"))
+    np.savez(path.with_suffix(".npz"), **built.feeds)
+
+
+def replay(path: Path, folder: Path) -> str | None:
+    """Do with a model that was kept what :func:`attack` does with that of a seed."""
+    model = onnx.load(path)
+    with np.load(path.with_suffix(".npz")) as archive:
+        feeds = {name: archive[name] for name in archive.files}
+    return try_all(with_outputs(model, feeds), 0, folder)
+
+
+def try_all(built: Built, seed: int, folder: Path) -> str | None:
+    """Convert a model in every way; return None, or what fell in one line."""
     source = folder / "in.onnx"
     data = built.model.SerializeToString(deterministic=True)
     source.write_bytes(data)
