@@ -160,9 +160,12 @@ def try_all(built: Built, seed: int, folder: Path) -> str | None:
         samples = folder / "samples"
         samples.mkdir()
         np.savez(samples / "one.npz", **built.feeds)
+        variants = np.random.default_rng([seed, 8])
         others = [_OTHERS[seed % len(_OTHERS)]]
         for preset in (*PRESETS, *others):
-            trial.attempt(preset, _quantized, trial, preset, samples, seed % 2 == 0)
+            options = _variant(trial, preset, variants)
+            what = " ".join([preset, *options])
+            trial.attempt(what, _quantized, trial, preset, samples, options)
     if source.read_bytes() != data:
         trial.fallen.append("the input was changed")
     (folder / "notes.txt").write_text("\n".join(trial.notes))
@@ -181,8 +184,11 @@ def _bf16(trial: _Trial, rng: np.random.Generator) -> None:
     if plain and plain.model:
         trial.attempt("with_cast --no-optimize", _exact, trial, plain.model)
     weights = ["--weights", "float32"] if rng.random() < 0.4 else []
-    cast = trial.attempt("with_cast", trial.convert, tool, *weights)
-    qdq = trial.attempt("customqdq", trial.convert, tool, "--format", "customqdq", *weights)
+    kept = _exclusions(trial, rng)
+    cast = trial.attempt("with_cast", trial.convert, tool, *weights, *kept)
+    domain = ["--domain", "com.amd.quark"] if rng.random() < 0.2 else []
+    options = ["--format", "customqdq", *domain, *weights, *kept]
+    qdq = trial.attempt("customqdq", trial.convert, tool, *options)
     if cast and cast.model:
         results = trial.attempt("with_cast", _runs, trial, cast.model, 2**-7)
         if results and qdq and qdq.model:
@@ -193,6 +199,29 @@ def _bf16(trial: _Trial, rng: np.random.Generator) -> None:
             full = trial.attempt("bf16", trial.convert, tool, "--format", "bf16")
             if full and full.model:
                 trial.attempt("bf16", _near_bf16, trial, full.model)
+
+
+def _exclusions(trial: _Trial, rng: np.random.Generator) -> list[str]:
+    """Return, for some graphs, options that keep an operator type in float."""
+    ops = sorted({node.op_type for node in trial.interpreter.model.graph.node} - {"Constant"})
+    return ["--exclude-op", str(rng.choice(ops))] if rng.random() < 0.2 and ops else []
+
+
+_ALWAYS: tuple[tuple[str, ...], ...] = (
+    *((), (), (), ("--no-optimize",), ("--set", "quantize_all_op_types=true")),
+)
+_OF_INTEGERS: tuple[tuple[str, ...], ...] = (
+    *(("--per-channel",), ("--calibrate-method", "Percentile"), ("--calibrate-method", "Entropy")),
+    *(("--qdq-domain", "com.microsoft"), ("--set", "quantize_before_relu=true")),
+)
+_OF_BLOCKS: tuple[tuple[str, ...], ...] = (("--domain", "com.amd.quark"),)
+"""Options that the presets are tried with in turn."""
+
+
+def _variant(trial: _Trial, preset: str, rng: np.random.Generator) -> list[str]:
+    integers = preset in ("A8W8", "U8S8", "A16W8", "U16S8", "W4A8")
+    choices = _ALWAYS + (_OF_INTEGERS if integers else _OF_BLOCKS)
+    return [*choices[int(rng.integers(len(choices)))], *_exclusions(trial, rng)]
 
 
 def _exact(trial: _Trial, model: onnx.ModelProto) -> None:
@@ -241,14 +270,14 @@ def _stripped(trial: _Trial, model: onnx.ModelProto) -> None:
     trial.near(run(bare, trial.built.feeds), _FINE, jumps=True)
 
 
-def _quantized(trial: _Trial, preset: str, samples: Path, kept: bool) -> None:
-    options = ["--config", preset, "--calibration-data", str(samples)]
+def _quantized(trial: _Trial, preset: str, samples: Path, more: list[str]) -> None:
+    options = ["--config", preset, "--calibration-data", str(samples), *more]
     done = trial.convert("quantize", *options)
     if done.model is None:
         return
     found = _runs(trial, done.model, _STEP.get(preset))
-    if not kept and preset not in ("A8W8", "BFP16"):
-        return
+    if len(trial.built.model.graph.node) % 2 and preset not in ("A8W8", "BFP16"):
+        return  # half of them, for time
     nodes = trial.convert("quantize", *options, "--keep-weight-nodes")
     if nodes.model is None:
         raise Fallen("converted, but not with --keep-weight-nodes")
