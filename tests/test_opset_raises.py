@@ -50,7 +50,9 @@ def _feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray]:
         shape = [dim.dim_value if dim.HasField("dim_value") else 3 for dim in kind.shape.dim]
         array = random.standard_normal(shape)
         name = value.name.split("_")[-1]
-        array = np.abs(array) + 0.1 if name == "p" else random.integers(0, 4, shape) if name in "uv" else array
+        array = (
+            np.abs(array) + 0.1 if name == "p" else random.integers(0, 4, shape) if name in "uv" else array
+        )
         result[value.name] = array.astype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
     return result
 
@@ -105,7 +107,7 @@ def _operators() -> dict[str, list[int]]:
 
 
 def test_every_changed_definition_is_checked_or_has_a_rule() -> None:
-    """Oracle: the schemas of the installed onnx. An operator that appeared in an opset has no older meaning."""
+    """Oracle: the schemas of the installed onnx. An operator that is new in an opset has no older meaning."""
     changed = {(op, opset) for op in _operators() for opset in changes(op, OLDEST, NEWEST)}
     ruled = {(op, opset) for op, rule in RULES.items() for opset in rule.steps}
     assert changed <= CHECKED.keys() | ruled
