@@ -120,7 +120,6 @@ def _layers() -> None:
     indices = f"{_Y4}, int64[A,B,C,D] i"
     _add("MaxPool", _X4, indices, *pools, *(f"{pool}, storage_order=1" for pool in pools))
     _add("LpPool", _X4, _Y4, *pools, *(f"{pool}, p=1" for pool in pools))
-    _add("GlobalLpPool", _X4, _Y4, "", "p=1", "p=3")
     norm = f"{_floats('s', 3)}, {_floats('b', 3)}, {_floats('m', 3)}, float[3] v = {{0.5, 1.5, 2}}"
     forms = ("", "epsilon=0.01", "epsilon=0.01, momentum=0.5", "spatial=1", "training_mode=0")
     _add("BatchNormalization", _X4, _Y4, *forms, args="x, s, b, m, v", init=norm)
