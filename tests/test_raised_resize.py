@@ -103,7 +103,8 @@ def test_in_bodies_and_functions() -> None:
     body = """(float[1,1,4,4] x) => (float[A,B,C,D] y) <bool c = {1}, float[4] s = {1, 1, 1.5, 0.4}> {
         y = If (c) <then_branch = t () => (float[A,B,C,D] p) {
                 p = If (c) <then_branch = u () => (float[A,B,C,D] q) { q = Resize <mode = "nearest"> (x, s) },
-                            else_branch = v () => (float[A,B,C,D] r) { r = Resize <mode = "linear"> (x, s) }> },
+                            else_branch = v () => (float[A,B,C,D] r) {
+                                r = Resize <mode = "linear"> (x, s) }> },
             else_branch = e () => (float[A,B,C,D] n) { n = Resize <mode = "nearest"> (x, s) }> }"""
     model = _parse(body, 10)
     raised = _raise(model)

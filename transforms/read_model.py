@@ -75,8 +75,7 @@ def check_opsets(model: onnx.ModelProto) -> None:
 
     Of an opset of ONNX itself that is newer than the package, the meaning of operators is unknown.
     """
-    imports = (model, *model.functions)
-    for opset in (one for holder in imports for one in holder.opset_import):
+    for opset in (one for owner in (model, *model.functions) for one in owner.opset_import):
         standard = opset.domain in ("", "ai.onnx")
         least, most = (1, onnx.defs.onnx_opset_version()) if standard else (0, _HIGHEST_OPSET)
         if not least <= opset.version <= most:
