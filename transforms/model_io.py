@@ -151,13 +151,15 @@ def _write_arrays(path: Path, arrays: Iterator[np.ndarray]) -> str:
     """Write arrays one after another, each at a multiple of the alignment; return the SHA-256 of the file."""
     digest = hashlib.sha256()
     with path.open("wb") as file, ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
+        hashing = beside.submit(digest.update, b"")
         for array in arrays:
             content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             for part in (b"\0" * (-file.tell() % _ALIGNMENT), content):
+                hashing.result()
                 hashing = beside.submit(digest.update, part)
                 file.write(part)
-                hashing.result()
         _flush(file)
+        hashing.result()
     return digest.hexdigest()
 
 
