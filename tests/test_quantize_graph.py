@@ -447,3 +447,18 @@ def test_fine_tuning_is_a_step_of_its_own() -> None:
     graph = graph_proto.import_model(build.dense())
     with pytest.raises(ValueError, match="fine-tuning, which is a step of its own"):
         quantize_graph(graph, preset("MX9_ADAQUANT"))
+
+
+@pytest.mark.parametrize("preset_name", ("BF16", "MX9", "A8W8"))
+def test_a_weight_that_a_body_hands_out_keeps_its_numbers(preset_name: str) -> None:
+    """Oracle: the float model, of which ``steps`` is a copy of the weight for every round."""
+    model = corpus.parse(
+        """(float[2,4] x, int64 n) => (float[2,4] y, float[K,4,4] steps) <bool on = {1}> {
+        y, steps = Loop (n, on, x) <body = b (int64 i, bool go, float[2,4] s)
+            => (bool more, float[2,4] r, float[4,4] k) <float[4,4] k = {1, 2, 3, 4, 5, 6, 7, 8, 9,
+            10, 11, 12, 13, 14, 15, 16}> { more = Identity(go) p = MatMul(s, k) r = Tanh(p) }> }"""
+    )
+    feeds = {"x": np.ones((2, 4), np.float32), "n": np.array(2)}
+    quantized, _ = quantize(model, preset_name, [feeds])
+    steps = conversion.run(quantized, feeds)["steps"]
+    assert np.array_equal(steps, conversion.run(model, feeds)["steps"])

@@ -58,6 +58,7 @@ class _Insertion:
             needed = least_opset(plan.scheme)
             raise ModelError(f"the scheme needs opset {needed}, the model has {graph.opset}: raise it first")
         self._graph, self._plan = graph, plan
+        self._outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
         self._parameters = GridParameters(plan, ranges, memory)
         self._writer = TensorWriter(graph, plan.scheme, memory)
         self._front: dict[int, list[gs.Node]] = {}
@@ -139,7 +140,7 @@ class _Insertion:
 
     def _release(self, source: gs.Constant, together: list[Quantization]) -> None:
         """Where nothing reads the float numbers any more, what is stored takes their name and their place."""
-        if source.outputs or any(tensor is source for tensor in self._graph.outputs):
+        if source.outputs or id(source) in self._outputs:
             return
         node, index = together[0].uses[0]
         stored = node.inputs[index]
