@@ -68,8 +68,6 @@ def quantize_file(options: argparse.Namespace) -> None:
         graph, done, used = mixed.graph, mixed.done, mixed.scheme
     else:
         done, used = _quantize(graph, scheme, data), scheme
-    if options.random_data and done.calibrated:
-        print(_RANDOM, file=sys.stderr)
     if not done.count:
         print(f"Nothing to do: no tensor of '{options.input}' can take a format of this scheme.")
         return
@@ -84,6 +82,8 @@ def quantize_file(options: argparse.Namespace) -> None:
         twin = float_twin(lambda: model_io.load(options.input), graph)
         graph = tune_quantized(graph, twin, scheme, "--calibration-data", options)
     write_quantized(graph, done, output, entries, options)
+    if options.random_data and done.calibrated:
+        print(_RANDOM, file=sys.stderr)
 
 
 def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> Quantized:

@@ -149,7 +149,7 @@ def _refuse_quantized(graph: gs.Graph) -> None:
 def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
     names = tensors_with_nan(graph)
     if names:
-        raise ValueError(f"NaN in {len(names)} weights, '{names[0]}' the first: no format can stand for it")
+        raise ModelError(f"NaN in {len(names)} weights, '{names[0]}' the first: no format can stand for it")
     prepared = prepare(graph, targets.excluded, optimized=scheme.optimize)
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
