@@ -1,5 +1,5 @@
 # What NumPy callers use, through ops/bfloat16.py, ops/integers.py, ops/round_trip.py, ops/adaquant.py and
-# ops/round_block.py, which check shapes and types.
+# ops/round_block.py, which check shapes and types and keep subnormal numbers.
 
 
 cdef CLONED_VOID bfloat16_from_float(const float* source, uint16_t* target, size_t n) noexcept nogil:

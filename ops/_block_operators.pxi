@@ -143,13 +143,16 @@ cdef Status run_on_threads(const OrtApi* api, OrtKernelContext* context, BlockTa
 
 cdef void run_block_piece(void* data, size_t i) noexcept nogil:
     cdef const BlockPieces* pieces = <const BlockPieces*>data
+    cdef uint64_t flushes = stop_flushing()
     block_range(pieces.task, i * pieces.size, min((i + 1) * pieces.size, pieces.task.units))
+    resume_flushing(flushes)
 
 
 cdef void run_blocks(BlockTask* task) noexcept nogil:
     """Quantize a tensor that is not empty, in this thread. A single number is its own best approximation."""
     cdef float x
     if task.outer * task.length * task.inner == 1:
+        task.streams = False
         load_run(task, 0, &x, 1)
         store_run(task, 0, &x, 1)
     else:

@@ -59,7 +59,7 @@ cdef Grid compiler_grid(size_t block_size, int bits, int rounding) noexcept nogi
 
 cdef Grid prime_grid(size_t block_size, int bits, int rounding, size_t group_size, int shift_bits) noexcept nogil:
     """Microexponents (arXiv 2302.08007): groups may lower the block's exponent by up to 2^shift_bits - 1."""
-    cdef Grid grid = plain_grid(block_size, bits, HALF_EVEN if rounding == HALF_EVEN else HALF_AWAY)
+    cdef Grid grid = plain_grid(block_size, bits, rounding)
     grid.group_size = group_size
     grid.span = (1 << shift_bits) - 1
     grid.kind = PRIME

@@ -5,6 +5,7 @@ load the shared object by its path, without running Python's initialiser of the 
 of another Cython module nor variables with initial values would be there.
 
     _scalars.pxd           arithmetic on single numbers
+    _subnormals.pxi        subnormal numbers, kept in every thread
     _linear.pxi            quantize and dequantize with scale and zero point
     _block_lanes.pxi       ordinary blocks, several elements at once
     _blocks.pxi            block formats: one element, and scratch memory
@@ -56,6 +57,7 @@ cdef extern from *:
     long atomic_increment(long* counter) noexcept nogil
     void atomic_clear(long* counter) noexcept nogil
 
+include "_subnormals.pxi"
 include "_linear.pxi"
 include "_block_lanes.pxi"
 include "_blocks.pxi"

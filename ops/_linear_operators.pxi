@@ -74,4 +74,6 @@ cdef Status run_linear(const OrtApi* api, OrtKernelContext* context, const Linea
 
 cdef void run_linear_piece(void* data, size_t i) noexcept nogil:
     cdef const LinearPieces* pieces = <const LinearPieces*>data
+    cdef uint64_t flushes = stop_flushing()
     linear_range(pieces.task, i * PIECE, min((i + 1) * PIECE, pieces.size))
+    resume_flushing(flushes)

@@ -187,9 +187,14 @@ cdef void destroy_kernel(void* kernel) noexcept nogil:
 
 
 cdef Status compute(void* kernel, OrtKernelContext* context) noexcept nogil:
+    cdef uint64_t flushes = stop_flushing()
+    cdef Status status
     if is_block_kind((<const Kernel*>kernel).op.kind):
-        return compute_blocks(<const Kernel*>kernel, context)
-    return compute_linear(<const Kernel*>kernel, context)
+        status = compute_blocks(<const Kernel*>kernel, context)
+    else:
+        status = compute_linear(<const Kernel*>kernel, context)
+    resume_flushing(flushes)
+    return status
 
 
 cdef Status read_tensor(const OrtApi* api, OrtKernelContext* context, size_t i, Tensor* tensor) noexcept nogil:

@@ -16,6 +16,7 @@ from ops import _library
 from ops.adam import Singles, step_factor
 from ops.fixed_grid import Floats, Grid
 from ops.quadratic import Quadratic
+from ops.subnormals import keeps_subnormals
 from ops.tune_scale import check_scale
 
 PATIENCE = 100  # iterations without a better rounding of an output, after which an early stop comes
@@ -32,6 +33,7 @@ class _Steps:
     patience: int
 
 
+@keeps_subnormals
 def adaquant(
     quadratic: Quadratic,
     grid: Grid,
@@ -51,6 +53,7 @@ def adaquant(
     return grid.round(_walk(quadratic, grid, steps, learn_scale=False)[0])
 
 
+@keeps_subnormals
 def learn_scale(
     quadratic: Quadratic, grid: Grid, *, iterations: int = 1000, learning_rate: float = 0.002
 ) -> Grid:

@@ -13,6 +13,7 @@ from ops.adam import Adam, Singles
 from ops.fixed_grid import Floats, Grid
 from ops.quadratic import Quadratic
 from ops.steady_product import steady_product
+from ops.subnormals import keeps_subnormals
 
 STRETCH, MARGIN = np.float32(1.2), np.float32(0.1)  # of the sigmoid, so that it gets to 0 and 1
 WARM_UP = 0.2  # share of the iterations without the term
@@ -20,6 +21,7 @@ BETA = 20.0, 2.0  # from, to
 WEIGHT = 1.0  # of the term, in errors of one step of an average input
 
 
+@keeps_subnormals
 def adaround(
     quadratic: Quadratic,
     grid: Grid,

@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ops import _library
+from ops.subnormals import keeps_subnormals
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
+@keeps_subnormals
 def to_bfloat16(x: NDArray[np.floating]) -> NDArray[ml_dtypes.bfloat16]:
     """Round float32 or float16 numbers half to even to bfloat16: the upper half of a float32's bits.
 
@@ -30,6 +32,7 @@ def to_bfloat16(x: NDArray[np.floating]) -> NDArray[ml_dtypes.bfloat16]:
     return result.view(BFLOAT16)
 
 
+@keeps_subnormals
 def from_bfloat16(x: NDArray[ml_dtypes.bfloat16], dtype: DTypeLike = np.float32) -> NDArray[np.floating]:
     """Convert bfloat16 numbers to float32, which is exact, or to float16, rounding half to even.
 

@@ -12,8 +12,10 @@ from ops.fixed_grid import Floats, Grid
 from ops.gptq import BLOCK
 from ops.quadratic import Quadratic
 from ops.round_block import round_block
+from ops.subnormals import keeps_subnormals
 
 
+@keeps_subnormals
 def coordinate_descent(quadratic: Quadratic, grid: Grid, start: Floats, *, sweeps: int = 1) -> Floats:
     """Return weights [..., N, K] on the grid, from ``start`` on the grid, whose error is not larger.
 

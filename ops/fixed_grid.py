@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.reference import Element
+from ops.subnormals import keeps_subnormals
 
 Floats = NDArray[np.float64]
 
@@ -37,16 +38,19 @@ class Grid:
     highest: Floats
     element: Element | None = None
 
+    @keeps_subnormals
     def round(self, weights: Floats) -> Floats:
         """Return the numbers of the grid next to weights [..., N, K], halves to even."""
         return self._nearest(weights, self.scale, self.lowest, self.highest)
 
+    @keeps_subnormals
     def nearest(self, values: Floats, j: int) -> Floats:
         """Return the numbers of the grid next to values [..., N] of input ``j``, halves to even."""
         scale, lowest, highest = self.columns
         i = j if len(scale) > 1 else 0
         return self._nearest(values, scale[i], lowest[i], highest[i])
 
+    @keeps_subnormals
     def neighbours(self, weights: Floats) -> tuple[Floats, Floats]:
         """Return the two numbers of the grid around each weight [..., N, K], the lower one first.
 
@@ -61,6 +65,7 @@ class Grid:
         below, above = (np.clip(side, self.lowest, self.highest) * self.scale for side in (below, above))
         return below, above
 
+    @keeps_subnormals
     def step(self, weights: Floats) -> Floats:
         """Return the distance of neighbours on the grid around each weight [..., N, K]."""
         return self._steps(np.clip(weights / self.scale, self.lowest, self.highest)) * self.scale
@@ -96,6 +101,7 @@ class Grid:
         return np.ldexp(1.0, exponents - self.element.mantissa_bits)
 
 
+@keeps_subnormals
 def round_floating(u: NDArray[Any], element: Element, out: NDArray[Any] | None = None) -> NDArray[Any]:
     """Round float32 or float64 numbers, halves to even, to the mantissa bits of a floating type.
 

@@ -12,10 +12,12 @@ import numpy as np
 from ops.fixed_grid import Floats, Grid
 from ops.quadratic import Quadratic
 from ops.round_block import round_block
+from ops.subnormals import keeps_subnormals
 
 BLOCK = 48  # inputs whose effect on each other is summed one by one; on the others it is a matrix product
 
 
+@keeps_subnormals
 def gptq(quadratic: Quadratic, grid: Grid) -> Floats:
     """Return weights [..., N, K] on the grid with a small error, by one pass over the inputs.
 

@@ -14,12 +14,14 @@ from ops.fixed_grid import Floats, Grid
 from ops.formats import LINEAR, Format, get_format
 from ops.integers import weight_scale
 from ops.reference import Element
+from ops.subnormals import keeps_subnormals
 
 __all__ = ["Grid", "weight_grid"]
 
 FLOATS = {"float16": Element(5, 10, 15, 15, 65504.0), "bfloat16": Element(8, 7, 127, 127, 255 * 2.0**120)}
 
 
+@keeps_subnormals
 def weight_grid(
     weight: NDArray[np.float32],
     format: str | Format,

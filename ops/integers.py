@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ops import _library
 from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
+from ops.subnormals import keeps_subnormals
 
 Integers = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -23,6 +24,7 @@ ALPHAS = np.arange(100, 30, -2) / 100
 CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays made of them
 
 
+@keeps_subnormals
 def range_scale(
     low: ArrayLike, high: ArrayLike, format: str | Format, *, symmetric: bool
 ) -> tuple[Floats, Integers]:
@@ -32,7 +34,8 @@ def range_scale(
     point is the middle, (highest + 1) / 2, and takes its place away from the divisor. Otherwise the range is
     widened to include 0, the scale is (high - low) / (highest - lowest), and the zero point is the integer
     nearest to what then stands for 0. The scale of a range of zeros is 1; no scale is below the smallest
-    normal float32. Both results have the shape of ``low``, which may be a scalar.
+    normal float32, nor so large that an integer of the range would stand for an infinite float32. Both
+    results have the shape of ``low``, which may be a scalar.
 
     Raises ValueError for a format that is no integer and for a range that is not finite or has low > high.
     """
@@ -41,14 +44,17 @@ def range_scale(
     _check_range(least, greatest)
     if symmetric:
         middle = 0 if row.is_signed else (row.highest + 1) / 2
-        scale = _as_scale(np.maximum(np.abs(least), np.abs(greatest)) / (row.highest - middle))
+        steps = row.highest - middle
+        scale = _finite(_as_scale(np.maximum(np.abs(least), np.abs(greatest)) / steps), steps)
         return scale, np.full(scale.shape, middle, row.dtype)
     least, greatest = np.minimum(least, 0), np.maximum(greatest, 0)
     scale = _as_scale((greatest - least) / (row.highest - row.lowest))
     zero_point = np.clip(np.rint(row.lowest - least / scale), row.lowest, row.highest)
-    return scale, np.asarray(zero_point).astype(row.dtype)
+    steps = np.maximum(zero_point - row.lowest, row.highest - zero_point)
+    return _finite(scale, steps), np.asarray(zero_point).astype(row.dtype)
 
 
+@keeps_subnormals
 def quantize(
     x: NDArray[np.generic],
     scale: ArrayLike,
@@ -77,6 +83,7 @@ def quantize(
     return result.view(row.dtype)
 
 
+@keeps_subnormals
 def dequantize(
     q: Integers, scale: ArrayLike, zero_point: ArrayLike, axis: int | None = None
 ) -> NDArray[np.float32]:
@@ -94,6 +101,7 @@ def dequantize(
     return result
 
 
+@keeps_subnormals
 def weight_scale(
     w: NDArray[np.float32],
     format: str | Format,
@@ -128,6 +136,7 @@ def weight_scale(
     return candidates[errors.argmin(0), np.arange(scale.size)].reshape(scale.shape)
 
 
+@keeps_subnormals
 def weight_range(
     w: NDArray[np.float32],
     format: str | Format,
@@ -159,6 +168,7 @@ def weight_range(
     return scale.reshape(shape), point.reshape(shape)
 
 
+@keeps_subnormals
 def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floats, Floats]:
     """Return the least and the greatest finite number of an array, or of each index of ``axis``, and 0."""
     others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
@@ -228,6 +238,13 @@ def _check_range(low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
 def _as_scale(scale: NDArray[np.float64]) -> Floats:
     limits = np.finfo(np.float32)
     return np.where(scale == 0, np.float32(1), np.clip(scale, limits.tiny, limits.max).astype(np.float32))
+
+
+def _finite(scale: Floats, steps: ArrayLike) -> Floats:
+    """Lower scales of which that many steps would overflow float32, by no more than they must be."""
+    wide = np.float64(np.finfo(np.float32).max) / np.asarray(steps, np.float32)
+    most = wide.astype(np.float32)
+    return np.asarray(np.minimum(scale, np.where(most > wide, np.nextafter(most, np.float32(0)), most)))
 
 
 def _storage(row: Format) -> np.dtype[Any]:

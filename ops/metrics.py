@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ops.subnormals import keeps_subnormals
+
 _BLOCK = 8192
 """Elements per block: two float64 buffers of this length fit a first- or second-level cache."""
 
@@ -41,6 +43,7 @@ class Sums:
     baseline_non_finite: int = 0
     other_non_finite: int = 0
 
+    @keeps_subnormals
     def add(self, baseline: ArrayLike, other: ArrayLike) -> None:
         """Add the elements of two arrays of equal shape (any rank, memory layout and real type).
 
@@ -79,6 +82,7 @@ class Sums:
         """Number of elements that are NaN or infinite, in both arrays together."""
         return self.baseline_non_finite + self.other_non_finite
 
+    @keeps_subnormals
     def cosine(self) -> float:
         """Return x.y / (|x| |y|), in -1..1; 1 if both are zero throughout, 0 if only one is."""
         if self.non_finite:
@@ -88,15 +92,18 @@ class Sums:
         norms = math.sqrt(self.baseline_energy) * math.sqrt(self.other_energy)
         return max(-1.0, min(1.0, self.product / norms)) if norms else 0.0
 
+    @keeps_subnormals
     def l2(self) -> float:
         """Return the Euclidean length of x - y, in the unit of the data."""
         return math.nan if self.non_finite else math.sqrt(self.error_energy)
 
+    @keeps_subnormals
     def psnr(self, peak: float | None = None) -> float:
         """Return 10 log10(peak^2 / mean((x - y)^2)) in dB; ``peak`` is the largest |x| unless given."""
         peak = self.peak if peak is None else peak
         return self._decibels(peak * peak * self.count)
 
+    @keeps_subnormals
     def sqnr(self) -> float:
         """Return 10 log10(sum x^2 / sum (x - y)^2) in dB."""
         return self._decibels(self.baseline_energy)
@@ -170,6 +177,7 @@ def why_no_ssim(shape: tuple[int, ...]) -> str:
     return f"shape {list(shape)} is smaller than the window of {SSIM_WINDOW}" if small < SSIM_WINDOW else ""
 
 
+@keeps_subnormals
 def ssim(baseline: ArrayLike, other: ArrayLike, peak: float | None = None) -> float:
     """Return the mean structural similarity of two images or batches of images, -1..1, 1 for equal ones.
 

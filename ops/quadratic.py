@@ -13,6 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.subnormals import keeps_subnormals
+
 Floats = NDArray[np.float64]
 
 
@@ -75,10 +77,12 @@ class Quadratic:
         lower = lower / np.diagonal(lower, axis1=-2, axis2=-1)[..., None, :]
         return np.ascontiguousarray(lower[..., ::-1, ::-1])
 
+    @keeps_subnormals
     def error(self, weights: Floats) -> float:
         """Return the error of weights [..., N, K]."""
         return float(self.row_errors(weights).sum())
 
+    @keeps_subnormals
     def row_errors(self, weights: Floats) -> Floats:
         """Return the error of each output's weights: [..., N, 1]."""
         difference = weights - self.target
@@ -86,11 +90,13 @@ class Quadratic:
         return errors
 
 
+@keeps_subnormals
 def error(problem: LayerProblem, weights: Floats) -> float:
     """Return the sum of squared output errors of weights [..., N, K]: without ``target_power`` less P."""
     return float(np.sum(weights * (weights @ problem.gram - 2 * problem.cross)) + problem.target_power)
 
 
+@keeps_subnormals
 def shifted_target(problem: LayerProblem, damping: float) -> Floats:
     """Return the weights [..., N, K] that, not rounded, make the least error: W0 + (C - W0 H)(H + d I)^-1.
 
@@ -101,6 +107,7 @@ def shifted_target(problem: LayerProblem, damping: float) -> Floats:
     return problem.weight + np.swapaxes(shift, -1, -2)
 
 
+@keeps_subnormals
 def quadratic(problem: LayerProblem, damping: float, *, shift: bool) -> Quadratic:
     """Return the error around the shifted target, or around the float weights themselves.
 

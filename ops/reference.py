@@ -12,6 +12,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.subnormals import keeps_subnormals
+
 Floats = NDArray[np.float64]
 
 HALF_AWAY, HALF_UP, HALF_EVEN = 0, 1, 2
@@ -40,6 +42,7 @@ ELEMENTS = {
 }
 
 
+@keeps_subnormals
 def bfloat16_bits(x: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Return the upper halves of float32 numbers, rounded half to even; NaN stays NaN."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
@@ -47,6 +50,7 @@ def bfloat16_bits(x: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.where(np.isnan(x), (bits >> 16) | 0x40, rounded).astype(np.uint16).reshape(np.shape(x))
 
 
+@keeps_subnormals
 def quantize_linear(
     x: NDArray[np.float32], scale: NDArray[np.float32], zero_point: NDArray[Any], axis: int = 0
 ) -> NDArray[Any]:
@@ -63,6 +67,7 @@ def quantize_linear(
     return bfloat16_bits(shifted).view(ml_dtypes.bfloat16)
 
 
+@keeps_subnormals
 def dequantize_linear(
     y: NDArray[Any], scale: NDArray[np.float32], zero_point: NDArray[Any], axis: int = 0
 ) -> NDArray[np.float32]:
@@ -73,6 +78,7 @@ def dequantize_linear(
         return (y.astype(wide) - zero_point.astype(wide)).astype(np.float32) * factor
 
 
+@keeps_subnormals
 def bfp(
     x: NDArray[np.float32],
     axis: int,
@@ -98,6 +104,7 @@ def bfp(
     return join_blocks(np.where(np.isfinite(blocks), y, blocks), x, axis)
 
 
+@keeps_subnormals
 def microexponent(
     x: NDArray[np.float32],
     axis: int,
@@ -120,12 +127,12 @@ def microexponent(
     e = e_sub.max(-2, keepdims=True)
     shift = np.minimum(e - e_sub, 2**shift_bits - 1)
     step = 2.0 ** (e - shift + 1 - m)
-    mode = HALF_EVEN if rounding_mode == HALF_EVEN else HALF_AWAY
-    y = (np.clip(round_half(groups / step, mode), 1 - 2**m, 2**m - 1) * step).reshape(blocks.shape)
+    y = (np.clip(round_half(groups / step, rounding_mode), 1 - 2**m, 2**m - 1) * step).reshape(blocks.shape)
     poisoned = ~np.isfinite(blocks).all(-1, keepdims=True)
     return join_blocks(np.where(poisoned, np.nan, y), x, axis)
 
 
+@keeps_subnormals
 def microscaling(
     x: NDArray[np.float32],
     axis: int,
@@ -143,6 +150,7 @@ def microscaling(
     return join_blocks(np.where(np.isfinite(blocks), y, blocks), x, axis)
 
 
+@keeps_subnormals
 def round_to_element(v: Floats, element: Element, rounding_mode: int = HALF_AWAY) -> Floats:
     """Round finite numbers to the grid of an element type, saturating. Floating elements round half to
     even."""
@@ -152,6 +160,7 @@ def round_to_element(v: Floats, element: Element, rounding_mode: int = HALF_AWAY
     return np.copysign(np.clip(np.rint(v / step) * step, -element.largest, element.largest), v)
 
 
+@keeps_subnormals
 def block_exponents(blocks: Floats, element: Element, scale_rule: str) -> Floats:
     """The exponent of each block's largest magnitude, or the one that another scale rule picks."""
     largest = np.abs(blocks).max(-1, keepdims=True)
@@ -166,11 +175,13 @@ def block_exponents(blocks: Floats, element: Element, scale_rule: str) -> Floats
     return e
 
 
+@keeps_subnormals
 def exponents(x: Floats) -> Floats:
     """floor(log2 |x|), exactly, and at least -127."""
     return np.where(x == 0, LEAST_EXPONENT, np.maximum(np.frexp(x)[1] - 1, LEAST_EXPONENT)).astype(np.float64)
 
 
+@keeps_subnormals
 def round_half(x: Floats, mode: int) -> Floats:
     """Round to integers, ties away from zero, toward +inf or to even. The sign of x is kept on zeros."""
     if mode == HALF_EVEN:
@@ -194,6 +205,7 @@ def _along(values: NDArray[Any], rank: int, axis: int) -> NDArray[Any]:
     return values.reshape(shape)
 
 
+@keeps_subnormals
 def finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[Floats, Floats]:
     """Return a tensor cut into blocks [..., number, block_size] along an axis, padded with zeros, in float64.
 
@@ -206,6 +218,7 @@ def finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[F
     return blocks, np.where(np.isfinite(blocks), blocks, 0.0)
 
 
+@keeps_subnormals
 def join_blocks(blocks: Floats, like: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
     """Return such blocks as a float32 tensor like the one that they were cut from."""
     length = like.shape[axis]

@@ -7,10 +7,12 @@ from numpy.typing import NDArray
 
 from ops import _library
 from ops.fixed_grid import Floats, Grid
+from ops.subnormals import keeps_subnormals
 
 _INTEGERS = 50, 50  # bits of a mantissa and its least exponent: whole numbers up to 2^51
 
 
+@keeps_subnormals
 def round_block(
     grid: Grid, inputs: NDArray[np.intp], base: Floats, reference: Floats, factor: Floats
 ) -> tuple[Floats, Floats]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from ops import _library
 from ops.formats import BFP, FLOAT_TYPES, LINEAR, LINEAR_TYPES, MX, Attributes, Format, get_format
 from ops.integers import finite_range, range_scale
+from ops.subnormals import keeps_subnormals
 
 
+@keeps_subnormals
 def quantize_dequantize(
     x: NDArray[np.generic],
     format: str | Format,
@@ -22,9 +25,10 @@ def quantize_dequantize(
     """Round an array to a number format: what the format's operators do in a model, by the same native code.
 
     ``x`` is float32, float16 or bfloat16 of any rank and memory layout; the result (``out``, which may be
-    ``x``) has the same type and shape. Blocks run along ``axis``; other formats ignore it. Integers get one
-    scale for the whole array, from its largest finite magnitude (signed) or its finite range including zero
-    (unsigned). A block format leaves an array of exactly one number as it is.
+    ``x`` or share memory with it in any way) has the same type and shape. Blocks run along ``axis``; other
+    formats ignore it. Integers get one scale for the whole array, from its largest finite magnitude (signed)
+    or its finite range including zero (unsigned), and give finite numbers of its type. A block format leaves
+    an array of exactly one number as it is.
 
     Raises ValueError for an unknown format, a type that is not a float, an axis that is not there, or an
     ``out`` of another type or shape.
@@ -36,6 +40,8 @@ def quantize_dequantize(
     source = np.ascontiguousarray(x.transpose(order))
     target = result.transpose(order)
     dense = target if target.flags.c_contiguous and target.flags.writeable else np.empty_like(source)
+    if _overlaps_in_part(source, dense):
+        source = source.copy()
     if x.size:
         fibres = order.index(axis % x.ndim) if x.ndim else 0
         _ROUND[row.op](source.reshape(x.transpose(order).shape), dense, row, fibres)
@@ -73,6 +79,11 @@ def _check(x: NDArray[np.generic], axis: int, out: NDArray[np.generic] | None) -
         raise ValueError("out is read-only")
 
 
+def _overlaps_in_part(x: NDArray[np.generic], y: NDArray[np.generic]) -> bool:
+    """Return whether two contiguous arrays of one size share memory, but not number by number."""
+    return np.may_share_memory(x, y) and x.ctypes.data != y.ctypes.data
+
+
 def _round_blocks(x: NDArray[np.generic], y: NDArray[np.generic], row: Format, axis: int) -> None:
     sizes = x.shape[:axis], x.shape[axis : axis + 1], x.shape[axis + 1 :]
     outer, length, inner = (int(np.prod(part)) for part in sizes)
@@ -86,11 +97,15 @@ def _round_linear(x: NDArray[np.generic], y: NDArray[np.generic], row: Format, a
     result = y.reshape(-1) if y.dtype == np.float32 else np.empty_like(wide)
     scale, zero_point = choose_scale(wide, row) if row.is_integer else (1.0, 0)
     _library.round_linear(wide, result, LINEAR_TYPES[row.name], scale, zero_point)
+    largest = float(ml_dtypes.finfo(y.dtype).max)
+    if row.is_integer and (row.highest - row.lowest) * scale > largest:
+        np.clip(result, -largest, largest, out=result)  # an integer may stand for more than the type holds
     if y.dtype != np.float32:
         with np.errstate(over="ignore"):
             y.reshape(-1)[...] = result.astype(y.dtype)
 
 
+@keeps_subnormals
 def choose_scale(x: NDArray[np.float32], row: Format) -> tuple[float, int]:
     """Return scale and zero point with which an integer format covers the finite numbers of an array.
 

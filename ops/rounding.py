@@ -16,6 +16,7 @@ from ops.coordinate_descent import coordinate_descent
 from ops.fixed_grid import Floats, Grid
 from ops.gptq import gptq
 from ops.quadratic import LayerProblem, Quadratic, error, quadratic, shifted_target
+from ops.subnormals import keeps_subnormals
 from ops.tune_scale import fit_scale, search_scale
 
 __all__ = [
@@ -64,6 +65,7 @@ class Options:
             raise ValueError(f"learning rate {self.learning_rate:g} is not positive")
 
 
+@keeps_subnormals
 def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | None = None) -> Floats:
     """Return weights [..., N, K] on the grid with a small error, by one of ALGORITHMS.
 
@@ -73,6 +75,7 @@ def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | 
     return solve_form(quadratic(problem, chosen.damping, shift=chosen.shift), grid, algorithm, chosen)
 
 
+@keeps_subnormals
 def solve_form(form: Quadratic, grid: Grid, algorithm: str, options: Options | None = None) -> Floats:
     """Return weights as ``solve`` does, for a form in which damping and shift are chosen already."""
     if algorithm not in ALGORITHMS:

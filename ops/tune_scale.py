@@ -15,10 +15,12 @@ import numpy as np
 from ops.fixed_grid import Floats, Grid
 from ops.gptq import gptq
 from ops.quadratic import Quadratic
+from ops.subnormals import keeps_subnormals
 
 FACTORS = (1.0, 1.1, 0.9, 0.8, 0.7, 0.6, 0.5)
 
 
+@keeps_subnormals
 def fit_scale(quadratic: Quadratic, grid: Grid, weights: Floats, *, per_channel: bool = True) -> Grid:
     """Return the grid with the scales that make the error of weights [..., N, K] least, their integers kept.
 
@@ -37,6 +39,7 @@ def fit_scale(quadratic: Quadratic, grid: Grid, weights: Floats, *, per_channel:
     return replace(grid, scale=np.where(fits, best.astype(np.float32), grid.scale))
 
 
+@keeps_subnormals
 def search_scale(
     quadratic: Quadratic, grid: Grid, *, per_channel: bool = True, factors: Sequence[float] = FACTORS
 ) -> Grid:

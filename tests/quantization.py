@@ -16,6 +16,7 @@ from ops import reference
 from tests import plans
 from transforms import graph_proto
 from transforms.insert_qdq import insert_qdq, raise_opset
+from transforms.observed import TensorAxis
 from transforms.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme, preset
 
@@ -42,7 +43,7 @@ class Given:
     def __init__(
         self,
         ranges: Mapping[str, tuple[float, float]],
-        mean_squares: Mapping[str, NDArray[np.float64]] | None = None,
+        mean_squares: Mapping[TensorAxis, NDArray[np.float64]] | None = None,
     ) -> None:
         """Keep the ranges."""
         self._ranges, self._mean_squares = dict(ranges), dict(mean_squares or {})
@@ -53,9 +54,9 @@ class Given:
             raise ValueError(f"tensor '{name}' has no range")
         return self._ranges[name]
 
-    def mean_squares(self, names: Iterable[str]) -> dict[str, NDArray[np.float64]]:
+    def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
         """Return those of the mean squares that are there."""
-        return {name: self._mean_squares[name] for name in names if name in self._mean_squares}
+        return {key: self._mean_squares[key] for key in channels if key in self._mean_squares}
 
 
 def scheme(name: str | Scheme, **changes: Any) -> Scheme:

@@ -81,7 +81,7 @@ class Scene:
         """Return the one line of the error; only a usage error may show the usage above it."""
         lines = errors.strip().splitlines()
         assert found == code, errors
-        if code == 1:
+        if code != 2:
             assert len(lines) == 1, errors
         assert lines[-1].removeprefix("python -m ").startswith(f"tools.{self.tool}: error: ")
         return lines[-1]

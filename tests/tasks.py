@@ -43,3 +43,19 @@ def interrupts(seconds: float) -> tuple[int, bool]:
     """Return the worker and whether it ignores interrupts, after a time in which others take tasks, too."""
     time.sleep(seconds)
     return os.getpid(), signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+@dataclass(frozen=True)
+class LateSquare:
+    """A number to square after some seconds, and a folder where the call leaves a file."""
+
+    number: float
+    seconds: float
+    folder: str
+
+
+def late_square(task: LateSquare) -> tuple[float]:
+    """Return the square, late."""
+    Path(task.folder, f"late-{task.number}").touch()
+    time.sleep(task.seconds)
+    return (task.number**2,)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays, integer_dtypes
 from PIL import Image
 
-from transforms.array_files import find_files, natural_order, read_array
+from transforms.array_files import find_files, find_litter, natural_order, read_array
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -34,6 +34,14 @@ def test_names_keep_their_dots(tmp_path: Path) -> None:
 def test_other_suffixes(tmp_path: Path) -> None:
     touch(tmp_path, "a.npy", "a.npz")
     assert list(find_files(tmp_path, [".npz"])) == ["a.npz"]
+
+
+def test_litter_of_operating_systems_is_no_file(tmp_path: Path) -> None:
+    litter = ["._a.npy", "._B.PNG", ".DS_Store", "THUMBS.DB", "Desktop.ini", "Icon\r", "__MACOSX", "@eaDir"]
+    touch(tmp_path, "a.npy", "_a.npy", ".hidden.npy", "desktop.npy", *litter)
+    assert set(find_files(tmp_path)) == {"a.npy", "_a.npy", ".hidden.npy", "desktop.npy"}
+    assert find_litter(tmp_path) == sorted(litter)
+    assert find_litter(tmp_path / "none") == []
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_output_that_is_the_external_data_of_the_input(scene: Scene) -> None:
 
 def _data_file(scene: Scene) -> str:
     """Return the name that ``--save_as_external_data`` gives to the data of ``result.onnx``."""
-    scene.write()
+    scene.write(build.dense(256, dtype=scene.dtype))
     assert scene.convert("--save_as_external_data") == (0, "")
     (name,) = {path.name for path in scene.target.parent.iterdir()} - {scene.target.name}
     for path in scene.target.parent.iterdir():
@@ -99,7 +99,7 @@ def test_existing_data_file_without_force(scene: Scene) -> None:
 
 def test_new_data_file_that_is_the_data_of_the_input(scene: Scene) -> None:
     name = _data_file(scene)
-    build.save_external(build.dense(dtype=scene.dtype), scene.source, name)
+    build.save_external(build.dense(256, dtype=scene.dtype), scene.source, name)
     target = scene.source.with_name(scene.target.name)
     assert name in scene.refused("--force", "--save_as_external_data", target=target)
 

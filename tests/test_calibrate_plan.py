@@ -93,10 +93,10 @@ def test_the_method_of_the_scheme_is_used() -> None:
 
 
 def test_measured_are_ranges_and_the_channels_that_weights_need() -> None:
-    for method, names in (("MinMax", []), ("WeightedMSE", ["x"])):
+    for method, names in (("MinMax", []), ("WeightedMSE", [("x", 1)])):
         calibration = calibrate_plan(planned(weight_method=method), CalibrationData(SAMPLES))
         assert calibration is not None and sorted(calibration.observed) == ["x", "y"]
-        squares = calibration.mean_squares(["x", "y"])
+        squares = calibration.mean_squares([("x", 1), ("y", 1), ("x", 0)])
         assert sorted(squares) == names
         for name in names:
             np.testing.assert_allclose(squares[name], np.square(EXTREMES[-1]).mean(0), rtol=1e-6)

@@ -184,25 +184,25 @@ def test_constants_need_no_feed() -> None:
 @pytest.mark.parametrize("method", ["MinMax", "MSE"])
 def test_moments_per_channel(method: str) -> None:
     model, feeds = build.dense(width=16), dense_feeds(3) + dense_feeds(2, rows=7)
-    found = run(model, ["y"], feeds, method, channel_axes={"matmul0_out": -1, "x": 1, "weight0": 0})
+    found = run(model, ["y"], feeds, method, channels=[("matmul0_out", -1), ("x", 1), ("weight0", 0)])
     arrays = [all_arrays(model, feed) | feed for feed in feeds]
-    for name in ("matmul0_out", "x"):
+    for name, axis in (("matmul0_out", -1), ("x", 1)):
         x = np.concatenate([array[name] for array in arrays]).astype(np.float64)
-        moments = found.moments(name)
+        moments = found.moments(name, axis)
         assert moments.count == len(x) == 3 * 3 + 2 * 7
         np.testing.assert_allclose(moments.mean, x.mean(axis=0), rtol=1e-12)
         np.testing.assert_allclose(moments.mean_square, np.square(x).mean(axis=0), rtol=1e-12)
         assert found.observed[name].high == x.max()
     weight = onnx.numpy_helper.to_array(model.graph.initializer[0]).astype(np.float64)
-    np.testing.assert_allclose(found.moments("weight0").mean, weight.mean(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(found.moments("weight0", 0).mean, weight.mean(axis=1), rtol=1e-12)
 
 
 def test_moments_that_are_not_there() -> None:
     found = run(build.dense(), ["y"], dense_feeds(1))
-    with pytest.raises(ValueError, match="tensor 'y' has no moments per channel"):
-        found.moments("y")
+    with pytest.raises(ValueError, match="tensor 'y' has no moments along axis 1"):
+        found.moments("y", 1)
     with pytest.raises(ValueError, match=r"sample 's0', tensor 'y': axis 2 is out of range for rank 2"):
-        run(build.dense(), [], dense_feeds(1), channel_axes={"y": 2})
+        run(build.dense(), [], dense_feeds(1), channels=[("y", 2)])
 
 
 def test_channels_that_change() -> None:
@@ -211,7 +211,7 @@ def test_channels_that_change() -> None:
     with pytest.raises(
         ValueError, match=r"sample 's1', tensor 'y': 4 channels instead of 3 in earlier samples"
     ):
-        run(model, [], feeds, channel_axes={"y": 0})
+        run(model, [], feeds, channels=[("y", 0)])
 
 
 def test_moving_average_over_samples() -> None:
@@ -302,7 +302,7 @@ def test_nan_in_an_output_that_nobody_asked_for() -> None:
 def test_nan_in_an_output_beside_moments() -> None:
     model = corpus.parse("(float[N] x) => (float[N] y) { a = Neg(x) y = Sqrt(x) }")
     with pytest.raises(ValueError, match="sample 's0', tensor 'y': it holds NaN"):
-        run(model, [], [{"x": np.float32([-1])}], channel_axes={"a": 0})
+        run(model, [], [{"x": np.float32([-1])}], channels=[("a", 0)])
 
 
 def test_a_sample_with_which_the_model_fails() -> None:
@@ -364,3 +364,32 @@ def test_a_model_that_the_runtime_refuses() -> None:
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     with pytest.raises(ValueError, match=r"ONNX Runtime refuses the model: .*Nonsense"):
         run(model, ["y"], [{"x": np.ones(1, np.float32)}])
+
+
+@pytest.mark.parametrize("method", ["MinMax", "MSE"])
+@pytest.mark.parametrize(
+    ("text", "x", "cause"),
+    [
+        ("{ a = Relu(x) b = Sub(a, a) y = Neg(b) }", np.inf, "input 'x'"),
+        ("{ a = Neg(x) b = Mul(a, k) y = Neg(b) }", 0, "constant 'k'"),
+        ("{ a = Exp(x) b = Div(a, a) y = Neg(b) }", 1000, "tensor 'a'"),
+    ],
+)
+def test_nan_that_infinity_becomes_is_told_as_that(method: str, text: str, x: float, cause: str) -> None:
+    text = f"(float[N] x) => (float[N] y) <float[1] k = {{1}}> {text}"
+    model = corpus.parse(text)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32([np.inf]), "k"))
+    message = f"sample 's1', {cause}: it holds inf, of which tensor 'b' becomes NaN"
+    with pytest.raises(ValueError, match=message) as caught:
+        run(model, ["y"], [{"x": np.float32([1, 2])}, {"x": np.float32([1, x])}], method)
+    assert "\n" not in str(caught.value)
+
+
+def test_infinity_beside_nan_is_not_its_cause() -> None:
+    """The mask of an attention holds -inf as a matter of course."""
+    text = """(float[N] x) => (float[N] y, float[N] z) <float[1] k = {1}> {
+        a = Add(x, k) z = Exp(a) y = Sqrt(x) }"""
+    model = corpus.parse(text)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32([-np.inf]), "k"))
+    with pytest.raises(ValueError, match="sample 's0', tensor 'y': it holds NaN"):
+        run(model, ["y"], [{"x": np.float32([-1])}])

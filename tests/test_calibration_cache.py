@@ -69,7 +69,7 @@ def test_the_file_is_json_and_stays_when_nothing_is_added(path: Path) -> None:
     calibrate_cached(path, GRAPH, NAMES, feeds())
     before = path.read_bytes()
     calibrate_cached(path, GRAPH, NAMES[:2], feeds())
-    assert path.read_bytes() == before and json.loads(before)["format"] == "onnx-narrow calibration 1"
+    assert path.read_bytes() == before and json.loads(before)["format"] == "onnx-narrow calibration 2"
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
@@ -141,10 +141,35 @@ def test_moving_averages_come_back(path: Path) -> None:
 def test_moments_come_back(path: Path) -> None:
     calibrate_cached(path, GRAPH, NAMES, feeds())
     for taken in (3, 4):
-        found, known = calibrate_cached(path, GRAPH, NAMES, feeds(), channel_axes={"y": -1})
-        wanted = calibrate(GRAPH, ["y"], feeds(), channel_axes={"y": -1}).moments("y")
-        assert known == taken and np.array_equal(found.moments("y").mean_square, wanted.mean_square)
-    assert calibrate_cached(path, GRAPH, NAMES, feeds(), channel_axes={"y": 0})[1] == 3
+        found, known = calibrate_cached(path, GRAPH, NAMES, feeds(), channels=[("y", -1)])
+        wanted = calibrate(GRAPH, ["y"], feeds(), channels=[("y", -1)]).moments("y", -1)
+        assert known == taken and np.array_equal(found.moments("y", -1).mean_square, wanted.mean_square)
+    assert calibrate_cached(path, GRAPH, NAMES, feeds(), channels=[("y", 0)])[1] == 3
+
+
+def test_moments_along_several_axes_stay_beside_each_other(path: Path) -> None:
+    for axes, taken in (((0,), 0), ((1,), 0), ((0, 1), 1), ((0,), 1), ((1, -1), 0), ((0, 1, -1), 1)):
+        channels = [("y", axis) for axis in axes]
+        found, known = calibrate_cached(path, GRAPH, [], feeds(), channels=channels)
+        wanted = calibrate(GRAPH, [], feeds(), channels=channels)
+        assert known == taken
+        for axis in axes:
+            assert np.array_equal(found.moments("y", axis).mean_square, wanted.moments("y", axis).mean_square)
+
+
+def test_a_file_of_the_first_format_is_read_as_what_it_is(path: Path) -> None:
+    """It had moments along one axis, and they serve that axis alone."""
+    wanted, _ = calibrate_cached(path, GRAPH, [], feeds(), channels=[("y", 1)])
+    content = json.loads(path.read_text())
+    ((entry,),) = [list(tensors.values()) for tensors in content["entries"].values()]
+    (entry["moments"],) = entry["moments"]
+    path.write_text(json.dumps({"format": "onnx-narrow calibration 1", "entries": content["entries"]}))
+    found, known = calibrate_cached(path, GRAPH, [], feeds(), channels=[("y", 1)])
+    assert known == 1
+    assert np.array_equal(found.moments("y", 1).mean_square, wanted.moments("y", 1).mean_square)
+    assert calibrate_cached(path, GRAPH, [], feeds(), channels=[("y", 0)])[1] == 0
+    assert json.loads(path.read_text())["format"] == "onnx-narrow calibration 2"
+    assert calibrate_cached(path, GRAPH, [], feeds(), channels=[("y", 0), ("y", 1)])[1] == 1
 
 
 def test_folders_are_known_by_what_they_hold(path: Path) -> None:
@@ -192,11 +217,11 @@ def test_data_that_can_not_be_read_twice(path: Path) -> None:
     [
         (b"", "is no calibration cache: Expecting value"),
         (b"\x80\xff", "is no calibration cache: 'utf-8' codec"),
-        (b"[1, 2]", "is no calibration cache: it does not say 'onnx-narrow calibration 1'"),
+        (b"[1, 2]", "is no calibration cache: it does not say 'onnx-narrow calibration 2'"),
         (b'{"entries": {}}', "is no calibration cache: it does not say"),
-        (b'{"format": "onnx-narrow calibration 2", "entries": {}}', "is no calibration cache"),
-        (b'{"format": "onnx-narrow calibration 1", "entries": 3}', "is a broken calibration cache"),
-        (b'{"format": "onnx-narrow calibration 1", "entries": {"a": 1}}', "is a broken calibration cache"),
+        (b'{"format": "onnx-narrow calibration 3", "entries": {}}', "is no calibration cache"),
+        (b'{"format": "onnx-narrow calibration 2", "entries": 3}', "is a broken calibration cache"),
+        (b'{"format": "onnx-narrow calibration 2", "entries": {"a": 1}}', "is a broken calibration cache"),
         (b"[" * 100_000, "is no calibration cache"),
     ],
 )
@@ -220,19 +245,21 @@ def test_foreign_files_are_refused_and_left_alone(path: Path, content: bytes, me
         lambda one: one["histogram"].update(exponent=4000),
         lambda one: one["histogram"].pop("exponent"),
         lambda one: one.update(histogram=[]),
-        lambda one: one["moments"].update(total=one["histogram"]["counts"][:-8]),
-        lambda one: one["moments"].pop("count"),
+        lambda one: one["moments"][0].update(total=one["histogram"]["counts"][:-8]),
+        lambda one: one["moments"][0].pop("count"),
+        lambda one: one["moments"].append(one["moments"][0]),
+        lambda one: one.update(moments="x"),
     ],
 )
 def test_broken_entries_are_refused(path: Path, damage: Callable[[dict[str, Any]], object]) -> None:
     options = CalibrationOptions("MSE")
-    calibrate_cached(path, GRAPH, ["y"], feeds(), options, channel_axes={"y": 1})
+    calibrate_cached(path, GRAPH, ["y"], feeds(), options, channels=[("y", 1)])
     content = json.loads(path.read_text())
     ((entry,),) = [list(tensors.values()) for tensors in content["entries"].values()]
     damage(entry)
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="is a broken calibration cache: tensor 'y': ") as caught:
-        calibrate_cached(path, GRAPH, ["y"], feeds(), options, channel_axes={"y": 1})
+        calibrate_cached(path, GRAPH, ["y"], feeds(), options, channels=[("y", 1)])
     assert "\n" not in str(caught.value)
 
 
@@ -266,7 +293,7 @@ FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(FLOATS, max_size=5), max_size=4), st.booleans(), st.booleans())
 def test_json_is_exact(samples: list[list[float]], histogram: bool, moments: bool) -> None:
-    one = Observed(histogram=Histogram() if histogram else None, moments=Moments(0) if moments else None)
+    one = Observed(histogram=Histogram() if histogram else None, moments={0: Moments(0)} if moments else {})
     for sample in samples:
         one.add_array(np.array(sample + [0.0] * (5 - len(sample)), np.float32), averaging_constant=0.3)
     other = decode(json.loads(json.dumps(encode(one), allow_nan=False)))
@@ -275,5 +302,6 @@ def test_json_is_exact(samples: list[list[float]], histogram: bool, moments: boo
     if one.histogram and other.histogram:
         assert one.histogram.exponent == other.histogram.exponent
         assert np.array_equal(one.histogram.counts, other.histogram.counts)
-    if one.moments and one.moments.count and other.moments:
-        assert np.array_equal(one.moments.mean, other.moments.mean)
+    assert one.moments.keys() == other.moments.keys()
+    for axis, own in one.moments.items():
+        assert not own.count or np.array_equal(own.mean, other.moments[axis].mean)

@@ -144,3 +144,14 @@ def test_operators_of_other_domains_stay() -> None:
     assert low_operators(graph) == ["Tanh", "Neg"]
     (odd,) = [node for node in graph.nodes if node.op == "Odd"]
     assert [tensor.dtype for tensor in (*odd.inputs, *odd.outputs)] == [np.float32, np.float32]
+
+
+def test_function_with_float32_constants_in_it_stays() -> None:
+    """Oracle: the full checker, which looks into the function that MeanVarianceNormalization stands for."""
+    text = """(float[1,2,3,3] x) => (float[1,2,3,3] y) {
+        a = Tanh(x) y = MeanVarianceNormalization <axes = [0, 2, 3]> (a) }"""
+    graph = model_io.load(corpus.parse(text))
+    convert_opset(graph, 22)
+    convert_type(graph)
+    onnx.checker.check_model(graph_proto.export_model(graph), full_check=True)
+    assert low_operators(graph) == ["Tanh"]

@@ -474,3 +474,18 @@ def test_help_starts_fast_and_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
     )
     assert done.stdout.endswith("[]\n") and "identical" not in done.stdout and "inf" in done.stdout
+
+
+def test_litter_of_operating_systems_is_no_result(
+    folders: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders.save("a.npy", np.ones(3), np.ones(3))
+    (folders.quantized / "._a.npy").write_bytes(b"\0\5\x16\7")
+    (folders.baseline / "__MACOSX").mkdir()
+    np.save(folders.baseline / "__MACOSX" / "a.npy", np.ones(3))
+    assert folders.evaluate() == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        f"Skipped in '{folders.baseline}': 1 file of operating systems, such as '__MACOSX'",
+        f"Skipped in '{folders.quantized}': 1 file of operating systems, such as '._a.npy'",
+    ]

@@ -23,6 +23,7 @@ from tests.refusal import Scene, snapshot
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1_000_000
+WIDE = 256  # a weight that goes to external data
 WIDTH = 1024  # one weight of 2 MB as bfloat16: more than the limit
 STYLES = [[], ["--save_as_external_data"]]
 STYLE_NAMES = ["one file", "external data"]
@@ -109,11 +110,11 @@ def test_disk_that_fills_up_when_the_file_is_made_durable(
 def test_interrupt_leaves_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, name: str, style: list[str]
 ) -> None:
-    scene.write()
+    scene.write(build.dense(WIDE, dtype=scene.dtype))
     for call in range(1 + len(style)):  # external data are one more file
         with monkeypatch.context() as patch:
             calls = interrupt_at(call, name, patch)
-            assert "interrupted" in scene.refused(*style)
+            assert "interrupted" in scene.refused(*style, code=130)
             assert len(calls) >= call + 1
 
 
@@ -122,13 +123,13 @@ def test_interrupt_leaves_nothing(
 def test_interrupt_keeps_the_older_output(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, name: str, style: list[str]
 ) -> None:
-    scene.write(build.dense(dtype=scene.dtype, seed=1))
+    scene.write(build.dense(WIDE, dtype=scene.dtype, seed=1))
     assert scene.convert(*style) == (0, "")
-    scene.write(build.dense(dtype=scene.dtype, seed=2))
+    scene.write(build.dense(WIDE, dtype=scene.dtype, seed=2))
     for call in range(1 + len(style)):
         with monkeypatch.context() as patch:
             calls = interrupt_at(call, name, patch)
-            assert "interrupted" in scene.refused(*style, "--force")
+            assert "interrupted" in scene.refused(*style, "--force", code=130)
             assert len(calls) >= call + 1
 
 
@@ -168,7 +169,7 @@ def test_real_signal_in_the_middle_of_writing(scene: Scene, number: signal.Signa
         errors = process.communicate(timeout=600)[1]
     finally:
         process.kill()
-    assert "interrupted" in scene.message(process.returncode, errors)
+    assert "interrupted" in scene.message(process.returncode, errors, 128 + number)
     assert snapshot(scene.folder) == before
 
 

@@ -205,6 +205,14 @@ def test_inputs_of_a_graph_are_those_of_its_session(name: str) -> None:
     assert inputs == open_model(graph_proto.import_model(model)).inputs
 
 
+def test_inputs_that_are_no_tensors() -> None:
+    for kind, word in (("seq", "sequence"), ("optional", "optional")):
+        ends = f"({kind}(float[2]) x, float[2] z) => (float[2] y, {kind}(float[2]) s)"
+        model = corpus.parse(f"{ends} {{ y = Neg(z) s = Identity(x) }}")
+        with pytest.raises(ValueError, match=f"input 'x' is of type {word}, samples hold only tensors"):
+            model_inputs(graph_proto.import_model(model))
+
+
 @pytest.mark.parametrize(
     ("dtype", "shape", "message"),
     [

@@ -158,6 +158,35 @@ def test_out(name: str) -> None:
         assert_same(out, expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16])
+@pytest.mark.parametrize("name", NAMES)
+def test_out_may_overlap_the_source_in_any_way(name: str, dtype: Any) -> None:
+    """Oracle: the same numbers in an array of their own."""
+    numbers = np.random.default_rng(4).standard_normal(9000).astype(dtype)
+    for first, second in ((0, 1), (1, 0), (0, 700), (700, 0), (0, 4500)):
+        memory = numbers.copy()
+        x, out = (memory[start : start + 4096].reshape(64, 64) for start in (first, second))
+        expected = ops.quantize_dequantize(x.copy(), name)
+        assert_same(ops.quantize_dequantize(x, name, out=out), expected)
+    square = numbers[:4096].reshape(64, 64).copy()
+    expected = ops.quantize_dequantize(square.copy(), name)
+    assert_same(ops.quantize_dequantize(square, name, out=square.T), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16])
+@pytest.mark.parametrize("name", [name for name in SCALARS if "int" in name])
+def test_integers_give_finite_numbers_at_the_ends_of_a_type(name: str, dtype: Any) -> None:
+    """By definition: integers saturate, and the scale takes numbers no further than the type's largest."""
+    largest = float(ml_dtypes.finfo(dtype).max)
+    steps = ops.FORMATS[name].highest - ops.FORMATS[name].lowest
+    for ends in ([1, -1], [1, 0], [0, -1], [1, 1 / 3], [-1, 0.9], [1, -0.998, np.inf, -np.inf, np.nan]):
+        x = (np.array(ends) * largest).astype(dtype)
+        y = ops.quantize_dequantize(x, name).astype(np.float64)
+        assert np.isfinite(y).all(), (ends, y)
+        missed = (y - x.astype(np.float64))[np.isfinite(x)]
+        assert np.abs(missed).max() <= (2.02 / steps + 2.0**-8) * largest
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0, 3)])
 def test_small_shapes(name: str, shape: tuple[int, ...]) -> None:

@@ -116,7 +116,7 @@ def test_weighted_errors_choose_a_scale_for_the_inputs_that_matter() -> None:
     squares = np.array([1e6, 1, 1, 1])
     scales = [
         float(of(GridParameters(plan, Given(ranges, given)), plans.at(plan, "y.1"))[0])
-        for given in ({"x": squares}, {"x": np.ones(4)}, {})
+        for given in ({("x", 1): squares}, {("x", 1): np.ones(4)}, {})
     ]
     assert scales[0] == ops.integers.weight_scale(w, "int4", method="MSE", importance=squares[:, None])
     assert scales[0] < scales[1] == scales[2] == ops.integers.weight_scale(w, "int4", method="MSE")

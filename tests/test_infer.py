@@ -304,6 +304,62 @@ def test_output_dir_that_can_not_be(scene: Scene, capsys: pytest.CaptureFixture[
     assert "does not exist" in error_of(capsys)
 
 
+def test_results_that_can_not_be_written_are_noticed_before_any_work(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.save_copier([1])
+    scene.save_npy(a=np.float32([1]), b=np.float32([2]))
+    scene.results.mkdir()
+    os.mkfifo(scene.results / "b.npy")
+    assert scene.infer("--force") == 1
+    assert "b.npy' is a pipe, not a file" in error_of(capsys)
+    assert [path.name for path in scene.results.iterdir()] == ["b.npy"]
+
+
+def test_results_through_links(scene: Scene) -> None:
+    scene.save_copier([1])
+    scene.save_npy(a=np.float32([1]))
+    far = scene.data.with_name("far")
+    far.mkdir()
+    scene.results.symlink_to(far)
+    (far / "a.npy").symlink_to("real.npy")
+    assert scene.infer("--force") == 0
+    assert (far / "a.npy").is_symlink() and scene.results.is_symlink()
+    assert np.load(far / "real.npy") == [1]
+
+
+def test_results_in_a_folder_that_a_link_does_not_lead_to(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.save_copier([1])
+    scene.save_npy(a=np.float32([1]))
+    scene.results.symlink_to(scene.results.with_name("absent"))
+    assert scene.infer() == 1
+    assert "is a link to a folder that does not exist" in error_of(capsys)
+
+
+def test_samples_are_never_overwritten(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    scene.save_model([helper.make_node("Neg", ["x"], ["y"])], {"x": (FLOAT, [1])}, {"y": (FLOAT, [1])})
+    scene.save_npy(a=np.float32([1]))
+    scene.results = scene.data
+    assert scene.infer("--force") == 1
+    assert "never overwritten" in error_of(capsys)
+    assert np.load(scene.data / "a.npy") == [1]
+
+
+def test_litter_of_operating_systems_is_skipped_and_said(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.save_copier([1])
+    scene.save_npy(a=np.float32([1]))
+    for name in ("._a.npy", ".DS_Store", "Thumbs.db", "desktop.ini", "._b.PNG"):
+        (scene.data / name).write_bytes(b"\0\5\x16\7")
+    assert scene.infer() == 0
+    said = f"Skipped in '{scene.data}': 5 files of operating systems, such as '.DS_Store'\n"
+    assert capsys.readouterr().err == said
+    assert [path.name for path in scene.results.iterdir()] == ["a.npy"]
+
+
 def test_missing_model_and_unknown_provider(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     assert scene.infer() == 1
     assert f"No such file or directory: '{scene.model}'" in error_of(capsys)

@@ -252,6 +252,21 @@ def test_scales_are_normal_numbers(name: str, symmetric: bool) -> None:
     assert scale[:2].tolist() == [FLOAT32.tiny] * 2
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("name", INTEGERS)
+def test_no_scale_makes_a_finite_number_infinite(name: str, symmetric: bool) -> None:
+    """By definition. A scale is that of smaller numbers, or lower by half a step at each end of the range."""
+    high = float(FLOAT32.max) * np.array([1, 1, 0, 1, 0.3, 1 - 2e-7])
+    low = float(FLOAT32.max) * np.array([-1, 0, -1, -0.3, -1, -0.999])
+    scale, zero = range_scale(low, high, name, symmetric=symmetric)
+    for ends in (low, high):
+        integers = quantize(ends.astype(np.float32), scale, zero, name, 0)
+        assert np.isfinite(dequantize(integers, scale, zero, 0)).all()
+    usual = 4.0 * range_scale(low / 4, high / 4, name, symmetric=symmetric)[0]
+    steps = ops.FORMATS[name].highest - ops.FORMATS[name].lowest
+    assert (scale <= usual).all() and (scale >= usual * (1 - 1 / steps - 3e-7)).all()
+
+
 def test_finite_range() -> None:
     x = np.array([[1, np.nan, -3], [np.inf, 2, 5], [-np.inf, -2, np.nan]], np.float32)
     assert finite_range(x) == (-3, 5)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ops
 from ops import reference
 from tests.number_patterns import PATTERNS, make_pattern
 from tests.operator_sessions import (
@@ -106,6 +107,21 @@ def test_writing_past_the_caches_is_exact() -> None:
 def test_one_element_is_unchanged_and_nothing_stays_nothing(op: str, shape: tuple[int, ...]) -> None:
     x = np.full(shape, 1.2345678, np.float32)
     assert_same(block_session(op, {}).run(None, {"x": x})[0], x)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("op", [BFP, MX])
+def test_one_narrow_element_is_unchanged_after_a_large_tensor(
+    op: str, shape: tuple[int, ...], dtype: Any
+) -> None:
+    """What a large float32 tensor leaves on the stack says that numbers are written past the caches."""
+    large = np.ones((1030, 4099), np.float32)
+    x = np.full(shape, 1.234, dtype)
+    block_session(op, {}).run(None, {"x": large})
+    ops.quantize_dequantize(large, "bfp16")
+    assert_same(run_bits(block_session(op, {}, dtype=dtype), x), x)
+    assert_same(ops.quantize_dequantize(x, "mxint8" if op == MX else "bfp16"), x)
 
 
 def test_one_element_takes_the_bfloat16_step() -> None:

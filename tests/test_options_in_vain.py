@@ -96,7 +96,7 @@ def _cases() -> list[tuple[str, str, str]]:
         ("quantize", f"{run} --random-data 3 --calibration-data d", "--random-data and --calibration-d")
     ]
     alone = ("--calibration-data d", "--calibration-cache f", "--random-data 3", "--force")
-    alone += ("--save_as_external_data",)
+    alone += ("--save_as_external_data", "--allow-code")
     cases += [
         ("quantize", f"--print-config {one}", f"{one.split()[0]} goes with --input and --output")
         for one in (*alone, *OF_DATA)
@@ -166,6 +166,8 @@ WITH_A_SCHEME = [
     ),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --jobs 2", "--jobs goes with --sensitivity meas"),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --dask local", "--dask goes with --sensitivity m"),
+    ("quantize", "BF16", "--allow-code", "--allow-code goes with a scheme whose key evaluate names a file"),
+    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--allow-code", "--allow-code goes with a scheme whose key"),
     ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --labels f", "--labels goes with --top1-target"),
     *(
         (

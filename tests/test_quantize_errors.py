@@ -216,10 +216,6 @@ def test_outputs(bench: Bench) -> None:
     assert "the input itself" in bench.refused(*words, "--force", target=bench.source)
     bench.target.write_bytes(b"another model")
     assert "--force overwrites it" in bench.refused(*words)
-    data = Path(f"{bench.target}.data")
-    bench.target.unlink()
-    data.write_bytes(b"weights")
-    assert str(data) in bench.refused(*words, "--save_as_external_data")
 
 
 def test_the_output_is_looked_at_before_any_work(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 import ops
 from ops import reference
-from tests.operator_sessions import BFP, MX, assert_same, block_session, run_twin
+from tests.operator_sessions import BFP, DOMAINS, MX, assert_same, block_session, run_twin
 
 SMALL_FLOATS: dict[str, Any] = {
     "fp8_e4m3": ml_dtypes.float8_e4m3fn,
@@ -145,3 +145,33 @@ def test_bfp_is_idempotent_and_its_error_bounded(x: np.ndarray, bit_width: int, 
     step = 2.0 ** (reference.exponents(blocks).max(-1, keepdims=True) - (bit_width - 9) + 1)
     assert (np.abs(y.reshape(-1, 8) - blocks) <= step).all()
     assert_same(run_twin(BFP, attributes, y), y)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("exponent", [0, -126, 125])
+@pytest.mark.parametrize(("block", "axis"), [(16, 1), (16, 0), (48, 1)])
+def test_microexponent_ties_go_toward_infinity_in_mode_1(
+    domain: str, exponent: int, block: int, axis: int
+) -> None:
+    """Written out, in steps of a block: -2.5 becomes -2. Rows, columns, odd sizes; extreme exponents."""
+    steps = [7, -6.5, 2.5, -2.5, 3.5, -3.5, 4.5, -4.5, 5.5, -5.5, 0.5, -0.5, 2.25, -2.75, 7.5, -7.5]
+    nearest = [7, -6, 3, -2, 4, -3, 5, -4, 6, -5, 1, -0.0, 2, -3, 7, -7]
+    x, expected = (np.ldexp(np.tile(np.float32(row), (40, 3)), exponent) for row in (steps, nearest))
+    x, expected = (part if axis else np.ascontiguousarray(part.T) for part in (x, expected))
+    options = {"bit_width": 12, "block_size": block, "rounding_mode": 1}
+    flat = {"bfp_method": "to_bfp_prime", "sub_block_shift_bits": 0, "axis": axis, **options}
+    if exponent == -126:
+        expected = np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), expected)
+    assert_same(reference.microexponent(x, axis, shift_bits=0, **options), expected)
+    assert_same(block_session(BFP, flat, domain=domain).run(None, {"x": x})[0], expected)
+
+
+def test_microexponents_round_as_the_twin_in_every_mode() -> None:
+    """Oracle: the twin, on ties of groups with shifts; every mode gives something else."""
+    x = (np.random.default_rng(4).integers(-64, 65, (64, 64)) / 8).astype(np.float32)
+    results = []
+    for mode in range(3):
+        attributes = {"bfp_method": "to_bfp_prime", "bit_width": 11, "rounding_mode": mode}
+        results.append(run_twin(BFP, attributes, x))
+        assert_same(block_session(BFP, attributes).run(None, {"x": x})[0], results[-1])
+    assert not any(np.array_equal(results[i], results[i - 1]) for i in range(3))

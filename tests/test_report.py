@@ -428,3 +428,16 @@ def test_browser_renders_the_page(
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=True)
     found = re.search(r"<title>(\d+) of (\d+)</title>", done.stdout)
     assert found and int(found[1]) <= int(found[2])
+
+
+@pytest.mark.parametrize("which", ("float", "quantized"))
+def test_a_report_never_overwrites_a_model(
+    tmp_path: Path, which: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("float", "quantized"):
+        shutil.copy(DIGITS, tmp_path / name)
+    paths = {"--float": "float", "--quantized": "quantized", "--data": "", "--output": which}
+    words = [word for option, name in paths.items() for word in (option, str(tmp_path / name))]
+    assert report.main([*words, "--force"]) == 1
+    assert "never overwritten" in capsys.readouterr().err
+    assert (tmp_path / which).read_bytes() == DIGITS.read_bytes()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests import tasks
-from tools import executors
+from tools import dask_executor, executors
 from transforms.run_tasks import SerialExecutor, run_tasks
 from transforms.task_log import Numbers, TaskLog
 
@@ -49,7 +49,7 @@ def test_workers_leave_interrupts_to_the_process_that_waits_for_them(dask: str |
 def test_a_local_cluster_has_as_many_workers_as_there_are_jobs(jobs: int) -> None:
     pytest.importorskip("distributed")
     with ExitStack() as opened:
-        assert len(executors._local_cluster(jobs, opened).workers) == jobs
+        assert len(dask_executor._local_cluster(jobs, opened).workers) == jobs
 
 
 def test_a_dask_worker_in_the_place_of_one_that_died_leaves_them_to_it_too(tmp_path: Path) -> None:
@@ -209,6 +209,12 @@ def test_tasks_that_always_kill_dask_workers(tmp_path: Path, monkeypatch: pytest
         def __init__(self, address: str, timeout: float) -> None:
             opened.append(address)
 
+        def wait_for_workers(self, count: int, timeout: float) -> None:
+            assert count == 1
+
+        def nthreads(self) -> dict[str, int]:
+            return {"tcp://w:1": 1}
+
         def get_executor(self, *, pure: bool) -> Executor:
             assert not pure
             return ThreadPoolExecutor(1)
@@ -227,7 +233,7 @@ def test_tasks_that_always_kill_dask_workers(tmp_path: Path, monkeypatch: pytest
 
 def test_a_scheduler_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr(executors, "_PATIENCE", 0.3)
+    monkeypatch.setattr(dask_executor, "_PATIENCE", 0.3)
     for address in ("tcp://127.0.0.1:9", "no address:here"):
         with pytest.raises(ValueError, match="no Dask scheduler answers at") as error:
             run_tasks(

@@ -124,6 +124,49 @@ def test_sequences_inside_and_at_the_ends() -> None:
         widen_float16(graph)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    (
+        ("(float16[2] x) => (optional(float16[2]) y) { y = Optional(x) }", "'y' is an optional of float16"),
+        ("(optional(float16[2]) x) => (float16[2] y) { y = OptionalGetElement(x) }", "'x' is an optional of"),
+        (
+            "(float16[2] x) => (optional(seq(float16[2])) y) { s = SequenceConstruct(x) y = Optional(s) }",
+            "'y' is an optional of float16",
+        ),
+        ("(seq(float16[2]) x) => (seq(float16[2]) y) { y = Identity(x) }", "'x' is a sequence of float16"),
+        (
+            """(float16[2] x, bool c) => (optional(float16[2]) y) {
+            y = If (c) <
+                then_branch = t () => (optional(float16[2]) o) { o = Optional(x) },
+                else_branch = e () => (optional(float16[2]) p) { p = Optional <type = float16[2]> () }> }""",
+            "'y' is an optional of float16",
+        ),
+    ),
+)
+def test_what_holds_tensors_at_the_ends_is_refused(text: str, message: str) -> None:
+    """A session would refuse the model that widening makes of it."""
+    graph = model_io.load(corpus.parse(text))
+    before = graph_proto.export_model(graph)
+    with pytest.raises(ValueError, match=message):
+        widen_float16(graph)
+    assert graph_proto.export_model(graph) == before
+
+
+def test_empty_optionals_inside() -> None:
+    """Oracle: the float16 model."""
+    text = """(float16[2] x, bool c) => (float16[2] y, bool h) {
+        o = If (c) <then_branch = t () => (optional(float16[2]) p) { a = Neg(x) p = Optional(a) },
+                    else_branch = e () => (optional(float16[2]) q) { q = Optional <type = float16[2]> () }>
+        h = OptionalHasElement(o)
+        y = If (h) <then_branch = f () => (float16[2] r) { r = OptionalGetElement(o) },
+                    else_branch = g () => (float16[2] s) { s = Abs(x) }> }"""
+    widened = widen(text)
+    for c in (True, False):
+        feeds = {"x": X, "c": np.array(c)}
+        expected, found = conversion.run(corpus.parse(text), feeds), conversion.run(widened, feeds)
+        assert all(np.array_equal(found[name], expected[name]) for name in ("y", "h"))
+
+
 @pytest.mark.parametrize("name", corpus.MODELS.keys() - {"half island", "half input", "half output"})
 def test_does_nothing_to_other_types(name: str) -> None:
     graph = model_io.load(corpus.build(name))

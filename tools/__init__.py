@@ -1,1 +1,13 @@
 """Command-line tools, one script per job: ``python -m tools.NAME --help``."""
+
+import os
+import sys
+
+if sys.argv[:1] == ["-m"]:  # what Python says while it looks for the module that it runs
+    try:
+        from tools import interrupts
+
+        interrupts.take_signals()
+    except KeyboardInterrupt:
+        os.write(2, b"tools: error: interrupted\n")
+        os._exit(130)

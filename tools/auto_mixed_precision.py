@@ -18,6 +18,9 @@ BF16_MIXED_BFP16, BF16_MIXED_MXINT8, S16S8_MIXED_S8S8, and each with _ADAQUANT, 
 and leaves them as they were where the tuned model would break the target.
 There is one target: one that is given here replaces that of the table.
 
+The key evaluate of the table names a Python file that is run: said on stderr before, and refused outside the
+folder of the scheme without --allow-code. --evaluate is your own word and needs no other.
+
 how it is done: ranges are measured once for all formats; sensitivities say in which order layers are tried;
 each model that is tried is built and run, and judged by its true outputs. Without a target every layer is
 moved to the smallest format. Layers that can move are Conv, ConvTranspose, Gemm and MatMul outside of If,
@@ -120,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_work(parser)
     _add_results(parser)
+    command_line.add_code_option(parser)
     command_line.add_output_options(parser)
     return parser
 

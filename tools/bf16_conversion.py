@@ -7,7 +7,7 @@ import argparse
 import onnx_graphsurgeon as gs
 
 from tools import bf16_summary
-from tools.data_options import image_options
+from tools.data_options import image_options, report_litter
 from tools.output_file import total_bytes
 from tools.progress import Progress
 from transforms import bf16_state, model_io, provenance, runtime_check
@@ -49,7 +49,7 @@ def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
     entries = provenance.entries(tool, _recorded(chosen, options), graph.source_sha256)
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
     sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in bf16_summary.lines(done, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
+    for line in bf16_summary.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
         print(line)
     for line in bf16_summary.sqnr_lines(kept, options.min_sqnr) if kept else ():
         print(line)
@@ -72,6 +72,7 @@ def bf16_options(options: argparse.Namespace) -> Bf16Options:
 
 def _keep(graph: gs.Graph, chosen: Bf16Options, options: argparse.Namespace) -> KeptFloat:
     """Return what has to stay float, with a progress bar that shows the last SQNR."""
+    report_litter(options.data)
     source = open_feeds(options.data, model_inputs(graph), images=image_options(options), limit=options.limit)
     feeds = [feed for _, feed in source]
     run = RunOptions(options.provider, options.threads)

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tools.operator_library import needed_library
+
 if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
+
     from transforms.convert_bf16 import Conversion
     from transforms.keep_float import KeptFloat
 
@@ -16,11 +20,12 @@ _TENSORS = {
     "simulate_bf16": "weights and inputs rounded, stored as float32",
     "customqdq": "tensors rounded by ExtendedQuantizeLinear/ExtendedDequantizeLinear",
 }
-_LIBRARIES = {"customqdq": "this package's (ops.register_custom_ops, or ops.get_library_path)"}
 _BF16_RUNTIMES = "a runtime with BF16 kernels, such as ONNX Runtime with CUDA or with VitisAI on an NPU, can"
 
 
-def lines(done: Conversion, before: int, after: int, output: Path, cpu_error: str | None) -> Iterator[str]:
+def lines(
+    done: Conversion, graph: gs.Graph, before: int, after: int, output: Path, cpu_error: str | None
+) -> Iterator[str]:
     """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs."""
     yield from done.notes
     fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
@@ -32,7 +37,7 @@ def lines(done: Conversion, before: int, after: int, output: Path, cpu_error: st
     yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
     yield from _kept(done)
     yield f"Size: {before:,} -> {after:,} bytes ({after / before:.2f}x), written to '{output}'"
-    yield _runs(done, cpu_error)
+    yield _runs(done, needed_library(graph) or "none, standard ONNX", cpu_error)
 
 
 def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:
@@ -54,8 +59,7 @@ def _kept(done: Conversion) -> Iterator[str]:
         yield f"  {sum(ops.values())} {reason}: {names}"
 
 
-def _runs(done: Conversion, cpu_error: str | None) -> str:
-    library = _LIBRARIES.get(done.format, "none, standard ONNX")
+def _runs(done: Conversion, library: str, cpu_error: str | None) -> str:
     if cpu_error is None:
         return f"Runs on ONNX Runtime CPU: yes. Operator library needed: {library}"
     if done.format == "bf16":

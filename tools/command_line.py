@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
+from tools import interrupts
+
 DONE, FAILED = 0, 1
+
+_SOURCES = ("input", "model", "quantized", "baseline_results_folder")
+"""Options that say what a tool works on, each tool has one of them."""
+
+_LONGEST = 4000
+"""Characters of a message: a name in a file may have any number."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,9 +51,18 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save_as_external_data",
         action="store_true",
-        help="store weights in OUTPUT.data; done without asking above 2 GiB",
+        help="store weights in OUTPUT.HASH.data, with a hash of them; done without asking above 2 GiB",
     )
     parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+
+
+def add_code_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that lets a scheme run code, see :mod:`tools.user_code`."""
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="let the key evaluate of the scheme run a file outside the scheme's folder",
+    )
 
 
 def run(
@@ -59,10 +74,10 @@ def run(
 ) -> int:
     """Parse the options, do the work, and turn any failure into one line on stderr.
 
-    Returns 0 when the work is done and 1 when the input, the model or the machine stood in its way; a
-    usage error leaves through argparse with 2, as do options of which ``why_not`` says that they do not go
-    together; it may ask ``options.given`` which were written, see :func:`in_vain`. A termination signal
-    counts as an interrupt, so that what was half written is taken away again.
+    Returns 0 when the work is done, 1 when the input, the model or the machine stood in its way, and 128 and
+    the number of the signal (130: Ctrl-C) when that ended it, with nothing left half written; a usage error
+    leaves through argparse with 2, as do options of which ``why_not`` says that they do not go together; it
+    may ask ``options.given`` which were written, see :func:`in_vain`.
     """
     options = parser.parse_args(argv)
     options.given = _given(parser, argv)
@@ -72,18 +87,14 @@ def run(
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is first imported
     if options.verbose:
         _log_to_stderr()
-    previous = _on_termination(_interrupt)
     try:
-        work(options)
-    except KeyboardInterrupt:
-        return _fail(parser, options, "interrupted")
-    except (ValueError, OSError) as error:
-        return _fail(parser, options, _one_line(error))
-    except Exception as error:
-        return _fail(parser, options, f"{type(error).__name__}: {_one_line(error)}")
-    finally:
-        _on_termination(previous)
-    return DONE
+        with interrupts.raised():
+            code = _work(parser, options, work)
+            interrupts.end(code)
+    except KeyboardInterrupt as stopped:
+        code = interrupts.leave(stopped)
+        _fail(parser, options, "interrupted")
+    return code
 
 
 def in_vain(options: argparse.Namespace, names: Iterable[str], needed: str) -> str | None:
@@ -101,7 +112,7 @@ def one_file(options: argparse.Namespace, names: Iterable[str]) -> str | None:
         if path is None:
             continue
         option = f"--{name.replace('_', '-')}"
-        other = taken.setdefault(Path(path).resolve(), option)
+        other = taken.setdefault(Path(os.path.realpath(path)), option)
         if other != option:
             return f"{other} and {option} are one file, '{path}'"
     return None
@@ -129,11 +140,32 @@ def keep_products_on_one_thread() -> None:
         os.environ[name] = "1"
 
 
+def _work(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, work: Callable[[argparse.Namespace], None]
+) -> int:
+    try:
+        work(options)
+        sys.stdout.flush()
+    except (ValueError, OSError) as error:
+        return _fail(parser, options, _one_line(error))
+    except Exception as error:
+        return _fail(parser, options, _unexpected(options, error))
+    return DONE
+
+
 def _fail(parser: argparse.ArgumentParser, options: argparse.Namespace, message: str) -> int:
     if options.verbose:
         traceback.print_exc()
-    print(f"{_name(parser)}: error: {message}", file=sys.stderr)
+    print(f"{_name(parser)}: error: {_shown(message)}", file=sys.stderr)
     return FAILED
+
+
+def _unexpected(options: argparse.Namespace, error: Exception) -> str:
+    """Return what was worked on and what is wrong, with the type of the error, for it has no better words."""
+    given = (getattr(options, name, None) for name in _SOURCES)
+    source = next((f"'{path}': " for path in given if path), "")
+    text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
+    return f"{source}{text} ({type(error).__name__})"
 
 
 def _one_line(error: BaseException) -> str:
@@ -142,21 +174,16 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def _shown(text: str) -> str:
+    """Return text as a terminal may show it: names come from files, and may hold whatever moves a cursor."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _log_to_stderr() -> None:
     import logging
 
     logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s", stream=sys.stderr)
     for noisy in ("matplotlib", "PIL", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def _on_termination(handler: object) -> object:
-    """Install the handler of SIGTERM and return the one it replaces; does nothing outside the main thread."""
-    try:
-        return signal.signal(signal.SIGTERM, handler)  # type: ignore[arg-type]
-    except (ValueError, TypeError):
-        return signal.SIG_DFL

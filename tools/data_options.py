@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,3 +65,16 @@ def image_options(options: argparse.Namespace) -> ImageOptions:
     from transforms.samples import ImageOptions
 
     return ImageOptions(options.image_size, options.mean, options.std, options.layout)
+
+
+def report_litter(*folders: Path | None) -> None:
+    """Say on stderr, one line for each folder, what in it is skipped as left there by operating systems."""
+    from transforms.array_files import find_litter
+
+    for folder in filter(None, folders):
+        names = find_litter(folder)
+        if names:
+            files = "1 file" if len(names) == 1 else f"{len(names)} files"
+            print(
+                f"Skipped in '{folder}': {files} of operating systems, such as {names[0]!r}", file=sys.stderr
+            )

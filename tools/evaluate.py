@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.command_line import in_vain, make_parser, one_file, run
+from tools.data_options import report_litter
 from tools.option_values import number
 from tools.output_file import check_writable, write_text
 
@@ -90,10 +91,12 @@ def _evaluate(options: argparse.Namespace) -> None:
     from transforms.array_files import read_array
 
     for path in filter(None, (options.json, options.csv)):
-        check_writable(path, force=options.force)
+        check_writable(path, force=options.force, inputs=[options.top1])
     pairs = compare_results.pair_files(
         options.baseline_results_folder, options.quantized_results_folder, allow_missing=options.allow_missing
     )
+    folders = options.baseline_results_folder, options.quantized_results_folder
+    report_litter(*(one for folder in folders for one in compare_results.result_folders(folder)))
     labels = read_array(options.top1) if options.top1 else None
     stream = compare_results.compare(pairs, options.peak)
     comparisons = list(

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from ops.rounding import Options as SolverOptions
 from tools import tuning_summary
-from tools.data_options import image_options
+from tools.data_options import image_options, report_litter
 from tools.output_file import check_writable
 from tools.progress import Progress
 from transforms import devices, model_io, provenance
@@ -117,7 +117,7 @@ def _check_checkpoint(path: Path | None, output: Path) -> None:
     if path is None:
         return
     check_writable(path, force=True)  # what is there is gone on from
-    if path.resolve() in [file.resolve() for file in model_io.files_of(output)]:
+    if path.resolve() == output.resolve():
         raise ValueError(f"checkpoint '{path}' is the output itself: the one would replace the other")
 
 
@@ -129,6 +129,7 @@ def _run(options: argparse.Namespace) -> RunOptions:
 
 
 def _feeds(graph: gs.Graph, options: argparse.Namespace) -> Feeds:
+    report_litter(options.data)
     return open_feeds(options.data, model_inputs(graph), images=image_options(options), limit=options.limit)
 
 

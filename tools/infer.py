@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.command_line import make_parser, run
-from tools.data_options import SAMPLES_HELP, add_data_options, image_options
+from tools.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
 from tools.output_file import write_array
+from transforms.atomic_write import destination
+from transforms.model_files import clear_leftovers
 
 if TYPE_CHECKING:
     from transforms.run_model import OpenModel
@@ -49,8 +52,13 @@ def _infer(options: argparse.Namespace) -> None:
     _check_output_dir(options.output_dir, force=options.force)
     model = open_model(options.model, RunOptions(options.provider, options.threads))
     _check_outputs(model)
+    report_litter(options.data)
     samples = Samples(options.data, model.inputs, image_options(options), options.limit)
     folders = _output_folders(options.output_dir, model.outputs)
+    for folder in folders.values():
+        if folder.exists() and folder.samefile(options.data):
+            raise ValueError(f"output folder '{folder}' is that of the samples, which are never overwritten")
+        _check_results(folder, samples.names)
     start = time.perf_counter()
     computing = _run_all(model, samples, folders)
     total = time.perf_counter() - start
@@ -82,14 +90,30 @@ def _run_all(model: OpenModel, samples: Samples, folders: dict[str, Path]) -> fl
 
 
 def _check_output_dir(folder: Path, *, force: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"output '{folder}' is a file, not a folder")
-    if not folder.resolve().parent.is_dir():
+    _refuse_file(folder)
+    if not Path(os.path.realpath(folder)).parent.is_dir():
         raise FileNotFoundError(
             f"folder '{folder.parent}', in which to make the output folder, does not exist"
         )
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise FileExistsError(f"output folder '{folder}' is not empty; --force writes into it")
+
+
+def _check_results(folder: Path, names: Sequence[str]) -> None:
+    """Raise before any work where a result can not be written, or its place is no regular file."""
+    _refuse_file(folder)
+    if not folder.is_dir():
+        return
+    clear_leftovers(folder)
+    for name in names:
+        destination(folder / f"{name}.npy")
+
+
+def _refuse_file(folder: Path) -> None:
+    if folder.is_symlink() and not folder.exists():
+        raise NotADirectoryError(f"output '{folder}' is a link to a folder that does not exist")
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"output '{folder}' is a file, not a folder")
 
 
 def _check_outputs(model: OpenModel) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from tools import mixing_summary, pareto_plot, plot_file, sensitivity_chart
 from tools.command_line import one_file
-from tools.data_options import image_options
+from tools.data_options import image_options, report_litter
 from tools.executors import threads_of, workers
 from tools.mix_model import mix_model
 from tools.output_file import check_writable, write_text
 from tools.quantize_file import parse_assignment
 from tools.scheme_effect import check_effect
 from tools.tune_quantized import tune_mixed
+from tools.user_code import check_code
 from tools.write_quantized import write_quantized
 from transforms import model_io, provenance
 from transforms.array_files import read_array
@@ -48,6 +49,7 @@ def mix_file(options: argparse.Namespace) -> None:
     """
     scheme = scheme_in_use(options)
     _check_effect(scheme, options)
+    check_code(scheme, options)
     output = _check_files(options)
     graph = model_io.load(options.input)
     mixing = MixingOptions(
@@ -59,6 +61,7 @@ def mix_file(options: argparse.Namespace) -> None:
     )
     data = None
     if options.data is not None:
+        report_litter(options.data)
         data = CalibrationData(
             options.data, image_options(options), options.limit, options.calibration_cache, mixing.run
         )
@@ -114,10 +117,13 @@ def _check_files(options: argparse.Namespace) -> Path | None:
     reason = one_file(options, ("output", "json", "csv", "chart", "plot", "calibration_cache"))
     if reason:
         raise ValueError(reason)
+    inputs = options.input, options.labels
     for path in filter(None, (options.json, options.csv)):
-        check_writable(path, force=options.force)
+        check_writable(path, force=options.force, inputs=inputs)
     for path in filter(None, (options.chart, options.plot)):
         plot_file.check_plot(path, force=options.force)
+    if options.calibration_cache:
+        model_io.check_output(options.calibration_cache, force=True)
     if options.output is None:
         return None
     return model_io.check_output(

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transforms.atomic_write import replacing
+from transforms.atomic_write import destination, replacing
+from transforms.model_files import clear_leftovers, refuse_source
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-def check_writable(path: Path, *, force: bool) -> None:
-    """Raise OSError, before any work, when the folder is missing, or the file exists and not ``force``."""
-    if path.is_dir():
-        raise IsADirectoryError(f"'{path}' is a folder, not a file")
+def check_writable(path: Path, *, force: bool, inputs: Iterable[Path | None] = ()) -> None:
+    """Raise OSError, before any work, when the folder is missing, or the file exists and not ``force``.
+
+    ValueError when it is no regular file, or an input. Removes what dead processes left in the folder.
+    """
+    target = destination(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"folder '{path.parent}' does not exist")
     if path.exists() and not force:
         raise FileExistsError(f"'{path}' exists; --force overwrites it")
+    refuse_source(path, [one for one in inputs if one and one.exists()])
+    clear_leftovers(target.parent)
 
 
 def total_bytes(files: list[Path]) -> int:
@@ -28,7 +34,7 @@ def total_bytes(files: list[Path]) -> int:
 
 def write_text(path: Path, text: str) -> None:
     """Write the text as UTF-8."""
-    with replacing(path) as (temporary,):
+    with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -36,5 +42,5 @@ def write_array(path: Path, array: np.ndarray) -> None:
     """Write the array as .npy."""
     import numpy as np
 
-    with replacing(path) as (temporary,), temporary.open("xb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)

@@ -43,7 +43,7 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
 
 def save(figure: Figure, path: Path) -> None:
     """Write the figure as PNG or SVG, by the name's ending, whole or not at all."""
-    with replacing(path) as (temporary,):
+    with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:], bbox_inches="tight", dpi=_DOTS_PER_INCH)
 
 

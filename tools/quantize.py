@@ -29,7 +29,8 @@ presets (activation and weight):
 A file begins with preset = "NAME", or gives activation and weight; --print-config shows all keys. Its tables
 [layers] (node name, glob or operator type) and [tensors] give single layers and tensors other formats,
 [finetune] tunes the weights afterwards, as tools.finetune does; [auto_mixed_precision] gives layers cheaper
-formats as far as a target allows, as tools.auto_mixed_precision does.
+formats as far as a target allows, as tools.auto_mixed_precision does. Its key evaluate names a Python file
+that is run: said on stderr before, and refused outside the scheme's folder without --allow-code.
 
 what is quantized: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
 activations, pools and Concats around them, but not the inside of normalizations and Softmax, masks, or
@@ -43,7 +44,7 @@ exit codes: 0 done; 1 the model, the data or the machine stands in the way; 2 us
 
 _OF_A_RUN = (
     *("calibration_data", "calibration_cache", "random_data", *OF_DATA),
-    *("force", "save_as_external_data"),
+    *("force", "save_as_external_data", "allow_code"),
 )
 """Options that do nothing where the scheme is printed alone."""
 
@@ -102,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="measure ranges on N random samples: to try things out, the result is not accurate",
     )
+    command_line.add_code_option(parser)
     command_line.add_output_options(parser)
     return parser
 

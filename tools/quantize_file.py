@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tomllib
 from typing import Any
 
 import onnx_graphsurgeon as gs
 
 from tools import mixing_summary
-from tools.data_options import image_options
+from tools.data_options import image_options, report_litter
 from tools.mix_model import mix_model
 from tools.progress import Progress
 from tools.scheme_effect import check_effect
 from tools.tune_quantized import tune_mixed, tune_quantized
+from tools.user_code import check_code
 from tools.write_quantized import write_quantized
 from transforms import model_io, provenance
 from transforms.calibrate_plan import CalibrationData, MissingDataError
@@ -22,6 +22,7 @@ from transforms.feeds import model_inputs, random_feeds
 from transforms.float_twin import float_twin
 from transforms.mix_precision import MixingOptions
 from transforms.quantize_graph import Quantized, quantize_graph
+from transforms.read_toml import parse_toml
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme_table import SchemeTable
@@ -52,9 +53,12 @@ def quantize_file(options: argparse.Namespace) -> None:
     if not options.input:
         return
     check_effect(scheme, options, "--calibration-data")
+    check_code(scheme, options)
     output = model_io.check_output(
         options.output, options.input, force=options.force, external_data=options.save_as_external_data
     )
+    if options.calibration_cache:
+        model_io.check_output(options.calibration_cache, force=True)
     graph = model_io.load(options.input)
     data = _data(graph, options)
     mixed = None
@@ -114,8 +118,8 @@ def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
     if not equals:
         raise ValueError(f"--set '{assignment}' is not KEY=VALUE")
     try:
-        values = tomllib.loads(f"{key} = {value}")
-    except tomllib.TOMLDecodeError:
+        values = parse_toml(f"{key} = {value}")
+    except ValueError:
         *tables, name = key.strip().split(".")
         values = {name: value.strip()}
         for table in reversed(tables):
@@ -135,6 +139,7 @@ def _data(graph: gs.Graph, options: argparse.Namespace) -> CalibrationData | Non
         return CalibrationData(feeds, run=_run(options))
     if options.calibration_data is None:
         return None
+    report_litter(options.calibration_data)
     return CalibrationData(
         options.calibration_data,
         image_options(options),

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
+from tools.operator_library import needed_library
 from transforms import dtypes, walk
 from transforms.dot_products import is_dot_product, is_operand
 from transforms.quantize_graph import Quantized
 from transforms.quantizer import QUANTIZED_BY
 from transforms.rounding_plan import is_narrowing, is_widening
-
-_OURS = ("ai.onnx.contrib", "com.amd.quark")
 
 
 def lines(
@@ -73,7 +72,6 @@ def _ends_a_layer(node: gs.Node) -> bool:
 
 
 def _runs(graph: gs.Graph, cpu_error: str | None) -> str:
-    ours = any(node.domain in _OURS for node in walk.nodes(graph))
-    needed = "this package's (ops.register_custom_ops, or ops.get_library_path)" if ours else "none"
+    needed = needed_library(graph) or "none"
     answer = "yes" if cpu_error is None else f"no ({cpu_error})"
     return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tools.command_line import make_parser, run
-from tools.data_options import SAMPLES_HELP, add_data_options, image_options
+from tools.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
 from tools.output_file import check_writable, write_text
 
 _DESCRIPTION = """\
@@ -39,7 +39,8 @@ def _report(options: argparse.Namespace) -> None:
     from transforms.compare_models import Data, compare_models
     from transforms.run_model import RunOptions
 
-    check_writable(options.output, force=options.force)
+    check_writable(options.output, force=options.force, inputs=(options.float, options.quantized))
+    report_litter(options.data)
     data = Data(
         options.data, image_options(options), RunOptions(options.provider, options.threads), options.limit
     )

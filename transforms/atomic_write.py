@@ -1,62 +1,75 @@
-"""Files that appear whole or not at all, several of them together."""
+"""Files that appear whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from transforms.temporary_files import temporary
+
+_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+}
+
 
 @contextmanager
-def replacing(*paths: Path) -> Iterator[list[Path]]:
-    """Yield a path to write to for each path, and rename them in that order when the block ends well.
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield an empty file to write to, which takes the place of ``path`` when the block ends well.
 
-    When it does not, or a rename fails or is interrupted, every path is as it was before and nothing else is
-    left in the folders. An OSError without a file name gets that of the first path.
+    A link stays, and the file that it leads to is replaced. When the block fails or is interrupted, all is as
+    it was. Raises what :func:`destination` does; an OSError without a file name gets that of the path.
     """
-    temporaries = [_beside(path, "tmp") for path in paths]
+    target = destination(path)
+    with naming(path), temporary(target) as file:
+        yield file
+        file.replace(target)
+
+
+def destination(path: Path) -> Path:
+    """Return the file that writing to ``path`` makes or replaces: where a link leads, else ``path`` itself.
+
+    Raises ValueError for a folder, a device and whatever else is no regular file, OSError for links in a
+    circle, and for a link into a folder that does not exist.
+    """
     try:
-        yield temporaries
-        _rename(list(zip(temporaries, paths, strict=True)))
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = None
+    if mode is not None and not stat.S_ISREG(mode):
+        raise ValueError(f"'{path}' is a {_KINDS.get(stat.S_IFMT(mode), 'special file')}, not a file")
+    if not path.is_symlink():
+        return path
+    target = Path(os.path.realpath(path))
+    if mode is not None and not target.exists():
+        raise ValueError(f"'{path}' is a link to a file without a name, which can not be replaced")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"'{path}' is a link into folder '{target.parent}', which does not exist")
+    return target
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an OSError without a file name that of the path."""
+    try:
+        yield
     except OSError as error:
         if error.filename is None and error.errno is not None:
-            raise OSError(error.errno, error.strerror, str(paths[0])) from error
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    finally:
-        for temporary in temporaries:
-            temporary.unlink(missing_ok=True)
 
 
-def _rename(pairs: list[tuple[Path, Path]]) -> None:
-    backups: list[tuple[Path, Path]] = []
-    try:
-        for temporary, path in pairs:
-            if len(pairs) > 1:  # one rename alone is atomic
-                backups.append((path, _back_up(path)))
-            temporary.replace(path)
-    except BaseException:
-        for path, backup in reversed(backups):
-            if backup.exists():
-                backup.replace(path)
-            else:
-                path.unlink(missing_ok=True)
-        raise
-    finally:
-        for _, backup in backups:  # still there after a rename onto a name of the same file
-            backup.unlink(missing_ok=True)
-
-
-def _back_up(path: Path) -> Path:
-    """Give an existing file a second name, so that it is never absent; return that name, used or not."""
-    backup = _beside(path, "old")
-    with suppress(FileNotFoundError):
+def make_durable(folder: Path) -> None:
+    """Flush the names in a folder to disk, where the file system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            backup.hardlink_to(path)
-        except PermissionError:  # a file system without hard links
-            path.rename(backup)
-    return backup
-
-
-def _beside(path: Path, ending: str) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.{ending}")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -51,11 +51,11 @@ def calibrate_plan(
     plan, scheme = plans[0], plans[0].scheme
     names = list(dict.fromkeys(tensor.name for one in plans for tensor in one.measured()))
     wanted = bool(names) or scheme.weight_method == WEIGHTED
-    axes = {name: axis for one in plans for name, axis in weighed_inputs(one).items()} if wanted else {}
-    if not names and not axes:
+    channels = list(dict.fromkeys(pair for one in plans for pair in weighed_inputs(one))) if wanted else []
+    if not names and not channels:
         return None
     if data is None:
-        found = [*dict.fromkeys((*names, *axes))]
+        found = [*dict.fromkeys((*names, *(name for name, _ in channels)))]
         raise MissingDataError(
             f"{len(found)} tensors need ranges, '{found[0]}' the first, and there are no calibration data"
         )
@@ -67,9 +67,9 @@ def calibrate_plan(
         feeds = open_feeds(feeds, model_inputs(plan.graph), images=data.images, limit=data.limit)
     if data.cache is None:
         return calibrate(
-            plan.graph, names, feeds, options, channel_axes=axes, run=data.run, progress=progress
+            plan.graph, names, feeds, options, channels=channels, run=data.run, progress=progress
         )
     calibration, _ = calibrate_cached(
-        data.cache, plan.graph, names, feeds, options, channel_axes=axes, run=data.run, progress=progress
+        data.cache, plan.graph, names, feeds, options, channels=channels, run=data.run, progress=progress
     )
     return calibration

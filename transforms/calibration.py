@@ -17,8 +17,9 @@ from ops.formats import Format
 from transforms import dtypes, walk
 from transforms.calibration_methods import CalibrationOptions, choose_range
 from transforms.histogram import Histogram
+from transforms.not_finite import first_nan
 from transforms.observe import Observation, ObservedModel, float_outputs
-from transforms.observed import Moments, Observed
+from transforms.observed import Moments, Observed, TensorAxis
 from transforms.run_model import RunOptions
 
 __all__ = ["Calibration", "CalibrationOptions", "calibrate"]
@@ -45,17 +46,20 @@ class Calibration:
         except ValueError as error:
             raise ValueError(f"tensor '{name}' has no range: {error}") from error
 
-    def moments(self, name: str) -> Moments:
-        """Return the moments per channel; ValueError where none were asked for, or no number was seen."""
-        moments = self._find(name).moments
+    def moments(self, name: str, axis: int) -> Moments:
+        """Return the moments per channel along an axis, as it was asked for.
+
+        ValueError where none were asked for, or no number was seen.
+        """
+        moments = self._find(name).moments.get(axis)
         if moments is None or not moments.count:
-            raise ValueError(f"tensor '{name}' has no moments per channel")
+            raise ValueError(f"tensor '{name}' has no moments along axis {axis}")
         return moments
 
-    def mean_squares(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Return the mean square of each channel of those tensors for which moments were found."""
-        found = {name: self.observed[name].moments for name in names if name in self.observed}
-        return {name: moments.mean_square for name, moments in found.items() if moments and moments.count}
+    def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
+        """Return the mean square of each channel along those axes of tensors for which moments were found."""
+        found = {(n, axis): self.observed[n].moments.get(axis) for n, axis in channels if n in self.observed}
+        return {key: moments.mean_square for key, moments in found.items() if moments and moments.count}
 
     def _find(self, name: str) -> Observed:
         if name not in self.observed:
@@ -69,23 +73,25 @@ def calibrate(
     feeds: NamedFeeds,
     options: CalibrationOptions | None = None,
     *,
-    channel_axes: Mapping[str, int] | None = None,
+    channels: Collection[TensorAxis] = (),
     run: RunOptions | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Run a float model on every feed, once, and return what was observed of float32 tensors of it.
 
-    Tensors are constants, inputs and whatever the nodes of the main graph make. Of those in ``channel_axes``
-    the moments along the axis are found, too. ``progress`` is called with the number of samples done and, if
-    the feeds tell, the number of all. Where all tensors are constants, no feed is taken. The graph is not
-    changed.
+    Tensors are constants, inputs and whatever the nodes of the main graph make. Of those in ``channels`` the
+    moments along the axis are found, too; a tensor may be there with several axes. ``progress`` is called
+    with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
+    constants, no feed is taken. The graph is not changed.
 
     Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
-    tensor, for NaN in a tensor or an output, and when there is no feed at all.
+    tensor, for NaN in a tensor or an output, with the infinity that it comes of, and when there is no feed at
+    all.
     """
     options = options or CalibrationOptions()
-    axes = channel_axes or {}
-    observed = {name: _start(options, axes.get(name)) for name in dict.fromkeys((*names, *axes))}
+    observed = {name: _start(options) for name in dict.fromkeys((*names, *(name for name, _ in channels)))}
+    for name, axis in channels:
+        observed[name].moments[axis] = Moments(axis)
     constants = _constants(graph, observed)
     for name, values in constants.items():
         _add_array(observed[name], values, options, f"constant '{name}'")
@@ -132,7 +138,21 @@ class _Watch:
         for name in list(found.arrays):
             place = f"sample '{sample}', tensor '{name}'"
             one = self._observed.get(name) or Observed()  # an output that matters for NaN alone
-            _add_array(one, found.arrays.pop(name), self._options, place)
+            array = found.arrays.pop(name)
+            try:
+                _add_array(one, array, self._options, place)
+            except ValueError as error:
+                raise (self._cause(sample, feed) if np.isnan(array).any() else None) or error from error
+
+    def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
+        """Return what a NaN comes of, where infinity is among it."""
+        found = first_nan(self._graph, feed, self._run)
+        if found is None or found.infinite is None:
+            return None
+        return ValueError(
+            f"sample '{sample}', {found.kind} '{found.infinite}': it holds inf, "
+            f"of which tensor '{found.name}' becomes NaN"
+        )
 
     def _observe(self, sample: str, feed: Mapping[str, np.ndarray]) -> Observation:
         try:
@@ -141,9 +161,8 @@ class _Watch:
             raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
 
 
-def _start(options: CalibrationOptions, axis: int | None) -> Observed:
-    histogram = Histogram() if options.needs_histogram else None
-    return Observed(histogram=histogram, moments=None if axis is None else Moments(axis))
+def _start(options: CalibrationOptions) -> Observed:
+    return Observed(histogram=Histogram() if options.needs_histogram else None)
 
 
 def _add_array(one: Observed, array: np.ndarray, options: CalibrationOptions, place: str) -> None:

@@ -15,16 +15,20 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from transforms import provenance
-from transforms.atomic_write import replacing
+from transforms.atomic_write import destination, replacing
 from transforms.calibration import Calibration, CalibrationOptions, Progress, calibrate
 from transforms.feeds import Feeds
+from transforms.folder_lock import locked
+from transforms.model_files import clear_leftovers
 from transforms.model_hash import model_hash
 from transforms.model_io import check_output
-from transforms.observed import Observed
+from transforms.named_file import in_words
+from transforms.observed import Observed, TensorAxis
 from transforms.observed_json import decode, encode
 from transforms.run_model import RunOptions
 
-_FORMAT = "onnx-narrow calibration 1"
+_FORMAT = "onnx-narrow calibration 2"
+_FIRST_FORMAT = "onnx-narrow calibration 1"  # moments of one axis a tensor, which stay what they are
 Entries = dict[str, dict[str, Any]]  # statistics as JSON, by tensor, by key
 
 
@@ -35,7 +39,7 @@ def calibrate_cached(
     feeds: Feeds,
     options: CalibrationOptions | None = None,
     *,
-    channel_axes: Mapping[str, int] | None = None,
+    channels: Collection[TensorAxis] = (),
     run: RunOptions | None = None,
     progress: Progress | None = None,
 ) -> tuple[Calibration, int]:
@@ -46,13 +50,15 @@ def calibrate_cached(
     missing. Raises ValueError when the file is no calibration cache, or the feeds can be taken only once;
     OSError when the file can not be read or written. It is written whole or not at all.
     """
-    path, options, axes = check_output(path, force=True), options or CalibrationOptions(), channel_axes or {}
+    path, options = check_output(path, force=True), options or CalibrationOptions()
     entries = _read(path)
     key = _key(graph, feeds, options)
-    wanted = list(dict.fromkeys((*names, *axes)))
-    known = {name: _decode(path, name, entry) for name, entry in entries.get(key, {}).items()}
-    known = {n: known[n] for n in wanted if n in known and _is_enough(known[n], options, axes.get(n))}
-    missing = [name for name in wanted if name not in known]
+    axes: dict[str, set[int]] = {name: set() for name in names}
+    for name, axis in channels:
+        axes.setdefault(name, set()).add(axis)
+    stored = {name: _decode(path, name, entry) for name, entry in entries.get(key, {}).items()}
+    known = {n: stored[n] for n in axes if n in stored and _is_enough(stored[n], options, axes[n])}
+    missing = [name for name in axes if name not in known]
     if not missing:
         return Calibration(options, known), len(known)
     new = calibrate(
@@ -60,18 +66,21 @@ def calibrate_cached(
         missing,
         feeds,
         options,
-        channel_axes={name: axis for name, axis in axes.items() if name in missing},
+        channels=[(n, axis) for n in missing for axis in _axes(axes[n], stored.get(n))],
         run=run,
         progress=progress,
     )
     _add(path, key, new.observed)
-    return Calibration(options, {name: (known | new.observed)[name] for name in wanted}), len(known)
+    return Calibration(options, {name: (known | new.observed)[name] for name in axes}), len(known)
 
 
-def _is_enough(observed: Observed, options: CalibrationOptions, axis: int | None) -> bool:
-    if options.needs_histogram and observed.histogram is None:
-        return False
-    return axis is None or (observed.moments is not None and observed.moments.axis == axis)
+def _is_enough(observed: Observed, options: CalibrationOptions, axes: set[int]) -> bool:
+    return axes <= observed.moments.keys() and (not options.needs_histogram or observed.histogram is not None)
+
+
+def _axes(wanted: set[int], stored: Observed | None) -> list[int]:
+    """Return the axes to measure along: those of the entry too, for it will be written over."""
+    return sorted(wanted | (stored.moments.keys() if stored else set()))
 
 
 def _key(graph: gs.Graph, feeds: Feeds, options: CalibrationOptions) -> str:
@@ -86,10 +95,10 @@ def _read(path: Path) -> Entries:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"'{path}' is no calibration cache: {error}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"'{path}' is no calibration cache: {in_words(error)}") from error
     entries = content.get("entries") if isinstance(content, dict) else None
-    if entries is None or content.get("format") != _FORMAT:
+    if entries is None or content.get("format") not in (_FORMAT, _FIRST_FORMAT):
         raise ValueError(f"'{path}' is no calibration cache: it does not say '{_FORMAT}'")
     if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
         raise ValueError(f"'{path}' is a broken calibration cache: entries are not by key and tensor")
@@ -99,13 +108,16 @@ def _read(path: Path) -> Entries:
 def _decode(path: Path, name: str, entry: dict[str, Any]) -> Observed:
     try:
         return decode(entry)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever numbers of any kind may bring about
         raise ValueError(f"'{path}' is a broken calibration cache: tensor '{name}': {error!r}") from error
 
 
 def _add(path: Path, key: str, observed: Mapping[str, Observed]) -> None:
     """Add to an entry; what others have written meanwhile stays."""
-    entries = _read(path)
-    entries[key] = entries.get(key, {}) | {name: encode(one) for name, one in observed.items()}
-    with replacing(path) as (temporary,):
-        temporary.write_text(json.dumps({"format": _FORMAT, "entries": entries}), encoding="utf-8")
+    folder = destination(path).parent
+    clear_leftovers(folder)
+    with locked(folder):
+        entries = _read(path)
+        entries[key] = entries.get(key, {}) | {name: encode(one) for name, one in observed.items()}
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps({"format": _FORMAT, "entries": entries}), encoding="utf-8")

@@ -6,6 +6,7 @@ annotations; the types of inputs and outputs that are not tensors; attributes of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import onnx
@@ -80,6 +81,16 @@ def write_info(info: ModelInfo, model: onnx.ModelProto) -> None:
         if before.doc_string:
             value.doc_string = before.doc_string
         value.metadata_props.extend(before.metadata_props)
+
+
+def tensor_types(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor]:
+    """Yield the types of tensors in a type: its own, or those in a sequence, an optional or a map."""
+    held = kind.WhichOneof("value")
+    if held in ("tensor_type", "sparse_tensor_type"):
+        yield getattr(kind, held)
+    elif held is not None:
+        inner = getattr(kind, held)
+        yield from tensor_types(inner.value_type if held == "map_type" else inner.elem_type)
 
 
 def carry_in(proto: onnx.GraphProto, graph: gs.Graph) -> None:

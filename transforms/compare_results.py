@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ops import metrics
-from transforms.array_files import find_files, natural_order, read_array
+from transforms.array_files import find_files, is_litter, natural_order, read_array
 
 _SHOWN = 3
 """How many names of files an error lists."""
@@ -195,10 +195,22 @@ def top1(pairs: Sequence[Pair], labels: np.ndarray) -> Top1:
     )
 
 
+def result_folders(folder: Path) -> list[Path]:
+    """Return a folder of results, and those of single outputs in it, in natural order.
+
+    Raises OSError when it can not be listed.
+    """
+    if not folder.exists():
+        raise FileNotFoundError(f"folder '{folder}' does not exist")
+    inner = [path for path in folder.iterdir() if path.is_dir() and not is_litter(path.name)]
+    return [folder, *sorted(inner, key=lambda path: natural_order(path.name))]
+
+
 def _files_by_output(folder: Path) -> dict[tuple[str, str], Path]:
-    files = {("", name): path for name, path in find_files(folder).items()}
-    for inner in sorted((p for p in folder.iterdir() if p.is_dir()), key=lambda p: natural_order(p.name)):
-        files |= {(inner.name, name): path for name, path in find_files(inner).items()}
+    top, *inner = result_folders(folder)
+    files = {("", name): path for name, path in find_files(top).items()}
+    for one in inner:
+        files |= {(one.name, name): path for name, path in find_files(one).items()}
     return files
 
 

@@ -135,12 +135,16 @@ def random_feeds(inputs: Sequence[ModelInput], count: int, seed: int = 0) -> Fee
 def model_inputs(graph: gs.Graph) -> tuple[ModelInput, ...]:
     """Return the inputs of a graph, as a session on it would describe them.
 
-    Raises ValueError for an input without type and shape, or of a type that NumPy does not have.
+    Raises ValueError for an input without type and shape, of a type that NumPy does not have, or that is no
+    tensor.
     """
     return tuple(_describe(tensor) for tensor in graph.inputs)
 
 
 def _describe(tensor: gs.Tensor) -> ModelInput:
+    if isinstance(tensor, gs.Variable) and tensor.type != "tensor_type":
+        kind = str(tensor.type).removesuffix("_type").replace("_", " ")
+        raise ValueError(f"input '{tensor.name}' is of type {kind}, samples hold only tensors")
     if tensor.dtype is None or tensor.shape is None:
         raise ValueError(f"input '{tensor.name}' has no declared type and shape")
     if isinstance(tensor.dtype, int):  # how graph-surgeon writes the types that NumPy does not have

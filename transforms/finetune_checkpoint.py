@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from transforms.array_header import read_headers
 from transforms.atomic_write import replacing
+from transforms.named_file import in_words
 from transforms.tune_layer import Candidate
 
 _EVERY = 10.0  # seconds between two times that the file is written
@@ -62,21 +63,22 @@ class Checkpoint:
                 scale, zero_point = found.scale
                 arrays |= {f"{place}.scale": scale, f"{place}.zero_point": zero_point.astype(np.int64)}
         head = json.dumps({"key": self.key, "layers": index})
-        with replacing(self.path) as (temporary,), temporary.open("xb") as file:
+        with replacing(self.path) as temporary, temporary.open("wb") as file:
             np.savez(file, head=np.array(head), **arrays)  # type: ignore[arg-type]
         self._written = time.monotonic()
 
     def _read(self) -> None:
         try:
-            if not zipfile.is_zipfile(self.path):
-                raise ValueError("it is no .npz archive")
+            read_headers(self.path)
             with np.load(self.path, allow_pickle=False) as archive:
                 head = json.loads(str(archive["head"]))
                 key, layers = head["key"], head["layers"]
                 for i, one in enumerate(layers):
                     self._entries[one["name"]] = _candidate(archive, i, one["what"]), one["report"]
-        except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-            raise ValueError(f"'{self.path}' is no checkpoint: {error}") from error
+        except Exception as error:  # readers of archives share no narrower class
+            if isinstance(error, OSError) and error.filename:
+                raise
+            raise ValueError(f"'{self.path}' is no checkpoint: {in_words(error)}") from error
         if key != self.key:
             raise ValueError(
                 f"checkpoint '{self.path}' is of other models, data, options or versions: remove it first"

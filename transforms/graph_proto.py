@@ -7,7 +7,7 @@ part of the graph proper. What is kept of a model beside its graph is the matter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -18,27 +18,61 @@ from onnx_graphsurgeon.logger import G_LOGGER
 
 from transforms import walk
 from transforms.carried import ModelInfo, carry_in, carry_out, read_info, write_info
+from transforms.constant_size import count_constants
+from transforms.densify import densify
+from transforms.inlined_size import refuse_explosion
 from transforms.light_model import fill, split, without_data
+
+_MOST_SIZES = 1 << 23
+"""Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""
 
 
 def import_model(model: onnx.ModelProto) -> gs.Graph:
     """Return the model as a graph, with types and shapes inferred. The model is not changed.
 
     Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
-    that is also a graph input (the rule in IR version 3) becomes a constant.
+    that is also a graph input (the rule in IR version 3) becomes a constant. Raises ModelError for a model
+    that inlining, sparse tensors or constants would make too large.
     """
     light, weights = split(model)
-    if light.functions:
-        light = onnx.inliner.inline_local_functions(light)
-    graph = import_light(light, weights)
+    light = inline(light)
+    graph = _import_inferred(infer(light, weights), weights)
     graph.info = read_info(light)
     return graph
 
 
 def import_light(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> gs.Graph:
     """Return a light model with its weights as a graph, with types and shapes inferred."""
+    return _import_inferred(infer(light, weights), weights)
+
+
+def inline(light: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a light model without local functions, and without sparse tensors that were in them.
+
+    Raises ModelError for functions that would make it too large.
+    """
+    if not light.functions:
+        return light
+    refuse_explosion(light)
+    light = onnx.inliner.inline_local_functions(light)
+    densify(light.graph)
+    return light
+
+
+def infer(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
+    """Return a light model with one import per domain and all types and shapes that can be inferred.
+
+    Raises ModelError for constants that folding would make too large. Values of shapes are followed unless
+    vectors are long, for inference takes each for the sizes of a tensor.
+    """
     _unify_imports(light)
-    light = onnx.shape_inference.infer_shapes(light, data_prop=True)
+    plain = onnx.shape_inference.infer_shapes(light)
+    if count_constants(plain, weights) > _MOST_SIZES:
+        return plain
+    return onnx.shape_inference.infer_shapes(light, data_prop=True)
+
+
+def _import_inferred(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> gs.Graph:
     with _quiet():
         graph = gs.import_onnx(light)
     for tensor in graph.inputs:

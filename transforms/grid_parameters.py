@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import ops
 from ops.integers import finite_range, range_scale, weight_scale
 from transforms import dot_products
+from transforms.observed import TensorAxis
 from transforms.quantization_plan import QuantizationPlan, each_use
 from transforms.quantizer import BIAS, WEIGHT, Quantization, Quantizer
 from transforms.weight_importance import WEIGHTED, importance, weighed_inputs, weight_method
@@ -32,8 +33,8 @@ class Ranges(Protocol):
     def range(self, name: str, format: ops.Format, *, symmetric: bool) -> tuple[float, float]:
         """Return the range that a tensor has in a format; ValueError where it was never seen."""
 
-    def mean_squares(self, names: Iterable[str]) -> dict[str, NDArray[np.float64]]:
-        """Return the mean square of each channel of those tensors for which it was measured."""
+    def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
+        """Return the mean square of each channel along those axes of tensors for which it was measured."""
 
 
 class GridParameters:
@@ -91,7 +92,7 @@ class GridParameters:
         method = weight_method(self._plan.scheme, step)
         counts = importance(self._plan, tensor, self._mean_squares) if method == WEIGHTED else None
         plain = "MSE" if method == WEIGHTED else method
-        weighed = None if counts is None else counts.tobytes()
+        weighed = None if counts is None else (counts.shape, counts.tobytes())
         scale = self._memory.recall(
             values,
             ("scale", step, plain, weighed),

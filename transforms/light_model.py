@@ -6,16 +6,18 @@ size of the weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import onnx
+import onnx.external_data_helper as external
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms import walk
-from transforms.densify import densify
+from transforms.densify import densify, refuse_large_sparse, sparse_tensors
 
 LARGE = 1 << 16
 """Bytes from which a weight is kept out of the light model."""
@@ -36,13 +38,29 @@ def split(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.ndarray
     inputs = {value.name for value in model.graph.input}
     weights = {}
     for tensor in model.graph.initializer:
-        if tensor.data_type not in _ARRAY_TYPES or _num_bytes(tensor) < LARGE:
+        if not _is_heavy(tensor):
             light.graph.initializer.append(tensor)
             continue
         weights[tensor.name] = onnx.numpy_helper.to_array(tensor)
         if tensor.name not in inputs:
             light.graph.input.append(placeholder(tensor))
     return light, weights
+
+
+def hollow(model: onnx.ModelProto) -> set[str]:
+    """Turn the large initializers of a model into graph inputs, in place; return their names.
+
+    They need not be readable. ModelError for sparse tensors that would be too large.
+    """
+    refuse_large_sparse(sparse_tensors(model.graph.node, model.graph))
+    inputs = {value.name for value in model.graph.input}
+    large = [t for t in model.graph.initializer if external.uses_external_data(t) or _is_heavy(t)]
+    model.graph.input.extend(placeholder(tensor) for tensor in large if tensor.name not in inputs)
+    names = {tensor.name for tensor in large}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    return names
 
 
 def as_inputs(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
@@ -70,9 +88,10 @@ def placeholder(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
 
 
-def _num_bytes(tensor: onnx.TensorProto) -> int:
-    count = int(np.prod(tensor.dims, dtype=np.int64))
-    return count * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+def _is_heavy(tensor: onnx.TensorProto) -> bool:
+    if tensor.data_type not in _ARRAY_TYPES:
+        return False
+    return math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize >= LARGE
 
 
 def _copy_fields(source: object, target: object, *, skip: set[str]) -> None:

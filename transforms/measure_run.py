@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from transforms.processes import open_processes
 from transforms.run_model import RunOptions, open_model
 from transforms.samples import ImageOptions, Samples
 
@@ -31,8 +30,7 @@ def measure_run(
 
     Raises ValueError or OSError as ``open_model`` and ``Samples`` do.
     """
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as executor:
+    with open_processes(1) as executor:
         return executor.submit(_measure, model, data, images, options, limit).result()
 
 

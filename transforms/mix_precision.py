@@ -23,6 +23,7 @@ from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench, MixingOptions, open_bench, repeatable
 from transforms.mixing_rule import MixingRule
+from transforms.model_files import clear_leftovers
 from transforms.output_metrics import METRICS, Pair, lost_top1
 from transforms.quantize_graph import Quantized
 from transforms.scheme import Scheme
@@ -169,7 +170,8 @@ class _Mixing:
         if kept.exists():
             return Sensitivity.from_json(kept.read_text(encoding="utf-8"))
         found = self._find_sensitivity(watch)
-        with replacing(kept) as (temporary,):
+        clear_leftovers(kept.parent)
+        with replacing(kept) as temporary:
             temporary.write_text(found.to_json(), encoding="utf-8")
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import graph_proto, provenance
+from transforms import cleanup, graph_proto, provenance
 from transforms.calibrate_plan import CalibrationData
 from transforms.feeds import Feeds, model_inputs, open_feeds
 from transforms.light_session import open_light
@@ -83,8 +82,8 @@ def open_bench(
     session = open_light(*graph_proto.export_light(model.graph), options.run)
     expected: list[Outputs] = [session.run(feed, names) for feed in feeds]
     if options.folder is None:
-        with tempfile.TemporaryDirectory(prefix="onnx-narrow-") as folder:
-            yield _make(Path(folder), feeds, expected, options)
+        with cleanup.temporary_folder() as folder:
+            yield _make(folder, feeds, expected, options)
     else:
         folder_of_this = options.folder.resolve() / _key(model, data.source, rule, options)
         folder_of_this.mkdir(parents=True, exist_ok=True)

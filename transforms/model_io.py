@@ -7,19 +7,26 @@ flushed to disk and renamed, external data before the model that refers to it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto, light_model
-from transforms.atomic_write import replacing
+from transforms import graph_proto, light_model, model_files
+from transforms.atomic_write import destination, naming
+from transforms.data_files import data_name
+from transforms.model_files import clear_leftovers, put_in_place
+from transforms.named_file import named
 from transforms.read_model import ModelError, read
+from transforms.temporary_files import temporary
 
-__all__ = ["ModelError", "check", "check_output", "files_of", "load", "refuse_source", "save"]
+__all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save"]
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
 """Bytes above which a model can not be one protobuf message, with room for what surrounds the weights."""
@@ -38,7 +45,8 @@ def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
         graph.source_sha256, graph.source_files = None, []
         return graph
     model, digest, files = read(Path(source))
-    graph = graph_proto.import_model(model)
+    with named(source, ModelError):
+        graph = graph_proto.import_model(model)
     graph.source_sha256, graph.source_files = digest, files
     return graph
 
@@ -49,21 +57,21 @@ def check_output(
     """Return the path to write to, or raise before any work is done.
 
     Raises OSError when the folder does not exist or can not be written to, ValueError when the path is a
-    folder, is the source itself (also by another name), or exists and ``force`` is not given; same for the
-    file of weights beside it where ``external_data`` asks for one.
+    folder or another thing that is no file, is the source itself (also by another name), or is a link to
+    another folder where ``external_data`` are to lie beside the model; FileExistsError when it exists and
+    ``force`` is not given.
     """
     path = Path(path)
-    if path.is_dir():
-        raise ValueError(f"output '{path}' is a folder, not a file")
+    target = _destination(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"output folder '{path.parent}' does not exist")
     if source is not None and path.exists() and path.samefile(source):
         raise ValueError(f"output '{path}' is the input itself, which is never overwritten")
-    for file in files_of(path)[: 1 + external_data]:
-        if file.exists() and not force:
-            raise FileExistsError(f"output '{file}' exists; --force overwrites it")
-    if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"output folder '{path.parent}' is not writable")
+    model_files.refuse_existing(path, force=force)
+    if external_data and target.parent.resolve() != path.parent.resolve():
+        raise ValueError(f"output '{path}' is a link into '{target.parent}': external data lie in one folder")
+    if not os.access(target.parent, os.W_OK):
+        raise PermissionError(f"output folder '{target.parent}' is not writable")
     return path
 
 
@@ -77,10 +85,12 @@ def save(
 ) -> list[Path]:
     """Check the graph as a model and write it; return the files written, the model first.
 
-    Weights go to ``NAME.data`` beside the model when ``external_data`` is given or the model would pass the
-    2 GiB limit of protobuf. ``metadata`` is added to the model's metadata_props. Raises ModelError when the
-    model does not pass ``onnx.checker`` with full_check, ValueError when a file of the source would be
-    overwritten, OSError when writing fails or, without ``force``, a file exists; nothing changes then.
+    Large weights go to ``NAME.HASH.data`` beside the model, with a hash of them, when ``external_data`` is
+    given or the model would pass the 2 GiB limit of protobuf. Such a file of the model that is replaced is
+    removed, unless a file beside it mentions it. ``metadata`` is added to the model's metadata_props. Raises
+    ModelError when the model does not pass ``onnx.checker`` with full_check, ValueError when a file of the
+    source would be overwritten, OSError when writing fails or, without ``force``, a file exists; nothing
+    changes then.
     """
     path = Path(path)
     light, weights = graph_proto.export_light(graph)
@@ -90,23 +100,24 @@ def save(
     total = light.ByteSize() + sum(array.nbytes for array in weights.values())
     external_data = external_data or total > PROTOBUF_LIMIT
     check_output(path, force=force, external_data=external_data)
-    data_path = files_of(path)[1]
     refuse_source(graph, path)
-    if not external_data:
+    target, sources = _destination(path), getattr(graph, "source_files", [])
+    clear_leftovers(target.parent)
+    if not (external_data and weights):
         light_model.fill(light, weights)
-        with replacing(path) as (temporary,):
-            _write(temporary, light.SerializeToString(deterministic=True))
+        with naming(path), temporary(target) as model_file:
+            _write(model_file, light)
+            put_in_place(model_file, target, force=force, sources=sources)
         return [path]
-    _refer_to_external(light, weights, data_path.name)
-    with replacing(data_path, path) as (data_file, model_file):
-        _write_arrays(data_file, (weights[t.name] for t in light.graph.initializer if t.name in weights))
-        _write(model_file, light.SerializeToString(deterministic=True))
+    with naming(path), temporary(target) as data_file, temporary(target) as model_file:
+        digest = _write_arrays(
+            data_file, (weights[t.name] for t in light.graph.initializer if t.name in weights)
+        )
+        data_path = target.with_name(data_name(target.name, digest))
+        _refer_to_external(light, weights, data_path.name)
+        _write(model_file, light)
+        put_in_place(model_file, target, (data_file, data_path), force=force, sources=sources)
     return [path, data_path]
-
-
-def files_of(path: Path) -> tuple[Path, Path]:
-    """Return the files that a model may be written to: its own, and the one of external data beside it."""
-    return path, path.with_name(path.name + ".data")
 
 
 def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
@@ -119,24 +130,39 @@ def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
 
 def refuse_source(graph: gs.Graph, path: Path) -> None:
     """Raise ValueError where writing a model to ``path`` would overwrite a file that a graph came from."""
-    for source in getattr(graph, "source_files", []):
-        for target in files_of(path):
-            if target.exists() and target.samefile(source):
-                raise ValueError(f"'{target}' belongs to the input, which is never overwritten")
+    model_files.refuse_source(path, getattr(graph, "source_files", []))
 
 
-def _write(path: Path, data: bytes) -> None:
-    _write_arrays(path, iter([np.frombuffer(data, np.uint8)]))
+def _destination(path: Path) -> Path:
+    try:
+        return destination(path)
+    except ValueError as error:
+        raise ValueError(f"output {error}") from error
 
 
-def _write_arrays(path: Path, arrays: Iterator[np.ndarray]) -> None:
-    """Write arrays one after another, each at a multiple of the alignment, and flush them to disk."""
-    with path.open("xb") as file:
+def _write(path: Path, model: onnx.ModelProto) -> None:
+    with path.open("wb") as file:
+        file.write(model.SerializeToString(deterministic=True))
+        _flush(file)
+
+
+def _write_arrays(path: Path, arrays: Iterator[np.ndarray]) -> str:
+    """Write arrays one after another, each at a multiple of the alignment; return the SHA-256 of the file."""
+    digest = hashlib.sha256()
+    with path.open("wb") as file, ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
         for array in arrays:
-            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        file.flush()
-        os.fsync(file.fileno())
+            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            for part in (b"\0" * (-file.tell() % _ALIGNMENT), content):
+                hashing = beside.submit(digest.update, part)
+                file.write(part)
+                hashing.result()
+        _flush(file)
+    return digest.hexdigest()
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _refer_to_external(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], location: str) -> None:

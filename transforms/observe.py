@@ -105,7 +105,7 @@ def _insert_reductions(
 
     ranges = {name: (_reduce(name, "low"), _reduce(name, "high")) for name in reduced}
     sums = [_reduce(name, "sum") for name in _where_nan_ends(proto, {*reduced, *others})]
-    _insert_behind(proto, behind)
+    insert_behind(proto, behind)
     return ranges, sums
 
 
@@ -121,7 +121,8 @@ def _where_nan_ends(proto: onnx.GraphProto, watched: Collection[str]) -> list[st
     return ends + [value.name for value in proto.input if value.name in watched and value.name not in telling]
 
 
-def _insert_behind(proto: onnx.GraphProto, behind: Mapping[str, list[onnx.NodeProto]]) -> None:
+def insert_behind(proto: onnx.GraphProto, behind: Mapping[str, list[onnx.NodeProto]]) -> None:
+    """Put nodes directly behind what makes the tensors that they are given for, or behind the inputs."""
     made = list(proto.node)
     del proto.node[:]
     for value in proto.input:

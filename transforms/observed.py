@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transforms.histogram import Histogram
+
+TensorAxis = tuple[str, int]
+"""The name of a tensor and the axis of its channels: layers may read one tensor along several."""
 
 
 @dataclass
@@ -54,15 +57,16 @@ class Moments:
 class Observed:
     """What is known of a tensor: lowest and highest finite number, and what else was asked for.
 
-    ``average`` holds the moving averages of the lowest and highest number of each sample. Infinite numbers
-    never count: whatever stands for them has to be the end of a range.
+    ``average`` holds the moving averages of the lowest and highest number of each sample, ``moments`` those
+    along each axis that was asked for. Infinite numbers never count: whatever stands for them has to be the
+    end of a range.
     """
 
     low: float = math.inf
     high: float = -math.inf
     average: tuple[float, float] | None = None
     histogram: Histogram | None = None
-    moments: Moments | None = None
+    moments: dict[int, Moments] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -93,8 +97,9 @@ class Observed:
         self.add_range(low, high, averaging_constant)
         if self.histogram:
             self.histogram.add(x if finite is None else x[finite], low, high)
-        if self.moments:
-            self.moments.add(x if finite is None else np.where(finite, x, 0))
+        counted = x if finite is None or not self.moments else np.where(finite, x, 0)
+        for moments in self.moments.values():
+            moments.add(counted)
 
 
 def _range(x: NDArray[np.float32]) -> tuple[float, float]:

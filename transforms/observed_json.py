@@ -23,15 +23,19 @@ def encode(observed: Observed) -> dict[str, Any]:
         result |= {"range": [observed.low, observed.high], "average": observed.average}
     if histogram := observed.histogram:
         result["histogram"] = {"exponent": histogram.exponent, "counts": _pack(histogram.counts)}
-    if moments := observed.moments:
-        sums = {"total": moments.total, "squares": moments.squares}
-        packed = {name: None if x is None else _pack(x) for name, x in sums.items()}
-        result["moments"] = {"axis": moments.axis, "count": moments.count, **packed}
+    if observed.moments:
+        result["moments"] = [_encode_moments(one) for one in observed.moments.values()]
     return result
 
 
+def _encode_moments(moments: Moments) -> dict[str, Any]:
+    sums = {"total": moments.total, "squares": moments.squares}
+    packed = {name: None if x is None else _pack(x) for name, x in sums.items()}
+    return {"axis": moments.axis, "count": moments.count, **packed}
+
+
 def decode(entry: dict[str, Any]) -> Observed:
-    """Return the statistics that ``encode`` made an entry of.
+    """Return the statistics that ``encode`` made an entry of, or its first version: moments of one axis.
 
     ValueError, KeyError, TypeError or AttributeError for what it did not make.
     """
@@ -50,10 +54,17 @@ def decode(entry: dict[str, Any]) -> Observed:
         observed.histogram = Histogram(_in(range(-100, 129), int(stored["exponent"])), counts)
     if "moments" in entry:
         stored = entry["moments"]
-        sums = (stored["total"], stored["squares"])
-        total, squares = (None if x is None else _unpack(x, np.dtype(np.float64)) for x in sums)
-        observed.moments = Moments(int(stored["axis"]), total, squares, int(stored["count"]))
+        each = [_decode_moments(one) for one in ([stored] if isinstance(stored, dict) else stored)]
+        observed.moments = {one.axis: one for one in each}
+        if len(observed.moments) != len(each):
+            raise ValueError("one axis has moments twice")
     return observed
+
+
+def _decode_moments(stored: dict[str, Any]) -> Moments:
+    sums = (stored["total"], stored["squares"])
+    total, squares = (None if x is None else _unpack(x, np.dtype(np.float64)) for x in sums)
+    return Moments(int(stored["axis"]), total, squares, int(stored["count"]))
 
 
 def _in(legal: range, number: int) -> int:

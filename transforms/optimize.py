@@ -7,25 +7,28 @@ dead nodes, in 0.00 to 0.4 s a model instead of 0.02 to 1.5 s.
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Container
-from pathlib import Path
 
 import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime
 
-from transforms import dtypes, model_pass, walk
+from transforms import cleanup, dtypes, model_pass, walk
 from transforms.read_model import ModelError
 from transforms.selection import Exclusion, resolve
+from transforms.unique_names import rename_made
 
 log = logging.getLogger(__name__)
 
 _DOT_PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "LSTM", "GRU", "RNN"})
 """Operators whose weights the basic level leaves as they are, so that it need not see them."""
 
-_MADE = "gemm_"
-"""How the names of shapes begin that the optimizer puts around a Gemm."""
+_REUSED = "gemm_"
+"""How the names begin that the optimizer gives to what it puts around a Gemm, and would give once more.
+
+Where a session later fuses one more MatMul with an Add, version 1.31 takes shapes of two Gemms for one and
+refuses the model.
+"""
 
 _QUIET = 4  # the optimizer logs warnings on models that it handles well
 
@@ -37,7 +40,7 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     are in ``exclude`` keep what they make, for no later node is merged into them. Raises ModelError, with
     the reason and the graph unchanged, when ONNX Runtime can not load the model: an operator of another
     library, for example, or float16 arithmetic, for which its CPU provider would insert Casts of its own
-    (widen such a graph first).
+    (widen such a graph first); and when onnx's checker does not accept what it makes.
     """
     if any(
         dtypes.is_type(t, dtypes.FLOAT16)
@@ -47,29 +50,12 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     ):
         raise ModelError("float16 arithmetic has to be widened before it is optimized")
     before = sum(1 for _ in walk.nodes(graph))
-    known = {tensor.name for tensor in walk.constants(graph)}
-    try:
-        model_pass.apply(
-            graph, _optimize_model, hide=_is_left_alone, pin=_pinned(graph, resolve(exclude, graph))
-        )
-    except Exception as error:  # the runtime's own exceptions share no narrower class
-        raise ModelError(f"ONNX Runtime can not load the model: {' '.join(str(error).split())}") from error
-    _rename_new(graph, known)
+    names = walk.Names(graph)
+    pinned = _pinned(graph, resolve(exclude, graph))
+    model_pass.apply(graph, lambda model: _optimized(model, names), hide=_is_left_alone, pin=pinned)
     after = sum(1 for _ in walk.nodes(graph))
     log.debug("optimized: %d nodes -> %d", before, after)
     return abs(before - after)
-
-
-def _rename_new(graph: gs.Graph, known: Container[str]) -> None:
-    """Give the constants that the optimizer made other names, for it would use its own a second time.
-
-    Where a session later fuses one more MatMul with an Add, version 1.31 takes shapes of two Gemms for one
-    and refuses the model.
-    """
-    names = walk.Names(graph)
-    for tensor in walk.constants(graph):
-        if tensor.name not in known and tensor.name.startswith(_MADE):
-            tensor.name = names.derive("shape_of", tensor.name)
 
 
 def _pinned(graph: gs.Graph, exclude: Container[gs.Node]) -> list[gs.Tensor]:
@@ -81,9 +67,25 @@ def _is_left_alone(tensor: gs.Constant) -> bool:
     return all(node.op in _DOT_PRODUCTS and not node.domain for node in tensor.outputs)
 
 
+def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto:
+    """Return the optimized model, which onnx's checker accepts; ModelError where there is none."""
+    try:
+        optimized = _optimize_model(model)
+    except Exception as error:  # the runtime's own exceptions share no narrower class
+        raise ModelError(f"ONNX Runtime can not load the model: {' '.join(str(error).split())}") from error
+    rename_made(optimized.graph, names, reused=_REUSED)
+    try:
+        onnx.checker.check_model(optimized, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        reason = " ".join(str(error).split())
+        log.warning("what ONNX Runtime's optimizer makes does not pass onnx.checker: %s", reason)
+        raise ModelError(f"what ONNX Runtime makes of it does not pass onnx.checker: {reason}") from error
+    return optimized
+
+
 def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    with tempfile.TemporaryDirectory(prefix="onnx-narrow-") as folder:
-        target = Path(folder) / "optimized.onnx"
+    with cleanup.temporary_folder() as folder:
+        target = folder / "optimized.onnx"
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(target)

@@ -6,8 +6,8 @@ What has not run yet may change meanwhile, such as the weights of layers.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, graph_proto, walk
+from transforms import cleanup, dtypes, graph_proto, walk
 from transforms.light_session import LightModel, open_light
 from transforms.run_model import RunOptions
 from transforms.run_samples import run_each, same_everywhere
@@ -32,15 +32,16 @@ class Store:
         """Start without any array."""
         self._limit, self._bytes, self._number = limit, 0, 0
         self._arrays: dict[tuple[int, str], np.ndarray] = {}
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._opened = ExitStack()
+        self._folder: Path | None = None
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._arrays.clear()
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._opened.close()
+        self._folder = None
 
     def put(self, sample: int, name: str, array: np.ndarray) -> None:
         """Keep an array."""
@@ -64,8 +65,8 @@ class Store:
 
     def _to_file(self, array: np.ndarray) -> np.ndarray:
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="onnx-narrow-")
-        path = Path(self._folder.name) / f"{self._number}.npy"
+            self._folder = self._opened.enter_context(cleanup.temporary_folder())
+        path = self._folder / f"{self._number}.npy"
         self._number += 1
         np.save(path, array, allow_pickle=False)
         return np.asanyarray(np.load(path, mmap_mode="r"))

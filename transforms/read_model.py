@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,8 +12,16 @@ import onnx
 import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
 
+from transforms.named_file import named
+
 _BLOCK = 1 << 22
 """Bytes of external data that are hashed at a time."""
+
+_LARGEST_FILE = (1 << 31) - 1
+"""Bytes of a protobuf message, and so of a model without its external data."""
+
+_SHARED = 16
+"""Tensors may lie in the same bytes of external data, but not come to more than so many times the files."""
 
 _PACKED_BITS = {
     **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
@@ -33,7 +41,8 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
     Raises ModelError when the file is no ONNX model, is cut short, or names external data that is missing,
     lies outside of its folder or is shorter than claimed; OSError when it can not be opened.
     """
-    data = path.read_bytes()
+    with named(path, ModelError):
+        data = read_bytes(path)
     model = onnx.ModelProto()
     with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
         hashing = beside.submit(hashlib.sha256, data)
@@ -46,37 +55,80 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
     del data
     if not model.opset_import or not (model.graph.node or model.graph.output):
         raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
-    files = [path, *_read_external(model, path)]
-    for file in files[1:]:
-        with file.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-    for tensor in tensors(model.graph):
-        _check_size(tensor, path)
+    with named(path, ModelError):
+        files = [path, *_read_external(model, path)]
+        for file in files[1:]:
+            with file.open("rb") as stream:
+                while block := stream.read(_BLOCK):
+                    digest.update(block)
+        for tensor in tensors(model):
+            _check_size(tensor, path)
     return model, digest.hexdigest(), files
 
 
-def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield every initializer and tensor attribute of the graph and of the graphs nested in it."""
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a model's file; ModelError for one that can be none, OSError where it can not be
+    opened."""
+    if path.exists() and not path.is_dir():  # a folder raises what it has to
+        if not path.is_file():
+            raise ModelError(f"'{path}' is no regular file")
+        size = path.stat().st_size
+        if size > _LARGEST_FILE:
+            raise ModelError(f"'{path}' is not an ONNX model: {size:,} bytes, at most {_LARGEST_FILE:,}")
+    return path.read_bytes()
+
+
+def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every initializer and tensor attribute of a model, of its functions and of graphs nested in them,
+    and of sparse tensors the values and the indices."""
+    yield from _in_graph(model.graph)
+    for function in model.functions:
+        yield from _in_nodes(function.node)
+        yield from _in_attributes(function.attribute_proto)
+
+
+def _in_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.TENSOR:
-                yield attribute.t
-            yield from attribute.tensors
-            for body in (attribute.g, *attribute.graphs):
-                if body.node or body.initializer:
-                    yield from tensors(body)
+    yield from _of_sparse(graph.sparse_initializer)
+    yield from _in_nodes(graph.node)
+
+
+def _in_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        yield from _in_attributes(node.attribute)
+
+
+def _in_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.TensorProto]:
+    for attribute in attributes:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        if attribute.HasField("sparse_tensor"):
+            yield from _of_sparse([attribute.sparse_tensor])
+        yield from _of_sparse(attribute.sparse_tensors)
+        for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            yield from _in_graph(body)
+
+
+def _of_sparse(found: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
+    for sparse in found:
+        yield sparse.values
+        yield sparse.indices
 
 
 def _read_external(model: onnx.ModelProto, path: Path) -> list[Path]:
-    outside = [t for t in tensors(model.graph) if external.uses_external_data(t)]
+    outside = [t for t in tensors(model) if external.uses_external_data(t)]
     files = {_check_external(tensor, path) for tensor in outside}
-    if outside:
-        try:
-            external.load_external_data_for_model(model, str(path.parent))
-        except (onnx.checker.ValidationError, ValueError) as error:
-            raise ModelError(f"external data of '{path}': {error}") from None
+    claimed, stored = sum(map(_claimed_bytes, outside)), sum(file.stat().st_size for file in files)
+    if claimed > _SHARED * stored:
+        raise ModelError(
+            f"external data of '{path}': tensors claim {claimed:,} bytes, more than {_SHARED} times the "
+            f"{stored:,} in the files"
+        )
+    for tensor in outside:
+        external.load_external_data_for_tensor(tensor, str(path.parent))
+        tensor.ClearField("data_location")
+        del tensor.external_data[:]
     return sorted(files)
 
 

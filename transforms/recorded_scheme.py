@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
-
 import onnx_graphsurgeon as gs
 
 from transforms import provenance
+from transforms.read_toml import parse_toml
 from transforms.scheme import Scheme, scheme_from_keys
 
 
@@ -17,6 +16,6 @@ def recorded_scheme(graph: gs.Graph) -> Scheme | None:
     if text is None:
         return None
     try:
-        return scheme_from_keys(tomllib.loads(text))
-    except ValueError:
+        return scheme_from_keys(parse_toml(text))
+    except (ValueError, RecursionError, OverflowError):
         return None

@@ -14,6 +14,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Kernel
 
 import ops
 from transforms import graph_proto, model_io
+from transforms.array_header import ArrayHeader
+from transforms.bounds import refuse_bomb
 from transforms.widen_bf16 import widen_bf16
 
 log = logging.getLogger(__name__)
@@ -90,7 +92,7 @@ def open_model(source: str | Path | gs.Graph, options: RunOptions | None = None)
     provider = provider_name(options.provider)
     if not isinstance(source, gs.Graph):
         source = Path(source)
-        source.open("rb").close()
+        refuse_bomb(source)
     try:
         session = _session(source, options, provider)
         arguments = (*session.get_inputs(), *session.get_outputs())
@@ -131,7 +133,9 @@ def provider_name(short: str) -> str:
     raise ValueError(f"provider '{short}' is not one of {', '.join(available)}")
 
 
-def check_feed(inputs: Sequence[ModelInput], feed: Mapping[str, np.ndarray], sample: str) -> None:
+def check_feed(
+    inputs: Sequence[ModelInput], feed: Mapping[str, np.ndarray | ArrayHeader], sample: str
+) -> None:
     """Raise ValueError, naming sample and input, when a feed does not fit: names, types, ranks, sizes."""
     wanted = {one.name for one in inputs}
     if unknown := sorted(feed.keys() - wanted):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from transforms.array_files import ARRAY_SUFFIXES, IMAGE_SUFFIXES, find_files, read_array
+from transforms.array_files import (
+    ARRAY_SUFFIXES,
+    IMAGE_SUFFIXES,
+    find_files,
+    open_image,
+    read_array,
+    read_array_header,
+)
+from transforms.array_header import read_headers
+from transforms.named_file import named
 from transforms.run_model import ModelInput, check_feed
 
 SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)
@@ -57,6 +65,11 @@ class Samples:
         """Return the number of samples."""
         return len(self._paths)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the samples."""
+        return [path.stem for path in self._paths]
+
     def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Yield name (without suffix) and feed of each sample; ValueError when one does not fit the model."""
         for path in self._paths:
@@ -75,13 +88,15 @@ class Samples:
 
     def _read(self, path: Path) -> dict[str, np.ndarray]:
         if path.suffix.lower() == ".npz":
-            return _read_npz(path)
+            return _read_npz(path, self._inputs)
         if len(self._inputs) != 1:
             names = ", ".join(f"'{one.name}'" for one in self._inputs)
             raise ValueError(f"sample '{path.name}': the model has inputs {names}, which takes a .npz file")
         only = self._inputs[0]
-        array = read_image(path, only, self._images) if _is_image(path) else read_array(path)
-        return {only.name: array}
+        if _is_image(path):
+            return {only.name: read_image(path, only, self._images)}
+        check_feed(self._inputs, {only.name: read_array_header(path)}, path.name)
+        return {only.name: read_array(path)}
 
 
 def _is_image(path: Path) -> bool:
@@ -99,11 +114,8 @@ def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndar
     layout = options.layout or _layout(wanted, path)
     height, width, channels = _image_shape(wanted, layout, path)
     height, width = options.size or (height, width)
-    try:
-        with Image.open(path) as image:
-            picture = image.convert(_MODES[channels])
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"'{path}' can not be read: {error}") from error
+    with named(path), open_image(path) as image:
+        picture = image.convert(_MODES[channels])
     if height and width and picture.size != (width, height):
         picture = picture.resize((width, height), Image.Resampling.BILINEAR)
     pixels: np.ndarray = np.asarray(picture, np.float32).reshape(picture.height, picture.width, channels)
@@ -112,7 +124,8 @@ def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndar
             raise ValueError(
                 f"{len(numbers)} numbers of {name} for the {channels} channels of '{wanted.name}'"
             )
-    pixels = (pixels - np.array(options.mean, np.float32)) / np.array(options.std, np.float32)
+    pixels = pixels - np.array(options.mean, np.float32)
+    pixels /= np.array(options.std, np.float32)
     batch = pixels[None] if layout == "NHWC" else np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
     return batch.astype(wanted.dtype)
 
@@ -145,15 +158,10 @@ def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | Non
     return height, width, channels
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file:
-            if not zipfile.is_zipfile(file):
-                raise ValueError("it is no .npz archive")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-    except FileNotFoundError:
-        raise
-    except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-        raise ValueError(f"'{path}' can not be read: {error or 'it claims too much memory'}") from error
+def _read_npz(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:
+    """Return the arrays of an archive, read once their headers are known to fit the model."""
+    with named(path):
+        headers = read_headers(path)
+    check_feed(inputs, headers, path.name)
+    with named(path), np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in headers}

@@ -7,7 +7,6 @@ preset with changes.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,9 @@ from transforms.finetune_rule import FinetuneRule
 from transforms.layer_rule import LayerRule, make_rule
 from transforms.legal_keys import refuse_unknown
 from transforms.mixing_rule import MIXING, MixingRule
+from transforms.named_file import in_words
 from transforms.presets import PRESETS
+from transforms.read_toml import read_toml
 from transforms.scheme_table import SchemeTable
 from transforms.scheme_values import checked_value
 from transforms.toml_text import to_toml
@@ -226,9 +227,9 @@ def read_scheme(source: str | Path) -> Scheme:
     if not path.is_file():
         raise ValueError(f"'{source}' is neither a file nor one of the presets {', '.join(PRESETS)}")
     try:
-        return scheme_from_keys(tomllib.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        return scheme_from_keys(read_toml(path))
+    except Exception as error:  # numbers beyond any float, tables too deep to show
+        raise ValueError(f"{path}: {in_words(error)}") from error
 
 
 def _multiplies_into_int32(*operands: ops.Format | None) -> bool:

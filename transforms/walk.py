@@ -117,6 +117,10 @@ class Names:
         """Return whether nothing in the model is called so."""
         return name not in self._taken
 
+    def take(self, name: str) -> None:
+        """Mark a name as taken."""
+        self._taken.add(name)
+
     def derive(self, name: str, suffix: str) -> str:
         """Return ``name_suffix``, with a number behind it where that is taken, and mark it as taken."""
         stem = f"{name}_{suffix}" if name else suffix

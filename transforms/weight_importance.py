@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms import dot_products
+from transforms.observed import TensorAxis
 from transforms.quantization_plan import QuantizationPlan, each_use
 from transforms.quantizer import WEIGHT, Quantizer
 from transforms.scheme import AUTO, Scheme
@@ -32,23 +33,23 @@ def weight_method(scheme: Scheme, step: Quantizer) -> str:
     return MINMAX if step.format.bits > _COARSE else MSE
 
 
-def weighed_inputs(plan: QuantizationPlan) -> dict[str, int]:
+def weighed_inputs(plan: QuantizationPlan) -> list[TensorAxis]:
     """Return the tensors of whose channels the mean squares are needed, with the axis of the channels."""
-    return {tensor.name: axis for _, tensor, axis in _weighed(plan)}
+    return list(dict.fromkeys((tensor.name, axis) for _, tensor, axis in _weighed(plan)))
 
 
 def importance(
-    plan: QuantizationPlan, weight: gs.Constant, mean_squares: Mapping[str, NDArray[np.float64]]
+    plan: QuantizationPlan, weight: gs.Constant, mean_squares: Mapping[TensorAxis, NDArray[np.float64]]
 ) -> NDArray[np.float64] | None:
     """Return the importance of each number of a weight, in a shape that broadcasts to the weight's.
 
-    ``mean_squares`` has one number per channel, by tensor. None where what the weight is multiplied with was
-    not measured. A weight that several layers share takes the sum of theirs.
+    ``mean_squares`` has one number per channel, by tensor and axis. None where what the weight is multiplied
+    with was not measured. A weight that several layers share takes the sum of theirs.
     """
     found = [
-        _along(node, index, weight.shape, mean_squares[tensor.name])
-        for (node, index), tensor, _ in _weighed(plan)
-        if node.inputs[index] is weight and tensor.name in mean_squares
+        _along(node, index, weight.shape, mean_squares[tensor.name, axis])
+        for (node, index), tensor, axis in _weighed(plan)
+        if node.inputs[index] is weight and (tensor.name, axis) in mean_squares
     ]
     return sum(found[1:], found[0]) if found else None
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
+from transforms import carried, dtypes, walk
+from transforms.carried import ModelInfo
 
 _TYPE_ATTRIBUTES = ("to", "dtype")
 """Attributes that name the element type of an output, as in Cast, EyeLike or RandomNormal."""
+
+_CONTAINERS = {
+    "sequence_type": "a sequence",
+    "optional_type": "an optional",
+    "map_type": "a map",
+    "sparse_tensor_type": "a sparse tensor",
+}
 
 
 def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
@@ -17,9 +26,9 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
     Widening is exact; results differ from float16 arithmetic in not being rounded to float16 in between.
     Inputs and outputs of the model stay float16 behind a Cast, or become float32 with ``keep_io_types``
     false. Casts from float32 to float32 that remain are taken out. Raises ValueError where an input or output
-    is a sequence of float16 tensors, which no Cast takes.
+    is a sequence or an optional of float16 tensors, which no Cast takes.
     """
-    _refuse_sequences(graph)
+    _refuse_containers(graph)
     names = walk.Names(graph)
     boundary = [
         t for t in (*graph.inputs, *graph.outputs) if keep_io_types and dtypes.is_type(t, dtypes.FLOAT16)
@@ -36,10 +45,21 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
     return changed
 
 
-def _refuse_sequences(graph: gs.Graph) -> None:
+def _refuse_containers(graph: gs.Graph) -> None:
+    declared = getattr(graph, "info", ModelInfo()).interface
     for tensor in (*graph.inputs, *graph.outputs):
+        kind = _container(declared[tensor.name].type) if tensor.name in declared else None
         if not dtypes.is_type(tensor, dtypes.FLOAT16) and tensor.dtype == np.float16:
-            raise ValueError(f"'{tensor.name}' is a sequence of float16 tensors, which can not be widened")
+            kind = "a sequence"
+        if kind:
+            raise ValueError(f"'{tensor.name}' is {kind} of float16 tensors, which can not be widened")
+
+
+def _container(kind: onnx.TypeProto) -> str | None:
+    """Return what holds float16 tensors where a type is no tensor; None where nothing does."""
+    held = list(carried.tensor_types(kind))
+    narrow = any(one.elem_type == dtypes.FLOAT16 for one in held)
+    return _CONTAINERS.get(str(kind.WhichOneof("value"))) if narrow else None
 
 
 def _is_in(tensor: gs.Tensor, tensors: list[gs.Tensor]) -> bool:
@@ -107,9 +127,22 @@ def _widen_attributes(node: gs.Node) -> None:
     for name in _TYPE_ATTRIBUTES:
         if node.attrs.get(name) == dtypes.FLOAT16:
             node.attrs[name] = dtypes.FLOAT
+    node.carried = [_wide_type(attribute) for attribute in getattr(node, "carried", ())]
     value = node.attrs.get("value")
     if isinstance(value, gs.Constant) and dtypes.is_type(value, dtypes.FLOAT16):
         node.attrs["value"] = gs.Constant(value.name, value.values.astype(np.float32))
+
+
+def _wide_type(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
+    """Return the attribute with float32 for float16 where it is a type, as that of an empty Optional is."""
+    if attribute.type != onnx.AttributeProto.TYPE_PROTO:
+        return attribute
+    wide = onnx.AttributeProto()
+    wide.CopyFrom(attribute)
+    for kind in carried.tensor_types(wide.tp):
+        if kind.elem_type == dtypes.FLOAT16:
+            kind.elem_type = dtypes.FLOAT
+    return wide
 
 
 def _drop_void_casts(graph: gs.Graph) -> None:

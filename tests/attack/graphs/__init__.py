@@ -1,0 +1,5 @@
+"""Random valid graphs through every conversion."""
+
+from tests.attack.graphs.run import attack
+
+__all__ = ["attack"]

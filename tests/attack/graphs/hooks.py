@@ -1,0 +1,104 @@
+"""What happens to values between nodes: rounded to bfloat16 as a conversion has to, or disturbed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from tests.attack.graphs.interpret import Hook, is_bound
+
+_ROUGH = frozenset({
+    "Floor", "Ceil", "Round", "Sign", "ArgMax", "ArgMin", "TopK", "Less", "Greater", "Equal", "LessOrEqual",
+    "GreaterOrEqual", "NonZero", "Hardmax", "Unique", "Mod", "NonMaxSuppression", "Shrink", "ThresholdedRelu",
+    "MaxUnpool", "Compress", "Not", "And", "Or", "Xor", "IsNaN", "IsInf", "MaxRoiPool",
+})  # fmt: skip
+"""Operators whose result may jump where their input hardly moves."""
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+
+
+class Rounded(Hook):
+    """float32 values are rounded on the way into a node and out of the model, but in arithmetic on shapes."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._kept: set[bytes] = set()
+        self._find_kept(graph, set(), set())
+
+    def _find_kept(self, graph: onnx.GraphProto, shapes: set[str], constants: set[str]) -> None:
+        constants = constants | {tensor.name for tensor in graph.initializer}
+        ends = {value.name for value in graph.output}
+        lifted = (node.output[0] for node in graph.node if node.op_type == "Constant")
+        constants |= {name for name in lifted if name not in ends}
+        hidden = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
+        shapes, constants = shapes - hidden, constants - hidden
+        for node in graph.node:
+            bodies = [a.g for a in node.attribute if a.HasField("g")]
+            data = [name for name in node.input if name and name not in constants]
+            if node.op_type in ("Shape", "Size") or (data and not bodies and set(data) <= shapes):
+                shapes.update(node.output)
+                self._kept.add(_key(node))
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    self._find_kept(attribute.g, shapes, constants)
+
+    def read(self, node: onnx.NodeProto, index: int, value: Any, constant: bool) -> Any:
+        if is_bound(node, index) or _key(node) in self._kept:
+            return value
+        return _bfloat16(value)
+
+    def output(self, producer: onnx.NodeProto | None, value: Any) -> Any:
+        return value if producer is None or _key(producer) in self._kept else _bfloat16(value)
+
+
+def _key(node: onnx.NodeProto) -> bytes:
+    return ("\0".join((node.op_type, *node.output))).encode()
+
+
+def _bfloat16(value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or value.dtype != np.float32:
+        return value
+    return value.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+class Noise(Hook):
+    """Every float value that is made is disturbed by a part of the largest number in its tensor."""
+
+    def __init__(self, part: float, seed: int) -> None:
+        self._part, self._rng = part, np.random.default_rng(seed)
+
+    def read(self, node: onnx.NodeProto, index: int, value: Any, constant: bool) -> Any:
+        return value if is_bound(node, index) or not constant else self.made(value)
+
+    def made(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.made(item) for item in value]
+        if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
+            return value
+        size = self._part * np.abs(value).max()
+        return np.asarray(value + size * self._rng.standard_normal(value.shape), value.dtype)
+
+
+def rough(graph: onnx.GraphProto, outer: set[str] | None = None) -> set[str]:
+    """Return the names of tensors that may jump where an input of the graph hardly moves."""
+    found = set(outer or ())
+    for node in graph.node:
+        bodies = [a.g for a in node.attribute if a.HasField("g")]
+        inner = {name for body in bodies for name in rough(body, found)} - found
+        to = next((a.i for a in node.attribute if a.name == "to"), onnx.TensorProto.FLOAT)
+        jumps = node.op_type in _ROUGH or to not in _FLOATS or bool(inner)
+        reads = {*node.input, *(n for body in bodies for one in body.node for n in one.input)}
+        jumps |= any(v.name in found for body in bodies for v in body.output)
+        if (
+            jumps
+            or reads & found
+            or (node.op_type in ("CastLike", "MaxPool") and len(node.output) > 0 and _indexed(node))
+        ):
+            found.update(node.output)
+    return found
+
+
+def _indexed(node: onnx.NodeProto) -> bool:
+    return node.op_type == "CastLike" or len(node.output) > 1

@@ -1,0 +1,255 @@
+"""One random graph through every conversion, with an oracle for each: see README.md beside this folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tests.attack.graphs import known
+from tests.attack.graphs.build import Built, build
+from tests.attack.graphs.hooks import Noise, Rounded, rough
+from tests.attack.graphs.interpret import Hook, Interpreter, Unsupported
+from tests.attack.graphs.strip import strip
+from tests.attack.graphs.tool_runs import Fallen, Outcome, call, difference, run, run_widened
+
+PRESETS = ("A8W8", "U8S8", "A16W8", "BF16", "BFP16", "MX6", "MX9", "MXINT8", "MXFP8E4M3")
+"""Quantized for every graph; one of the others on top."""
+_OTHERS = ("MX4", "MXFP8E5M2", "MXFP6E3M2", "MXFP6E2M3", "MXFP4E2M1", "U16S8", "W4A8", "FP16", "BF16_BFP16",
+           "BF16_MXINT8", "INT32", "UINT32")  # fmt: skip
+_STEP = {
+    **{"BF16": 2**-8, "FP16": 2**-10, "BF16_BFP16": 2**-6, "BF16_MXINT8": 2**-6},
+    **{"BFP16": 2**-6, "MX9": 2**-6, "MXINT8": 2**-5},
+}
+"""Formats whose error is small enough to say something: relative to the largest number of a tensor."""
+_FINE = 1e-4
+"""The disturbance that stands for float32 sums in another order, and for biases in steps of int32."""
+_DRAWS, _MARGIN = 6, 12.0
+
+
+@dataclass
+class _Trial:
+    """A graph with what its conversions are held against."""
+
+    built: Built
+    source: Path
+    folder: Path
+    notes: list[str] = field(default_factory=list)
+    fallen: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rough = rough(self.built.model.graph)
+        self.interpreter = Interpreter(self.built.model)
+        self.expected: dict[str, Any] | None = None
+        try:
+            self.expected = self.interpreter.run(self.built.feeds, Hook())
+        except Unsupported as reason:
+            self.notes.append(f"no oracle: {reason}")
+        self.deviations: dict[float, dict[str, float]] = {}
+
+    @property
+    def feedable(self) -> bool:
+        """Whether a sample on disk can hold the feed."""
+        return all("/" not in name for name in self.built.feeds)
+
+    def deviation(self, part: float) -> dict[str, float]:
+        """Return how far each output moves if every tensor is disturbed by a part of its largest number."""
+        assert self.expected is not None
+        if part not in self.deviations:
+            found: dict[str, float] = {}
+            for draw in range(_DRAWS):
+                moved = self.interpreter.run(self.built.feeds, Noise(part, draw))
+                for name, value in self.expected.items():
+                    found[name] = max(found.get(name, 0.0), _distance(moved[name], value))
+            self.deviations[part] = found
+        return self.deviations[part]
+
+    def attempt(self, what: str, step: Any, *arguments: Any) -> Any:
+        """Return what a step returns; None, with a note, if a claim fell."""
+        try:
+            return step(*arguments)
+        except Fallen as error:
+            text = f"{what}: {error}"
+            reason = next((reason for pattern, reason in known.MESSAGES if re.search(pattern, text)), None)
+            if reason:
+                self.notes.append(f"known: {reason}")
+            else:
+                self.fallen.append(text)
+        return None
+
+    def convert(self, tool: str, *options: str) -> Outcome:
+        """Return what a tool makes of the model; a refusal is noted without its names."""
+        outcome = call(tool, self.source, self.folder / "out.onnx", *options)
+        if outcome.refusal is not None:
+            if "'" not in outcome.refusal:
+                raise Fallen(f"a refusal that names nothing: {outcome.refusal}")
+            self.notes.append("refused: " + re.sub(r"'.*?'", "'...'", outcome.refusal)[:110])
+        return outcome
+
+    def near(self, found: dict[str, Any], part: float, *, jumps: bool) -> None:
+        """Raise Fallen if an output is farther from the float model than disturbed values carry it."""
+        if self.expected is None:
+            return
+        try:
+            moves = self.deviation(part)
+        except Exception as error:  # disturbed sizes or indices may not run at all
+            self.notes.append(f"not disturbed: {type(error).__name__}")
+            return
+        for name, value in self.expected.items():
+            if name in self.rough and not jumps:
+                continue
+            bound = _MARGIN * moves[name] + 1e-5 * _largest(value)
+            distance = _distance(found[name], value)
+            if distance > bound:
+                raise Fallen(
+                    f"'{name}' is {distance:.3g} off, at most {bound:.3g} by rounding ({_largest(value):.3g})"
+                )
+
+    def same_interface(self, found: dict[str, Any]) -> None:
+        """Raise Fallen if outputs have other names, types or, if no number decides them, other shapes."""
+        expected = self.built.outputs
+        if list(found) != list(expected):
+            raise Fallen(f"outputs {list(found)} instead of {list(expected)}")
+        for name in expected:
+            if name not in self.rough and not isinstance(expected[name], list):
+                _check_kind(name, found[name], expected[name])
+
+
+def _check_kind(name: str, found: np.ndarray, expected: np.ndarray) -> None:
+    kinds = [f"{array.dtype}{list(array.shape)}" for array in (found, expected)]
+    if kinds[0] != kinds[1]:
+        raise Fallen(f"'{name}' is {kinds[0]} instead of {kinds[1]}")
+    if expected.dtype.kind not in "fO" and not np.array_equal(found, expected):
+        numbers = [str(array.reshape(-1)[:4]) for array in (found, expected)]
+        raise Fallen(f"'{name}' is {numbers[0]} instead of {numbers[1]}")
+
+
+def attack(seed: int, folder: Path) -> str | None:
+    """Build the graph of a seed and convert it in every way; return None, or what fell in one line."""
+    built = build(seed)
+    source = folder / "in.onnx"
+    data = built.model.SerializeToString(deterministic=True)
+    source.write_bytes(data)
+    trial = _Trial(built, source, folder)
+    trial.notes += [f"discarded: {re.sub(chr(39) + '.*?' + chr(39), '...', d)[:60]}" for d in built.discarded]
+    _bf16(trial, np.random.default_rng([seed, 7]))
+    if trial.feedable:
+        samples = folder / "samples"
+        samples.mkdir()
+        np.savez(samples / "one.npz", **built.feeds)
+        others = [_OTHERS[seed % len(_OTHERS)]]
+        for preset in (*PRESETS, *others):
+            trial.attempt(preset, _quantized, trial, preset, samples, seed % 2 == 0)
+    if source.read_bytes() != data:
+        trial.fallen.append("the input was changed")
+    (folder / "notes.txt").write_text("\n".join(trial.notes))
+    return " | ".join(" ".join(text.split()) for text in trial.fallen) or None
+
+
+def _bf16(trial: _Trial, rng: np.random.Generator) -> None:
+    tool = "convert_fp32_to_bf16"
+    plain = trial.attempt("with_cast --no-optimize", trial.convert, tool, "--no-optimize")
+    if plain is None:
+        return
+    if plain.refusal and "float16 model" in plain.refusal:
+        tool = "convert_fp16_to_bf16"
+        trial.notes.pop()
+        plain = trial.attempt("fp16 with_cast --no-optimize", trial.convert, tool, "--no-optimize")
+    if plain and plain.model:
+        trial.attempt("with_cast --no-optimize", _exact, trial, plain.model)
+    weights = ["--weights", "float32"] if rng.random() < 0.4 else []
+    cast = trial.attempt("with_cast", trial.convert, tool, *weights)
+    qdq = trial.attempt("customqdq", trial.convert, tool, "--format", "customqdq", *weights)
+    if cast and cast.model:
+        results = trial.attempt("with_cast", _runs, trial, cast.model, 2**-7)
+        if results and qdq and qdq.model:
+            trial.attempt("customqdq", _equal, trial, qdq.model, results)
+        if weights:
+            trial.attempt("with_cast without its roundings", _stripped, trial, cast.model)
+        if rng.random() < 0.3:
+            full = trial.attempt("bf16", trial.convert, tool, "--format", "bf16")
+            if full and full.model:
+                trial.attempt("bf16", _near_bf16, trial, full.model)
+
+
+def _exact(trial: _Trial, model: onnx.ModelProto) -> None:
+    """The result is the float model with every value rounded between nodes, bit for bit."""
+    found = run(model, trial.built.feeds)
+    trial.same_interface(found)
+    if trial.expected is None:
+        return
+    graph = trial.interpreter.model.graph
+    wrong = difference(found, trial.interpreter.run(trial.built.feeds, Rounded(graph)))
+    if wrong:
+        raise Fallen(f"not what rounding between nodes gives: {wrong}")
+
+
+def _runs(trial: _Trial, model: onnx.ModelProto, part: float | None) -> dict[str, Any]:
+    found = run(model, trial.built.feeds)
+    trial.same_interface(found)
+    run(model, trial.built.feeds, optimized=True)
+    if part is not None:
+        trial.near(found, part, jumps=False)
+    return found
+
+
+def _equal(trial: _Trial, model: onnx.ModelProto, expected: dict[str, Any]) -> None:
+    wrong = difference(run(model, trial.built.feeds), expected)
+    if wrong:
+        raise Fallen(f"not the numbers of its counterpart: {wrong}")
+
+
+def _near_bf16(trial: _Trial, model: onnx.ModelProto) -> None:
+    """Of valid models only: some operators have no kernel at opset 22, whatever their type is."""
+    try:
+        found = run_widened(model, trial.built.feeds)
+    except Fallen as error:
+        if "NOT_IMPLEMENTED" in str(error):
+            trial.notes.append("bf16: no kernel at opset 22")
+            return
+        raise
+    trial.same_interface(found)
+    trial.near(found, 2**-7, jumps=False)
+
+
+def _stripped(trial: _Trial, model: onnx.ModelProto) -> None:
+    """Without its roundings the result is the float model again."""
+    bare, _ = strip(model)
+    trial.near(run(bare, trial.built.feeds), _FINE, jumps=True)
+
+
+def _quantized(trial: _Trial, preset: str, samples: Path, kept: bool) -> None:
+    options = ["--config", preset, "--calibration-data", str(samples)]
+    done = trial.convert("quantize", *options)
+    if done.model is None:
+        return
+    found = _runs(trial, done.model, _STEP.get(preset))
+    if not kept and preset not in ("A8W8", "BFP16"):
+        return
+    nodes = trial.convert("quantize", *options, "--keep-weight-nodes")
+    if nodes.model is None:
+        raise Fallen("converted, but not with --keep-weight-nodes")
+    _equal(trial, nodes.model, found)
+    _stripped(trial, nodes.model)
+
+
+def _distance(a: Any, b: Any) -> float:
+    """Return how far apart two values are, infinity if they have not one shape."""
+    if isinstance(b, list):
+        return max(map(_distance, a, b), default=0.0) if len(a) == len(b) else np.inf
+    if a.shape != b.shape:
+        return np.inf
+    if b.dtype.kind not in "fiu" or not b.size:
+        return 0.0 if np.array_equal(a, b) else np.inf
+    gap = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    return np.inf if np.isnan(gap).any() else float(gap.max())
+
+
+def _largest(value: Any) -> float:
+    if isinstance(value, list):
+        return max(map(_largest, value), default=0.0)
+    return float(np.abs(value.astype(np.float64)).max()) if value.size and value.dtype.kind in "fiu" else 0.0

@@ -1,0 +1,125 @@
+"""The tools called in this process, and what is held against every model that they write."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import ops
+from tests.attack.graphs.single_node import as_arrays
+from tools import convert_fp16_to_bf16, convert_fp32_to_bf16, quantize
+from transforms import graph_proto, model_io
+from transforms.widen_bf16 import widen_bf16
+
+_TOOLS = {
+    "convert_fp32_to_bf16": convert_fp32_to_bf16,
+    "convert_fp16_to_bf16": convert_fp16_to_bf16,
+    "quantize": quantize,
+}
+_RAW = re.compile(r": error: (?!ONNX)\w*(Error|Exception|Fail|InvalidArgument|Warning|NotImplemented): ")
+"""A message that begins with the type of an exception nobody expected."""
+
+
+class Fallen(Exception):
+    """A claim that did not hold, in one line."""
+
+
+@dataclass
+class Outcome:
+    """What a tool did: the model that it wrote, or the line with which it refused, or neither."""
+
+    model: onnx.ModelProto | None
+    refusal: str | None
+
+
+def call(tool: str, source: Path, target: Path, *options: str) -> Outcome:
+    """Run a tool; Fallen if it ends in any other way than with a valid model, or one line that says why."""
+    target.unlink(missing_ok=True)
+    out, err = io.StringIO(), io.StringIO()
+    arguments = ["--input", str(source), "--output", str(target), *options]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = _TOOLS[tool].main(arguments)
+    except BaseException as error:
+        raise Fallen(f"left with {type(error).__name__}: {_line(str(error))}") from error
+    lines = err.getvalue().splitlines()
+    if code == 1:
+        if len(lines) != 1 or _RAW.search(lines[0]) or target.exists():
+            raise Fallen(f"refused without a clean line: {_line(' / '.join(lines))}")
+        return Outcome(None, lines[0].partition(": error: ")[2])
+    if code != 0:
+        raise Fallen(f"exit code {code}: {_line(' / '.join(lines))}")
+    if not target.exists():
+        return Outcome(None, None if "Nothing to do" in out.getvalue() else _miss())
+    try:
+        onnx.checker.check_model(str(target), full_check=True)
+    except Exception as error:
+        raise Fallen(f"the checker refuses the result: {_line(str(error))}") from None
+    return Outcome(onnx.load(target), None)
+
+
+def _miss() -> str:
+    raise Fallen("exit code 0 without a model or a word")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, Any], *, optimized: bool = False) -> dict[str, Any]:
+    """Return the outputs of a result, with our operators at hand; Fallen if it does not load or run."""
+    levels = onnxruntime.GraphOptimizationLevel
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    ops.register_custom_ops(options)
+    try:
+        data = model.SerializeToString()
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        results = session.run(names, feeds)
+    except Exception as error:
+        raise Fallen(f"ONNX Runtime does not run the result: {_line(str(error))}") from None
+    return {name: as_arrays(result) for name, result in zip(names, results, strict=True)}
+
+
+def run_widened(model: onnx.ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
+    """Run a model of bfloat16 nodes, for which the CPU provider has no kernels, on float32 ones."""
+    graph = model_io.load(model)
+    widen_bf16(graph)
+    return run(graph_proto.export_model(graph), feeds)
+
+
+def difference(found: dict[str, Any], expected: dict[str, Any]) -> str | None:
+    """Return the first output that is not the same bit for bit (NaN equals NaN), None if all are."""
+    if list(found) != list(expected):
+        return f"outputs {list(found)} instead of {list(expected)}"
+    for name, value in expected.items():
+        pairs = [(found[name], value)]
+        if isinstance(value, list):
+            if len(found[name]) != len(value):
+                return f"'{name}' has {len(found[name])} tensors instead of {len(value)}"
+            pairs = list(zip(found[name], value, strict=True))
+        for a, b in pairs:
+            if a.dtype != b.dtype or a.shape != b.shape:
+                return f"'{name}' is {a.dtype}{list(a.shape)} instead of {b.dtype}{list(b.shape)}"
+            if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+                return f"'{name}' differs: {_example(a, b)}"
+    return None
+
+
+def _example(a: np.ndarray, b: np.ndarray) -> str:
+    at = np.flatnonzero((a != b).reshape(-1))
+    first = int(at[0]) if len(at) else 0
+    return (
+        f"{len(at)} of {a.size} numbers, the first {a.reshape(-1)[first]} instead of {b.reshape(-1)[first]}"
+    )

@@ -1,0 +1,29 @@
+"""A few cases of every kind of attack, and all that fell once; README.md says how to run any number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attack import kinds
+from tests.attack.regressions import kept
+
+COUNTS = {"graphs": 40}
+"""Cases of a kind in every run of the suite; of others as many as OTHERWISE says."""
+OTHERWISE = 10
+CASES = [(kind, seed) for kind in kinds.found() for seed in range(COUNTS.get(kind, OTHERWISE))]
+
+
+@pytest.mark.parametrize(("kind", "seed"), CASES)
+def test_case(kind: str, seed: int, tmp_path: Path) -> None:
+    assert kinds.load(kind)(seed, tmp_path) is None
+
+
+@pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind in kinds.found() for seed, _ in kept(kind)])
+def test_case_that_fell_once(kind: str, seed: int, tmp_path: Path) -> None:
+    assert kinds.load(kind)(seed, tmp_path) is None
+
+
+def test_every_kind_is_found() -> None:
+    assert "graphs" in kinds.found()

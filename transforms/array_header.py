@@ -1,0 +1,83 @@
+"""What a .npy file or a member of a .npz archive says of its array, checked before the array is read."""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+EXPANSION = 100
+"""Deflated numbers of real samples take a half to all of their size; zeros a thousandth."""
+
+SMALL = 1 << 28
+"""Bytes up to which an array may be packed as tightly as it likes."""
+
+
+@dataclass(frozen=True)
+class ArrayHeader:
+    """Type and shape of an array that has not been read."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+
+def read_header(file: IO[bytes], size: int) -> ArrayHeader:
+    """Return the header at the start of ``size`` bytes in .npy format.
+
+    Raises ValueError for objects, which would have to be unpickled, and for fewer bytes than the array takes.
+    """
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("Object arrays are never unpickled")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"its shape {list(shape)} has a negative dimension")
+    claimed, held = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if claimed > held:
+        raise ValueError(f"its shape {list(shape)} of {dtype} claims {claimed:,} bytes, it holds {held:,}")
+    return ArrayHeader(dtype, shape)
+
+
+def refuse_expansion(size: int, stored: int) -> None:
+    """Raise ValueError when bytes that are stored come to far more, as those of real numbers do not."""
+    if size > max(SMALL, EXPANSION * stored):
+        raise ValueError(
+            f"{stored:,} bytes that are stored come to {size:,}, more than {SMALL:,} and than {EXPANSION} "
+            "times as many"
+        )
+
+
+def stored_bytes(file: IO[bytes]) -> int:
+    """Return how much of an open file is on disk: holes in it are not."""
+    status = os.fstat(file.fileno())
+    blocks = getattr(status, "st_blocks", None)
+    return status.st_size if blocks is None else min(status.st_size, 512 * blocks)
+
+
+def read_headers(path: Path) -> dict[str, ArrayHeader]:
+    """Return what the members of a .npz archive say of their arrays, by name.
+
+    Raises ValueError, naming the member, for one that can be no array or comes to far more than is stored,
+    and whatever the reader raises.
+    """
+    headers: dict[str, ArrayHeader] = {}
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no .npz archive")
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in headers:
+                raise ValueError(f"it holds two arrays '{name}'")
+            try:
+                refuse_expansion(member.file_size, member.compress_size)
+                with archive.open(member) as file:
+                    headers[name] = read_header(file, member.file_size)
+            except ValueError as error:
+                raise ValueError(f"{error}, array '{name}'") from error
+    return headers

@@ -1,0 +1,32 @@
+"""Reading TOML as editors leave it, and refusing what is no configuration in words."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+_LONGEST = 1 << 24
+"""Bytes of a file of settings: a rule for every layer of the largest models takes a tenth of it."""
+
+_DEEP_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){100}""")
+"""A key of more than a hundred parts, which takes the parser the square of their number."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the values in a UTF-8 file, which may begin with a byte order mark; ValueError, OSError."""
+    size = path.stat().st_size
+    if size > _LONGEST:
+        raise ValueError(f"{size:,} bytes, settings have at most {_LONGEST:,}")
+    return parse_toml(path.read_text(encoding="utf-8-sig"))
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the values of a document; ValueError for what is none, or nested too deeply to be one."""
+    try:
+        if not _DEEP_KEY.search(text):
+            return tomllib.loads(text)
+    except RecursionError:
+        pass
+    raise ValueError("values are nested too deeply")
