@@ -206,3 +206,16 @@ def test_external_data_that_is_a_link_to_elsewhere(scene: Scene) -> None:
     data.symlink_to(scene.folder / "secret.data")
     message = scene.refused()
     assert "weights.data" in message or "weight0" in message
+
+
+@pytest.mark.parametrize(
+    ("domain", "version"),
+    [("", 0), ("", -1), ("", 999), ("", 2**40), ("ai.onnx", 2**63 - 1), ("foo", 2**31), ("foo", -1)],
+)
+def test_opset_beyond_what_onnx_knows(scene: Scene, domain: str, version: int) -> None:
+    model = build.dense(dtype=scene.dtype)
+    if domain != "foo":
+        del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid(domain, version))
+    scene.write(model)
+    assert f"opset {version} of '{domain or 'ai.onnx'}' is none of" in scene.refused()

@@ -131,7 +131,9 @@ def test_the_mask_of_a_dropout_stays_what_it_was(opset: int, kind: str) -> None:
 def test_nodes_without_an_equal_are_named() -> None:
     scan = """(float[1,3,2] x, float[1,2] s) => (float[1,2] r, float[1,3,2] y) { r, y = Scan <num_scan_inputs = 1,
         body = b (float[2] p, float[2] q) => (float[2] t, float[2] o) { t = Add(p, q) o = Tanh(t) }> (, s, x) }"""
-    with pytest.raises(model_io.ModelError, match=r"from opset 8 to 13: Scan 'r': it has other inputs"):
+    with pytest.raises(
+        model_io.ModelError, match=r"from opset 8 to 13: Scan 'r': a Scan of opset 8 has other inputs"
+    ):
         convert_opset(model_io.load(_parse(scan, 8)), 13)
     norm = """(float[2,%s,3] x) => (float[2,%s,3] y) <float[2] s = {1, 2}, float[2] b = {3, 4}> {
         y = GroupNormalization <num_groups = 2> (x, s, b) }"""

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import pytest
 from onnx import TensorProto, numpy_helper
 
@@ -289,3 +291,19 @@ def test_an_option_without_effect_is_a_usage_error(
     errors = capsys.readouterr().err
     assert words in errors and errors.count("\n") == 1
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_another_writer_right_after_the_end_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its model takes the place of the one just written, whose external data go."""
+    save = model_io.save
+
+    def save_and_be_replaced(graph: gs.Graph, path: Path, **options: Any) -> list[Path]:
+        files = save(graph, path, **options)
+        save(model_io.load(build.dense(256, seed=9)), path)
+        return files
+
+    monkeypatch.setattr(model_io, "save", save_and_be_replaced)
+    conversion.convert(build.dense(256), tmp_path, "--save_as_external_data")
+    assert not list(tmp_path.glob("out.onnx.*.data"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -125,10 +126,22 @@ def test_a_function_of_another_opset_is_refused() -> None:
 
 
 @pytest.mark.parametrize("scales", ("1, 1, 2, 2", "1, 1, 1.5, 1.7", "1, 1, 0.5, 0.75"))
-def test_a_layer_and_a_resize_keep_every_bit(scales: str) -> None:
+def test_a_layer_and_a_resize_keep_every_bit(scales: str, tmp_path: Path) -> None:
     """Before, half_pixel and round_prefer_floor moved pixels: 5.6 dB in all formats."""
     text = f"""(float[1,3,8,8] x) => (float[A,B,C,D] y) <float[4] s = {{{scales}}}> {{
         a = Conv(x, w) y = Resize <mode = "nearest"> (a, s) }}"""
     model = _parse(text, 10)
     model.graph.initializer.append(onnx.numpy_helper.from_array(_image(4, 3, 3, 3), "w"))
-    _assert_same(model, _raise(model), {"x": _image(1, 3, 8, 8)})
+    feeds = {"x": _image(1, 3, 8, 8)}
+    _assert_same(model, _raise(model), feeds)
+    (expected,) = conversion.run(model, feeds).values()
+    results = {}
+    for name in ("with_cast", "customqdq"):
+        converted = conversion.convert(model, tmp_path, "--format", name)
+        (results[name],) = conversion.run(converted, feeds).values()
+    (results["bf16"],) = conversion.run_wrapped(
+        conversion.convert(model, tmp_path, "--format", "bf16"), feeds
+    ).values()
+    assert np.array_equal(results["with_cast"], results["customqdq"])
+    for found in results.values():
+        assert np.linalg.norm(found - expected) < np.linalg.norm(expected) / 100, "better than 40 dB"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,12 @@ def check_writable(path: Path, *, force: bool, inputs: Iterable[Path | None] = (
 
 
 def total_bytes(files: list[Path]) -> int:
-    """Return the size of files together."""
-    return sum(path.stat().st_size for path in files)
+    """Return the size of files together; one that another writer has replaced meanwhile counts nothing."""
+    total = 0
+    for path in files:
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
 
 
 def write_text(path: Path, text: str) -> None:

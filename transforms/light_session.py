@@ -14,6 +14,7 @@ import onnx
 import onnxruntime as ort
 
 from transforms import light_model
+from transforms.empty_tensors import unsafe_optimizers
 from transforms.run_model import OpenModel, RunOptions, provider_name, session_settings
 
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
@@ -46,7 +47,12 @@ def open_light(
     settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     _share(light, weights, settings)
     try:
-        session = ort.InferenceSession(light.SerializeToString(), settings, providers=[provider])
+        session = ort.InferenceSession(
+            light.SerializeToString(),
+            settings,
+            providers=[provider],
+            disabled_optimizers=unsafe_optimizers(light.graph),
+        )
     except Exception as error:  # the runtime's exceptions share no narrower class
         raise ValueError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
     return LightModel(session, weights)

@@ -23,7 +23,7 @@ from transforms.atomic_write import destination, naming
 from transforms.data_files import data_name
 from transforms.model_files import clear_leftovers, put_in_place
 from transforms.named_file import named
-from transforms.read_model import ModelError, read
+from transforms.read_model import ModelError, check_opsets, read
 from transforms.temporary_files import temporary
 
 __all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save"]
@@ -41,6 +41,7 @@ def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
     ``graph.source_files`` tell where the graph came from. Raises ModelError (a ValueError) or OSError.
     """
     if isinstance(source, onnx.ModelProto):
+        check_opsets(source)
         graph = graph_proto.import_model(source)
         graph.source_sha256, graph.source_files = None, []
         return graph

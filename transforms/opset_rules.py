@@ -126,7 +126,7 @@ def _groups(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Non
 
 
 def _scan(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:
-    raise ModelError("it has other inputs than later ones; export the model anew")
+    raise ModelError(f"a Scan of opset {opset} has other inputs than later ones; export the model anew")
 
 
 RULES: dict[str, Rule] = {

@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 import onnxruntime
 
 from transforms import cleanup, dtypes, model_pass, walk
+from transforms.empty_tensors import unsafe_optimizers
 from transforms.read_model import ModelError
 from transforms.selection import Exclusion, resolve
 from transforms.unique_names import rename_made
@@ -91,5 +92,10 @@ def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
         options.optimized_model_filepath = str(target)
         options.log_severity_level = _QUIET
         options.intra_op_num_threads = 1
-        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(
+            model.SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=unsafe_optimizers(model.graph),
+        )
         return onnx.load(target)

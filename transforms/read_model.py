@@ -23,6 +23,9 @@ _LARGEST_FILE = (1 << 31) - 1
 _SHARED = 16
 """Tensors may lie in the same bytes of external data, but not come to more than so many times the files."""
 
+_HIGHEST_OPSET = (1 << 31) - 1
+"""Highest version that the onnx package can take for an operator set, of any domain."""
+
 _PACKED_BITS = {
     **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
     **dict.fromkeys(("INT2", "UINT2"), 2),
@@ -56,6 +59,7 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
     if not model.opset_import or not (model.graph.node or model.graph.output):
         raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
     with named(path, ModelError):
+        check_opsets(model)
         files = [path, *_read_external(model, path)]
         for file in files[1:]:
             with file.open("rb") as stream:
@@ -64,6 +68,20 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
         for tensor in tensors(model):
             _check_size(tensor, path)
     return model, digest.hexdigest(), files
+
+
+def check_opsets(model: onnx.ModelProto) -> None:
+    """Raise ModelError for an operator set that the onnx package can not know, in functions as well.
+
+    Of an opset of ONNX itself that is newer than the package, the meaning of operators is unknown.
+    """
+    imports = (model, *model.functions)
+    for opset in (one for holder in imports for one in holder.opset_import):
+        standard = opset.domain in ("", "ai.onnx")
+        least, most = (1, onnx.defs.onnx_opset_version()) if standard else (0, _HIGHEST_OPSET)
+        if not least <= opset.version <= most:
+            domain = opset.domain or "ai.onnx"
+            raise ModelError(f"opset {opset.version} of '{domain}' is none of {least} to {most}")
 
 
 def read_bytes(path: Path) -> bytes:

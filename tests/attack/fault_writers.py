@@ -37,9 +37,9 @@ _CALLS = ((os, "open"), (os, "fsync"), (os, "replace"), (os, "unlink"), (os, "cl
 class Fault:
     """What happens to a writer.
 
-    ``kind``: "call", killed at one of its calls to the system, before it or ``after`` it; "bytes", killed when
-    a file grows over ``at`` bytes; "limit", that is an error; "full", a call of fsync is an error; "slow",
-    waits before its calls, ``at`` is the seed; "none".
+    ``kind``: "call", killed at one of its calls to the system, before it or ``after`` it; "bytes", killed
+    when a file grows over ``at`` bytes; "limit", that is an error; "full", a call of fsync is an error;
+    "slow", waits before its calls, ``at`` is the seed; "none".
     """
 
     kind: str = "none"
