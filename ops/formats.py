@@ -69,11 +69,6 @@ class Format:
         return -self.highest
 
     @property
-    def has_operator(self) -> bool:
-        """Whether ``op`` takes the format; 4-bit integers are for arrays and for what ONNX itself defines."""
-        return not self.is_integer or self.bits >= 8
-
-    @property
     def dtype(self) -> np.dtype[Any]:
         """The type of an array of such numbers. Raises ValueError for block formats, which have none."""
         if self.op != LINEAR:

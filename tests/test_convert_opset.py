@@ -167,7 +167,7 @@ def test_excluded_nodes_are_found_again() -> None:
     graph = model_io.load(_parse(text, 10))
     exclude = select(graph, op_types=["Softmax", "Resize"])
     convert_opset(graph, 13)
-    found = exclude.follow(graph)
+    found = exclude.resolve_in(graph)
     outside = {node.op for node in graph.nodes if node not in found}
     assert outside == {"Tanh", "Reshape"}
     assert sum(node.op == "Reshape" for node in graph.nodes if node not in found) == 1

@@ -25,6 +25,7 @@ from transforms.quantize_graph import Quantized, quantize_graph
 from transforms.read_toml import parse_toml
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
+from transforms.scheme_table import SchemeTable
 
 _OVERRIDES = {
     "per_channel": "per_channel",
@@ -89,7 +90,7 @@ def quantize_file(options: argparse.Namespace) -> None:
 def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> Quantized:
     try:
         with Progress("calibrating", "sample") as bar:
-            return quantize_graph(graph, scheme.with_(finetune={}), data, progress=bar.show)
+            return quantize_graph(graph, scheme.with_(finetune=None), data, progress=bar.show)
     except MissingDataError as error:
         hint = "give --calibration-data DIR, or --random-data N to try things out"
         raise ValueError(f"{error}: {hint}") from error
@@ -125,6 +126,8 @@ def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
             values = {table: values}
     for name, given in values.items():
         before = getattr(scheme, name, None)
+        if isinstance(before, SchemeTable):
+            before = before.said
         if isinstance(before, dict) and isinstance(given, dict):
             values[name] = before | given
     return values

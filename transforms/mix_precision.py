@@ -22,7 +22,7 @@ from transforms.light_session import open_light
 from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench, MixingOptions, open_bench, repeatable
-from transforms.mixing_rule import MixingRule, make_mixing_rule
+from transforms.mixing_rule import MixingRule
 from transforms.model_files import clear_leftovers
 from transforms.output_metrics import METRICS, Pair, lost_top1
 from transforms.quantize_graph import Quantized
@@ -91,7 +91,7 @@ def mix_precision(
     :func:`transforms.quantize_graph.quantize_graph` does.
     """
     options, watch = options or MixingOptions(), watch or Watch()
-    rule = make_mixing_rule(scheme.auto_mixed_precision)
+    rule = scheme.auto_mixed_precision
     if rule is None:
         raise ValueError("the scheme says nothing of auto_mixed_precision")
     model = MixedModel(graph, scheme)

@@ -73,10 +73,6 @@ class OutputError:
         self._wanted: dict[frozenset[str], list[Found]] = {}
         self._of_float(frozenset(self._scored))
 
-    def of(self, graph: gs.Graph) -> float:
-        """Return the relative error of a model with the same inputs and outputs, the mean of all outputs."""
-        return self.each(graph).relative
-
     def each(self, graph: gs.Graph) -> Errors:
         """Return the errors of a model with the same inputs and outputs."""
         scored = frozenset(self._scored & _scores(graph).keys())
