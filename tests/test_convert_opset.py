@@ -11,9 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests import build, conversion, corpus
-from transforms import graph_proto, model_io, walk
+from transforms import graph_proto, model_io
 from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
-from transforms.selection import select
+from transforms.graph import walk
+from transforms.graph.selection import select
 
 
 @pytest.mark.parametrize("opset", (7, 9, 11, 12))

@@ -11,7 +11,7 @@ import ops
 from ops.grids import weight_grid
 from tests import build, tunable
 from tests.operator_sessions import BFP, MX, assert_same, block_session
-from transforms import walk
+from transforms.graph import walk
 from transforms.match_layers import match_layers
 from transforms.stored import block_rows, detect
 

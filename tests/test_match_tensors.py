@@ -6,7 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
-from transforms.dtypes import BFLOAT16, FLOAT, FLOAT16
+from transforms.graph.dtypes import BFLOAT16, FLOAT, FLOAT16
 from transforms.match_tensors import Match, format_of, match_tensors
 
 CONTRIB = "ai.onnx.contrib"

@@ -11,8 +11,9 @@ import onnx.parser
 import pytest
 
 from tests import conversion
-from transforms import graph_proto, model_io, walk
+from transforms import graph_proto, model_io
 from transforms.convert_opset import convert_opset
+from transforms.graph import walk
 
 _SCALES = (0.3, 0.37, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 1.77, 2.0, 2.3, 3.0)
 

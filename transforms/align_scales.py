@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transforms import walk
+from transforms.graph import walk
 from transforms.quantization_plan import QuantizationPlan
 
 

@@ -13,14 +13,15 @@ import onnx
 import onnx.version_converter
 import onnx_graphsurgeon as gs
 
-from transforms import model_pass, walk
+from transforms import model_pass
 from transforms.compare_raised import compare_raised
+from transforms.graph import walk
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.selection import label_of
 from transforms.opset_raises import CHECKED, changes, definition
 from transforms.opset_rules import RULES
 from transforms.read_model import ModelError
-from transforms.selection import label_of
 from transforms.set_aside import SetAside
-from transforms.substitute import STANDARD_DOMAINS
 
 log = logging.getLogger(__name__)
 

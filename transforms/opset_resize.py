@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, helper
 
-from transforms import walk
+from transforms.graph import walk
 from transforms.proto_facts import Facts, constant, is_made_of_shapes
 from transforms.read_model import ModelError
 

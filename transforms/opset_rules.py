@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
-from transforms import walk
+from transforms.graph import walk
 from transforms.opset_resize import resize_nodes
 from transforms.proto_facts import Facts, Shape, constant
 from transforms.read_model import ModelError

@@ -18,9 +18,9 @@ import ops
 from ops.formats import BFP, MX, Format
 from ops.integers import dequantize, quantize
 from ops.reference import finite_blocks, join_blocks
-from transforms import dot_products, dtypes, walk
 from transforms.block_format import block_format_of
-from transforms.constants import Constants, load
+from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.constants import Constants, load
 from transforms.layer_problem import Unfit
 from transforms.quantize_tensors import as_float_type, exportable
 from transforms.recorded_scheme import recorded_scheme

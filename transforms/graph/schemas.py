@@ -7,8 +7,8 @@ from functools import lru_cache
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes
-from transforms.substitute import STANDARD_DOMAINS
+from transforms.graph import dtypes
+from transforms.graph.rewire import STANDARD_DOMAINS
 
 _TYPE_STRINGS = {
     dtypes.FLOAT: "tensor(float)",

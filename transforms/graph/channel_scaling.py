@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
-from transforms.dot_products import bias, is_dot_product
-from transforms.scaled_layers import Companion, Layer, Pair
-from transforms.substitute import STANDARD_DOMAINS
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import bias, is_dot_product
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.scaled_layers import Companion, Layer, Pair
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity"})
