@@ -22,8 +22,8 @@ from tests.bombs import folded
 from tools import infer, quantize
 from transforms.array_files import MOST_PIXELS, read_array
 from transforms.feeds import open_feeds
+from transforms.files.named_file import named
 from transforms.finetune_checkpoint import Checkpoint
-from transforms.named_file import named
 from transforms.run_model import ModelInput
 from transforms.scheme import preset, read_scheme
 

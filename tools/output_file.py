@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transforms.atomic_write import destination, replacing
-from transforms.model_files import clear_leftovers, refuse_source
+from transforms.files.atomic_write import destination, replacing
+from transforms.files.model_files import clear_leftovers, refuse_source
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,13 +18,14 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto, light_model, model_files
-from transforms.atomic_write import destination, naming
-from transforms.data_files import data_name
-from transforms.model_files import clear_leftovers, put_in_place
-from transforms.named_file import named
+from transforms import graph_proto, light_model
+from transforms.files import model_files
+from transforms.files.atomic_write import destination, naming
+from transforms.files.data_files import data_name
+from transforms.files.model_files import clear_leftovers, put_in_place
+from transforms.files.named_file import named
+from transforms.files.temporary_files import temporary
 from transforms.read_model import ModelError, check_opsets, read
-from transforms.temporary_files import temporary
 
 __all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save"]
 

@@ -13,8 +13,9 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime
 
-from transforms import cleanup, model_pass
+from transforms import model_pass
 from transforms.empty_tensors import unsafe_optimizers
+from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import Exclusion, resolve
 from transforms.graph.unique_names import rename_made

@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import cleanup, graph_proto
+from transforms import graph_proto
+from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.light_session import LightModel, open_light
 from transforms.run_model import RunOptions

@@ -13,7 +13,7 @@ import onnx
 import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
 
-from transforms.named_file import named
+from transforms.files.named_file import named
 
 _BLOCK = 1 << 22
 """Bytes of external data that are hashed at a time."""

@@ -14,13 +14,13 @@ from typing import Any
 
 import ops
 from transforms.custom_formats import make_format
+from transforms.files.named_file import in_words
+from transforms.files.read_toml import read_toml
 from transforms.finetune_rule import FinetuneRule
 from transforms.layer_rule import LayerRule, make_rule
 from transforms.legal_keys import refuse_unknown
 from transforms.mixing_rule import MIXING, MixingRule
-from transforms.named_file import in_words
 from transforms.presets import PRESETS
-from transforms.read_toml import read_toml
 from transforms.scheme_table import SchemeTable
 from transforms.scheme_values import checked_value
 from transforms.toml_text import to_toml
