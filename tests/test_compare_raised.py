@@ -13,10 +13,10 @@ import onnx.version_converter
 import pytest
 
 from tests import build
-from transforms import compare_raised as module
 from transforms import model_io
-from transforms.compare_raised import compare_raised
 from transforms.convert_opset import convert_opset
+from transforms.opset import compare_raised as module
+from transforms.opset.compare_raised import compare_raised
 
 
 def _parse(text: str, opset: int = 13) -> onnx.ModelProto:

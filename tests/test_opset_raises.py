@@ -17,8 +17,8 @@ from tests.opset_forms import NEWEST, OLDEST, forms
 from transforms import convert_opset as module
 from transforms import graph_proto, model_io
 from transforms.convert_opset import convert_opset
-from transforms.opset_raises import CHECKED, changes, definition
-from transforms.opset_rules import RULES
+from transforms.opset.raises import CHECKED, changes, definition
+from transforms.opset.rules import RULES
 
 _NO_KERNEL = {"RoiAlign": 22}
 """Definitions without a kernel in ONNX Runtime: there is nothing to compare from there on."""

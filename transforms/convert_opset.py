@@ -1,8 +1,8 @@
 """Raising the version of the standard operator set without changing what a node means.
 
 ``onnx.version_converter`` passes over some changes of definitions in silence. What it is known to do rightly
-is in the table of :mod:`transforms.opset_raises`; what becomes of nodes that it does not is the matter of
-:mod:`transforms.opset_rules`; and the model that comes out is compared with the one that went in.
+is in the table of :mod:`transforms.opset.raises`; what becomes of nodes that it does not is the matter of
+:mod:`transforms.opset.rules`; and the model that comes out is compared with the one that went in.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import onnx.version_converter
 import onnx_graphsurgeon as gs
 
 from transforms import model_pass
-from transforms.compare_raised import compare_raised
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
-from transforms.opset_raises import CHECKED, changes, definition
-from transforms.opset_rules import RULES
+from transforms.opset.compare_raised import compare_raised
+from transforms.opset.raises import CHECKED, changes, definition
+from transforms.opset.rules import RULES
+from transforms.opset.set_aside import SetAside
 from transforms.read_model import ModelError
-from transforms.set_aside import SetAside
 
 log = logging.getLogger(__name__)
 

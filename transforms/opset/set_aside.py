@@ -6,8 +6,8 @@ import onnx
 
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.opset_raises import changes
-from transforms.opset_rules import LEAST, RULES
+from transforms.opset.raises import changes
+from transforms.opset.rules import LEAST, RULES
 from transforms.proto_facts import Facts, bodies
 from transforms.read_model import ModelError
 
@@ -15,7 +15,7 @@ _DOMAIN = "set.aside"
 
 
 class SetAside:
-    """The nodes that rules of :mod:`transforms.opset_rules` are about, and what becomes of them.
+    """The nodes that rules of :mod:`transforms.opset.rules` are about, and what becomes of them.
 
     ``model`` is a copy of the one given with a node of an unknown operator in the place of each; ``least`` is
     the opset that it has to be raised to, at least ``target``. ModelError names a node without an equal.

@@ -2,7 +2,7 @@
 
 An operator gets a new definition in an opset; most only add element types, which the schemas of the onnx
 package tell. Any other change must be in :data:`CHECKED`, with how it was found to keep the meaning of
-every node, or be the matter of a rule (:mod:`transforms.opset_rules`): what is in neither is refused.
+every node, or be the matter of a rule (:mod:`transforms.opset.rules`): what is in neither is refused.
 Every entry is held against ONNX Runtime, before and after the raise, by the tests.
 """
 

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
 from transforms.graph import walk
-from transforms.opset_resize import resize_nodes
+from transforms.opset.resize import resize_nodes
 from transforms.proto_facts import Facts, Shape, constant
 from transforms.read_model import ModelError
 
