@@ -9,8 +9,8 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import graph_proto
 from transforms.gradients import Gradients, add_gradients
+from transforms.model import graph_proto
 from transforms.run_model import OpenModel, RunOptions, open_model
 
 STEP = 2.0**-4

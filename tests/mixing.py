@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tests import build
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.calibrate_plan import CalibrationData
 from transforms.candidates import find_candidates
 from transforms.layer_rule import LayerRule
 from transforms.mixed_model import Mix, MixedModel
+from transforms.model import graph_proto
 from transforms.quantize_graph import quantize_graph
 from transforms.run_model import RunOptions, open_model
 from transforms.scheme import Scheme

@@ -15,7 +15,8 @@ import pytest
 
 from tests import real_models
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16
-from transforms import graph_proto, model_io
+from transforms import model_io
+from transforms.model import graph_proto
 from transforms.widen_bf16 import widen_bf16
 
 pytestmark = pytest.mark.skipif(not real_models.NAMES, reason="the real models are not beside the project")

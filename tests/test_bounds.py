@@ -16,8 +16,8 @@ from tests.bombs import constant, folded, functions
 from tests.refusal import Scene
 from tools import quantize
 from transforms import model_io
-from transforms.constant_size import LARGEST
-from transforms.inlined_size import MOST_NODES
+from transforms.model.constant_size import LARGEST
+from transforms.model.inlined_size import MOST_NODES
 from transforms.run_model import open_model
 
 HUGE = 1 << 40
@@ -122,7 +122,7 @@ def test_constants_of_ordinary_size_pass(tmp_path: Path, power: int) -> None:
 
 
 def test_weight_of_any_size_may_be_cast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transforms.constant_size.LARGEST", 1 << 10)
+    monkeypatch.setattr("transforms.model.constant_size.LARGEST", 1 << 10)
     nodes = [node("Cast", ["w"], ["big"], "cast", to=1), node("Cast", ["big"], ["d"], "double", to=11)]
     built = folded(nodes, [constant("w", np.ones((100, 100)), np.int8)])
     assert model_io.load(built).nodes

@@ -15,9 +15,9 @@ from onnx import helper
 import ops
 from ops.formats import get_format
 from tests import build, corpus
-from transforms import graph_proto
 from transforms.calibration import Calibration, CalibrationOptions, calibrate
 from transforms.calibration_methods import METHODS
+from transforms.model import graph_proto
 from transforms.run_model import RunOptions
 
 Feed = Mapping[str, NDArray]

@@ -11,10 +11,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests import build, conversion, corpus
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
 from transforms.graph import walk
 from transforms.graph.selection import select
+from transforms.model import graph_proto
 
 
 @pytest.mark.parametrize("opset", (7, 9, 11, 12))

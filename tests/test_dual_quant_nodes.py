@@ -12,9 +12,9 @@ import pytest
 
 from tests import conversion, plans
 from tests.quantization import Given
-from transforms import graph_proto
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.insert_qdq import insert_qdq, raise_opset
+from transforms.model import graph_proto
 from transforms.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme, preset
 

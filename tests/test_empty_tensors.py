@@ -12,8 +12,9 @@ import pytest
 import ops
 from tests import plans
 from tools import convert_fp32_to_bf16, quantize
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.calibration import calibrate
+from transforms.model import graph_proto
 
 NO_ROWS = "(float[2,0,4] x) => (float[2,0,5] y) { m = MatMul(x, w) y = Add(m, b) }"
 NO_SUM = "(float[2,3,0] x) => (float[2,3,5] y) { m = MatMul(x, w) y = Add(m, b) }"

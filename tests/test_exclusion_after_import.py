@@ -14,7 +14,7 @@ import pytest
 
 from tests import build, corpus, small_networks
 from tests.test_exclusion_from_fusion import decomposed
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.balance_channels import balance_channels
 from transforms.bf16_state import tally
 from transforms.convert_bodies import convert_bodies
@@ -29,6 +29,7 @@ from transforms.graph import dtypes
 from transforms.graph.selection import NodeSet, Selection, select
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
+from transforms.model import graph_proto
 from transforms.optimize import optimize
 from transforms.rounding_plan import RoundingPlan
 from transforms.saturate import saturate

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from tests import corpus
-from transforms import graph_proto
 from transforms.feeds import Feeds, model_inputs, open_feeds, random_feeds
+from transforms.model import graph_proto
 from transforms.run_model import ModelInput, open_model
 from transforms.samples import ImageOptions
 

@@ -14,7 +14,8 @@ import pytest
 from ops.rounding import ALGORITHMS
 from tests import build, tunable
 from tools import command_line, finetune, quantize
-from transforms import devices, finetune_rule, model_io, provenance
+from transforms import devices, finetune_rule, model_io
+from transforms.model import provenance
 from transforms.output_error import OutputError
 from transforms.run_model import RunOptions
 

@@ -12,11 +12,12 @@ import pytest
 
 import ops
 from tests import tunable
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_model import FinetuneOptions, copy_graph, finetune_model
 from transforms.finetune_weights import FineTuned, Memory, finetune_weights
 from transforms.match_layers import match_layers
+from transforms.model import graph_proto
 from transforms.output_error import OutputError
 from transforms.tune_layer import TuneOptions
 from transforms.walk_options import WalkOptions, is_held_out

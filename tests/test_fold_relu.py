@@ -9,9 +9,10 @@ import pytest
 
 import ops
 from tests import conversion
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
+from transforms.model import graph_proto
 
 INF = float("inf")
 

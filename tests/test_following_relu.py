@@ -8,10 +8,10 @@ import pytest
 
 from tests import tunable
 from tests.test_finetune_weights import _squared
-from transforms import graph_proto
 from transforms.finetune_model import copy_graph
 from transforms.finetune_weights import finetune_weights
 from transforms.following_relu import Limits, limits_behind, relax
+from transforms.model import graph_proto
 from transforms.walk_options import WalkOptions, is_held_out
 
 CONV = tunable.conv_net()

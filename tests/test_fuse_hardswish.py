@@ -7,9 +7,10 @@ import onnx
 import pytest
 
 from tests import conversion, corpus
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.fuse_hardswish import fuse_hardswish
 from transforms.graph import walk
+from transforms.model import graph_proto
 
 ALPHA = "alpha = 0.1666666716337204"
 FORM = f"h = HardSigmoid <{ALPHA}, beta = 0.5> (x)"

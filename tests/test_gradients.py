@@ -12,8 +12,8 @@ import onnx.parser
 import pytest
 
 from tests.gradient_check import Feed, check
-from transforms import graph_proto
 from transforms.gradients import add_gradients
+from transforms.model import graph_proto
 
 CASES = {
     "conv": "(float[2,2,5,6] x, float[3,2,3,2] w) => (float[2,3,A,B] y) { y = Conv(x, w) }",

@@ -8,10 +8,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import build, conversion, corpus
-from transforms import graph_proto, light_model
-from transforms.read_model import ModelError
+from transforms.model import detached_weights, graph_proto
+from transforms.model.read_model import ModelError
 
-LARGE = np.arange(light_model.LARGE // 4, dtype=np.float32).reshape(4, -1)
+LARGE = np.arange(detached_weights.LARGE // 4, dtype=np.float32).reshape(4, -1)
 SMALL = np.array([0.5, -2], np.float32)
 
 
@@ -90,7 +90,7 @@ def test_light_model_has_no_large_weights() -> None:
         [build.value("y", ["n", LARGE.shape[1]])],
         {"big": LARGE, "half": SMALL[:1]},
     )
-    light, weights = light_model.split(model)
+    light, weights = detached_weights.split(model)
     assert list(weights) == ["big"]
     assert [t.name for t in light.graph.initializer] == ["half"]
     assert light.ByteSize() < 500
@@ -99,11 +99,11 @@ def test_light_model_has_no_large_weights() -> None:
     assert light.ByteSize() < 500
     assert [t.name for t in light.graph.initializer] == ["big", "half"]
     assert weights["big"].tobytes() == LARGE.tobytes()
-    hidden = light_model.as_inputs(light, weights)
+    hidden = detached_weights.as_inputs(light, weights)
     assert [value.name for value in hidden.graph.input] == ["x", "big"]
     _, weights = graph_proto.export_light(graph, hide=lambda tensor: False)
     assert not weights
-    light_model.fill(light, {"big": LARGE})
+    detached_weights.fill(light, {"big": LARGE})
     assert numpy_helper.to_array(light.graph.initializer[0]).tobytes() == LARGE.tobytes()
 
 
@@ -122,7 +122,7 @@ def test_initializers_that_are_inputs_become_constants(array: np.ndarray) -> Non
     assert conversion.same(conversion.run(result, feeds), conversion.run(model, feeds))
 
 
-@pytest.mark.parametrize("size", (2, light_model.LARGE // 4))
+@pytest.mark.parametrize("size", (2, detached_weights.LARGE // 4))
 def test_captured_weight_is_stored_once(size: int) -> None:
     text = f"""(float[{size}] x, bool c) => (float[{size}] y) {{
         y = If (c) <then_branch = t () => (float[{size}] p) {{ p = Add(x, w) }},
@@ -138,7 +138,7 @@ def test_captured_weight_is_stored_once(size: int) -> None:
 
 
 def test_large_weight_of_a_branch_stays_in_it() -> None:
-    size = light_model.LARGE // 4
+    size = detached_weights.LARGE // 4
     model = corpus.parse(f"""(float[{size}] x, bool c) => (float[{size}] y) {{
         y = If (c) <then_branch = t () => (float[{size}] p) {{ p = Exp(x) }},
                     else_branch = e () => (float[{size}] p) {{ p = Neg(x) }}> }}""")

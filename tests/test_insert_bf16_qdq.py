@@ -8,10 +8,11 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from tests import conversion, corpus
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.graph.selection import select
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
+from transforms.model import graph_proto
 
 PAIR = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
 

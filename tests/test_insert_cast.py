@@ -9,10 +9,11 @@ import pytest
 from onnx import TensorProto
 
 from tests import conversion, corpus
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import select
 from transforms.insert_cast import insert_cast
+from transforms.model import graph_proto
 from transforms.run_model import open_model
 
 LOW = TensorProto.BFLOAT16

@@ -27,9 +27,9 @@ from tests.quantization import (
     write,
 )  # fmt: skip
 from transforms.insert_qdq import insert_qdq, least_opset, raise_opset
+from transforms.model.read_model import ModelError
 from transforms.presets import PLAIN
 from transforms.quantization_plan import QuantizationPlan
-from transforms.read_model import ModelError
 from transforms.scheme import LayerRule, Scheme, preset
 
 

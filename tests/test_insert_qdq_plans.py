@@ -31,10 +31,10 @@ from tests.quantization import (
     write,
     write_graph,
 )
-from transforms import graph_proto
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.insert_qdq import insert_qdq
 from transforms.insert_rounding import place
+from transforms.model import graph_proto
 from transforms.quantization_plan import QuantizationPlan
 from transforms.scheme import preset
 

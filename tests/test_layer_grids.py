@@ -14,13 +14,13 @@ from onnx import helper
 
 from ops.integers import ALPHAS, dequantize, quantize
 from tests import build, tunable
-from transforms import graph_proto
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_model import copy_graph, finetune_model
 from transforms.finetune_weights import Memory, finetune_weights
 from transforms.layer_grids import layer_grids
 from transforms.match_layers import match_layers
 from transforms.matched_layer import MatchedLayer
+from transforms.model import graph_proto
 from transforms.output_error import OutputError
 
 CONV = tunable.conv_net()

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from tests import build, mixing
-from transforms import graph_proto, layer_trace
+from transforms import layer_trace
 from transforms.candidates import find_candidates, measure_candidates
 from transforms.finetune_model import copy_graph
 from transforms.layer_trace import trace_sensitivity
 from transforms.mixed_model import layers_of
 from transforms.mixing_bench import Bench
+from transforms.model import graph_proto
 from transforms.run_model import OpenModel, RunOptions, open_model
 from transforms.run_tasks import SerialExecutor
 from transforms.scheme import Scheme, preset

@@ -11,10 +11,11 @@ import pytest
 
 from ops.rounding import Options
 from tests import tunable
-from transforms import graph_proto, tune_layer
+from transforms import tune_layer
 from transforms.finetune_model import copy_graph
 from transforms.finetune_weights import FineTuned, finetune_weights
 from transforms.match_layers import match_layers
+from transforms.model import graph_proto
 from transforms.walk_options import WalkOptions
 
 CONV = tunable.conv_net()

@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.leave_out_zero_points import leave_out_zero_points
+from transforms.model import graph_proto
 from transforms.run_model import RunOptions, open_model
 
 MOVERS = {

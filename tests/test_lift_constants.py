@@ -8,11 +8,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import build, conversion, corpus
-from transforms import graph_proto, light_model, model_io
+from transforms import model_io
 from transforms.graph import walk
 from transforms.lift_constants import lift_constants
+from transforms.model import detached_weights, graph_proto
 
-BIG = np.arange(light_model.LARGE, dtype=np.float32)
+BIG = np.arange(detached_weights.LARGE, dtype=np.float32)
 
 
 def constant(**attribute: object) -> onnx.ModelProto:

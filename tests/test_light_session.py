@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 
 import ops
 from tests import build, tunable
-from transforms import graph_proto
 from transforms.light_session import open_light
+from transforms.model import graph_proto
 from transforms.run_model import RunOptions, open_model
 
 X = np.random.default_rng(0).standard_normal((3, 200)).astype(np.float32)
@@ -128,7 +128,7 @@ import numpy as np
 from onnx import helper
 import ops
 from tests import build, tunable
-from transforms import graph_proto
+from transforms.model import graph_proto
 from transforms.light_session import open_light
 
 def peak():

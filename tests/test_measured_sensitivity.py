@@ -19,7 +19,7 @@ from transforms.candidates import find_candidates, measure_candidates
 from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench
-from transforms.model_hash import model_hash
+from transforms.model.model_hash import model_hash
 from transforms.output_metrics import METRICS, Outputs
 from transforms.run_tasks import SerialExecutor, Workers
 from transforms.scheme import preset

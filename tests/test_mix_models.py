@@ -14,13 +14,14 @@ import pytest
 
 from tests import quantized_models, real_models
 from tests.rank_correlation import spearman
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.calibrate_plan import CalibrationData
 from transforms.layer_rule import LayerRule
 from transforms.light_session import open_light
 from transforms.mix_precision import MixedPrecision, mix_precision
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import MixingOptions
+from transforms.model import graph_proto
 from transforms.output_metrics import METRICS
 from transforms.run_model import open_model
 from transforms.scheme import Scheme, preset

@@ -13,9 +13,10 @@ from onnx import helper
 
 import ops
 from tests import build, mixing, tunable
-from transforms import graph_proto, model_io
-from transforms.light_model import LARGE
+from transforms import model_io
 from transforms.mixed_model import Mix, MixedModel, exactly
+from transforms.model import graph_proto
+from transforms.model.detached_weights import LARGE
 from transforms.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset, scheme_from_keys
 from transforms.weight_memory import WeightMemory

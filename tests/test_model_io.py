@@ -11,10 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import build, corpus
-from transforms import graph_proto, light_model, model_io
+from transforms import model_io
+from transforms.model import detached_weights, graph_proto
 
 WIDE = 256
-assert WIDE * WIDE * 4 >= light_model.LARGE
+assert WIDE * WIDE * 4 >= detached_weights.LARGE
 
 
 def test_a_path_and_a_model_load_alike(tmp_path: Path) -> None:

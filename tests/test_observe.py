@@ -9,7 +9,8 @@ from onnx import helper
 
 from tests import build, corpus
 from tests.benchmarks.transformer import transformer
-from transforms import graph_proto, observe
+from transforms import observe
+from transforms.model import graph_proto
 from transforms.observe import EMPTY, ObservedModel, float_outputs
 from transforms.run_model import RunOptions
 

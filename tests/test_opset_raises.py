@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from tests import conversion
 from tests.opset_forms import NEWEST, OLDEST, forms
 from transforms import convert_opset as module
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.convert_opset import convert_opset
+from transforms.model import graph_proto
 from transforms.opset.raises import CHECKED, changes, definition
 from transforms.opset.rules import RULES
 

@@ -8,7 +8,8 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests import build, conversion, corpus
-from transforms import graph_proto, model_io
+from transforms import model_io
+from transforms.model import graph_proto
 from transforms.optimize import optimize
 from transforms.run_model import RunOptions, open_model
 

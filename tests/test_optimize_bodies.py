@@ -11,8 +11,9 @@ import onnxruntime
 import pytest
 
 from tests import conversion, plans
-from transforms import graph_proto, model_io, optimize
+from transforms import model_io, optimize
 from transforms.graph import walk
+from transforms.model import graph_proto
 
 LINEAR_IN_LOOP = """(float[2,3,4] x, int64 n, bool c) => (float[2,3,4] y) {
     m = MatMul(x, w) h = Add(m, b)

@@ -15,13 +15,14 @@ from onnx import helper
 import ops
 from tests import build, conversion, corpus, plans
 from tests.quantization import EXTENDED, node, on_grid, ops_used, random, source, stored
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph import dtypes
 from transforms.insert_cast import insert_cast
+from transforms.model import graph_proto
+from transforms.model.read_model import ModelError
 from transforms.presets import PLAIN
 from transforms.quantize_graph import Quantized, quantize_graph
-from transforms.read_model import ModelError
 from transforms.scheme import Scheme, preset
 
 EXAMPLES = Path(__file__).parent / "examples"

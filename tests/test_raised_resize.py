@@ -11,9 +11,10 @@ import onnx.parser
 import pytest
 
 from tests import conversion
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
+from transforms.model import graph_proto
 
 _SCALES = (0.3, 0.37, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 1.77, 2.0, 2.3, 3.0)
 

@@ -9,12 +9,12 @@ import pytest
 
 from tests import tunable
 from tests.test_shared_weights import CHAIN, STEPS, TWINS
-from transforms import graph_proto
 from transforms.finetune_model import copy_graph
 from transforms.gram import Sums
 from transforms.layer_sums import LayerSums
 from transforms.match_layers import match_layers
 from transforms.matched_layer import MatchedLayer
+from transforms.model import graph_proto
 from transforms.partial_run import Store
 from transforms.read_sums import Stores, SumsReader
 from transforms.run_model import open_model

@@ -11,8 +11,8 @@ import pytest
 
 from tests import build, mixing, tunable
 from transforms.finetune_model import copy_graph
-from transforms.light_model import LARGE
 from transforms.mixed_model import MixedModel, layers_of
+from transforms.model.detached_weights import LARGE
 from transforms.run_model import RunOptions, open_model
 from transforms.scheme import preset
 

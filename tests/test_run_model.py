@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from transforms import graph_proto
+from transforms.model import graph_proto
 from transforms.run_model import (
     ModelInput,
     RunOptions,

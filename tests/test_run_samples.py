@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from tests import build, tunable
-from transforms import graph_proto
+from transforms.model import graph_proto
 from transforms.output_error import OutputError
 from transforms.partial_run import SteppedModel, Store
 from transforms.run_model import RunOptions, open_model

@@ -8,9 +8,10 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests import build, corpus
-from transforms import light_model, model_io
+from transforms import model_io
 from transforms.graph import walk
 from transforms.graph.selection import select
+from transforms.model import detached_weights
 from transforms.saturate import BFLOAT16_MAX, saturate, tensors_with_nan
 
 LIMIT = np.uint32(0x7F7F0000).view(np.float32)
@@ -45,7 +46,7 @@ def test_the_limit() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("repeat", (1, light_model.LARGE))
+@pytest.mark.parametrize("repeat", (1, detached_weights.LARGE))
 def test_values_beyond_the_range(name: str, repeat: int) -> None:
     before, after = (np.tile(np.array(values, np.float32), repeat) for values in CASES[name])
     graph = adding(before)
@@ -73,7 +74,7 @@ def test_empty_tensors_and_other_types(array: np.ndarray) -> None:
 
 
 def test_the_source_is_not_changed() -> None:
-    array = np.full(light_model.LARGE, np.inf, np.float32)
+    array = np.full(detached_weights.LARGE, np.inf, np.float32)
     graph = adding(array)
     saturate(graph)
     assert np.isinf(array).all()

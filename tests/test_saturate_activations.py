@@ -8,9 +8,10 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests import conversion, corpus
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.graph.selection import select
 from transforms.insert_cast import insert_cast
+from transforms.model import graph_proto
 from transforms.saturate_activations import saturate_activations
 
 LIMIT = np.uint32(0x7F7F0000).view(np.float32)

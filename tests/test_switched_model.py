@@ -11,7 +11,8 @@ import pytest
 from onnx import helper
 
 from tests import build, mixing, tunable
-from transforms import graph_proto, model_io
+from transforms import model_io
+from transforms.model import graph_proto
 from transforms.run_model import RunOptions
 from transforms.scheme import preset
 from transforms.switched_model import fold_weights

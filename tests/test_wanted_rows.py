@@ -9,9 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tests import tunable
-from transforms import graph_proto, partial_run
+from transforms import partial_run
 from transforms.match_layers import match_layers
 from transforms.matched_layer import MatchedLayer
+from transforms.model import graph_proto
 from transforms.partial_run import SteppedModel, Store
 from transforms.run_model import open_model
 from transforms.wanted_rows import AHEAD, RowChoice, WantedReader, WantedRows

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from transforms import graph_proto
+from transforms.model import graph_proto
 from transforms.widen_bf16 import widen_bf16
 
 BF16 = TensorProto.BFLOAT16

@@ -8,8 +8,9 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from tests import build, conversion, corpus
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.graph import dtypes, walk
+from transforms.model import graph_proto
 from transforms.widen_float16 import widen_float16
 
 HALF = TensorProto.FLOAT16

@@ -163,7 +163,7 @@ def _fail(parser: argparse.ArgumentParser, options: argparse.Namespace, message:
 
 def _of_source(options: argparse.Namespace, error: Exception) -> str:
     """Return the file that an error is to end with: one about a model, or unforeseen, that names none."""
-    reading = sys.modules.get("transforms.read_model")  # not imported, no model was read
+    reading = sys.modules.get("transforms.model.read_model")  # not imported, no model was read
     about_model = reading is not None and isinstance(error, reading.ModelError)
     if isinstance(error, ValueError | OSError) and not about_model:
         return ""

@@ -16,11 +16,12 @@ from tools.scheme_effect import check_effect
 from tools.tune_quantized import tune_mixed
 from tools.user_code import check_code
 from tools.write_quantized import write_quantized
-from transforms import model_io, provenance
+from transforms import model_io
 from transforms.array_files import read_array
 from transforms.calibrate_plan import CalibrationData
 from transforms.mix_precision import MixedPrecision, MixingOptions
 from transforms.mixing_rule import TARGETS, MixingRule
+from transforms.model import provenance
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto, model_io
+from transforms import model_io
 from transforms.convert_bf16 import Bf16Options, convert_bf16
 from transforms.finetune_model import copy_graph
 from transforms.light_session import LightModel, open_light
+from transforms.model import graph_proto
 from transforms.output_metrics import METRICS, Outputs
 from transforms.run_model import RunOptions
 from transforms.widen_bf16 import widen_bf16

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from transforms import provenance
 from transforms.graph import dtypes, schemas, walk
 from transforms.graph.selection import Exclusion
-from transforms.read_model import ModelError
+from transforms.model import provenance
+from transforms.model.read_model import ModelError
 from transforms.rounding_plan import RoundingPlan, is_narrowing, is_saturation, is_widening
 
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}

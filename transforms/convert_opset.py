@@ -13,15 +13,15 @@ import onnx
 import onnx.version_converter
 import onnx_graphsurgeon as gs
 
-from transforms import model_pass
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
+from transforms.model import proto_pass
+from transforms.model.read_model import ModelError
 from transforms.opset.compare_raised import compare_raised
 from transforms.opset.raises import CHECKED, changes, definition
 from transforms.opset.rules import RULES
 from transforms.opset.set_aside import SetAside
-from transforms.read_model import ModelError
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
         if all(node.domain not in STANDARD_DOMAINS for node in walk.nodes(graph)):
             _import_standard(graph, version)  # nothing to convert, and perhaps no import to convert from
             return 1
-        model_pass.apply(graph, lambda model: _raise(model, graph, version))
+        proto_pass.apply(graph, lambda model: _raise(model, graph, version))
     except (RuntimeError, ModelError, onnx.version_converter.ConvertError) as error:
         message = f"the model can not be raised from opset {before} to {version}: {error}"
         raise ModelError(message) from error

@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto, light_model
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_weights import FineTuned, Memory, Progress, finetune_weights
+from transforms.model import detached_weights, graph_proto
 from transforms.output_error import OutputError
 from transforms.surely_better import is_surely_better
 from transforms.tune_layer import TuneOptions
@@ -136,7 +136,7 @@ class _Judge:
 def copy_graph(graph: gs.Graph) -> gs.Graph:
     """Return a graph of its own with the same nodes and names; large weights are the same arrays."""
     light, weights = graph_proto.export_light(graph)
-    copy = graph_proto.import_light(light_model.as_inputs(light, weights), weights)
+    copy = graph_proto.import_light(detached_weights.as_inputs(light, weights), weights)
     copy.info = graph.info
     copy.source_sha256 = vars(graph).get("source_sha256")
     copy.source_files = vars(graph).get("source_files", [])

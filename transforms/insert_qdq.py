@@ -13,10 +13,10 @@ from transforms.convert_opset import convert_opset
 from transforms.graph import walk
 from transforms.grid_parameters import GridParameters, Parameters, Ranges
 from transforms.insert_rounding import import_domains, place
+from transforms.model.read_model import ModelError
 from transforms.quantization_plan import QuantizationPlan
 from transforms.quantize_tensors import TensorWriter
 from transforms.quantizer import BIAS, Quantization, Quantizer
-from transforms.read_model import ModelError
 from transforms.scheme import Scheme
 from transforms.weight_memory import WeightMemory
 

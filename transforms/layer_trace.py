@@ -23,7 +23,6 @@ from functools import partial
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto
 from transforms.candidates import Candidate
 from transforms.convert_opset import convert_opset
 from transforms.finetune_model import copy_graph
@@ -33,6 +32,7 @@ from transforms.layer_rule import LayerRule
 from transforms.light_session import open_light
 from transforms.mixed_model import MixedModel, layers_of
 from transforms.mixing_bench import Bench
+from transforms.model import graph_proto
 from transforms.observe import float_outputs, set_outputs
 from transforms.output_metrics import is_float_array
 from transforms.run_model import RunOptions

@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from transforms import light_model
-from transforms.empty_tensors import unsafe_optimizers
-from transforms.read_model import ModelError
+from transforms.model import detached_weights
+from transforms.model.empty_tensors import unsafe_optimizers
+from transforms.model.read_model import ModelError
 from transforms.run_model import OpenModel, RunOptions, provider_name, session_settings
 
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
@@ -62,7 +62,7 @@ def open_light(
 def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> None:
     """Let the runtime find the arrays where they are; those that it can not read go into the model."""
     shared = {name: array for name, array in weights.items() if _is_readable(array)}
-    light_model.fill(light, {name: array for name, array in weights.items() if name not in shared})
+    detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
     for tensor in light.graph.initializer:
         if tensor.name in shared:
             tensor.data_location = onnx.TensorProto.EXTERNAL

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import calibration, graph_proto, run_tasks
+from transforms import calibration, run_tasks
 from transforms.assign_precision import Assignment, Choices, Step, assign, checked_target
 from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.candidates import Candidate, find_candidates, measure_candidates, refuse_dear
@@ -24,6 +24,7 @@ from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench, MixingOptions, open_bench, repeatable
 from transforms.mixing_rule import MixingRule
+from transforms.model import graph_proto
 from transforms.output_metrics import METRICS, Pair, lost_top1
 from transforms.quantize_graph import Quantized
 from transforms.scheme import Scheme

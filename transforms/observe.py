@@ -15,9 +15,9 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import helper
 
-from transforms import graph_proto
 from transforms.graph import dtypes, walk
 from transforms.light_session import LightModel, open_light
+from transforms.model import graph_proto
 from transforms.run_model import RunOptions
 
 EMPTY = (math.inf, -math.inf)

@@ -11,9 +11,9 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import graph_proto
 from transforms.graph import walk
 from transforms.light_session import open_light
+from transforms.model import graph_proto
 from transforms.run_model import RunOptions
 from transforms.run_samples import run_each, same_everywhere
 

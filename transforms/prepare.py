@@ -15,8 +15,8 @@ from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
 from transforms.fuse_matmul import fuse_matmul
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, Selection
+from transforms.model.read_model import ModelError
 from transforms.optimize import optimize
-from transforms.read_model import ModelError
 from transforms.widen_float16 import widen_float16
 
 _FUSIONS = {

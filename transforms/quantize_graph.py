@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from transforms import bf16_state, provenance
+from transforms import bf16_state
 from transforms.align_scales import align_concat
 from transforms.balance_channels import balance_channels
 from transforms.calibrate_plan import CalibrationData, calibrate_plan
@@ -21,12 +21,13 @@ from transforms.grid_parameters import Ranges
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
+from transforms.model import provenance
+from transforms.model.read_model import ModelError
 from transforms.prepare import prepare
 from transforms.qdq_to_cast import qdq_to_cast
 from transforms.quantization_plan import QuantizationPlan
 from transforms.quantize_before_relu import quantize_before_relu
 from transforms.quantizer import QUANTIZED_BY
-from transforms.read_model import ModelError
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
 from transforms.scheme_targets import SchemeTargets, Targets

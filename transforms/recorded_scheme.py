@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms import provenance
 from transforms.files.read_toml import parse_toml
+from transforms.model import provenance
 from transforms.scheme import Scheme, scheme_from_keys
 
 

@@ -13,10 +13,11 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 import ops
-from transforms import graph_proto, model_io
-from transforms.bounds import refuse_bomb
+from transforms import model_io
 from transforms.files.array_header import ArrayHeader
-from transforms.read_model import ModelError
+from transforms.model import graph_proto
+from transforms.model.bounds import refuse_bomb
+from transforms.model.read_model import ModelError
 from transforms.widen_bf16 import widen_bf16
 
 log = logging.getLogger(__name__)

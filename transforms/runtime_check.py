@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms import graph_proto, light_model
+from transforms.model import detached_weights, graph_proto
 
 _SILENT = 4
 
@@ -23,7 +23,7 @@ def why_not_on_cpu(graph: gs.Graph) -> str | None:
     options.log_severity_level = _SILENT
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     ops.register_custom_ops(options)
-    model = light_model.as_inputs(*graph_proto.export_light(graph)).SerializeToString()
+    model = detached_weights.as_inputs(*graph_proto.export_light(graph)).SerializeToString()
     try:
         onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's exceptions share no narrower class

@@ -14,8 +14,8 @@ from ops.integers import dequantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
-from transforms.light_model import LARGE
 from transforms.mixed_model import Mixed
+from transforms.model.detached_weights import LARGE
 
 Switch = tuple[str, str]
 """A layer and the label of its other formats."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from transforms.light_model import LARGE
+from transforms.model.detached_weights import LARGE
 
 _T = TypeVar("_T")
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from tests.benchmarks.bench_quantize import VOCABULARY, WORDS, verdict
 from tests.benchmarks.transformer import Size, transformer
-from transforms import graph_proto, measured_sensitivity, model_io, switch_task
+from transforms import measured_sensitivity, model_io, switch_task
 from transforms.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.candidates import Candidate, find_candidates, measure_candidates
 from transforms.layer_rule import LayerRule
@@ -36,6 +36,7 @@ from transforms.light_session import LightModel, open_light
 from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench
+from transforms.model import graph_proto
 from transforms.quantize_graph import Quantized, make_plan
 from transforms.run_model import RunOptions
 from transforms.run_tasks import SerialExecutor

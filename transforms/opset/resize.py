@@ -13,8 +13,8 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from transforms.graph import walk
-from transforms.proto_facts import Facts, constant, is_made_of_shapes
-from transforms.read_model import ModelError
+from transforms.model.proto_facts import Facts, constant, is_made_of_shapes
+from transforms.model.read_model import ModelError
 
 
 def resize_nodes(node: NodeProto, mode: str, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto]:

@@ -14,9 +14,9 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
 from transforms.graph import walk
+from transforms.model.proto_facts import Facts, Shape, constant
+from transforms.model.read_model import ModelError
 from transforms.opset.resize import resize_nodes
-from transforms.proto_facts import Facts, Shape, constant
-from transforms.read_model import ModelError
 
 LEAST = 13
 """Opset that the nodes of all rules are valid in, and in all later ones."""

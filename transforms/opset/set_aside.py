@@ -6,10 +6,10 @@ import onnx
 
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.model.proto_facts import Facts, bodies
+from transforms.model.read_model import ModelError
 from transforms.opset.raises import changes
 from transforms.opset.rules import LEAST, RULES
-from transforms.proto_facts import Facts, bodies
-from transforms.read_model import ModelError
 
 _DOMAIN = "set.aside"
 

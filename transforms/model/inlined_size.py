@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
-from transforms.read_model import ModelError
+from transforms.model.read_model import ModelError
 
 MOST_NODES = 1 << 16
 """Nodes that inlining may add: several times what the largest models have, and still seconds of work."""

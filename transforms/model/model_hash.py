@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto
+from transforms.model import graph_proto
 
 
 def model_hash(graph: gs.Graph) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from transforms.read_model import ModelError
+from transforms.model.read_model import ModelError
 
 MOST_BYTES = 1 << 28
 """Bytes that all sparse tensors of a model may come to when dense, however few are stored."""

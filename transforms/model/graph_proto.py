@@ -2,7 +2,7 @@
 
 graph-surgeon alone stores a captured weight once more in every body that captures it, and drops what is no
 part of the graph proper. What is kept of a model beside its graph is the matter of
-:mod:`transforms.carried`, how large weights stay out of the way that of :mod:`transforms.light_model`.
+:mod:`transforms.model.metadata`, how large weights stay out of the way that of :mod:`transforms.model.detached_weights`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import onnx.inliner
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
-from transforms.carried import ModelInfo, carry_in, carry_out, read_info, write_info
-from transforms.constant_size import count_constants
-from transforms.densify import densify
 from transforms.graph import walk
-from transforms.inlined_size import refuse_explosion
-from transforms.light_model import fill, split, without_data
+from transforms.model.constant_size import count_constants
+from transforms.model.detached_weights import fill, split, without_data
+from transforms.model.inlined_size import refuse_explosion
+from transforms.model.metadata import ModelInfo, carry_in, carry_out, read_info, write_info
+from transforms.model.sparse_to_dense import densify
 
 _MOST_SIZES = 1 << 23
 """Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""

@@ -15,7 +15,7 @@ from itertools import count
 import numpy as np
 import onnx
 
-from transforms.read_model import ModelError
+from transforms.model.read_model import ModelError
 
 LARGEST = 1 << 29
 """Bytes of one constant: a mask of 8192 x 16384 in float32 still passes."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto, light_model
 from transforms.graph import walk
+from transforms.model import detached_weights, graph_proto
 
 _REPLACED = ("nodes", "inputs", "outputs", "import_domains", "opset", "ir_version")
 
@@ -34,7 +34,7 @@ def apply(
         light, weights = graph_proto.export_light(graph, hide=hide)
     finally:
         graph.outputs = outputs
-    light, shown = light_model.split(change(light_model.as_inputs(light, weights)))
+    light, shown = detached_weights.split(change(detached_weights.as_inputs(light, weights)))
     changed = graph_proto.import_light(light, weights | shown)
     changed.outputs = changed.outputs[: len(outputs)]
     _restore_documentation(graph, changed)

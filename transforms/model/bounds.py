@@ -7,10 +7,10 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
-from transforms import graph_proto, light_model
-from transforms.constant_size import count_constants
 from transforms.files.named_file import named
-from transforms.read_model import ModelError, read_bytes
+from transforms.model import detached_weights, graph_proto
+from transforms.model.constant_size import count_constants
+from transforms.model.read_model import ModelError, read_bytes
 
 
 def refuse_bomb(path: Path) -> None:
@@ -24,7 +24,7 @@ def refuse_bomb(path: Path) -> None:
             model.ParseFromString(read_bytes(path))
         except DecodeError:
             return
-        weights = light_model.hollow(model)
+        weights = detached_weights.hollow(model)
         light = graph_proto.inline(model)
         try:
             plain = onnx.shape_inference.infer_shapes(light)
