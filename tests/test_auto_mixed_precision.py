@@ -22,10 +22,10 @@ from transforms import measured_sensitivity, mix_precision, model_io
 from transforms.finetune_model import copy_graph
 from transforms.mixing_rule import MixingRule
 from transforms.model import provenance
-from transforms.output_metrics import METRICS, Outputs, lost_top1
 from transforms.recorded_scheme import recorded_scheme
 from transforms.run_model import RunOptions, open_model
 from transforms.scheme import preset
+from transforms.search.output_metrics import METRICS, Outputs, lost_top1
 
 CONV = tunable.conv_net()
 FEEDS = tunable.samples(CONV, 4)

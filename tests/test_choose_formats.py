@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms import choose_formats as module
-from transforms.choose_formats import Option, Size, choose_formats, size_of
+from transforms.search import knapsack as module
+from transforms.search.knapsack import Option, Size, choose_formats, size_of
 
 Problem = tuple[list[Option], dict[str, Size], float]
 

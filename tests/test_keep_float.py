@@ -16,8 +16,8 @@ from transforms import keep_float as module
 from transforms.bf16_error import Bf16Error
 from transforms.convert_bf16 import Bf16Options
 from transforms.keep_float import KeptFloat, keep_float
+from transforms.search.target import TargetError
 from transforms.switched_rounding import SwitchedRounding
-from transforms.target import TargetError
 
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
 FEEDS = small_networks.images()

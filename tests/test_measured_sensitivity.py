@@ -20,9 +20,9 @@ from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench
 from transforms.model.model_hash import model_hash
-from transforms.output_metrics import METRICS, Outputs
 from transforms.run_tasks import SerialExecutor, Workers
 from transforms.scheme import preset
+from transforms.search.output_metrics import METRICS, Outputs
 from transforms.sensitivity import Sensitivity
 from transforms.task_log import TaskLog
 

@@ -22,10 +22,10 @@ from transforms.mix_precision import MixedPrecision, mix_precision
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import MixingOptions
 from transforms.model import graph_proto
-from transforms.output_metrics import METRICS
 from transforms.run_model import open_model
 from transforms.scheme import Scheme, preset
-from transforms.target import TargetError
+from transforms.search.output_metrics import METRICS
+from transforms.search.target import TargetError
 
 pytestmark = [
     pytest.mark.heavy,

@@ -13,7 +13,7 @@ from transforms.mixing_rule import MixingRule
 from transforms.presets import MIXED, PRESETS
 from transforms.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset, read_scheme
-from transforms.target import Target
+from transforms.search.target import Target
 
 
 def rule(name: str, **table: Any) -> MixingRule:

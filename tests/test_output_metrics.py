@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from transforms.output_metrics import METRICS, Outputs, Pair, lost_top1
+from transforms.search.output_metrics import METRICS, Outputs, Pair, lost_top1
 
 RNG = np.random.default_rng(3)
 EXACT = 1e-12

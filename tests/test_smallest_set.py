@@ -13,9 +13,9 @@ from itertools import combinations
 
 import pytest
 
-from transforms import smallest_set as module
-from transforms.smallest_set import give_up, smallest_set
-from transforms.target import Target, TargetError
+from transforms.search import smallest_set as module
+from transforms.search.smallest_set import give_up, smallest_set
+from transforms.search.target import Target, TargetError
 
 
 class Problem:

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from transforms.output_metrics import METRICS
-from transforms.target import EVALUATE, LOST_TOP1, Target, TargetError
+from transforms.search.output_metrics import METRICS
+from transforms.search.target import EVALUATE, LOST_TOP1, Target, TargetError
 
 
 @pytest.mark.parametrize("metric", [*METRICS, LOST_TOP1, EVALUATE])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transforms.user_metric import load_metric
+from transforms.search.user_metric import load_metric
 
 OUTPUTS = [{"y": np.array([1.0, 2.0])}, {"y": np.array([3.0, 5.0])}]
 

@@ -17,7 +17,7 @@ from transforms.keep_float import KeptFloat, keep_float
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.run_model import RunOptions
-from transforms.target import TargetError
+from transforms.search.target import TargetError
 
 _RECORDED = (
     "format", "weights", "domain", "keep_io_types", "exclude_node", "exclude_op", "saturate_activations",

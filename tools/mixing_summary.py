@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tools.sensitivity_chart import shortened
 from transforms.mix_precision import MixedPrecision
-from transforms.output_metrics import METRICS, in_words
+from transforms.search.output_metrics import METRICS, in_words
 
 
 def lines(mixed: MixedPrecision) -> Iterator[str]:

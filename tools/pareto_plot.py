@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools import plot_file
-from transforms.assign_precision import Step
-from transforms.target import Target
+from transforms.search.assign_precision import Step
+from transforms.search.target import Target
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from transforms.scheme import Scheme, read_scheme
-from transforms.user_metric import split_place
+from transforms.search.user_metric import split_place
 
 _TABLE, _KEY = "auto_mixed_precision", "evaluate"
 

@@ -12,8 +12,8 @@ from transforms.convert_bf16 import Bf16Options, convert_bf16
 from transforms.finetune_model import copy_graph
 from transforms.light_session import LightModel, open_light
 from transforms.model import graph_proto
-from transforms.output_metrics import METRICS, Outputs
 from transforms.run_model import RunOptions
+from transforms.search.output_metrics import METRICS, Outputs
 from transforms.widen_bf16 import widen_bf16
 
 Feed = Mapping[str, np.ndarray]

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.choose_formats import Size
 from transforms.finetune_rule import OPERATORS
 from transforms.layer_rule import LayerRule
 from transforms.mixed_model import MixedModel, layers_of
@@ -18,6 +17,7 @@ from transforms.quantizer import is_open
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme_targets import operators
+from transforms.search.knapsack import Size
 
 _FLOAT_BITS = 32
 

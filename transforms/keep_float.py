@@ -20,9 +20,9 @@ from transforms.convert_bf16 import Bf16Options
 from transforms.graph import walk
 from transforms.graph.selection import label_of
 from transforms.run_model import RunOptions
-from transforms.smallest_set import Kept, give_up, smallest_set
+from transforms.search.smallest_set import Kept, give_up, smallest_set
+from transforms.search.target import Target, TargetError
 from transforms.switched_rounding import SwitchedRounding
-from transforms.target import Target, TargetError
 
 _RANKED_ON, _SEARCHED_ON = 4, 8
 """Samples at most, evenly taken, for harms and for the search; the result is judged on all of them."""

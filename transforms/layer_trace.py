@@ -34,9 +34,9 @@ from transforms.mixed_model import MixedModel, layers_of
 from transforms.mixing_bench import Bench
 from transforms.model import graph_proto
 from transforms.observe import float_outputs, set_outputs
-from transforms.output_metrics import is_float_array
 from transforms.run_model import RunOptions
 from transforms.run_tasks import Progress
+from transforms.search.output_metrics import is_float_array
 from transforms.sensitivity import Damage, Sensitivity
 from transforms.traced_layer import Operand, Sample, TracedLayer, constant_operand
 

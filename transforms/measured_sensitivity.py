@@ -8,12 +8,12 @@ from transforms.candidates import Candidate
 from transforms.layer_rule import LayerRule
 from transforms.mixed_model import MixedModel
 from transforms.mixing_bench import Bench
-from transforms.output_metrics import METRICS
 from transforms.run_tasks import Progress, run_tasks
+from transforms.search.output_metrics import METRICS
+from transforms.search.user_metric import absolute_place
 from transforms.sensitivity import Damage, Sensitivity
 from transforms.switch_task import SwitchTask, forget, measure, write_folder
 from transforms.switched_model import Switch, switched_model
-from transforms.user_metric import absolute_place
 
 
 def measure_sensitivity(

@@ -11,10 +11,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import calibration, run_tasks
-from transforms.assign_precision import Assignment, Choices, Step, assign, checked_target
 from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.candidates import Candidate, find_candidates, measure_candidates, refuse_dear
-from transforms.choose_formats import Option, Size, least_bits
 from transforms.files.atomic_write import replacing
 from transforms.files.model_files import clear_leftovers
 from transforms.layer_rule import LayerRule
@@ -25,12 +23,14 @@ from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench, MixingOptions, open_bench, repeatable
 from transforms.mixing_rule import MixingRule
 from transforms.model import graph_proto
-from transforms.output_metrics import METRICS, Pair, lost_top1
 from transforms.quantize_graph import Quantized
 from transforms.scheme import Scheme
+from transforms.search.assign_precision import Assignment, Choices, Step, assign, checked_target
+from transforms.search.knapsack import Option, Size, least_bits
+from transforms.search.output_metrics import METRICS, Pair, lost_top1
+from transforms.search.target import EVALUATE, LOST_TOP1, Target
+from transforms.search.user_metric import load_metric
 from transforms.sensitivity import Sensitivity
-from transforms.target import EVALUATE, LOST_TOP1, Target
-from transforms.user_metric import load_metric
 
 Feed = Mapping[str, np.ndarray]
 

@@ -20,11 +20,11 @@ from transforms.mixed_model import MixedModel
 from transforms.mixing_rule import MixingRule
 from transforms.model import graph_proto, provenance
 from transforms.model.model_hash import model_hash
-from transforms.output_metrics import Outputs
 from transforms.run_model import RunOptions
 from transforms.run_tasks import SerialExecutor, Workers
+from transforms.search.output_metrics import Outputs
+from transforms.search.user_metric import split_place
 from transforms.task_log import TaskLog
-from transforms.user_metric import split_place
 
 Feed = Mapping[str, np.ndarray]
 

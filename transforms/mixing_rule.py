@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from transforms.assign_precision import STRATEGIES
 from transforms.finetune_rule import OPERATORS
 from transforms.layer_rule import LayerRule
 from transforms.legal_keys import refuse_unknown
-from transforms.output_metrics import METRICS
 from transforms.scheme_table import SchemeTable
-from transforms.target import EVALUATE, LOST_TOP1, Target
-from transforms.user_metric import split_place
+from transforms.search.assign_precision import STRATEGIES
+from transforms.search.output_metrics import METRICS
+from transforms.search.target import EVALUATE, LOST_TOP1, Target
+from transforms.search.user_metric import split_place
 
 MIXING = "auto_mixed_precision"
 SENSITIVITIES = ("trace", "measured")
@@ -55,12 +55,12 @@ class MixingRule(SchemeTable):
     norm of the error, at most. ``sqnr_target``: SQNR of the outputs in dB, at least. ``sqnr_drop_target``:
     how many dB below that of the scheme without mixing. ``top1_target``: which share of the rows may become
     wrong. ``evaluate_target``: how much less the function ``evaluate``, ``FILE.py:FUNCTION``, may return than
-    for the float model (see :mod:`transforms.user_metric`). ``output_index``: the output that counts (-1:
+    for the float model (see :mod:`transforms.search.user_metric`). ``output_index``: the output that counts (-1:
     all). ``data_size``: at most so many samples (0: all).
 
     How: ``sensitivity`` in one pass (``trace``) or layer by layer (``measured``, by ``metric``: one of
     METRICS or ``evaluate``; left out, that of the target, SQNR without one); ``strategy`` as in
-    :func:`transforms.assign_precision.assign`, ``budget`` with ``bits_target``, the mean of all weights, or
+    :func:`transforms.search.assign_precision.assign`, ``budget`` with ``bits_target``, the mean of all weights, or
     ``bytes_target``, of all weights together.
 
     The constructor raises ValueError naming key, value and what is legal, also for keys without effect.

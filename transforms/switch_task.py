@@ -16,9 +16,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import model_io
-from transforms.output_metrics import METRICS, Outputs
 from transforms.run_model import OpenModel, RunOptions, open_model
-from transforms.user_metric import UserMetric, load_metric
+from transforms.search.output_metrics import METRICS, Outputs
+from transforms.search.user_metric import UserMetric, load_metric
 
 NO_SWITCH = -1
 _MODEL, _ABOUT = "switched.onnx", "about.json"
@@ -60,7 +60,7 @@ def write_folder(
 def measure(task: SwitchTask) -> tuple[float, float]:
     """Return the metric of the model over all samples, and how far it is from the model without any switch.
 
-    That is a harm, see :mod:`transforms.output_metrics`; of a function of the user's it is what it returns
+    That is a harm, see :mod:`transforms.search.output_metrics`; of a function of the user's it is what it returns
     less than without any switch.
     """
     written = (Path(task.folder) / _ABOUT).stat().st_mtime_ns  # workers may outlive what they have open

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import combinations
 
-from transforms.assign_precision import Choices, assign
-from transforms.choose_formats import Option, Size
-from transforms.output_metrics import METRICS
-from transforms.target import Target
+from transforms.search.assign_precision import Choices, assign
+from transforms.search.knapsack import Option, Size
+from transforms.search.output_metrics import METRICS
+from transforms.search.target import Target
 
 Kept = Set[int]
 Evaluate = Callable[[Kept], float]

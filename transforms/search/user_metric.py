@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from transforms.output_metrics import Outputs
+from transforms.search.output_metrics import Outputs
 
 UserMetric = Callable[[Sequence[Outputs]], float]
 """Takes the outputs of all samples in order, each a dictionary of arrays by name; higher is better."""

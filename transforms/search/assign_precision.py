@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from transforms.choose_formats import Option, Size, choose_formats, least_bits, size_of
 from transforms.legal_keys import refuse_unknown
-from transforms.target import Target
+from transforms.search.knapsack import Option, Size, choose_formats, least_bits, size_of
+from transforms.search.target import Target
 
 STRATEGIES = ("speed", "quality", "budget")
 
