@@ -20,11 +20,11 @@ from tests import build, mixing, tunable
 from tools import auto_mixed_precision, mixing_file, quantize, tune_quantized
 from transforms import measured_sensitivity, mix_precision, model_io
 from transforms.finetune_model import copy_graph
-from transforms.mixing_rule import MixingRule
 from transforms.model import provenance
-from transforms.recorded_scheme import recorded_scheme
 from transforms.run_model import RunOptions, open_model
 from transforms.scheme import preset
+from transforms.scheme.mixing_rule import MixingRule
+from transforms.scheme.recorded_scheme import recorded_scheme
 from transforms.search.output_metrics import METRICS, Outputs, lost_top1
 
 CONV = tunable.conv_net()

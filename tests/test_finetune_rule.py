@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from transforms.finetune_rule import FinetuneRule
-from transforms.presets import PRESETS
 from transforms.scheme import preset, read_scheme
+from transforms.scheme.finetune_rule import FinetuneRule
+from transforms.scheme.presets import PRESETS
 
 
 def test_nothing_said_is_no_rule() -> None:

@@ -28,9 +28,9 @@ from tests.quantization import (
 )  # fmt: skip
 from transforms.insert_qdq import insert_qdq, least_opset, raise_opset
 from transforms.model.read_model import ModelError
-from transforms.presets import PLAIN
 from transforms.quantization_plan import QuantizationPlan
-from transforms.scheme import LayerRule, Scheme, preset
+from transforms.scheme.presets import PLAIN
+from transforms.scheme.scheme import LayerRule, Scheme, preset
 
 
 def pool(x: NDArray[np.float32]) -> NDArray[np.float32]:

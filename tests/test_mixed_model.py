@@ -18,7 +18,7 @@ from transforms.mixed_model import Mix, MixedModel, exactly
 from transforms.model import graph_proto
 from transforms.model.detached_weights import LARGE
 from transforms.quantize_graph import quantize_graph
-from transforms.scheme import Scheme, preset, scheme_from_keys
+from transforms.scheme.scheme import Scheme, preset, scheme_from_keys
 from transforms.weight_memory import WeightMemory
 
 CONV, MATMUL, ATTENTION = tunable.conv_net(), tunable.matmul_net(), mixing.attention()

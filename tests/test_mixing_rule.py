@@ -8,11 +8,11 @@ from typing import Any
 import onnx_graphsurgeon as gs
 import pytest
 
-from transforms.layer_rule import LayerRule
-from transforms.mixing_rule import MixingRule
-from transforms.presets import MIXED, PRESETS
 from transforms.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset, read_scheme
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.mixing_rule import MixingRule
+from transforms.scheme.presets import MIXED, PRESETS
 from transforms.search.target import Target
 
 

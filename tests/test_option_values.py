@@ -11,7 +11,7 @@ import pytest
 from tests.tool_parsers import REQUIRED, parser_of
 from tools import auto_mixed_precision
 from tools.option_values import bytes_of, number, numbers, size, whole
-from transforms.mixing_rule import _RANGES
+from transforms.scheme.mixing_rule import _RANGES
 
 NUMERIC = [
     (tool, action.option_strings[0])

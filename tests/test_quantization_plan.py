@@ -13,11 +13,11 @@ from tests import corpus, plans
 from transforms import model_io
 from transforms.graph import dtypes
 from transforms.lift_constants import lift_constants
-from transforms.presets import PLAIN
 from transforms.quantization_plan import QuantizationPlan, each_use
 from transforms.quantizer import BIAS, CONSTANT, WEIGHT
 from transforms.rounding_plan import RoundingPlan
 from transforms.scheme import Scheme, preset
+from transforms.scheme.presets import PLAIN
 
 KERNELS: plans.Weights = {"w": (4, 3, 3, 3), "v": (4, 4, 3, 3), "b": (4,), "c": (4,), "f": (4, 5), "g": (5,)}
 CNN = """(float[1,3,8,8] x) => (float[1,5] y) {

@@ -11,7 +11,7 @@ import pytest
 
 from tests import real_models
 from tests.quantized_models import BARS, PER_CHANNEL, measure, quantize
-from transforms.presets import PLAIN
+from transforms.scheme.presets import PLAIN
 
 pytestmark = pytest.mark.skipif(not real_models.NAMES, reason="the real models are not there")
 

@@ -20,9 +20,9 @@ from tools.quantize_file import scheme_in_use
 from transforms import model_io
 from transforms.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
-from transforms.presets import PLAIN
 from transforms.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset, read_scheme
+from transforms.scheme.presets import PLAIN
 
 FOLDED = {"fold_relu": True}
 RANDOM = "Warning: ranges come from random numbers; the result shows that it runs, not how well\n"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import ops
-from transforms.layer_rule import make_rule
-from transforms.presets import PRESETS
-from transforms.scheme import LayerRule, Scheme, preset, read_scheme
-from transforms.toml_text import to_toml
+from transforms.scheme.layer_rule import make_rule
+from transforms.scheme.presets import PRESETS
+from transforms.scheme.scheme import LayerRule, Scheme, preset, read_scheme
+from transforms.scheme.toml_writer import to_toml
 
 PLAIN = [name for name in PRESETS if PRESETS[name]["weight"] in ops.FORMATS]
 

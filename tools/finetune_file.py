@@ -21,11 +21,11 @@ from transforms.batch_feeds import batch_feeds
 from transforms.feeds import Feeds, model_inputs, open_feeds
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_model import Finetuned, FinetuneOptions, finetune_model
-from transforms.finetune_rule import FinetuneRule
 from transforms.finetune_weights import LayerReport
 from transforms.float_twin import float_twin
 from transforms.model import provenance
 from transforms.run_model import RunOptions
+from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.tune_layer import TuneOptions
 from transforms.walk_options import WalkOptions
 

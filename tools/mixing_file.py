@@ -20,10 +20,10 @@ from transforms import model_io
 from transforms.array_files import read_array
 from transforms.calibrate_plan import CalibrationData
 from transforms.mix_precision import MixedPrecision, MixingOptions
-from transforms.mixing_rule import TARGETS, MixingRule
 from transforms.model import provenance
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
+from transforms.scheme.mixing_rule import TARGETS, MixingRule
 
 _OPTIONS = {
     "target_op_types": "target_op_type",

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 import ops
-from transforms.scheme import AUTO, Scheme
+from transforms.scheme.scheme import AUTO, Scheme
 from transforms.weight_importance import WEIGHTED
 
 _STANDARD_BITS = 16

@@ -11,7 +11,7 @@ from transforms.lift_constants import lift_constants
 from transforms.match_layers import match_layers
 from transforms.prepare import prepare
 from transforms.quantize_graph import prepare_for
-from transforms.recorded_scheme import recorded_scheme
+from transforms.scheme.recorded_scheme import recorded_scheme
 
 
 def float_twin(load: Callable[[], gs.Graph], quantized_graph: gs.Graph) -> gs.Graph:

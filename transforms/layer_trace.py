@@ -28,7 +28,6 @@ from transforms.convert_opset import convert_opset
 from transforms.finetune_model import copy_graph
 from transforms.gradients import add_gradients
 from transforms.graph import dtypes, walk
-from transforms.layer_rule import LayerRule
 from transforms.light_session import open_light
 from transforms.mixed_model import MixedModel, layers_of
 from transforms.mixing_bench import Bench
@@ -36,6 +35,7 @@ from transforms.model import graph_proto
 from transforms.observe import float_outputs, set_outputs
 from transforms.run_model import RunOptions
 from transforms.run_tasks import Progress
+from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import is_float_array
 from transforms.sensitivity import Damage, Sensitivity
 from transforms.traced_layer import Operand, Sample, TracedLayer, constant_operand

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from transforms.candidates import Candidate
-from transforms.layer_rule import LayerRule
 from transforms.mixed_model import MixedModel
 from transforms.mixing_bench import Bench
 from transforms.run_tasks import Progress, run_tasks
+from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS
 from transforms.search.user_metric import absolute_place
 from transforms.sensitivity import Damage, Sensitivity

@@ -15,16 +15,16 @@ from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.candidates import Candidate, find_candidates, measure_candidates, refuse_dear
 from transforms.files.atomic_write import replacing
 from transforms.files.model_files import clear_leftovers
-from transforms.layer_rule import LayerRule
 from transforms.layer_trace import trace_sensitivity
 from transforms.light_session import open_light
 from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench, MixingOptions, open_bench, repeatable
-from transforms.mixing_rule import MixingRule
 from transforms.model import graph_proto
 from transforms.quantize_graph import Quantized
 from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.assign_precision import Assignment, Choices, Step, assign, checked_target
 from transforms.search.knapsack import Option, Size, least_bits
 from transforms.search.output_metrics import METRICS, Pair, lost_top1

@@ -15,11 +15,11 @@ from transforms.calibration import Calibration, Progress
 from transforms.finetune_model import copy_graph
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.selection import label_of
-from transforms.layer_rule import LayerRule
 from transforms.quantization_plan import QuantizationPlan
 from transforms.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.rounders import Rounder, rounders
 from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme_targets import Targets, named
 from transforms.weight_memory import WeightMemory
 

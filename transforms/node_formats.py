@@ -9,8 +9,8 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import walk
-from transforms.layer_rule import LayerRule
-from transforms.scheme import AUTO, FLOAT32, Scheme
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.scheme import AUTO, FLOAT32, Scheme
 from transforms.scheme_targets import Targets, operators
 
 

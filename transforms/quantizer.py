@@ -11,7 +11,7 @@ import ops
 from ops.integers import finite_range
 from transforms.graph import dot_products, dtypes
 from transforms.rounding_plan import Rounding
-from transforms.scheme import AUTO
+from transforms.scheme.scheme import AUTO
 
 ACTIVATION, WEIGHT, CONSTANT, BIAS = "activation", "weight", "constant", "bias"
 

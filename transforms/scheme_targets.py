@@ -10,8 +10,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, Selection, label_of, select, with_bodies
-from transforms.layer_rule import LayerRule
-from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.scheme import Scheme
 
 _MERGED = "/MatMulAddFusion"
 """What the optimizer puts behind the name of a MatMul that it makes a Gemm of, together with an Add."""

@@ -23,7 +23,7 @@ from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import Constants, load
 from transforms.layer_problem import Unfit
 from transforms.quantize_tensors import as_float_type, exportable
-from transforms.recorded_scheme import recorded_scheme
+from transforms.scheme.recorded_scheme import recorded_scheme
 
 Floats = NDArray[np.float32]
 Parameters = tuple[Floats, NDArray[np.generic]]

@@ -17,7 +17,7 @@ from transforms.graph import dot_products
 from transforms.observed import TensorAxis
 from transforms.quantization_plan import QuantizationPlan, each_use
 from transforms.quantizer import WEIGHT, Quantizer
-from transforms.scheme import AUTO, Scheme
+from transforms.scheme.scheme import AUTO, Scheme
 
 MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 

@@ -30,7 +30,6 @@ from tests.benchmarks.transformer import Size, transformer
 from transforms import measured_sensitivity, model_io, switch_task
 from transforms.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.candidates import Candidate, find_candidates, measure_candidates
-from transforms.layer_rule import LayerRule
 from transforms.layer_trace import trace_sensitivity
 from transforms.light_session import LightModel, open_light
 from transforms.measured_sensitivity import measure_sensitivity
@@ -41,6 +40,7 @@ from transforms.quantize_graph import Quantized, make_plan
 from transforms.run_model import RunOptions
 from transforms.run_tasks import SerialExecutor
 from transforms.scheme import preset
+from transforms.scheme.layer_rule import LayerRule
 from transforms.task_log import TaskLog
 
 SAMPLES, TRACED_SAMPLES = 2, 32

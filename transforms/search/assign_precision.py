@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from transforms.legal_keys import refuse_unknown
+from ops.legal_names import refuse_unknown
 from transforms.search.knapsack import Option, Size, choose_formats, least_bits, size_of
 from transforms.search.target import Target
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from transforms.legal_keys import refuse_unknown
+from ops.legal_names import refuse_unknown
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from transforms.finetune_rule import OPERATORS
-from transforms.layer_rule import LayerRule
-from transforms.legal_keys import refuse_unknown
+from ops.legal_names import refuse_unknown
+from transforms.scheme.finetune_rule import OPERATORS
+from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme_table import SchemeTable
 from transforms.search.assign_precision import STRATEGIES
 from transforms.search.output_metrics import METRICS

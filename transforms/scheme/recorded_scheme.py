@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.files.read_toml import parse_toml
 from transforms.model import provenance
-from transforms.scheme import Scheme, scheme_from_keys
+from transforms.scheme.scheme import Scheme, scheme_from_keys
 
 
 def recorded_scheme(graph: gs.Graph) -> Scheme | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from transforms.legal_keys import refuse_unknown
+from ops.legal_names import refuse_unknown
 from transforms.scheme_table import SchemeTable
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")

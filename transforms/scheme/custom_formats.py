@@ -8,7 +8,7 @@ from typing import Any
 
 import ops
 from ops.formats import ATTRIBUTES, BFP, GROUPS, block_format, check_attribute, check_groups
-from transforms.legal_keys import refuse_unknown
+from ops.legal_names import refuse_unknown
 
 _HIDDEN = frozenset({"convert_to_bfloat_before_bfp", "use_compiler_version_cpu_kernel"})
 _GROUPS = {key: ATTRIBUTES[BFP][key].default for key in GROUPS}

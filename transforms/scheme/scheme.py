@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import ops
-from transforms.custom_formats import make_format
+from ops.legal_names import refuse_unknown
 from transforms.files.named_file import in_words
 from transforms.files.read_toml import read_toml
-from transforms.finetune_rule import FinetuneRule
-from transforms.layer_rule import LayerRule, make_rule
-from transforms.legal_keys import refuse_unknown
-from transforms.mixing_rule import MIXING, MixingRule
-from transforms.presets import PRESETS
+from transforms.scheme.custom_formats import make_format
+from transforms.scheme.finetune_rule import FinetuneRule
+from transforms.scheme.layer_rule import LayerRule, make_rule
+from transforms.scheme.mixing_rule import MIXING, MixingRule
+from transforms.scheme.presets import PRESETS
+from transforms.scheme.scheme_values import checked_value
+from transforms.scheme.toml_writer import to_toml
 from transforms.scheme_table import SchemeTable
-from transforms.scheme_values import checked_value
-from transforms.toml_text import to_toml
 
 __all__ = ["AUTO", "FLOAT32", "LayerRule", "Scheme", "preset", "read_scheme"]
 
@@ -50,8 +50,8 @@ class Scheme:
     * ``tensors``: for single tensors by name, before everything else;
     * ``formats``: new block formats, each a ``base`` and attributes of its operator;
     * ``auto_mixed_precision``: which layers may get other formats where the outputs allow it, see
-      :class:`transforms.mixing_rule.MixingRule`; None for none;
-    * ``finetune``: how weights are tuned afterwards, see :class:`transforms.finetune_rule.FinetuneRule`; None
+      :class:`transforms.scheme.mixing_rule.MixingRule`; None for none;
+    * ``finetune``: how weights are tuned afterwards, see :class:`transforms.scheme.finetune_rule.FinetuneRule`; None
       for not at all. The constructor takes tables of their keys for both.
 
     Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
