@@ -13,8 +13,8 @@ from onnx import numpy_helper
 
 from transforms import model_io
 from transforms.lift_constants import lift_constants
-from transforms.quantization_plan import QuantizationPlan
-from transforms.quantizer import Quantization
+from transforms.plan.quant_spec import Quantization
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme, preset
 
 Weights = dict[str, NDArray[np.generic] | tuple[int, ...]]

@@ -17,7 +17,7 @@ from tests import plans
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.model import graph_proto
 from transforms.observed import TensorAxis
-from transforms.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme, preset
 
 LIMITS = {

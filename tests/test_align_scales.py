@@ -9,8 +9,8 @@ import pytest
 from tests import plans
 from tests.quantization import Given
 from transforms.align_scales import align_concat
-from transforms.grid_parameters import GridParameters
-from transforms.quantization_plan import QuantizationPlan
+from transforms.plan.qparams import GridParameters
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
 
 SQUARE: plans.Weights = dict.fromkeys("uv", (4, 4)) | {"w": (8, 4), "k": (2, 4)}

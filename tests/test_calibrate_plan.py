@@ -14,7 +14,7 @@ from tests import plans
 from tests.quantization import random, scheme
 from transforms.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.feeds import model_inputs, open_feeds
-from transforms.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.samples import ImageOptions
 
 PRODUCT = "(float[N,4] x) => (float[N,6] y) { y = MatMul(x, w) }"

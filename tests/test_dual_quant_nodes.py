@@ -15,7 +15,7 @@ from tests.quantization import Given
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.model import graph_proto
-from transforms.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme, preset
 
 WEIGHTS: plans.Weights = dict.fromkeys("uvw", (4, 4))

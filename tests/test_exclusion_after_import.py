@@ -31,7 +31,7 @@ from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
 from transforms.model import graph_proto
 from transforms.optimize import optimize
-from transforms.rounding_plan import RoundingPlan
+from transforms.plan.rounding_plan import RoundingPlan
 from transforms.saturate import saturate
 from transforms.saturate_activations import saturate_activations
 from transforms.simulate_bf16 import simulate_bf16

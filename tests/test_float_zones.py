@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests import plans
-from transforms.float_zones import float_zone
-from transforms.quantization_plan import QuantizationPlan
+from transforms.plan.float_only_nodes import float_zone
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import preset
 
 

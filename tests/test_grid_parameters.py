@@ -10,9 +10,9 @@ from tests import plans
 from tests.quantization import LIMITS, Given, random, scheme
 from transforms.align_scales import align_concat
 from transforms.calibration import Calibration, CalibrationOptions
-from transforms.grid_parameters import GridParameters
-from transforms.quantization_plan import QuantizationPlan
-from transforms.quantizer import Quantization
+from transforms.plan.qparams import GridParameters
+from transforms.plan.quant_spec import Quantization
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
 
 PRODUCT = "(float[2,4] x) => (float[2,6] y) { y = MatMul(x, w) }"

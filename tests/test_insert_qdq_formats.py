@@ -28,7 +28,7 @@ from tests.quantization import (
 )  # fmt: skip
 from transforms.insert_qdq import insert_qdq, least_opset, raise_opset
 from transforms.model.read_model import ModelError
-from transforms.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme.presets import PLAIN
 from transforms.scheme.scheme import LayerRule, Scheme, preset
 

@@ -33,9 +33,9 @@ from tests.quantization import (
 )
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.insert_qdq import insert_qdq
-from transforms.insert_rounding import place
 from transforms.model import graph_proto
-from transforms.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.write_roundings import place
 from transforms.scheme import preset
 
 STANDARD = {("", "QuantizeLinear"), ("", "DequantizeLinear")}

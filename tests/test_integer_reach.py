@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from tests import plans
-from transforms.integer_reach import ARITHMETIC
-from transforms.quantization_plan import QuantizationPlan
+from transforms.plan.integer_sites import ARITHMETIC
+from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import preset
 
 SQUARE: plans.Weights = {"w": (4, 4), "v": (4, 4), "b": (4,)}

@@ -1,5 +1,5 @@
 """Oracles: the places and formats written down in each test, in the notation of :mod:`tests.plans`, and for
-bfloat16 :class:`transforms.rounding_plan.RoundingPlan`, which the conversions to BF16 follow.
+bfloat16 :class:`transforms.plan.rounding_plan.RoundingPlan`, which the conversions to BF16 follow.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tests import corpus, plans
 from transforms import model_io
 from transforms.graph import dtypes
 from transforms.lift_constants import lift_constants
-from transforms.quantization_plan import QuantizationPlan, each_use
-from transforms.quantizer import BIAS, CONSTANT, WEIGHT
-from transforms.rounding_plan import RoundingPlan
+from transforms.plan.quant_spec import BIAS, CONSTANT, WEIGHT
+from transforms.plan.quantization_plan import QuantizationPlan, each_use
+from transforms.plan.rounding_plan import RoundingPlan
 from transforms.scheme import Scheme, preset
 from transforms.scheme.presets import PLAIN
 

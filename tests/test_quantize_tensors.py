@@ -11,8 +11,8 @@ import ops
 from tests import plans
 from tests.quantization import EXTENDED, random, scheme
 from transforms.graph import dtypes
-from transforms.quantize_tensors import TensorWriter, on_blocks
-from transforms.quantizer import Quantizer
+from transforms.plan.qdq_writer import TensorWriter, on_blocks
+from transforms.plan.quant_spec import Quantizer
 from transforms.scheme import Scheme
 
 STANDARD = ("QuantizeLinear", "DequantizeLinear")

@@ -12,7 +12,7 @@ from tests import build
 from transforms import model_io
 from transforms.convert_type import convert_type
 from transforms.graph import dtypes, schemas
-from transforms.rounding_plan import RoundingPlan
+from transforms.plan.rounding_plan import RoundingPlan
 
 
 def planned(model: onnx.ModelProto) -> set[str]:

@@ -12,10 +12,10 @@ from tests import plans
 from transforms.fuse_layernorm import fuse_layernorm
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, select
-from transforms.node_formats import FormatTable
+from transforms.plan.node_formats import FormatTable
+from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.prepare import prepare
 from transforms.scheme import preset
-from transforms.scheme_targets import SchemeTargets, Targets
 
 FOLDED = """(float[1,3,8,8] x) => (float[1,3,8,8] y) {
     [first] a = Conv <pads = [1, 1, 1, 1]> (x, w, b) [norm] c = BatchNormalization(a, g, h, m, v)

@@ -15,12 +15,12 @@ from ops.integers import weight_scale
 from tests import plans
 from tests.quantization import Given, random, scheme
 from transforms.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.grid_parameters import GridParameters
-from transforms.quantization_plan import QuantizationPlan
-from transforms.quantizer import Quantizer
+from transforms.plan.qparams import GridParameters
+from transforms.plan.quant_spec import Quantizer
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.weight_cache import WeightMemory
+from transforms.plan.weight_importance import importance, weighed_inputs, weight_method
 from transforms.scheme import Scheme, preset
-from transforms.weight_importance import importance, weighed_inputs, weight_method
-from transforms.weight_memory import WeightMemory
 
 LAYERS = {
     "MatMul": ("(float[7,4] x) => (float[7,6] y) { y = MatMul(x, w) }", (7, 4), (4, 6), 1),

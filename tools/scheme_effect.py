@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator
 
 import ops
+from transforms.plan.weight_importance import WEIGHTED
 from transforms.scheme.scheme import AUTO, Scheme
-from transforms.weight_importance import WEIGHTED
 
 _STANDARD_BITS = 16
 """Of the widest integers that ONNX's own operators quantize to."""

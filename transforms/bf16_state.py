@@ -12,7 +12,7 @@ from transforms.graph import dtypes, schemas, walk
 from transforms.graph.selection import Exclusion
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
-from transforms.rounding_plan import RoundingPlan, is_narrowing, is_saturation, is_widening
+from transforms.plan.rounding_plan import RoundingPlan, is_narrowing, is_saturation, is_widening
 
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
 _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}

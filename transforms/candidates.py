@@ -11,12 +11,12 @@ import onnx_graphsurgeon as gs
 
 from transforms.mixed_model import MixedModel, layers_of
 from transforms.observe import ObservedModel
-from transforms.quantizer import is_open
+from transforms.plan.quant_spec import is_open
+from transforms.plan.scheme_targets import operators
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.finetune_rule import OPERATORS
 from transforms.scheme.layer_rule import LayerRule
-from transforms.scheme_targets import operators
 from transforms.search.knapsack import Size
 
 _FLOAT_BITS = 32

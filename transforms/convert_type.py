@@ -9,7 +9,7 @@ from transforms.convert_bodies import convert_bodies, is_narrowed, take_over
 from transforms.graph import dtypes, schemas, walk
 from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.insert_cast import CastPair, insert_cast
-from transforms.rounding_plan import is_narrowing, is_widening
+from transforms.plan.rounding_plan import is_narrowing, is_widening
 
 
 def convert_type(

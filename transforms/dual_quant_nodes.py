@@ -1,15 +1,15 @@
 """Two quantizations on a tensor at the border of two formats, for compilers that want to see both.
 
 Which format a node computes in can not be told from the graph, so this is a rewrite of the plan
-(:mod:`transforms.quantization_plan`), before :func:`transforms.insert_qdq.insert_qdq` writes it down.
+(:mod:`transforms.plan.quantization_plan`), before :func:`transforms.insert_qdq.insert_qdq` writes it down.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from transforms.quantization_plan import QuantizationPlan
-from transforms.quantizer import Quantization, Quantizer
+from transforms.plan.quant_spec import Quantization, Quantizer
+from transforms.plan.quantization_plan import QuantizationPlan
 
 
 def dual_quant_nodes(plan: QuantizationPlan) -> int:

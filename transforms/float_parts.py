@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import NodeSet, counterparts, label_of
-from transforms.rounding_plan import shape_arithmetic
+from transforms.plan.rounding_plan import shape_arithmetic
 
 _COPIES = frozenset({"Identity", "Dropout"})
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16)

@@ -10,7 +10,7 @@ import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants
 from transforms.graph.rewire import STANDARD_DOMAINS, detach, remove_unused
-from transforms.rounding_plan import QUANTIZE
+from transforms.plan.rounding_plan import QUANTIZE
 
 _QUANTIZE_DOMAINS = {
     "QuantizeLinear": (*STANDARD_DOMAINS, "com.microsoft"),

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dtypes, walk
-from transforms.rounding_plan import is_narrowing
+from transforms.plan.rounding_plan import is_narrowing
 
 
 def fold_weights(graph: gs.Graph) -> int:

@@ -11,14 +11,14 @@ import onnx_graphsurgeon as gs
 
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
-from transforms.grid_parameters import GridParameters, Parameters, Ranges
-from transforms.insert_rounding import import_domains, place
 from transforms.model.read_model import ModelError
-from transforms.quantization_plan import QuantizationPlan
-from transforms.quantize_tensors import TensorWriter
-from transforms.quantizer import BIAS, Quantization, Quantizer
+from transforms.plan.qdq_writer import TensorWriter
+from transforms.plan.qparams import GridParameters, Parameters, Ranges
+from transforms.plan.quant_spec import BIAS, Quantization, Quantizer
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.weight_cache import WeightMemory
+from transforms.plan.write_roundings import import_domains, place
 from transforms.scheme import Scheme
-from transforms.weight_memory import WeightMemory
 
 WIDE_OPSET = 21
 """First opset whose QuantizeLinear and DequantizeLinear take integers of 4 and 16 bits."""

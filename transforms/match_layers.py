@@ -14,7 +14,7 @@ from transforms.graph import dot_products, walk
 from transforms.graph.constants import Constants
 from transforms.layer_problem import Layer, Unfit, layer_of
 from transforms.matched_layer import Bias, LeftAlone, MatchedLayer
-from transforms.node_formats import is_float
+from transforms.plan.node_formats import is_float
 from transforms.shared_weights import join_users
 from transforms.stored import Stored, block_rows, weight_place
 

@@ -15,13 +15,13 @@ from transforms.calibration import Calibration, Progress
 from transforms.finetune_model import copy_graph
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.selection import label_of
-from transforms.quantization_plan import QuantizationPlan
+from transforms.plan.fake_quant import Rounder, rounders
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.scheme_targets import Targets, named
+from transforms.plan.weight_cache import WeightMemory
 from transforms.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
-from transforms.rounders import Rounder, rounders
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
-from transforms.scheme_targets import Targets, named
-from transforms.weight_memory import WeightMemory
 
 Mix = Mapping[str, LayerRule]
 """Formats of single layers by name; those of the scheme apply to all others."""

@@ -17,21 +17,21 @@ from transforms.equalize_layers import equalize_layers
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
-from transforms.grid_parameters import Ranges
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
+from transforms.plan.qparams import Ranges
+from transforms.plan.quant_spec import QUANTIZED_BY
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.scheme_targets import SchemeTargets, Targets
+from transforms.plan.weight_cache import WeightMemory
 from transforms.prepare import prepare
 from transforms.qdq_to_cast import qdq_to_cast
-from transforms.quantization_plan import QuantizationPlan
 from transforms.quantize_before_relu import quantize_before_relu
-from transforms.quantizer import QUANTIZED_BY
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
-from transforms.scheme_targets import SchemeTargets, Targets
-from transforms.weight_memory import WeightMemory
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
@@ -61,7 +61,7 @@ def quantize_graph(
     """Quantize a float model in place.
 
     Optimizes it as the conversions to BF16 do, brings channels to like ranges where the scheme says so,
-    plans (:mod:`transforms.quantization_plan`), measures ranges on the data where the plan needs them, and
+    plans (:mod:`transforms.plan.quantization_plan`), measures ranges on the data where the plan needs them, and
     writes the plan down. ``progress`` is called as by :func:`transforms.calibration.calibrate`.
 
     Fine-tuning is another step, :func:`transforms.finetune_model.finetune_model`: a scheme that asks for it

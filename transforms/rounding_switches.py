@@ -14,7 +14,7 @@ import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
 from transforms.insert_cast import CastPair
-from transforms.rounding_plan import Rounding, RoundingPlan
+from transforms.plan.rounding_plan import Rounding, RoundingPlan
 from transforms.saturate import BFLOAT16_MAX
 
 Place = tuple[int, int]

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import Exclusion
-from transforms.rounding_plan import Rounding, RoundingPlan, is_saturation
+from transforms.plan.rounding_plan import Rounding, RoundingPlan, is_saturation
 from transforms.saturate import BFLOAT16_MAX
 
 

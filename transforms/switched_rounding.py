@@ -13,7 +13,7 @@ from transforms.finetune_model import copy_graph
 from transforms.float_parts import find_parts
 from transforms.graph import dtypes
 from transforms.graph.selection import NodeSet, counterparts, select
-from transforms.rounding_plan import RoundingPlan
+from transforms.plan.rounding_plan import RoundingPlan
 from transforms.rounding_switches import add_switches
 from transforms.simulate_bf16 import input_tensors
 

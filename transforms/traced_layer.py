@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from transforms.graph import dot_products
 from transforms.layer_problem import Layer, Unfit, layer_of
-from transforms.rounders import Rounder
+from transforms.plan.fake_quant import Rounder
 
 Arrays = Mapping[str, NDArray[np.float32]]
 

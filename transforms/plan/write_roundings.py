@@ -8,7 +8,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.rounding_plan import Rounding, RoundingPlan
+from transforms.plan.rounding_plan import Rounding, RoundingPlan
 
 
 class Pair(Protocol):

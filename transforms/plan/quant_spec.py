@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.integers import finite_range
 from transforms.graph import dot_products, dtypes
-from transforms.rounding_plan import Rounding
+from transforms.plan.rounding_plan import Rounding
 from transforms.scheme.scheme import AUTO
 
 ACTIVATION, WEIGHT, CONSTANT, BIAS = "activation", "weight", "constant", "bias"

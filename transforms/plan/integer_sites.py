@@ -5,7 +5,7 @@ Integers are read by
 
 * dot products: Conv, ConvTranspose, Gemm, MatMul, both operands;
 * arithmetic on what those make: Add, Mul, Concat, AveragePool, GlobalAveragePool, LeakyRelu, Sigmoid, and so
-  on, unless in a zone that stays float (:mod:`transforms.float_zones`);
+  on, unless in a zone that stays float (:mod:`transforms.plan.float_only_nodes`);
 * operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
   move; their result has the scale of their input, but for the parts that Slice and Split cut out.
 
@@ -21,10 +21,10 @@ from collections.abc import Callable, Collection, Iterator
 
 import onnx_graphsurgeon as gs
 
-from transforms.float_zones import float_zone
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_operand
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.plan.float_only_nodes import float_zone
 
 ARITHMETIC = frozenset(
     {"Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Relu", "Clip"}

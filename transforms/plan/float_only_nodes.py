@@ -16,7 +16,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes
 from transforms.graph.dot_products import is_dot_product
-from transforms.rounding_plan import shape_arithmetic
+from transforms.plan.rounding_plan import shape_arithmetic
 
 MASK = 1e4
 """Magnitude from which a constant is taken for a mask; -10000 is the least that exporters write."""

@@ -4,9 +4,9 @@ Each value is put on a grid where it is read: in the format of the node that rea
 
 * Operands of dot products (:mod:`transforms.graph.dot_products`) take any format. Blocks run along the axis of the
   sum, integer weights have one scale, or one for each output channel.
-* Integers also reach the arithmetic around dot products (:mod:`transforms.integer_reach`), in the outermost
+* Integers also reach the arithmetic around dot products (:mod:`transforms.plan.integer_sites`), in the outermost
   graph: ranges are not measured inside bodies of If, Loop and Scan.
-* bfloat16 and float16 reach every value (:mod:`transforms.rounding_plan`).
+* bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
 * ``quantize_all_op_types`` lets every format reach what those two reach.
 * Biases are int32 where both operands are integers and there is one number for each output channel, or one
   scale for all; they take another format only where the scheme gives them one.
@@ -23,12 +23,12 @@ from collections.abc import Iterator
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms.check_targets import check_targets
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.selection import NodeSet
-from transforms.integer_reach import Edge, IntegerReach
-from transforms.node_formats import FormatTable, is_float
-from transforms.quantizer import (
+from transforms.plan.check_scheme_targets import check_targets
+from transforms.plan.integer_sites import Edge, IntegerReach
+from transforms.plan.node_formats import FormatTable, is_float
+from transforms.plan.quant_spec import (
     ACTIVATION,
     BIAS,
     CONSTANT,
@@ -39,9 +39,9 @@ from transforms.quantizer import (
     is_open,
     scale_axis,
 )
-from transforms.rounding_plan import RoundingPlan
+from transforms.plan.rounding_plan import RoundingPlan
+from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.scheme import Scheme
-from transforms.scheme_targets import SchemeTargets, Targets
 
 
 class QuantizationPlan:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from transforms.graph import dot_products
 from transforms.observed import TensorAxis
-from transforms.quantization_plan import QuantizationPlan, each_use
-from transforms.quantizer import WEIGHT, Quantizer
+from transforms.plan.quant_spec import WEIGHT, Quantizer
+from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.scheme.scheme import AUTO, Scheme
 
 MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"

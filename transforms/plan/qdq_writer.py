@@ -14,11 +14,11 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 import ops
 from ops.integers import quantize
 from transforms.graph import dtypes, walk
-from transforms.grid_parameters import Parameters
-from transforms.node_formats import is_float
-from transforms.quantizer import Quantizer
+from transforms.plan.node_formats import is_float
+from transforms.plan.qparams import Parameters
+from transforms.plan.quant_spec import Quantizer
+from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
-from transforms.weight_memory import WeightMemory
 
 _STANDARD = ("QuantizeLinear", "DequantizeLinear")
 _EXTENDED = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 import ops
 from ops.integers import dequantize, quantize
-from transforms.grid_parameters import GridParameters, Parameters, Ranges
-from transforms.quantization_plan import QuantizationPlan, each_use
-from transforms.quantizer import BIAS, Quantizer
-from transforms.weight_memory import WeightMemory
+from transforms.plan.qparams import GridParameters, Parameters, Ranges
+from transforms.plan.quant_spec import BIAS, Quantizer
+from transforms.plan.quantization_plan import QuantizationPlan, each_use
+from transforms.plan.weight_cache import WeightMemory
 
 Edge = tuple[int, int]
 """``id`` of a node, and which input of it."""

@@ -15,10 +15,10 @@ import ops
 from ops.integers import finite_range, range_scale, weight_scale
 from transforms.graph import dot_products
 from transforms.observed import TensorAxis
-from transforms.quantization_plan import QuantizationPlan, each_use
-from transforms.quantizer import BIAS, WEIGHT, Quantization, Quantizer
-from transforms.weight_importance import WEIGHTED, importance, weighed_inputs, weight_method
-from transforms.weight_memory import WeightMemory
+from transforms.plan.quant_spec import BIAS, WEIGHT, Quantization, Quantizer
+from transforms.plan.quantization_plan import QuantizationPlan, each_use
+from transforms.plan.weight_cache import WeightMemory
+from transforms.plan.weight_importance import WEIGHTED, importance, weighed_inputs, weight_method
 
 Parameters = tuple[NDArray[np.float32], NDArray[Any]]
 """Scale and zero point, both scalars or both with one number per channel."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.node_formats import FormatTable
-from transforms.quantizer import Quantization
+from transforms.plan.node_formats import FormatTable
+from transforms.plan.quant_spec import Quantization
+from transforms.plan.scheme_targets import Targets
 from transforms.scheme import Scheme
-from transforms.scheme_targets import Targets
 
 
 def check_targets(

@@ -9,9 +9,9 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import walk
+from transforms.plan.scheme_targets import Targets, operators
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import AUTO, FLOAT32, Scheme
-from transforms.scheme_targets import Targets, operators
 
 
 @dataclass(frozen=True)
