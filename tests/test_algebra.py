@@ -14,12 +14,12 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests import fusion
-from transforms import statistic
-from transforms.algebra import interpret
-from transforms.frame import ALIGNED, REDUCED, make_frame
+from transforms.algebra import norm_terms
+from transforms.algebra.context import ALIGNED, REDUCED, make_frame
+from transforms.algebra.interpret import interpret
+from transforms.algebra.polynomial import ONE, Monomial, Polynomial, Symbol, is_close, monomial
 from transforms.graph import shapes
 from transforms.graph.constants import Constants
-from transforms.polynomial import ONE, Monomial, Polynomial, Symbol, is_close, monomial
 
 A, B = Symbol("a"), Symbol("b")
 VALUES = {A: 1.7, B: -0.6}
@@ -64,43 +64,43 @@ def test_comparison_is_relative() -> None:
 
 
 VARIANCE = Polynomial({monomial(square=1): np.asarray(1.0), monomial(mean=2): np.asarray(-1.0)})
-X = Polynomial.symbol(statistic.X)
+X = Polynomial.symbol(norm_terms.X)
 
 
 def test_both_variances_are_one_form() -> None:
-    mean = statistic.mean(X)
+    mean = norm_terms.mean(X)
     assert mean is not None
-    centred = statistic.mean((X - mean) * (X - mean))
-    square = statistic.mean(X * X)
+    centred = norm_terms.mean((X - mean) * (X - mean))
+    square = norm_terms.mean(X * X)
     assert centred is not None and square is not None
     for form in (centred, square - mean * mean):
-        assert statistic.variance_form(form, 1e-6) == (1.0, 0.0)
+        assert norm_terms.variance_form(form, 1e-6) == (1.0, 0.0)
 
 
 def test_variance_form_wants_all_of_it() -> None:
     scaled = (VARIANCE + Polynomial.constant(0.5)) * Polynomial.constant(3)
-    assert statistic.variance_form(scaled, 1e-6) == (3.0, pytest.approx(0.5))
+    assert norm_terms.variance_form(scaled, 1e-6) == (3.0, pytest.approx(0.5))
     for other in (-VARIANCE, VARIANCE - Polynomial.constant(1), VARIANCE + X, X, Polynomial({})):
-        assert statistic.variance_form(other, 1e-6) is None
-    assert statistic.variance_form(VARIANCE * Polynomial.constant([1.0, 2.0]), 1e-6) is None
+        assert norm_terms.variance_form(other, 1e-6) is None
+    assert norm_terms.variance_form(VARIANCE * Polynomial.constant([1.0, 2.0]), 1e-6) is None
 
 
 def test_powers_and_inverses() -> None:
     shifted = VARIANCE + Polynomial.constant(0.25)
-    root = Symbol(statistic.RSQRT, 0.25)
+    root = Symbol(norm_terms.RSQRT, 0.25)
     for exponent, power in ((0.5, -1), (-0.5, 1), (-1, 2)):
-        result = statistic.power(shifted, exponent, 1e-6)
+        result = norm_terms.power(shifted, exponent, 1e-6)
         assert result is not None and result.is_close({((root, power),): 1.0}, 1e-12)
-    assert statistic.power(X, 3, 1e-6) == X * X * X
-    assert statistic.power(X, 4, 1e-6) is None
-    assert statistic.square_root(X * X, 1e-6) is None
-    assert statistic.inverse(X + VARIANCE, 1e-6) is None
-    assert statistic.inverse(Polynomial.constant([1.0, 0.0]), 1e-6) is None
+    assert norm_terms.power(X, 3, 1e-6) == X * X * X
+    assert norm_terms.power(X, 4, 1e-6) is None
+    assert norm_terms.square_root(X * X, 1e-6) is None
+    assert norm_terms.inverse(X + VARIANCE, 1e-6) is None
+    assert norm_terms.inverse(Polynomial.constant([1.0, 0.0]), 1e-6) is None
 
 
 def test_mean_of_what_has_no_name() -> None:
-    assert statistic.mean(X * X * X) is None
-    assert statistic.mean(X * Polynomial.constant([1.0, 2.0])) is None
+    assert norm_terms.mean(X * X * X) is None
+    assert norm_terms.mean(X * Polynomial.constant([1.0, 2.0])) is None
 
 
 @pytest.mark.parametrize(

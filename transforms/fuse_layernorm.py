@@ -15,15 +15,15 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.algebra import interpret
-from transforms.frame import Frame, is_float, make_frame
+from transforms.algebra.context import Frame, is_float, make_frame
+from transforms.algebra.interpret import interpret
+from transforms.algebra.norm_terms import MEAN, RSQRT, X
+from transforms.algebra.polynomial import ONE, Polynomial, is_close
 from transforms.graph import shapes, walk
 from transforms.graph.constants import Constants
 from transforms.graph.dtypes import element_type
 from transforms.graph.rewire import STANDARD_DOMAINS, replace, take_over
 from transforms.graph.selection import Exclusion, resolve
-from transforms.polynomial import ONE, Polynomial, is_close
-from transforms.statistic import MEAN, RSQRT, X
 
 log = logging.getLogger(__name__)
 

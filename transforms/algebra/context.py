@@ -8,9 +8,9 @@ from math import prod
 import onnx
 import onnx_graphsurgeon as gs
 
+from transforms.algebra.polynomial import Polynomial
 from transforms.graph import shapes
 from transforms.graph.shapes import Shape
-from transforms.polynomial import Polynomial
 
 ALIGNED = "aligned"  # as many dimensions as x, each of size 1 or of x's size
 REDUCED = "reduced"  # a statistic of x without its reduced axes

@@ -15,12 +15,8 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.frame import ALIGNED, CONSTANT, FLOAT_BITS, REDUCED, Frame, Value
-from transforms.graph import shapes
-from transforms.graph.constants import Constants
-from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.polynomial import ONE, Monomial, Polynomial, Symbol
-from transforms.statistic import (
+from transforms.algebra.context import ALIGNED, CONSTANT, FLOAT_BITS, REDUCED, Frame, Value
+from transforms.algebra.norm_terms import (
     ERF,
     ERF_ARGUMENT,
     TANH,
@@ -32,6 +28,10 @@ from transforms.statistic import (
     square_root,
     variance_form,
 )
+from transforms.algebra.polynomial import ONE, Monomial, Polynomial, Symbol
+from transforms.graph import shapes
+from transforms.graph.constants import Constants
+from transforms.graph.rewire import STANDARD_DOMAINS
 
 _MAX_TERMS = 24
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from transforms.polynomial import ONE, Monomial, Polynomial, Symbol, is_close, monomial
+from transforms.algebra.polynomial import ONE, Monomial, Polynomial, Symbol, is_close, monomial
 
 X, MEAN, SQUARE, ERF, TANH = (Symbol(name) for name in ("x", "mean", "square", "erf", "tanh"))
 RSQRT = "rsqrt"
