@@ -9,7 +9,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.gradients import Gradients, add_gradients
+from transforms.gradients.backward import Gradients, add_gradients
 from transforms.model import graph_proto
 from transforms.run_model import OpenModel, RunOptions, open_model
 

@@ -13,7 +13,7 @@ import pytest
 
 import ops
 from tests.gradient_check import check, with_gradients
-from transforms.gradients import Gradients, add_gradients
+from transforms.gradients.backward import Gradients, add_gradients
 from transforms.graph import walk
 from transforms.model import graph_proto
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.gradient_step import NoRuleError, Step
+from transforms.gradients.step import NoRuleError, Step
 
 Derivative = Callable[[Step], gs.Tensor]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms import gradient_elementwise as elementwise
-from transforms import gradient_moves as moves
-from transforms import gradient_products as products
-from transforms import gradient_reductions as reductions
-from transforms.gradient_step import Step
+from transforms.gradients import elementwise as elementwise
+from transforms.gradients import moves as moves
+from transforms.gradients import products as products
+from transforms.gradients import reductions as reductions
+from transforms.gradients.step import Step
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 ANY = None

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.gradient_moves import scatter
-from transforms.gradient_products import Windows, spread, windows
-from transforms.gradient_step import NoRuleError, Step, Value
+from transforms.gradients.moves import scatter
+from transforms.gradients.products import Windows, spread, windows
+from transforms.gradients.step import NoRuleError, Step, Value
 
 _FLOAT = int(onnx.TensorProto.FLOAT)
 

@@ -10,8 +10,8 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.convert_opset import CAST_TO_BFLOAT16
-from transforms.gradient_rules import FLAT, QUANTIZERS, Rule, rule_for
-from transforms.gradient_step import NoRuleError, Step, Writer
+from transforms.gradients.rules import FLAT, QUANTIZERS, Rule, rule_for
+from transforms.gradients.step import NoRuleError, Step, Writer
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import STANDARD_DOMAINS, detach
 

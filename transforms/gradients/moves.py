@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.gradient_step import NoRuleError, Step, Value
+from transforms.gradients.step import NoRuleError, Step, Value
 
 _SCATTER_ADDS = 16
 """First opset in which ScatterElements can add."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.gradient_step import NoRuleError, Step
+from transforms.gradients.step import NoRuleError, Step
 from transforms.graph import shapes
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
