@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays, integer_dtypes
 from PIL import Image
 
-from transforms.array_files import find_files, find_litter, natural_order, read_array
+from transforms.run.array_files import find_files, find_litter, natural_order, read_array
 
 
 def touch(folder: Path, *names: str) -> None:

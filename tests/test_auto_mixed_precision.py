@@ -21,7 +21,7 @@ from tools import auto_mixed_precision, mixing_file, quantize, tune_quantized
 from transforms import measured_sensitivity, mix_precision, model_io
 from transforms.finetune_model import copy_graph
 from transforms.model import provenance
-from transforms.run_model import RunOptions, open_model
+from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import preset
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.scheme.recorded_scheme import recorded_scheme

@@ -18,7 +18,7 @@ from tools import quantize
 from transforms import model_io
 from transforms.model.constant_size import LARGEST
 from transforms.model.inlined_size import MOST_NODES
-from transforms.run_model import open_model
+from transforms.run.run_model import open_model
 
 HUGE = 1 << 40
 node = helper.make_node

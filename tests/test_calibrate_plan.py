@@ -13,9 +13,9 @@ from PIL import Image
 from tests import plans
 from tests.quantization import random, scheme
 from transforms.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.feeds import model_inputs, open_feeds
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.samples import ImageOptions
+from transforms.run.feeds import model_inputs, open_feeds
+from transforms.run.samples import ImageOptions
 
 PRODUCT = "(float[N,4] x) => (float[N,6] y) { y = MatMul(x, w) }"
 SAMPLES = [{"x": random(2, 4, seed=i)} for i in range(5)]

@@ -18,7 +18,7 @@ from tests import build, corpus
 from transforms.calibration import Calibration, CalibrationOptions, calibrate
 from transforms.calibration_methods import METHODS
 from transforms.model import graph_proto
-from transforms.run_model import RunOptions
+from transforms.run.run_model import RunOptions
 
 Feed = Mapping[str, NDArray]
 PLAIN = RunOptions(threads=1, optimize=False)

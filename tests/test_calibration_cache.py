@@ -19,12 +19,12 @@ from ops.formats import get_format
 from tests import build
 from transforms.calibration import Calibration, CalibrationOptions, calibrate
 from transforms.calibration_cache import calibrate_cached
-from transforms.feeds import Feeds, model_inputs, open_feeds
 from transforms.histogram import Histogram
 from transforms.model import graph_proto, provenance
 from transforms.observed import Moments, Observed
 from transforms.observed_json import decode, encode
-from transforms.samples import ImageOptions
+from transforms.run.feeds import Feeds, model_inputs, open_feeds
+from transforms.run.samples import ImageOptions
 
 NAMES = ["x", "matmul0_out", "y", "weight0"]
 GRAPH = graph_proto.import_model(build.dense(width=160))

@@ -14,8 +14,8 @@ import pytest
 from tests import tasks
 from tests.tool_process import ROOT, wait_for
 from tools import dask_executor, executors
-from transforms.run_tasks import run_tasks
-from transforms.task_log import TaskLog
+from transforms.run.task_log import TaskLog
+from transforms.run.tasks import run_tasks
 
 pytest.importorskip("distributed")
 

@@ -18,8 +18,8 @@ from skimage.metrics import structural_similarity
 
 from tools import evaluate
 from transforms import compare_results
-from transforms.array_files import find_files, natural_order, read_array
 from transforms.compare_results import compare, pair_files
+from transforms.run.array_files import find_files, natural_order, read_array
 
 RNG = np.random.default_rng(3)
 LINES = [

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from tests import corpus
-from transforms.feeds import Feeds, model_inputs, open_feeds, random_feeds
 from transforms.model import graph_proto
-from transforms.run_model import ModelInput, open_model
-from transforms.samples import ImageOptions
+from transforms.run.feeds import Feeds, model_inputs, open_feeds, random_feeds
+from transforms.run.run_model import ModelInput, open_model
+from transforms.run.samples import ImageOptions
 
 X = ModelInput("x", np.dtype(np.float32), (None, 2))
 IDS = ModelInput("ids", np.dtype(np.int64), (1, None))

@@ -14,10 +14,11 @@ import pytest
 from ops.rounding import ALGORITHMS
 from tests import build, tunable
 from tools import command_line, finetune, quantize
-from transforms import devices, model_io
+from transforms import model_io
 from transforms.model import provenance
 from transforms.output_error import OutputError
-from transforms.run_model import RunOptions
+from transforms.run import devices
+from transforms.run.run_model import RunOptions
 from transforms.scheme import finetune_rule
 
 MODEL = tunable.conv_net()

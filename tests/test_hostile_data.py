@@ -20,11 +20,11 @@ from PIL import Image
 from tests import build
 from tests.bombs import folded
 from tools import infer, quantize
-from transforms.array_files import MOST_PIXELS, read_array
-from transforms.feeds import open_feeds
 from transforms.files.named_file import named
 from transforms.finetune_checkpoint import Checkpoint
-from transforms.run_model import ModelInput
+from transforms.run.array_files import MOST_PIXELS, read_array
+from transforms.run.feeds import open_feeds
+from transforms.run.run_model import ModelInput
 from transforms.scheme import preset, read_scheme
 
 FREE = (ModelInput("x", np.dtype(np.float32), (None,)),)

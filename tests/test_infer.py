@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from tools import evaluate, infer
-from transforms.array_files import read_array
+from transforms.run.array_files import read_array
 
 FLOAT = TensorProto.FLOAT
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "models"

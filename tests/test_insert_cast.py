@@ -14,7 +14,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.selection import select
 from transforms.insert_cast import insert_cast
 from transforms.model import graph_proto
-from transforms.run_model import open_model
+from transforms.run.run_model import open_model
 
 LOW = TensorProto.BFLOAT16
 

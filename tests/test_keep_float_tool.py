@@ -14,7 +14,7 @@ from ops.metrics import Sums
 from tests import build, small_networks
 from tests.conversion import FORMATS
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16
-from transforms.run_model import open_model
+from transforms.run.run_model import open_model
 
 DIGITS = Path(__file__).parent / "examples" / "digits.onnx"
 IMAGES = Path(__file__).parent / "examples" / "digits_test_images.npy"

@@ -10,7 +10,7 @@ from tests import tunable
 from transforms.graph import walk
 from transforms.layer_input import LayerInput, layer_input
 from transforms.match_layers import match_layers
-from transforms.partial_run import SteppedModel, Store
+from transforms.run.segmented_model import SteppedModel, Store
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 3)

@@ -28,11 +28,11 @@ from transforms.layer_trace import trace_sensitivity
 from transforms.mixed_model import layers_of
 from transforms.mixing_bench import Bench
 from transforms.model import graph_proto
-from transforms.run_model import OpenModel, RunOptions, open_model
-from transforms.run_tasks import SerialExecutor
+from transforms.run.run_model import OpenModel, RunOptions, open_model
+from transforms.run.task_log import TaskLog
+from transforms.run.tasks import SerialExecutor
 from transforms.scheme import Scheme, preset
 from transforms.sensitivity import Sensitivity
-from transforms.task_log import TaskLog
 
 Array = NDArray[np.float32]
 Found = dict[tuple[str, str], float]

@@ -13,9 +13,9 @@ from onnx import helper, numpy_helper
 
 import ops
 from tests import build, tunable
-from transforms.light_session import open_light
 from transforms.model import graph_proto
-from transforms.run_model import RunOptions, open_model
+from transforms.run.run_model import RunOptions, open_model
+from transforms.run.session import open_light
 
 X = np.random.default_rng(0).standard_normal((3, 200)).astype(np.float32)
 
@@ -129,7 +129,7 @@ from onnx import helper
 import ops
 from tests import build, tunable
 from transforms.model import graph_proto
-from transforms.light_session import open_light
+from transforms.run.session import open_light
 
 def peak():
     status = open("/proc/self/status").read()

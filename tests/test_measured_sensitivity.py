@@ -20,11 +20,11 @@ from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench
 from transforms.model.model_hash import model_hash
-from transforms.run_tasks import SerialExecutor, Workers
+from transforms.run.task_log import TaskLog
+from transforms.run.tasks import SerialExecutor, Workers
 from transforms.scheme import preset
 from transforms.search.output_metrics import METRICS, Outputs
 from transforms.sensitivity import Sensitivity
-from transforms.task_log import TaskLog
 
 CONV = tunable.conv_net()
 FEEDS = tunable.samples(CONV, 3)

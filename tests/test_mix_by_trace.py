@@ -21,7 +21,7 @@ from tools import auto_mixed_precision
 from transforms import mix_precision, model_io
 from transforms.calibrate_plan import CalibrationData
 from transforms.mixing_bench import MixingOptions
-from transforms.run_model import RunOptions, open_model
+from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import Scheme, preset
 from transforms.search.output_metrics import METRICS
 from transforms.sensitivity import Sensitivity

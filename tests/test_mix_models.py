@@ -16,12 +16,12 @@ from tests import quantized_models, real_models
 from tests.rank_correlation import spearman
 from transforms import model_io
 from transforms.calibrate_plan import CalibrationData
-from transforms.light_session import open_light
 from transforms.mix_precision import MixedPrecision, mix_precision
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import MixingOptions
 from transforms.model import graph_proto
-from transforms.run_model import open_model
+from transforms.run.run_model import open_model
+from transforms.run.session import open_light
 from transforms.scheme import Scheme, preset
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS

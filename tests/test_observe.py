@@ -9,10 +9,10 @@ from onnx import helper
 
 from tests import build, corpus
 from tests.benchmarks.transformer import transformer
-from transforms import observe
 from transforms.model import graph_proto
-from transforms.observe import EMPTY, ObservedModel, float_outputs
-from transforms.run_model import RunOptions
+from transforms.run import instrumented_model
+from transforms.run.instrumented_model import EMPTY, ObservedModel, float_outputs
+from transforms.run.run_model import RunOptions
 
 SHAPE = (4, 6)
 OTHER = np.random.default_rng(0).uniform(0.5, 1.5, SHAPE).astype(np.float32)
@@ -58,7 +58,7 @@ def one_operator(expression: str) -> onnx.ModelProto:
 
 
 def test_the_table_is_complete() -> None:
-    assert OPERATORS.keys() == observe._HANDING_ON
+    assert OPERATORS.keys() == instrumented_model._HANDING_ON
 
 
 @pytest.mark.parametrize("optimize", [True, False])
@@ -74,7 +74,7 @@ def test_operators_hand_nan_on_from_any_place(expression: str, optimize: bool) -
 
 
 def ends(text: str, *names: str) -> list[str]:
-    return observe._where_nan_ends(corpus.parse(text).graph, names)
+    return instrumented_model._where_nan_ends(corpus.parse(text).graph, names)
 
 
 def test_sums_are_taken_only_where_nan_could_get_lost() -> None:
@@ -89,7 +89,7 @@ def test_few_sums_in_a_transformer() -> None:
     graph = graph_proto.import_model(transformer())
     names = [t.name for node in graph.nodes for t in node.outputs if t.dtype == np.float32]
     light, _ = graph_proto.export_light(graph)
-    assert len(observe._where_nan_ends(light.graph, names)) < len(names) / 5
+    assert len(instrumented_model._where_nan_ends(light.graph, names)) < len(names) / 5
 
 
 @pytest.mark.parametrize("opset", [13, 17, 18, 21])
@@ -129,7 +129,7 @@ def test_reductions_stand_directly_behind_their_tensor() -> None:
     """So that a large tensor is let go of before the next is made."""
     graph = graph_proto.import_model(build.dense(layers=3))
     light, _ = graph_proto.export_light(graph)
-    observe._insert_reductions(graph, light.graph, ["x", "matmul0_out", "matmul2_out"], [])
+    instrumented_model._insert_reductions(graph, light.graph, ["x", "matmul0_out", "matmul2_out"], [])
     order = [node.op_type for node in light.graph.node]
     assert order[:2] == ["ReduceMin", "ReduceMax"]
     assert order[order.index("MatMul") + 1 :][:2] == ["ReduceMin", "ReduceMax"]

@@ -10,8 +10,8 @@ from onnx import helper
 
 from tests import build, tunable
 from transforms.model import graph_proto
-from transforms.partial_run import SteppedModel, Store
-from transforms.run_model import open_model
+from transforms.run.run_model import open_model
+from transforms.run.segmented_model import SteppedModel, Store
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 3)

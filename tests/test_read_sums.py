@@ -15,9 +15,9 @@ from transforms.layer_sums import LayerSums
 from transforms.match_layers import match_layers
 from transforms.matched_layer import MatchedLayer
 from transforms.model import graph_proto
-from transforms.partial_run import Store
 from transforms.read_sums import Stores, SumsReader
-from transforms.run_model import open_model
+from transforms.run.run_model import open_model
+from transforms.run.segmented_model import Store
 from transforms.walk_options import WalkOptions, is_held_out
 
 COUNT = 6

@@ -25,8 +25,8 @@ from transforms import model_io
 from transforms.compare_models import Data, ModelComparison, compare_models, worst_layers
 from transforms.describe_model import describe_model
 from transforms.measure_run import measure_run
-from transforms.run_model import RunOptions
-from transforms.samples import ImageOptions
+from transforms.run.run_model import RunOptions
+from transforms.run.samples import ImageOptions
 
 EXAMPLES = Path(__file__).parent / "examples"
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -13,7 +13,7 @@ from tests import build, mixing, tunable
 from transforms.finetune_model import copy_graph
 from transforms.mixed_model import MixedModel, layers_of
 from transforms.model.detached_weights import LARGE
-from transforms.run_model import RunOptions, open_model
+from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import preset
 
 AS_WRITTEN = RunOptions(threads=1, simulate=True, optimize=False)

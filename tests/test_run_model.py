@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from transforms.model import graph_proto
-from transforms.run_model import (
+from transforms.run.run_model import (
     ModelInput,
     RunOptions,
     check_feed,

@@ -13,9 +13,9 @@ from onnx import helper
 from tests import build, tunable
 from transforms.model import graph_proto
 from transforms.output_error import OutputError
-from transforms.partial_run import SteppedModel, Store
-from transforms.run_model import RunOptions, open_model
-from transforms.run_samples import run_each, same_everywhere
+from transforms.run.run_each import run_each, same_everywhere
+from transforms.run.run_model import RunOptions, open_model
+from transforms.run.segmented_model import SteppedModel, Store
 
 
 def _wide_net() -> onnx.ModelProto:

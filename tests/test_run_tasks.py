@@ -18,8 +18,8 @@ import pytest
 
 from tests import tasks
 from tools import dask_executor, executors
-from transforms.run_tasks import SerialExecutor, run_tasks
-from transforms.task_log import Numbers, TaskLog
+from transforms.run.task_log import Numbers, TaskLog
+from transforms.run.tasks import SerialExecutor, run_tasks
 
 NUMBERS = (0.1, -3.0, 2.5, 7.0)
 

@@ -13,7 +13,7 @@ from onnx import helper
 from tests import build, mixing, tunable
 from transforms import model_io
 from transforms.model import graph_proto
-from transforms.run_model import RunOptions
+from transforms.run.run_model import RunOptions
 from transforms.scheme import preset
 from transforms.switched_model import fold_weights
 

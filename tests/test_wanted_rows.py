@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from tests import tunable
-from transforms import partial_run
 from transforms.match_layers import match_layers
 from transforms.matched_layer import MatchedLayer
 from transforms.model import graph_proto
-from transforms.partial_run import SteppedModel, Store
-from transforms.run_model import open_model
+from transforms.run import segmented_model
+from transforms.run.run_model import open_model
+from transforms.run.segmented_model import SteppedModel, Store
 from transforms.wanted_rows import AHEAD, RowChoice, WantedReader, WantedRows
 
 CONV = tunable.conv_net()
@@ -65,8 +65,8 @@ def test_what_is_read_together_and_where_it_is_kept_changes_no_row(
 ) -> None:
     """Kernels may differ in a last bit where a step ends elsewhere."""
     opened: list[int] = []
-    open_light = partial_run.open_light
-    monkeypatch.setattr(partial_run, "open_light", lambda *rest: (opened.append(1), open_light(*rest))[1])
+    open_light = segmented_model.open_light
+    monkeypatch.setattr(segmented_model, "open_light", lambda *rest: (opened.append(1), open_light(*rest))[1])
     with Store() as store:
         expected = _take(FEW, AHEAD, store)
     assert len(opened) == 1  # all layers in one step

@@ -10,13 +10,14 @@ from tools import bf16_summary
 from tools.data_options import image_options, report_litter
 from tools.output_file import total_bytes
 from tools.progress import Progress
-from transforms import bf16_state, model_io, runtime_check
+from transforms import bf16_state, model_io
 from transforms.convert_bf16 import Bf16Options, convert_bf16
-from transforms.feeds import model_inputs, open_feeds
 from transforms.keep_float import KeptFloat, keep_float
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance
-from transforms.run_model import RunOptions
+from transforms.run import runtime_check
+from transforms.run.feeds import model_inputs, open_feeds
+from transforms.run.run_model import RunOptions
 from transforms.search.target import TargetError
 
 _RECORDED = (

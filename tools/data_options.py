@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tools.option_values import MOST_AT_ONCE, number, numbers, size, whole
 
 if TYPE_CHECKING:
-    from transforms.samples import ImageOptions
+    from transforms.run.samples import ImageOptions
 
 SAMPLES_HELP = """\
 samples: .npz files with one array per input name; .npy files, for models with one input, with the array as
@@ -62,14 +62,14 @@ def add_data_options(
 
 def image_options(options: argparse.Namespace) -> ImageOptions:
     """Return the image options among those of ``add_data_options``."""
-    from transforms.samples import ImageOptions
+    from transforms.run.samples import ImageOptions
 
     return ImageOptions(options.image_size, options.mean, options.std, options.layout)
 
 
 def report_litter(*folders: Path | None) -> None:
     """Say on stderr, one line for each folder, what in it is skipped as left there by operating systems."""
-    from transforms.array_files import find_litter
+    from transforms.run.array_files import find_litter
 
     for folder in filter(None, folders):
         names = find_litter(folder)

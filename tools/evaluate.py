@@ -88,7 +88,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from transforms import compare_results
-    from transforms.array_files import read_array
+    from transforms.run.array_files import read_array
 
     for path in filter(None, (options.json, options.csv)):
         check_writable(path, force=options.force, inputs=[options.top1])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from transforms.processes import open_processes
-from transforms.run_tasks import SerialExecutor, Workers
+from transforms.run.processes import open_processes
+from transforms.run.tasks import SerialExecutor, Workers
 
 
 def workers(jobs: int, dask: str | None) -> Workers:

@@ -17,11 +17,11 @@ from tools.tune_quantized import tune_mixed
 from tools.user_code import check_code
 from tools.write_quantized import write_quantized
 from transforms import model_io
-from transforms.array_files import read_array
 from transforms.calibrate_plan import CalibrationData
 from transforms.mix_precision import MixedPrecision, MixingOptions
 from transforms.model import provenance
-from transforms.run_model import RunOptions
+from transforms.run.array_files import read_array
+from transforms.run.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.mixing_rule import TARGETS, MixingRule
 

@@ -18,13 +18,13 @@ from tools.user_code import check_code
 from tools.write_quantized import write_quantized
 from transforms import model_io
 from transforms.calibrate_plan import CalibrationData, MissingDataError
-from transforms.feeds import model_inputs, random_feeds
 from transforms.files.read_toml import parse_toml
 from transforms.float_twin import float_twin
 from transforms.mix_precision import MixingOptions
 from transforms.model import provenance
 from transforms.quantize_graph import Quantized, quantize_graph
-from transforms.run_model import RunOptions
+from transforms.run.feeds import model_inputs, random_feeds
+from transforms.run.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme_table import SchemeTable
 

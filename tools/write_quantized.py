@@ -10,8 +10,9 @@ import onnx_graphsurgeon as gs
 
 from tools import quantize_summary
 from tools.output_file import total_bytes
-from transforms import model_io, runtime_check
+from transforms import model_io
 from transforms.quantize_graph import Quantized
+from transforms.run import runtime_check
 
 
 def write_quantized(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from transforms.calibration import Calibration, CalibrationOptions, Progress, calibrate
 from transforms.calibration_cache import calibrate_cached
-from transforms.feeds import Feeds, Source, model_inputs, open_feeds
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_importance import WEIGHTED, weighed_inputs
-from transforms.run_model import RunOptions
-from transforms.samples import ImageOptions
+from transforms.run.feeds import Feeds, Source, model_inputs, open_feeds
+from transforms.run.run_model import RunOptions
+from transforms.run.samples import ImageOptions
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from transforms.calibration_methods import CalibrationOptions, choose_range
 from transforms.graph import dtypes, walk
 from transforms.histogram import Histogram
 from transforms.not_finite import first_nan
-from transforms.observe import Observation, ObservedModel, float_outputs
 from transforms.observed import Moments, Observed, TensorAxis
-from transforms.run_model import RunOptions
+from transforms.run.instrumented_model import Observation, ObservedModel, float_outputs
+from transforms.run.run_model import RunOptions
 
 __all__ = ["Calibration", "CalibrationOptions", "calibrate"]
 

@@ -15,7 +15,6 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from transforms.calibration import Calibration, CalibrationOptions, Progress, calibrate
-from transforms.feeds import Feeds
 from transforms.files.atomic_write import destination, replacing
 from transforms.files.folder_lock import locked
 from transforms.files.model_files import clear_leftovers
@@ -25,7 +24,8 @@ from transforms.model.model_hash import model_hash
 from transforms.model_io import check_output
 from transforms.observed import Observed, TensorAxis
 from transforms.observed_json import decode, encode
-from transforms.run_model import RunOptions
+from transforms.run.feeds import Feeds
+from transforms.run.run_model import RunOptions
 
 _FORMAT = "onnx-narrow calibration 2"
 _FIRST_FORMAT = "onnx-narrow calibration 1"  # moments of one axis a tensor, which stay what they are

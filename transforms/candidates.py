@@ -10,10 +10,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.mixed_model import MixedModel, layers_of
-from transforms.observe import ObservedModel
 from transforms.plan.quant_spec import is_open
 from transforms.plan.scheme_targets import operators
-from transforms.run_model import RunOptions
+from transforms.run.instrumented_model import ObservedModel
+from transforms.run.run_model import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.finetune_rule import OPERATORS
 from transforms.scheme.layer_rule import LayerRule

@@ -13,8 +13,8 @@ from transforms.describe_model import ModelDescription, describe_model
 from transforms.grid_histogram import GridHistogram
 from transforms.match_tensors import match_tensors
 from transforms.measure_run import Measurement, measure_run
-from transforms.run_model import RunOptions, open_model
-from transforms.samples import ImageOptions, Samples
+from transforms.run.run_model import RunOptions, open_model
+from transforms.run.samples import ImageOptions, Samples
 from transforms.tensor_statistics import LayerStatistics, SideBySide
 
 Progress = Callable[[Iterable, str], Iterable]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ops import metrics
-from transforms.array_files import find_files, is_litter, natural_order, read_array
+from transforms.run.array_files import find_files, is_litter, natural_order, read_array
 
 _SHOWN = 3
 """How many names of files an error lists."""

@@ -28,13 +28,13 @@ from transforms.convert_opset import convert_opset
 from transforms.finetune_model import copy_graph
 from transforms.gradients import add_gradients
 from transforms.graph import dtypes, walk
-from transforms.light_session import open_light
 from transforms.mixed_model import MixedModel, layers_of
 from transforms.mixing_bench import Bench
 from transforms.model import graph_proto
-from transforms.observe import float_outputs, set_outputs
-from transforms.run_model import RunOptions
-from transforms.run_tasks import Progress
+from transforms.run.instrumented_model import float_outputs, set_outputs
+from transforms.run.run_model import RunOptions
+from transforms.run.session import open_light
+from transforms.run.tasks import Progress
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import is_float_array
 from transforms.sensitivity import Damage, Sensitivity

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from transforms.processes import open_processes
-from transforms.run_model import RunOptions, open_model
-from transforms.samples import ImageOptions, Samples
+from transforms.run.processes import open_processes
+from transforms.run.run_model import RunOptions, open_model
+from transforms.run.samples import ImageOptions, Samples
 
 _STATUS = Path("/proc/self/status")
 

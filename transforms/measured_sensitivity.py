@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from transforms.candidates import Candidate
 from transforms.mixed_model import MixedModel
 from transforms.mixing_bench import Bench
-from transforms.run_tasks import Progress, run_tasks
+from transforms.run.tasks import Progress, run_tasks
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS
 from transforms.search.user_metric import absolute_place

@@ -10,18 +10,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import calibration, run_tasks
+from transforms import calibration
 from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.candidates import Candidate, find_candidates, measure_candidates, refuse_dear
 from transforms.files.atomic_write import replacing
 from transforms.files.model_files import clear_leftovers
 from transforms.layer_trace import trace_sensitivity
-from transforms.light_session import open_light
 from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench, MixingOptions, open_bench, repeatable
 from transforms.model import graph_proto
 from transforms.quantize_graph import Quantized
+from transforms.run import tasks
+from transforms.run.session import open_light
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
@@ -40,7 +41,7 @@ class Watch:
     """What is told of the progress: samples that ranges are measured on, layers, models that are tried."""
 
     calibrating: calibration.Progress | None = None
-    measuring: run_tasks.Progress | None = None
+    measuring: tasks.Progress | None = None
     step: Callable[[Step], None] | None = None
 
 

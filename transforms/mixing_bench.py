@@ -13,18 +13,18 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.calibrate_plan import CalibrationData
-from transforms.feeds import Feeds, model_inputs, open_feeds
 from transforms.files import cleanup
-from transforms.light_session import open_light
 from transforms.mixed_model import MixedModel
 from transforms.model import graph_proto, provenance
 from transforms.model.model_hash import model_hash
-from transforms.run_model import RunOptions
-from transforms.run_tasks import SerialExecutor, Workers
+from transforms.run.feeds import Feeds, model_inputs, open_feeds
+from transforms.run.run_model import RunOptions
+from transforms.run.session import open_light
+from transforms.run.task_log import TaskLog
+from transforms.run.tasks import SerialExecutor, Workers
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.output_metrics import Outputs
 from transforms.search.user_metric import split_place
-from transforms.task_log import TaskLog
 
 Feed = Mapping[str, np.ndarray]
 

@@ -11,10 +11,10 @@ import onnx_graphsurgeon as gs
 from onnx import helper
 
 from transforms.graph import dtypes, walk
-from transforms.light_session import open_light
 from transforms.model import graph_proto
-from transforms.observe import insert_behind, set_outputs
-from transforms.run_model import RunOptions
+from transforms.run.instrumented_model import insert_behind, set_outputs
+from transforms.run.run_model import RunOptions
+from transforms.run.session import open_light
 
 _OPSET = 10
 """First opset with IsInf."""

@@ -12,10 +12,10 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.graph import walk
-from transforms.light_session import open_light
 from transforms.model import graph_proto
-from transforms.run_model import RunOptions
-from transforms.run_samples import run_each, same_everywhere
+from transforms.run.run_each import run_each, same_everywhere
+from transforms.run.run_model import RunOptions
+from transforms.run.session import open_light
 
 Feed = Mapping[str, np.ndarray]
 Floats = NDArray[np.float64]

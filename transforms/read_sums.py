@@ -14,16 +14,16 @@ from itertools import accumulate
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.devices import array_module
 from transforms.following_relu import limits_behind, relax
 from transforms.gram import Sums
 from transforms.layer_input import layer_input
 from transforms.layer_problem import Array
 from transforms.layer_sums import LayerSums
 from transforms.matched_layer import MatchedLayer
-from transforms.partial_run import SteppedModel, Store
 from transforms.row_block import RowBlock
 from transforms.row_weights import Floats, stream_of
+from transforms.run.devices import array_module
+from transforms.run.segmented_model import SteppedModel, Store
 from transforms.walk_options import WalkOptions, is_held_out
 from transforms.wanted_rows import AHEAD, RowChoice, WantedReader, WantedRows
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import model_io
-from transforms.run_model import OpenModel, RunOptions, open_model
+from transforms.run.run_model import OpenModel, RunOptions, open_model
 from transforms.search.output_metrics import METRICS, Outputs
 from transforms.search.user_metric import UserMetric, load_metric
 

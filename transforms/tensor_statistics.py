@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 from ops.metrics import Sums
 from transforms.graph import dtypes, walk
 from transforms.match_tensors import Match
-from transforms.run_model import OpenModel, RunOptions, open_model
+from transforms.run.run_model import OpenModel, RunOptions, open_model
 
 Feeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
 

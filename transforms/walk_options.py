@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from transforms.devices import CPU
-from transforms.run_model import RunOptions
+from transforms.run.devices import CPU
+from transforms.run.run_model import RunOptions
 from transforms.tune_layer import TuneOptions
 
 

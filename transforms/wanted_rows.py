@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from transforms.layer_problem import Layer, Rows
 from transforms.matched_layer import MatchedLayer
-from transforms.partial_run import SteppedModel, Store
 from transforms.row_weights import Floats, weigh
+from transforms.run.segmented_model import SteppedModel, Store
 
 AHEAD = 1 << 28  # bytes of rows of layers that are read together
 

@@ -31,17 +31,17 @@ from transforms import measured_sensitivity, model_io, switch_task
 from transforms.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.candidates import Candidate, find_candidates, measure_candidates
 from transforms.layer_trace import trace_sensitivity
-from transforms.light_session import LightModel, open_light
 from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench
 from transforms.model import graph_proto
 from transforms.quantize_graph import Quantized, make_plan
-from transforms.run_model import RunOptions
-from transforms.run_tasks import SerialExecutor
+from transforms.run.run_model import RunOptions
+from transforms.run.session import LightModel, open_light
+from transforms.run.task_log import TaskLog
+from transforms.run.tasks import SerialExecutor
 from transforms.scheme import preset
 from transforms.scheme.layer_rule import LayerRule
-from transforms.task_log import TaskLog
 
 SAMPLES, TRACED_SAMPLES = 2, 32
 MEASURED = (("A16W8", "int8"), ("BF16", "bfp16"))

@@ -13,10 +13,10 @@ import onnx
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
-from transforms.feeds import random_feeds
 from transforms.model.proto_facts import bodies
 from transforms.model.read_model import ModelError
-from transforms.run_model import ModelInput, OpenModel, RunOptions, session_settings
+from transforms.run.feeds import random_feeds
+from transforms.run.run_model import ModelInput, OpenModel, RunOptions, session_settings
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from transforms.array_files import (
+from transforms.files.array_header import read_headers
+from transforms.files.named_file import named
+from transforms.run.array_files import (
     ARRAY_SUFFIXES,
     IMAGE_SUFFIXES,
     find_files,
@@ -16,9 +18,7 @@ from transforms.array_files import (
     read_array,
     read_array_header,
 )
-from transforms.files.array_header import read_headers
-from transforms.files.named_file import named
-from transforms.run_model import ModelInput, check_feed
+from transforms.run.run_model import ModelInput, check_feed
 
 SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}

@@ -16,9 +16,9 @@ import onnx_graphsurgeon as gs
 from onnx import helper
 
 from transforms.graph import dtypes, walk
-from transforms.light_session import LightModel, open_light
 from transforms.model import graph_proto
-from transforms.run_model import RunOptions
+from transforms.run.run_model import RunOptions
+from transforms.run.session import LightModel, open_light
 
 EMPTY = (math.inf, -math.inf)
 """The range of no numbers: what ONNX Runtime's ReduceMin and ReduceMax make of an empty tensor."""

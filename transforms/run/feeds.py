@@ -13,8 +13,8 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import ArrayLike
 
-from transforms.run_model import ModelInput, check_feed
-from transforms.samples import ImageOptions, Samples
+from transforms.run.run_model import ModelInput, check_feed
+from transforms.run.samples import ImageOptions, Samples
 
 Feed = Mapping[str, np.ndarray]
 
@@ -95,7 +95,7 @@ def open_feeds(
 ) -> Feeds:
     """Return the feeds of a source for a model's inputs, at most ``limit`` of them.
 
-    A source is a folder of .npz, .npy and image files (:class:`transforms.samples.Samples`, ``images`` says
+    A source is a folder of .npz, .npy and image files (:class:`transforms.run.samples.Samples`, ``images`` says
     how to read the last), an object with ``get_next()`` as ONNX Runtime's CalibrationDataReader, or an
     iterable of feeds by input name. Samples of the last two are named by their number, from 0. Raises
     OSError or ValueError for a folder without samples, a limit below 1, or image options without images.

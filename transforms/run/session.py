@@ -16,7 +16,7 @@ import onnxruntime as ort
 from transforms.model import detached_weights
 from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.read_model import ModelError
-from transforms.run_model import OpenModel, RunOptions, provider_name, session_settings
+from transforms.run.run_model import OpenModel, RunOptions, provider_name, session_settings
 
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need no library

@@ -17,10 +17,10 @@ import onnx_graphsurgeon as gs
 
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
-from transforms.light_session import LightModel, open_light
 from transforms.model import graph_proto
-from transforms.run_model import RunOptions
-from transforms.run_samples import run_each, same_everywhere
+from transforms.run.run_each import run_each, same_everywhere
+from transforms.run.run_model import RunOptions
+from transforms.run.session import LightModel, open_light
 
 Feed = Mapping[str, np.ndarray]
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, TypeVar
 
-from transforms.task_log import Numbers, TaskLog
+from transforms.run.task_log import Numbers, TaskLog
 
 _Task = TypeVar("_Task")
 

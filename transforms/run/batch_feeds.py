@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from transforms.run_model import ModelInput
+from transforms.run.run_model import ModelInput
 
 Feed = Mapping[str, np.ndarray]
 
