@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from tests import build
 from transforms import model_io
-from transforms.calibrate_plan import CalibrationData
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.candidates import find_candidates
 from transforms.mixed_model import Mix, MixedModel
 from transforms.model import graph_proto

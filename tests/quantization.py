@@ -14,9 +14,9 @@ from onnx import numpy_helper
 import ops
 from ops import reference
 from tests import plans
+from transforms.calibrate.range_statistics import TensorAxis
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.model import graph_proto
-from transforms.observed import TensorAxis
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme, preset
 

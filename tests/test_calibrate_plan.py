@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests import plans
 from tests.quantization import random, scheme
-from transforms.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import model_inputs, open_feeds
 from transforms.run.samples import ImageOptions

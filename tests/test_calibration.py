@@ -15,8 +15,8 @@ from onnx import helper
 import ops
 from ops.formats import get_format
 from tests import build, corpus
-from transforms.calibration import Calibration, CalibrationOptions, calibrate
-from transforms.calibration_methods import METHODS
+from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate
+from transforms.calibrate.methods import METHODS
 from transforms.model import graph_proto
 from transforms.run.run_model import RunOptions
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from ops.formats import get_format
 from tests import build
-from transforms.calibration import Calibration, CalibrationOptions, calibrate
-from transforms.calibration_cache import calibrate_cached
-from transforms.histogram import Histogram
+from transforms.calibrate.cache import calibrate_cached
+from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate
+from transforms.calibrate.histogram import Histogram
+from transforms.calibrate.range_statistics import Moments, Observed
+from transforms.calibrate.statistics_json import decode, encode
 from transforms.model import graph_proto, provenance
-from transforms.observed import Moments, Observed
-from transforms.observed_json import decode, encode
 from transforms.run.feeds import Feeds, model_inputs, open_feeds
 from transforms.run.samples import ImageOptions
 

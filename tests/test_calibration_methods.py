@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from ops.formats import get_format
-from transforms import clip_by_error
-from transforms.calibration_methods import METHODS, CalibrationOptions, choose_range
-from transforms.clip_by_entropy import clip_by_entropy
-from transforms.histogram import BINS, Histogram
-from transforms.observed import Observed
+from transforms.calibrate import mse_range
+from transforms.calibrate.entropy_range import clip_by_entropy
+from transforms.calibrate.histogram import BINS, Histogram
+from transforms.calibrate.methods import METHODS, CalibrationOptions, choose_range
+from transforms.calibrate.range_statistics import Observed
 
 RANDOM = np.random.default_rng(1)
 SIZE = 50_000
@@ -141,9 +141,9 @@ def test_expected_error_is_that_of_the_numbers(shape: str, levels: int, share: f
     """Up to 2 %, for numbers are not spread evenly within the bins."""
     observed, x = observe(SAMPLES[shape]), SAMPLES[shape]
     assert observed.histogram is not None
-    error = clip_by_error._error_function(observed.histogram, (observed.low, observed.high))
+    error = mse_range._error_function(observed.histogram, (observed.low, observed.high))
     low, high = (np.array([share * end]) for end in (observed.low, observed.high))
-    for make, symmetric in ((clip_by_error._grids, False), (clip_by_error._symmetric_grids, True)):
+    for make, symmetric in ((mse_range._grids, False), (mse_range._symmetric_grids, True)):
         wanted = rounding_error(x, float(low[0]), float(high[0]), levels, symmetric=symmetric)
         assert error(make(low, high, levels))[0] / x.size == pytest.approx(wanted, rel=0.02)
 
@@ -153,9 +153,7 @@ def test_least_error_clips_more_with_fewer_levels(shape: str) -> None:
     observed = observe(SAMPLES[shape])
     assert observed.histogram is not None
     ends = [
-        clip_by_error.clip_by_error(
-            observed.histogram, (observed.low, observed.high), 2**bits, symmetric=True
-        )[1]
+        mse_range.clip_by_error(observed.histogram, (observed.low, observed.high), 2**bits, symmetric=True)[1]
         for bits in (4, 6, 8, 16)
     ]
     assert ends == sorted(ends) and ends[0] < 0.9 * ends[-1]

@@ -13,7 +13,7 @@ import ops
 from tests import plans
 from tools import convert_fp32_to_bf16, quantize
 from transforms import model_io
-from transforms.calibration import calibrate
+from transforms.calibrate.calibrate import calibrate
 from transforms.model import graph_proto
 
 NO_ROWS = "(float[2,0,4] x) => (float[2,0,5] y) { m = MatMul(x, w) y = Add(m, b) }"

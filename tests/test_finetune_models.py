@@ -19,7 +19,7 @@ import pytest
 
 from tests import quantized_models, real_models
 from transforms import model_io
-from transforms.calibrate_plan import CalibrationData
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune_model import finetune_model
 from transforms.float_twin import float_twin
 from transforms.graph import dot_products

@@ -9,7 +9,7 @@ import ops
 from tests import plans
 from tests.quantization import LIMITS, Given, random, scheme
 from transforms.align_scales import align_concat
-from transforms.calibration import Calibration, CalibrationOptions
+from transforms.calibrate.calibrate import Calibration, CalibrationOptions
 from transforms.plan.qparams import GridParameters
 from transforms.plan.quant_spec import Quantization
 from transforms.plan.quantization_plan import QuantizationPlan

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from transforms.histogram import BINS, Histogram
+from transforms.calibrate.histogram import BINS, Histogram
 
 RANDOM = np.random.default_rng(0)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from tests import conversion, plans
-from transforms.calibrate_plan import CalibrationData
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
 from transforms.quantize_graph import quantize_graph
 from transforms.scheme import preset

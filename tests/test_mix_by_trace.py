@@ -19,7 +19,7 @@ from tests import build, mixing, tunable
 from tests.rank_correlation import spearman
 from tools import auto_mixed_precision
 from transforms import mix_precision, model_io
-from transforms.calibrate_plan import CalibrationData
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.mixing_bench import MixingOptions
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import Scheme, preset

@@ -15,7 +15,7 @@ import pytest
 from tests import quantized_models, real_models
 from tests.rank_correlation import spearman
 from transforms import model_io
-from transforms.calibrate_plan import CalibrationData
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.mix_precision import MixedPrecision, mix_precision
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import MixingOptions

@@ -13,7 +13,7 @@ import pytest
 
 from tests import build
 from tests.real_models import session
-from transforms.calibrate_plan import CalibrationData
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.model import graph_proto
 from transforms.quantize_before_relu import quantize_before_relu

@@ -16,7 +16,7 @@ import ops
 from tests import build, conversion, corpus, plans
 from tests.quantization import EXTENDED, node, on_grid, ops_used, random, source, stored
 from transforms import model_io
-from transforms.calibrate_plan import CalibrationData, MissingDataError
+from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph import dtypes
 from transforms.insert_cast import insert_cast
 from transforms.model import graph_proto

@@ -18,7 +18,7 @@ from tests.quantization import random, stored
 from tools import quantize
 from tools.quantize_file import scheme_in_use
 from transforms import model_io
-from transforms.calibrate_plan import CalibrationData
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
 from transforms.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset, read_scheme

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ops.integers import weight_scale
 from tests import plans
 from tests.quantization import Given, random, scheme
-from transforms.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.plan.qparams import GridParameters
 from transforms.plan.quant_spec import Quantizer
 from transforms.plan.quantization_plan import QuantizationPlan

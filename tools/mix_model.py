@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from tools.progress import Progress
-from transforms.calibrate_plan import CalibrationData, MissingDataError
+from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.mix_precision import MixedPrecision, MixingOptions, Watch, mix_precision
 from transforms.scheme import Scheme
 from transforms.search.assign_precision import Step

@@ -17,7 +17,7 @@ from tools.tune_quantized import tune_mixed
 from tools.user_code import check_code
 from tools.write_quantized import write_quantized
 from transforms import model_io
-from transforms.calibrate_plan import CalibrationData
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.mix_precision import MixedPrecision, MixingOptions
 from transforms.model import provenance
 from transforms.run.array_files import read_array

@@ -17,7 +17,7 @@ from tools.tune_quantized import tune_mixed, tune_quantized
 from tools.user_code import check_code
 from tools.write_quantized import write_quantized
 from transforms import model_io
-from transforms.calibrate_plan import CalibrationData, MissingDataError
+from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.files.read_toml import parse_toml
 from transforms.float_twin import float_twin
 from transforms.mix_precision import MixingOptions

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import calibration
-from transforms.calibrate_plan import CalibrationData, MissingDataError
+from transforms.calibrate import calibrate
+from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.candidates import Candidate, find_candidates, measure_candidates, refuse_dear
 from transforms.files.atomic_write import replacing
 from transforms.files.model_files import clear_leftovers
@@ -40,7 +40,7 @@ Feed = Mapping[str, np.ndarray]
 class Watch:
     """What is told of the progress: samples that ranges are measured on, layers, models that are tried."""
 
-    calibrating: calibration.Progress | None = None
+    calibrating: calibrate.Progress | None = None
     measuring: tasks.Progress | None = None
     step: Callable[[Step], None] | None = None
 

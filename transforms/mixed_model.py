@@ -10,8 +10,8 @@ from glob import escape
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.calibration import Calibration, Progress
+from transforms.calibrate.calibrate import Calibration, Progress
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.finetune_model import copy_graph
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.selection import label_of
@@ -65,7 +65,7 @@ class MixedModel:
         """Measure, in one pass over the data, what quantizing needs to know for any of some mixes.
 
         Layers of each other mix must have formats that one of these gives them. Raises MissingDataError and
-        ValueError as :func:`transforms.calibrate_plan.calibrate_plan` does.
+        ValueError as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
         """
         self._measured = [(mix, *self._plan(mix)) for mix in mixes]
         plans = [plan for _, plan, _ in self._measured]

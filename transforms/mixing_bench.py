@@ -12,7 +12,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.calibrate_plan import CalibrationData
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files import cleanup
 from transforms.mixed_model import MixedModel
 from transforms.model import graph_proto, provenance

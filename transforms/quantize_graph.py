@@ -10,8 +10,8 @@ import onnx_graphsurgeon as gs
 from transforms import bf16_state
 from transforms.align_scales import align_concat
 from transforms.balance_channels import balance_channels
-from transforms.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.calibration import Progress
+from transforms.calibrate.calibrate import Progress
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.equalize_layers import equalize_layers
 from transforms.fold_relu import fold_relu
@@ -62,7 +62,7 @@ def quantize_graph(
 
     Optimizes it as the conversions to BF16 do, brings channels to like ranges where the scheme says so,
     plans (:mod:`transforms.plan.quantization_plan`), measures ranges on the data where the plan needs them, and
-    writes the plan down. ``progress`` is called as by :func:`transforms.calibration.calibrate`.
+    writes the plan down. ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`.
 
     Fine-tuning is another step, :func:`transforms.finetune_model.finetune_model`: a scheme that asks for it
     is refused here. So is one that asks for mixed precision, which is

@@ -28,7 +28,7 @@ import numpy as np
 from tests.benchmarks.bench_quantize import VOCABULARY, WORDS, verdict
 from tests.benchmarks.transformer import Size, transformer
 from transforms import measured_sensitivity, model_io, switch_task
-from transforms.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.candidates import Candidate, find_candidates, measure_candidates
 from transforms.layer_trace import trace_sensitivity
 from transforms.measured_sensitivity import measure_sensitivity

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 import ops
 from ops.integers import finite_range, range_scale, weight_scale
+from transforms.calibrate.range_statistics import TensorAxis
 from transforms.graph import dot_products
-from transforms.observed import TensorAxis
 from transforms.plan.quant_spec import BIAS, WEIGHT, Quantization, Quantizer
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory

@@ -14,11 +14,11 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ops.formats import Format
-from transforms.calibration_methods import CalibrationOptions, choose_range
+from transforms.calibrate.histogram import Histogram
+from transforms.calibrate.methods import CalibrationOptions, choose_range
+from transforms.calibrate.not_finite import first_nan
+from transforms.calibrate.range_statistics import Moments, Observed, TensorAxis
 from transforms.graph import dtypes, walk
-from transforms.histogram import Histogram
-from transforms.not_finite import first_nan
-from transforms.observed import Moments, Observed, TensorAxis
 from transforms.run.instrumented_model import Observation, ObservedModel, float_outputs
 from transforms.run.run_model import RunOptions
 

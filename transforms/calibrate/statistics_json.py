@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.histogram import BINS, Histogram
-from transforms.observed import Moments, Observed
+from transforms.calibrate.histogram import BINS, Histogram
+from transforms.calibrate.range_statistics import Moments, Observed
 
 _LARGEST_ARRAY = 1 << 28  # bytes: what is longer is no statistic of ours
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.histogram import Histogram
+from transforms.calibrate.histogram import Histogram
 
 _COARSE = np.geomspace(1 / 64, 1, 25)  # shares of the full range that are tried at first
 _FINE = np.geomspace(2**-0.25, 2**0.25, 13)  # and then around the best of these

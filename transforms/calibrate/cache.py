@@ -14,7 +14,9 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibration import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.calibrate.range_statistics import Observed, TensorAxis
+from transforms.calibrate.statistics_json import decode, encode
 from transforms.files.atomic_write import destination, replacing
 from transforms.files.folder_lock import locked
 from transforms.files.model_files import clear_leftovers
@@ -22,8 +24,6 @@ from transforms.files.named_file import in_words
 from transforms.model import provenance
 from transforms.model.model_hash import model_hash
 from transforms.model_io import check_output
-from transforms.observed import Observed, TensorAxis
-from transforms.observed_json import decode, encode
 from transforms.run.feeds import Feeds
 from transforms.run.run_model import RunOptions
 
@@ -43,7 +43,7 @@ def calibrate_cached(
     run: RunOptions | None = None,
     progress: Progress | None = None,
 ) -> tuple[Calibration, int]:
-    """Do what :func:`transforms.calibration.calibrate` does, as far as the file at ``path`` does not hold it.
+    """Do what :func:`transforms.calibrate.calibrate.calibrate` does, as far as the file at ``path`` does not hold it.
 
     Returns the calibration and how many tensors of it came from the file, to which the others are added; the
     file is made if it is not there. The data are read once to know them, and once more if anything is

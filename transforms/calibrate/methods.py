@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.formats import Format
-from transforms.clip_by_entropy import clip_by_entropy
-from transforms.clip_by_error import clip_by_error
-from transforms.observed import Observed
+from transforms.calibrate.entropy_range import clip_by_entropy
+from transforms.calibrate.mse_range import clip_by_error
+from transforms.calibrate.range_statistics import Observed
 
 Range = tuple[float, float]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transforms.calibration import Calibration, CalibrationOptions, Progress, calibrate
-from transforms.calibration_cache import calibrate_cached
+from transforms.calibrate.cache import calibrate_cached
+from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_importance import WEIGHTED, weighed_inputs
 from transforms.run.feeds import Feeds, Source, model_inputs, open_feeds
@@ -45,7 +45,7 @@ def calibrate_plan(
     Several plans, of copies of one graph, are measured together. Ranges of all tensors that become integers,
     and the mean squares by which errors of weights are weighted: those alone do not ask for data unless the
     scheme names the method. Raises MissingDataError without data, and ValueError as
-    :func:`transforms.calibration.calibrate` and its cache do.
+    :func:`transforms.calibrate.calibrate.calibrate` and its cache do.
     """
     plans = [plan] if isinstance(plan, QuantizationPlan) else plan
     plan, scheme = plans[0], plans[0].scheme

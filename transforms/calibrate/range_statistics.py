@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.histogram import Histogram
+from transforms.calibrate.histogram import Histogram
 
 TensorAxis = tuple[str, int]
 """The name of a tensor and the axis of its channels: layers may read one tensor along several."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.histogram import Histogram, fold
+from transforms.calibrate.histogram import Histogram, fold
 
 _CANDIDATES = 128  # limits that are tried, in equal ratios
 _LEAST = 1e-4  # what a bin that the levels miss counts for, as a share of one number's probability
