@@ -17,7 +17,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.candidates import find_candidates
 from transforms.mixed_model import Mix, MixedModel
 from transforms.model import graph_proto
-from transforms.quantize_graph import quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule

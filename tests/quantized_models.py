@@ -11,7 +11,7 @@ import numpy as np
 from tests import real_models
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.quantize_graph import quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run import runtime_check
 from transforms.scheme import preset
 

@@ -20,7 +20,7 @@ from transforms.balance_channels import balance_channels
 from transforms.graph import walk
 from transforms.graph.selection import Selection, select
 from transforms.model import graph_proto
-from transforms.prepare import prepare
+from transforms.pipelines.prepare import prepare
 
 Weights = dict[str, NDArray]
 Shape = tuple[int | str, ...]

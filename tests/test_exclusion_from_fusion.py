@@ -21,7 +21,7 @@ from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
 from transforms.graph.selection import Selection, select
 from transforms.model.read_model import ModelError
 from transforms.optimize import optimize
-from transforms.prepare import prepare
+from transforms.pipelines.prepare import prepare
 
 WIDTH = 8
 

@@ -24,7 +24,7 @@ from transforms.finetune_model import finetune_model
 from transforms.float_twin import float_twin
 from transforms.graph import dot_products
 from transforms.graph.constants import Constants
-from transforms.quantize_graph import quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset
 
 pytestmark = [

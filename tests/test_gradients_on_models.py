@@ -16,7 +16,7 @@ from transforms import model_io
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product, is_operand
-from transforms.quantize_graph import prepare_for
+from transforms.pipelines.quantize_graph import prepare_for
 from transforms.run.run_model import OpenModel, open_model
 from transforms.scheme import preset
 

@@ -17,7 +17,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from tests import conversion, plans
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
-from transforms.quantize_graph import quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
 
 CNN = """(float[1,3,8,8] x) => (float[1,5] y) {

@@ -14,8 +14,8 @@ from tests import corpus, small_networks
 from transforms import bf16_error, model_io
 from transforms import keep_float as module
 from transforms.bf16_error import Bf16Error
-from transforms.convert_bf16 import Bf16Options
 from transforms.keep_float import KeptFloat, keep_float
+from transforms.pipelines.convert_bf16 import Bf16Options
 from transforms.search.target import TargetError
 from transforms.switched_rounding import SwitchedRounding
 

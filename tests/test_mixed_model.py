@@ -17,8 +17,8 @@ from transforms import model_io
 from transforms.mixed_model import Mix, MixedModel, exactly
 from transforms.model import graph_proto
 from transforms.model.detached_weights import LARGE
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.weight_cache import WeightMemory
-from transforms.quantize_graph import quantize_graph
 from transforms.scheme.scheme import Scheme, preset, scheme_from_keys
 
 CONV, MATMUL, ATTENTION = tunable.conv_net(), tunable.matmul_net(), mixing.attention()

@@ -8,7 +8,7 @@ from typing import Any
 import onnx_graphsurgeon as gs
 import pytest
 
-from transforms.quantize_graph import quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset, read_scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule

@@ -16,8 +16,8 @@ from tests.real_models import session
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.model import graph_proto
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.quantize_before_relu import quantize_before_relu
-from transforms.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset
 
 RANDOM = np.random.default_rng(5)

@@ -21,7 +21,7 @@ from transforms.graph import dtypes
 from transforms.insert_cast import insert_cast
 from transforms.model import graph_proto
 from transforms.model.read_model import ModelError
-from transforms.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.scheme import Scheme, preset
 from transforms.scheme.presets import PLAIN
 

@@ -20,7 +20,7 @@ from tools.quantize_file import scheme_in_use
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
-from transforms.quantize_graph import quantize_graph
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset, read_scheme
 from transforms.scheme.presets import PLAIN
 

@@ -12,8 +12,8 @@ import pytest
 from tests import corpus, small_networks
 from transforms import model_io
 from transforms.bf16_error import Bf16Error
-from transforms.convert_bf16 import Bf16Options
 from transforms.lift_constants import lift_constants
+from transforms.pipelines.convert_bf16 import Bf16Options
 from transforms.switched_rounding import SwitchedRounding
 
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")

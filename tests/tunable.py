@@ -12,7 +12,7 @@ from onnx import helper
 from tests import build
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
-from transforms.quantize_graph import prepare_for, quantize_graph
+from transforms.pipelines.quantize_graph import prepare_for, quantize_graph
 from transforms.scheme import preset
 
 PRESETS = (

@@ -10,11 +10,12 @@ from tools import bf16_summary
 from tools.data_options import image_options, report_litter
 from tools.output_file import total_bytes
 from tools.progress import Progress
-from transforms import bf16_state, model_io
-from transforms.convert_bf16 import Bf16Options, convert_bf16
+from transforms import model_io
 from transforms.keep_float import KeptFloat, keep_float
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance
+from transforms.pipelines import inspect_bf16
+from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.run import runtime_check
 from transforms.run.feeds import model_inputs, open_feeds
 from transforms.run.run_model import RunOptions
@@ -35,11 +36,11 @@ def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
     output = model_io.check_output(options.output, options.input, force=options.force, external_data=external)
     graph = model_io.load(options.input)
     lift_constants(graph)
-    before = bf16_state.describe(graph)
+    before = inspect_bf16.describe(graph)
     if before.converted:
         print(f"Nothing to do: '{options.input}' is a BF16 model already ({before.format}).")
         return
-    bf16_state.require(before, source, options.input)
+    inspect_bf16.require(before, source, options.input)
     chosen = bf16_options(options)
     kept = None if options.min_sqnr is None else _keep(graph, chosen, options)
     chosen = chosen.excluding(kept.patterns) if kept else chosen

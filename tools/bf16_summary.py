@@ -11,8 +11,8 @@ from tools.operator_library import needed_library
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
-    from transforms.convert_bf16 import Conversion
     from transforms.keep_float import KeptFloat
+    from transforms.pipelines.convert_bf16 import Conversion
 
 _TENSORS = {
     "with_cast": "tensors rounded by Casts",

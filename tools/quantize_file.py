@@ -22,7 +22,7 @@ from transforms.files.read_toml import parse_toml
 from transforms.float_twin import float_twin
 from transforms.mix_precision import MixingOptions
 from transforms.model import provenance
-from transforms.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.run.feeds import model_inputs, random_feeds
 from transforms.run.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme

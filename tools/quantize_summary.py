@@ -11,9 +11,9 @@ import onnx_graphsurgeon as gs
 from tools.operator_library import needed_library
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
+from transforms.pipelines.quantize_graph import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.rounding_plan import is_narrowing, is_widening
-from transforms.quantize_graph import Quantized
 
 
 def lines(

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from tools import quantize_summary
 from tools.output_file import total_bytes
 from transforms import model_io
-from transforms.quantize_graph import Quantized
+from transforms.pipelines.quantize_graph import Quantized
 from transforms.run import runtime_check
 
 

@@ -16,9 +16,9 @@ from itertools import chain
 import onnx_graphsurgeon as gs
 
 from transforms.bf16_error import Bf16Error, Feed, Progress
-from transforms.convert_bf16 import Bf16Options
 from transforms.graph import walk
 from transforms.graph.selection import label_of
+from transforms.pipelines.convert_bf16 import Bf16Options
 from transforms.run.run_model import RunOptions
 from transforms.search.smallest_set import Kept, give_up, smallest_set
 from transforms.search.target import Target, TargetError

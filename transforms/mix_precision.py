@@ -20,7 +20,7 @@ from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench, MixingOptions, open_bench, repeatable
 from transforms.model import graph_proto
-from transforms.quantize_graph import Quantized
+from transforms.pipelines.quantize_graph import Quantized
 from transforms.run import tasks
 from transforms.run.session import open_light
 from transforms.scheme import Scheme
@@ -90,7 +90,7 @@ def mix_precision(
     tried; each model is judged by its true outputs, and the result keeps to the target. The graph is prepared
     in place. Raises TargetError where the model breaks the target before anything is moved,
     MissingDataError or ValueError without data that are needed, and ValueError as
-    :func:`transforms.quantize_graph.quantize_graph` does.
+    :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
     """
     options, watch = options or MixingOptions(), watch or Watch()
     rule = scheme.auto_mixed_precision

@@ -15,11 +15,11 @@ from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.finetune_model import copy_graph
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.selection import label_of
+from transforms.pipelines.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.plan.fake_quant import Rounder, rounders
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import Targets, named
 from transforms.plan.weight_cache import WeightMemory
-from transforms.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 
@@ -47,7 +47,7 @@ class MixedModel:
     def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
         """Prepare a float model, in place, for a scheme and the formats that it may mix in.
 
-        Raises as :func:`transforms.quantize_graph.quantize_graph` does.
+        Raises as :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
         """
         self.prepared = Quantized()
         self._targets = prepare_for(graph, scheme, self.prepared)

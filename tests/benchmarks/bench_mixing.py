@@ -35,7 +35,7 @@ from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench
 from transforms.model import graph_proto
-from transforms.quantize_graph import Quantized, make_plan
+from transforms.pipelines.quantize_graph import Quantized, make_plan
 from transforms.run.run_model import RunOptions
 from transforms.run.session import LightModel, open_light
 from transforms.run.task_log import TaskLog

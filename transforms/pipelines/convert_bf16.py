@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from transforms import bf16_state
 from transforms.convert_opset import convert_opset
 from transforms.convert_type import convert_type
 from transforms.fold_weights import fold_weights
 from transforms.graph.selection import NodeSet, Selection, select
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
-from transforms.prepare import prepare
+from transforms.pipelines import inspect_bf16
+from transforms.pipelines.prepare import prepare
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.saturate_activations import saturate_activations
 from transforms.simulate_bf16 import simulate_bf16
@@ -56,7 +56,7 @@ class Conversion:
     tensors: int = 0
     saturated: int = 0
     fused: Counter[str] = field(default_factory=Counter)
-    tally: bf16_state.Tally | None = None
+    tally: inspect_bf16.Tally | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -75,7 +75,7 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
     if options.saturate_activations:
         saturate_activations(graph, exclude=kept, keep_io_types=options.keep_io_types)
     done.tensors = _write_format(graph, kept, options)
-    done.tally = bf16_state.tally(graph, kept, options.format)
+    done.tally = inspect_bf16.tally(graph, kept, options.format)
     return done
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from transforms import bf16_state
 from transforms.align_scales import align_concat
 from transforms.balance_channels import balance_channels
 from transforms.calibrate.calibrate import Progress
@@ -22,12 +21,13 @@ from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
+from transforms.pipelines import inspect_bf16
+from transforms.pipelines.prepare import prepare
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.plan.weight_cache import WeightMemory
-from transforms.prepare import prepare
 from transforms.qdq_to_cast import qdq_to_cast
 from transforms.quantize_before_relu import quantize_before_relu
 from transforms.saturate import saturate, tensors_with_nan
@@ -143,7 +143,7 @@ def _refuse_quantized(graph: gs.Graph) -> None:
             raise ModelError(f"the model is quantized already: '{name}' is a {node.op} node")
     if provenance.tool(graph.info.metadata) == "quantize":
         raise ModelError("the model is quantized already: tools.quantize made it")
-    state = bf16_state.describe(graph)
+    state = inspect_bf16.describe(graph)
     if state.converted:
         raise ModelError(f"the model is quantized already, to BF16: {state.format}")
 
