@@ -16,7 +16,7 @@ from transforms import model_io
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_model import FinetuneOptions, copy_graph, finetune_model
 from transforms.finetune_weights import FineTuned, Memory, finetune_weights
-from transforms.match_layers import match_layers
+from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.output_error import OutputError
 from transforms.tune_layer import TuneOptions

@@ -18,8 +18,8 @@ from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_model import copy_graph, finetune_model
 from transforms.finetune_weights import Memory, finetune_weights
 from transforms.layer_grids import layer_grids
-from transforms.match_layers import match_layers
-from transforms.matched_layer import MatchedLayer
+from transforms.layers.match_layers import match_layers
+from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
 from transforms.output_error import OutputError
 

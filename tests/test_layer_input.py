@@ -9,7 +9,7 @@ import pytest
 from tests import tunable
 from transforms.graph import walk
 from transforms.layer_input import LayerInput, layer_input
-from transforms.match_layers import match_layers
+from transforms.layers.match_layers import match_layers
 from transforms.run.segmented_model import SteppedModel, Store
 
 CONV = tunable.conv_net()

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
-from transforms.layer_problem import Unfit, layer_of
+from transforms.layers.linear_layer import Unfit, layer_of
 
 CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ("Conv", (2, 6, 9), (4, 6, 3), {}),

@@ -14,7 +14,7 @@ from tests import tunable
 from transforms import tune_layer
 from transforms.finetune_model import copy_graph
 from transforms.finetune_weights import FineTuned, finetune_weights
-from transforms.match_layers import match_layers
+from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.walk_options import WalkOptions
 

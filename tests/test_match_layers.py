@@ -12,8 +12,8 @@ from ops.grids import weight_grid
 from tests import build, tunable
 from tests.operator_sessions import BFP, MX, assert_same, block_session
 from transforms.graph import walk
-from transforms.match_layers import match_layers
-from transforms.stored import block_rows, detect
+from transforms.layers.match_layers import match_layers
+from transforms.layers.stored_constant import block_rows, detect
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
 CONV_DATA, MATMUL_DATA = tunable.samples(CONV), tunable.samples(MATMUL)

@@ -12,7 +12,7 @@ from onnx import helper
 
 from tests import build, tunable
 from transforms.finetune_weights import finetune_weights
-from transforms.match_layers import match_layers
+from transforms.layers.match_layers import match_layers
 from transforms.mixed_rows import reads_product
 
 

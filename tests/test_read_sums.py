@@ -12,8 +12,8 @@ from tests.test_shared_weights import CHAIN, STEPS, TWINS
 from transforms.finetune_model import copy_graph
 from transforms.gram import Sums
 from transforms.layer_sums import LayerSums
-from transforms.match_layers import match_layers
-from transforms.matched_layer import MatchedLayer
+from transforms.layers.match_layers import match_layers
+from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
 from transforms.read_sums import Stores, SumsReader
 from transforms.run.run_model import open_model

@@ -16,7 +16,7 @@ from transforms.finetune_model import copy_graph, finetune_model
 from transforms.finetune_weights import FineTuned, finetune_weights
 from transforms.gram import Sums
 from transforms.layer_sums import LayerSums
-from transforms.match_layers import match_layers
+from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.output_error import OutputError
 from transforms.walk_options import WalkOptions, is_held_out

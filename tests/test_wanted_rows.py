@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests import tunable
-from transforms.match_layers import match_layers
-from transforms.matched_layer import MatchedLayer
+from transforms.layers.match_layers import match_layers
+from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
 from transforms.run import segmented_model
 from transforms.run.run_model import open_model

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ops.integers import range_scale
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
-from transforms.matched_layer import MatchedLayer
+from transforms.layers.matched_layer import MatchedLayer
 
 Floats = NDArray[np.float64]
 Scale = NDArray[np.float32]

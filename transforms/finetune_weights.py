@@ -17,8 +17,8 @@ import onnx_graphsurgeon as gs
 from transforms.finetune_checkpoint import Checkpoint, as_report
 from transforms.graph import walk
 from transforms.layer_sums import LayerSums
-from transforms.match_layers import match_layers, of_operators
-from transforms.matched_layer import LeftAlone, MatchedLayer
+from transforms.layers.match_layers import match_layers, of_operators
+from transforms.layers.matched_layer import LeftAlone, MatchedLayer
 from transforms.mixed_rows import reads_product
 from transforms.read_sums import SumsReader, open_sums
 from transforms.tune_layer import Candidate, Tuned, TuneOptions, tune_layer
@@ -75,7 +75,7 @@ def finetune_weights(
     memory: Memory | None = None,
     progress: Progress | None = None,
 ) -> FineTuned:
-    """Tune the quantized graph in place; see :func:`transforms.match_layers.match_layers` for which layers.
+    """Tune the quantized graph in place; see :func:`transforms.layers.match_layers.match_layers` for which layers.
 
     A layer is given new weights if they are better on the samples that are held out, and if ``judge``, where
     it is given, returns a lower number after that than before. ``progress`` is called with what became of a

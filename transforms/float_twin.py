@@ -7,8 +7,8 @@ from collections.abc import Callable
 import onnx_graphsurgeon as gs
 
 from transforms.graph.selection import Selection
+from transforms.layers.match_layers import match_layers
 from transforms.lift_constants import lift_constants
-from transforms.match_layers import match_layers
 from transforms.pipelines.prepare import prepare
 from transforms.pipelines.quantize_graph import prepare_for
 from transforms.scheme.recorded_scheme import recorded_scheme

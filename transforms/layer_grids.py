@@ -11,8 +11,8 @@ from ops.formats import Format
 from ops.grids import Grid, weight_grid
 from ops.integers import weight_range, weight_scale
 from transforms.bias_grid import least_scale
-from transforms.matched_layer import MatchedLayer
-from transforms.stored import Parameters
+from transforms.layers.matched_layer import MatchedLayer
+from transforms.layers.stored_constant import Parameters
 
 Floats = NDArray[np.float64]
 

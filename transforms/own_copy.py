@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.constants import load
-from transforms.stored import Stored
+from transforms.layers.stored_constant import Stored
 
 
 def own_copy(graph: gs.Graph, node: gs.Node, index: int, stored: Stored, names: walk.Names) -> bool:

@@ -17,9 +17,9 @@ import onnx_graphsurgeon as gs
 from transforms.following_relu import limits_behind, relax
 from transforms.gram import Sums
 from transforms.layer_input import layer_input
-from transforms.layer_problem import Array
 from transforms.layer_sums import LayerSums
-from transforms.matched_layer import MatchedLayer
+from transforms.layers.linear_layer import Array
+from transforms.layers.matched_layer import MatchedLayer
 from transforms.row_block import RowBlock
 from transforms.row_weights import Floats, stream_of
 from transforms.run.devices import array_module

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.graph import walk
-from transforms.layer_problem import Layer
+from transforms.layers.linear_layer import Layer
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.graph import dot_products
-from transforms.layer_problem import Layer, Unfit, layer_of
+from transforms.layers.linear_layer import Layer, Unfit, layer_of
 from transforms.plan.fake_quant import Rounder
 
 Arrays = Mapping[str, NDArray[np.float32]]

@@ -15,8 +15,8 @@ from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadrati
 from transforms.bias_grid import least_scale, round_biases
 from transforms.layer_grids import layer_grids
 from transforms.layer_sums import LayerSums
-from transforms.matched_layer import MatchedLayer
-from transforms.stored import Parameters
+from transforms.layers.matched_layer import MatchedLayer
+from transforms.layers.stored_constant import Parameters
 
 Floats = NDArray[np.float64]
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.layer_problem import Layer, Rows
-from transforms.matched_layer import MatchedLayer
+from transforms.layers.linear_layer import Layer, Rows
+from transforms.layers.matched_layer import MatchedLayer
 from transforms.row_weights import Floats, weigh
 from transforms.run.segmented_model import SteppedModel, Store
 

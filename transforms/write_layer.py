@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from transforms.bias_grid import constant_scale, product_scale
 from transforms.graph import walk
-from transforms.matched_layer import Bias, MatchedLayer
+from transforms.layers.matched_layer import Bias, MatchedLayer
+from transforms.layers.stored_constant import Parameters, find
 from transforms.own_copy import own_copy
-from transforms.stored import Parameters, find
 from transforms.tune_layer import Candidate
 
 

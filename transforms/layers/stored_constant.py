@@ -21,7 +21,7 @@ from ops.reference import finite_blocks, join_blocks
 from transforms.block_format import block_format_of
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import Constants, load
-from transforms.layer_problem import Unfit
+from transforms.layers.linear_layer import Unfit
 from transforms.plan.qdq_writer import as_float_type, exportable
 from transforms.scheme.recorded_scheme import recorded_scheme
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from transforms.graph import walk
-from transforms.matched_layer import LeftAlone, MatchedLayer
-from transforms.stored import OTHERS
+from transforms.layers.matched_layer import LeftAlone, MatchedLayer
+from transforms.layers.stored_constant import OTHERS
 
 
 def join_users(

@@ -7,9 +7,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dot_products
 from transforms.graph.constants import Constants
-from transforms.layer_problem import Layer, Unfit
-from transforms.matched_layer import Bias
-from transforms.stored import find
+from transforms.layers.linear_layer import Layer, Unfit
+from transforms.layers.matched_layer import Bias
+from transforms.layers.stored_constant import find
 
 _ROUNDING = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"}

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.layer_problem import Layer
-from transforms.stored import Stored
+from transforms.layers.linear_layer import Layer
+from transforms.layers.stored_constant import Stored
 
 Floats = NDArray[np.float64]
 

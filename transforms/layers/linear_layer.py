@@ -18,7 +18,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import taps
+from transforms.layers import im2col
 
 Array = NDArray[Any]
 Rows = NDArray[np.integer]
@@ -116,7 +116,7 @@ class Layer(ABC):
 class Convolution(Layer):
     """Conv and ConvTranspose of one to three dimensions, or more."""
 
-    _tables: dict[tuple[tuple[int, ...], ...], taps.Taps] = field(default_factory=dict, repr=False)
+    _tables: dict[tuple[tuple[int, ...], ...], im2col.Taps] = field(default_factory=dict, repr=False)
 
     @property
     def groups(self) -> int:
@@ -164,15 +164,15 @@ class Convolution(Layer):
     def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
         """As of Layer."""
         groups, outputs, _, _ = self.size
-        return taps.columns(_by_channel(made), picked).reshape(groups, outputs, -1).transpose(0, 2, 1)
+        return im2col.columns(_by_channel(made), picked).reshape(groups, outputs, -1).transpose(0, 2, 1)
 
     def channel_shape(self, rank: int) -> tuple[int, ...]:
         """As of Layer."""
         return 1, -1, *[1] * (rank - 2)
 
-    def _taps(self, made: tuple[int, ...], read: tuple[int, ...]) -> taps.Taps:
+    def _taps(self, made: tuple[int, ...], read: tuple[int, ...]) -> im2col.Taps:
         if (made, read) not in self._tables:
-            self._tables[made, read] = taps.Taps.of(self.op, self.attrs, self.shape[2:], made, read)
+            self._tables[made, read] = im2col.Taps.of(self.op, self.attrs, self.shape[2:], made, read)
         return self._tables[made, read]
 
 

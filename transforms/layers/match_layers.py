@@ -9,14 +9,14 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.formats import Format
-from transforms.bias_place import added_constant, bias_place
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import Constants
-from transforms.layer_problem import Layer, Unfit, layer_of
-from transforms.matched_layer import Bias, LeftAlone, MatchedLayer
+from transforms.layers.find_bias import added_constant, bias_place
+from transforms.layers.linear_layer import Layer, Unfit, layer_of
+from transforms.layers.matched_layer import Bias, LeftAlone, MatchedLayer
+from transforms.layers.shared_weights import join_users
+from transforms.layers.stored_constant import Stored, block_rows, weight_place
 from transforms.plan.node_formats import is_float
-from transforms.shared_weights import join_users
-from transforms.stored import Stored, block_rows, weight_place
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ def match_layers(
 ) -> tuple[list[MatchedLayer], list[LeftAlone]]:
     """Return the layers that can be tuned in execution order, and those that are left alone with reasons.
 
-    Layers that read one stored weight are one, see :func:`transforms.shared_weights.join_users`.
+    Layers that read one stored weight are one, see :func:`transforms.layers.shared_weights.join_users`.
 
     ``float_graph`` is the float model as it was before it was quantized: prepared, equalized and balanced. A
     layer is found there by its name and operator, or by the name of the tensor that it makes, and has to have
