@@ -13,13 +13,13 @@ from onnx import helper
 from tests import build, tunable
 from tests.test_finetune_weights import _squared
 from transforms import model_io
-from transforms.finetune_checkpoint import Checkpoint
-from transforms.finetune_model import copy_graph, finetune_model
-from transforms.finetune_weights import Memory, finetune_weights
+from transforms.finetune.checkpoint import Checkpoint
+from transforms.finetune.finetune_model import copy_graph, finetune_model
+from transforms.finetune.finetune_weights import Memory, finetune_weights
+from transforms.finetune.options import WalkOptions, is_held_out
+from transforms.finetune.output_error import OutputError
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
-from transforms.output_error import OutputError
-from transforms.walk_options import WalkOptions, is_held_out
 
 
 def _products(between: str, *, named: bool = True) -> onnx.ModelProto:

@@ -19,7 +19,7 @@ import pytest
 from tests import build, mixing, tunable
 from tools import auto_mixed_precision, mixing_file, quantize, tune_quantized
 from transforms import measured_sensitivity, mix_precision, model_io
-from transforms.finetune_model import copy_graph
+from transforms.finetune.finetune_model import copy_graph
 from transforms.model import provenance
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import preset

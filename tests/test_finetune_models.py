@@ -20,8 +20,8 @@ import pytest
 from tests import quantized_models, real_models
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.finetune_model import finetune_model
-from transforms.float_twin import float_twin
+from transforms.finetune.finetune_model import finetune_model
+from transforms.finetune.float_reference import float_twin
 from transforms.graph import dot_products
 from transforms.graph.constants import Constants
 from transforms.pipelines.quantize_graph import quantize_graph

@@ -15,8 +15,8 @@ from ops.rounding import ALGORITHMS
 from tests import build, tunable
 from tools import command_line, finetune, quantize
 from transforms import model_io
+from transforms.finetune.output_error import OutputError
 from transforms.model import provenance
-from transforms.output_error import OutputError
 from transforms.run import devices
 from transforms.run.run_model import RunOptions
 from transforms.scheme import finetune_rule
@@ -265,7 +265,7 @@ def test_an_interrupted_run_goes_on(
 
 
 def test_a_checkpoint_of_other_options(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from transforms.finetune_checkpoint import Checkpoint
+    from transforms.finetune.checkpoint import Checkpoint
 
     Checkpoint.open(folder / "checkpoint.npz", "another run").write()
     assert _run(folder, "--checkpoint", str(folder / "checkpoint.npz")) == 1

@@ -13,14 +13,14 @@ import pytest
 import ops
 from tests import tunable
 from transforms import model_io
-from transforms.finetune_checkpoint import Checkpoint
-from transforms.finetune_model import FinetuneOptions, copy_graph, finetune_model
-from transforms.finetune_weights import FineTuned, Memory, finetune_weights
+from transforms.finetune.checkpoint import Checkpoint
+from transforms.finetune.finetune_model import FinetuneOptions, copy_graph, finetune_model
+from transforms.finetune.finetune_weights import FineTuned, Memory, finetune_weights
+from transforms.finetune.options import WalkOptions, is_held_out
+from transforms.finetune.output_error import OutputError
+from transforms.finetune.tune_layer import TuneOptions
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
-from transforms.output_error import OutputError
-from transforms.tune_layer import TuneOptions
-from transforms.walk_options import WalkOptions, is_held_out
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
 DATA, UNSEEN = tunable.samples(CONV, 160), tunable.samples(CONV, 240)[160:]
@@ -207,7 +207,7 @@ def test_one_output_that_gets_worse_is_enough(
         second.weight.source.values = exact + np.float32(worse) * (second.weight.source.values - exact)
         return FineTuned()
 
-    monkeypatch.setattr("transforms.finetune_model.finetune_weights", tune)
+    monkeypatch.setattr("transforms.finetune.finetune_model.finetune_weights", tune)
     done = finetune_model(float_graph, quantized, data)
     assert done.recipe == recipe
     assert done.after < done.before if recipe else done.graph is quantized

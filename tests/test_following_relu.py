@@ -8,11 +8,11 @@ import pytest
 
 from tests import tunable
 from tests.test_finetune_weights import _squared
-from transforms.finetune_model import copy_graph
-from transforms.finetune_weights import finetune_weights
-from transforms.following_relu import Limits, limits_behind, relax
+from transforms.finetune.finetune_model import copy_graph
+from transforms.finetune.finetune_weights import finetune_weights
+from transforms.finetune.following_relu import Limits, limits_behind, relax
+from transforms.finetune.options import WalkOptions, is_held_out
 from transforms.model import graph_proto
-from transforms.walk_options import WalkOptions, is_held_out
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.gram import Sums, total
+from transforms.finetune.gram import Sums, total
 
 G, N, K, R = 3, 4, 5, 40
 RANDOM = np.random.default_rng(0)

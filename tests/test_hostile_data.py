@@ -21,7 +21,7 @@ from tests import build
 from tests.bombs import folded
 from tools import infer, quantize
 from transforms.files.named_file import named
-from transforms.finetune_checkpoint import Checkpoint
+from transforms.finetune.checkpoint import Checkpoint
 from transforms.run.array_files import MOST_PIXELS, read_array
 from transforms.run.feeds import open_feeds
 from transforms.run.run_model import ModelInput

@@ -14,14 +14,14 @@ from onnx import helper
 
 from ops.integers import ALPHAS, dequantize, quantize
 from tests import build, tunable
-from transforms.finetune_checkpoint import Checkpoint
-from transforms.finetune_model import copy_graph, finetune_model
-from transforms.finetune_weights import Memory, finetune_weights
-from transforms.layer_grids import layer_grids
+from transforms.finetune.checkpoint import Checkpoint
+from transforms.finetune.finetune_model import copy_graph, finetune_model
+from transforms.finetune.finetune_weights import Memory, finetune_weights
+from transforms.finetune.output_error import OutputError
+from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
-from transforms.output_error import OutputError
 
 CONV = tunable.conv_net()
 DATA, UNSEEN = tunable.samples(CONV, 120), tunable.samples(CONV, 200)[120:]
@@ -218,7 +218,7 @@ def test_groups_of_a_transposed_convolution_with_scales_in_common_get_better() -
 
 def test_reported_errors_of_stacks_are_those_of_the_samples() -> None:
     from tests.test_finetune_weights import _squared
-    from transforms.walk_options import WalkOptions, is_held_out
+    from transforms.finetune.options import WalkOptions, is_held_out
 
     float_graph, quantized = tunable.pair(STACKS, "MX6", STACKS_DATA)
     tuned = copy_graph(quantized)

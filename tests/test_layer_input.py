@@ -7,8 +7,8 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests import tunable
+from transforms.finetune.stored_input import LayerInput, layer_input
 from transforms.graph import walk
-from transforms.layer_input import LayerInput, layer_input
 from transforms.layers.match_layers import match_layers
 from transforms.run.segmented_model import SteppedModel, Store
 

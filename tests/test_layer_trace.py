@@ -23,7 +23,7 @@ from onnx import helper
 from tests import build, mixing
 from transforms import layer_trace
 from transforms.candidates import find_candidates, measure_candidates
-from transforms.finetune_model import copy_graph
+from transforms.finetune.finetune_model import copy_graph
 from transforms.layer_trace import trace_sensitivity
 from transforms.mixed_model import layers_of
 from transforms.mixing_bench import Bench

@@ -11,12 +11,12 @@ import pytest
 
 from ops.rounding import Options
 from tests import tunable
-from transforms import tune_layer
-from transforms.finetune_model import copy_graph
-from transforms.finetune_weights import FineTuned, finetune_weights
+from transforms.finetune import tune_layer
+from transforms.finetune.finetune_model import copy_graph
+from transforms.finetune.finetune_weights import FineTuned, finetune_weights
+from transforms.finetune.options import WalkOptions
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
-from transforms.walk_options import WalkOptions
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 60)

@@ -11,9 +11,9 @@ import pytest
 from onnx import helper
 
 from tests import build, tunable
-from transforms.finetune_weights import finetune_weights
+from transforms.finetune.finetune_weights import finetune_weights
+from transforms.finetune.mixed_rows import reads_product
 from transforms.layers.match_layers import match_layers
-from transforms.mixed_rows import reads_product
 
 
 def attention(seed: int = 0) -> onnx.ModelProto:

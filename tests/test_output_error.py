@@ -8,8 +8,8 @@ import pytest
 from onnx import helper
 
 from tests import build
+from transforms.finetune.output_error import OutputError
 from transforms.model import graph_proto
-from transforms.output_error import OutputError
 
 FEEDS = [{"x": np.full((1, 4), i, np.float32) * np.arange(4, dtype=np.float32)} for i in range(1, 6)]
 

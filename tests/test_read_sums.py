@@ -9,16 +9,16 @@ import pytest
 
 from tests import tunable
 from tests.test_shared_weights import CHAIN, STEPS, TWINS
-from transforms.finetune_model import copy_graph
-from transforms.gram import Sums
-from transforms.layer_sums import LayerSums
+from transforms.finetune.collect_gram import Stores, SumsReader
+from transforms.finetune.finetune_model import copy_graph
+from transforms.finetune.gram import Sums
+from transforms.finetune.layer_sums import LayerSums
+from transforms.finetune.options import WalkOptions, is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
-from transforms.read_sums import Stores, SumsReader
 from transforms.run.run_model import open_model
 from transforms.run.segmented_model import Store
-from transforms.walk_options import WalkOptions, is_held_out
 
 COUNT = 6
 CONV = tunable.conv_net()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms import row_block
-from transforms.gram import Sums
-from transforms.row_block import RowBlock
+from transforms.finetune import row_block
+from transforms.finetune.gram import Sums
+from transforms.finetune.row_block import RowBlock
 
 G, K, N = 2, 3, 4
 RANDOM = np.random.default_rng(0)

@@ -11,8 +11,8 @@ import pytest
 from onnx import helper
 
 from tests import build, tunable
+from transforms.finetune.output_error import OutputError
 from transforms.model import graph_proto
-from transforms.output_error import OutputError
 from transforms.run.run_each import run_each, same_everywhere
 from transforms.run.run_model import RunOptions, open_model
 from transforms.run.segmented_model import SteppedModel, Store

@@ -12,14 +12,14 @@ from onnx import helper
 
 import ops
 from tests import build, tunable
-from transforms.finetune_model import copy_graph, finetune_model
-from transforms.finetune_weights import FineTuned, finetune_weights
-from transforms.gram import Sums
-from transforms.layer_sums import LayerSums
+from transforms.finetune.finetune_model import copy_graph, finetune_model
+from transforms.finetune.finetune_weights import FineTuned, finetune_weights
+from transforms.finetune.gram import Sums
+from transforms.finetune.layer_sums import LayerSums
+from transforms.finetune.options import WalkOptions, is_held_out
+from transforms.finetune.output_error import OutputError
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
-from transforms.output_error import OutputError
-from transforms.walk_options import WalkOptions, is_held_out
 
 Feeds = list[dict[str, np.ndarray]]
 

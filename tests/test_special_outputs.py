@@ -23,7 +23,7 @@ from tools.output_file import check_writable, write_array, write_text
 from transforms import model_io
 from transforms.calibrate.cache import calibrate_cached
 from transforms.files.atomic_write import destination, replacing
-from transforms.finetune_checkpoint import Checkpoint
+from transforms.finetune.checkpoint import Checkpoint
 
 
 def bind(path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.output_error import Errors
-from transforms.surely_better import is_surely_better
+from transforms.finetune.acceptance import is_surely_better
+from transforms.finetune.output_error import Errors
 
 HELD = [i % 5 == 4 for i in range(60)]
 random = np.random.default_rng(0)

@@ -13,8 +13,8 @@ import pytest
 from tests import build, tunable
 from tools import finetune, quantize
 from tools.tuning_summary import in_words, tuning_lines
-from transforms.finetune_model import Finetuned
-from transforms.finetune_weights import FineTuned, LayerReport
+from transforms.finetune.finetune_model import Finetuned
+from transforms.finetune.finetune_weights import FineTuned, LayerReport
 
 NAN, INF = math.nan, math.inf
 FLAT = ", the output hardly varies on held-out samples"

@@ -9,13 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from tests import tunable
+from transforms.finetune.sample_rows import AHEAD, RowChoice, WantedReader, WantedRows
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
 from transforms.run import segmented_model
 from transforms.run.run_model import open_model
 from transforms.run.segmented_model import SteppedModel, Store
-from transforms.wanted_rows import AHEAD, RowChoice, WantedReader, WantedRows
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 4)

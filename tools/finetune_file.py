@@ -17,18 +17,18 @@ from tools.data_options import image_options, report_litter
 from tools.output_file import check_writable
 from tools.progress import Progress
 from transforms import model_io
-from transforms.finetune_checkpoint import Checkpoint
-from transforms.finetune_model import Finetuned, FinetuneOptions, finetune_model
-from transforms.finetune_weights import LayerReport
-from transforms.float_twin import float_twin
+from transforms.finetune.checkpoint import Checkpoint
+from transforms.finetune.finetune_model import Finetuned, FinetuneOptions, finetune_model
+from transforms.finetune.finetune_weights import LayerReport
+from transforms.finetune.float_reference import float_twin
+from transforms.finetune.options import WalkOptions
+from transforms.finetune.tune_layer import TuneOptions
 from transforms.model import provenance
 from transforms.run import devices
 from transforms.run.batch_feeds import batch_feeds
 from transforms.run.feeds import Feeds, model_inputs, open_feeds
 from transforms.run.run_model import RunOptions
 from transforms.scheme.finetune_rule import FinetuneRule
-from transforms.tune_layer import TuneOptions
-from transforms.walk_options import WalkOptions
 
 _RECORDED = (
     *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "batch_size", "limit"),

@@ -19,7 +19,7 @@ from tools.write_quantized import write_quantized
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.files.read_toml import parse_toml
-from transforms.float_twin import float_twin
+from transforms.finetune.float_reference import float_twin
 from transforms.mix_precision import MixingOptions
 from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph

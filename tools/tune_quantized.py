@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 from tools.data_options import image_options
 from tools.finetune_file import tune, walk_options
 from tools.tuning_summary import tuning_lines
-from transforms.finetune_model import FinetuneOptions
+from transforms.finetune.finetune_model import FinetuneOptions
 from transforms.mix_precision import MixedPrecision
 from transforms.model import provenance
 from transforms.run.feeds import model_inputs, open_feeds

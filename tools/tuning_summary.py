@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.output_file import total_bytes
-from transforms.finetune_model import Finetuned
+from transforms.finetune.finetune_model import Finetuned
 
 _LEAST_POWER = 1e-10
 """Times the error: less is what rounding leaves of an output that is always the same, for powers are what

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import model_io
-from transforms.finetune_model import copy_graph
+from transforms.finetune.finetune_model import copy_graph
 from transforms.model import graph_proto
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.run.run_model import RunOptions

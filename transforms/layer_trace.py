@@ -25,7 +25,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.candidates import Candidate
 from transforms.convert_opset import convert_opset
-from transforms.finetune_model import copy_graph
+from transforms.finetune.finetune_model import copy_graph
 from transforms.gradients import add_gradients
 from transforms.graph import dtypes, walk
 from transforms.mixed_model import MixedModel, layers_of

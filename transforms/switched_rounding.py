@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.bf16_error import Bf16Error, open_graph
-from transforms.finetune_model import copy_graph
+from transforms.finetune.finetune_model import copy_graph
 from transforms.float_parts import find_parts
 from transforms.graph import dtypes
 from transforms.graph.selection import NodeSet, counterparts, select

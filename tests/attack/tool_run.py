@@ -22,7 +22,7 @@ from pathlib import Path
 import onnx
 
 from tools import finetune_file
-from transforms import finetune_checkpoint
+from transforms.finetune import checkpoint
 
 SECONDS = 10.0
 """Processor time of a run on a file of a few kilobytes."""
@@ -72,7 +72,7 @@ def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, keep: Path | 
 
 
 def _keep_checkpoint() -> None:
-    finetune_checkpoint._EVERY = -1.0
+    checkpoint._EVERY = -1.0
     finetune_file.Path.unlink = lambda path, missing_ok=False: None
 
 

@@ -38,15 +38,16 @@ from ops import rounding  # noqa: E402
 from ops.rounding import LayerProblem, Options, Quadratic  # noqa: E402
 from tests.benchmarks.product_rate import product_rate  # noqa: E402
 from tools import quantize  # noqa: E402
-from transforms import model_io, tune_layer  # noqa: E402
-from transforms.finetune_model import Finetuned, FinetuneOptions, finetune_model  # noqa: E402
-from transforms.float_twin import float_twin  # noqa: E402
-from transforms.gram import Sums  # noqa: E402
+from transforms import model_io  # noqa: E402
+from transforms.finetune import tune_layer  # noqa: E402
+from transforms.finetune.finetune_model import Finetuned, FinetuneOptions, finetune_model  # noqa: E402
+from transforms.finetune.float_reference import float_twin  # noqa: E402
+from transforms.finetune.gram import Sums  # noqa: E402
+from transforms.finetune.options import WalkOptions  # noqa: E402
 from transforms.model import graph_proto  # noqa: E402
 from transforms.run.feeds import model_inputs, open_feeds  # noqa: E402
 from transforms.run.run_model import RunOptions  # noqa: E402
 from transforms.run.session import open_light  # noqa: E402
-from transforms.walk_options import WalkOptions  # noqa: E402
 
 TARGET = 3.0
 RUN = RunOptions()

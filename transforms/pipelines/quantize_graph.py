@@ -64,7 +64,7 @@ def quantize_graph(
     plans (:mod:`transforms.plan.quantization_plan`), measures ranges on the data where the plan needs them, and
     writes the plan down. ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`.
 
-    Fine-tuning is another step, :func:`transforms.finetune_model.finetune_model`: a scheme that asks for it
+    Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks for it
     is refused here. So is one that asks for mixed precision, which is
     :func:`transforms.mix_precision.mix_precision`.
 

@@ -10,13 +10,13 @@ from functools import partial
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.finetune_checkpoint import Checkpoint
-from transforms.finetune_weights import FineTuned, Memory, Progress, finetune_weights
+from transforms.finetune.acceptance import is_surely_better
+from transforms.finetune.checkpoint import Checkpoint
+from transforms.finetune.finetune_weights import FineTuned, Memory, Progress, finetune_weights
+from transforms.finetune.options import WalkOptions, is_held_out
+from transforms.finetune.output_error import OutputError
+from transforms.finetune.tune_layer import TuneOptions
 from transforms.model import detached_weights, graph_proto
-from transforms.output_error import OutputError
-from transforms.surely_better import is_surely_better
-from transforms.tune_layer import TuneOptions
-from transforms.walk_options import WalkOptions, is_held_out
 
 Feed = Mapping[str, np.ndarray]
 
@@ -63,12 +63,12 @@ def finetune_model(
     """Return a quantized model with tuned weights and biases, or the same one where that is no better.
 
     Weights are tuned with scales and exponents chosen anew; should the outputs not become surely better
-    (:mod:`transforms.surely_better`), with those that are there, and at last biases alone. ``float_graph`` is
-    the float model in the form that was quantized (:func:`transforms.float_twin.float_twin`). Neither graph
+    (:mod:`transforms.finetune.acceptance`), with those that are there, and at last biases alone. ``float_graph`` is
+    the float model in the form that was quantized (:func:`transforms.finetune.float_reference.float_twin`). Neither graph
     is changed. A ``checkpoint`` is written when the work is interrupted, too.
 
     Raises ValueError where no layer can be tuned, and as
-    :func:`transforms.finetune_weights.finetune_weights`.
+    :func:`transforms.finetune.finetune_weights.finetune_weights`.
     """
     options = options or FinetuneOptions()
     _refuse(float_graph, quantized_graph)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from transforms.finetune.tune_layer import TuneOptions
 from transforms.run.devices import CPU
 from transforms.run.run_model import RunOptions
-from transforms.tune_layer import TuneOptions
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ops.formats import Format
 from ops.grids import Grid, weight_grid
 from ops.integers import weight_range, weight_scale
-from transforms.bias_grid import least_scale
+from transforms.finetune.round_bias import least_scale
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.layers.stored_constant import Parameters
 

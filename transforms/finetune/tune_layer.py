@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from ops.grids import Grid
 from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadratic, solve_form
-from transforms.bias_grid import least_scale, round_biases
-from transforms.layer_grids import layer_grids
-from transforms.layer_sums import LayerSums
+from transforms.finetune.layer_sums import LayerSums
+from transforms.finetune.round_bias import least_scale, round_biases
+from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.layers.stored_constant import Parameters
 

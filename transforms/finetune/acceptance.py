@@ -20,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.output_error import Errors
+from transforms.finetune.output_error import Errors
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

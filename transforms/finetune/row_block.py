@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.row_weights import Floats
+from transforms.finetune.row_weights import Floats
 
 Array = NDArray[Any]
 

@@ -14,18 +14,18 @@ from itertools import accumulate
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.following_relu import limits_behind, relax
-from transforms.gram import Sums
-from transforms.layer_input import layer_input
-from transforms.layer_sums import LayerSums
+from transforms.finetune.following_relu import limits_behind, relax
+from transforms.finetune.gram import Sums
+from transforms.finetune.layer_sums import LayerSums
+from transforms.finetune.options import WalkOptions, is_held_out
+from transforms.finetune.row_block import RowBlock
+from transforms.finetune.row_weights import Floats, stream_of
+from transforms.finetune.sample_rows import AHEAD, RowChoice, WantedReader, WantedRows
+from transforms.finetune.stored_input import layer_input
 from transforms.layers.linear_layer import Array
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.row_block import RowBlock
-from transforms.row_weights import Floats, stream_of
 from transforms.run.devices import array_module
 from transforms.run.segmented_model import SteppedModel, Store
-from transforms.walk_options import WalkOptions, is_held_out
-from transforms.wanted_rows import AHEAD, RowChoice, WantedReader, WantedRows
 
 Feed = Mapping[str, np.ndarray]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.gram import Sums, total
+from transforms.finetune.gram import Sums, total
 
 Floats = NDArray[np.float64]
 

@@ -1,7 +1,7 @@
 """Tuning the weights of a quantized model layer by layer, so that it makes what the float model makes.
 
 Layers go in execution order. Each is fitted to the outputs of the float layer on the inputs that it has in
-the quantized model as tuned so far, by linear algebra on sums over rows (:mod:`transforms.gram`).
+the quantized model as tuned so far, by linear algebra on sums over rows (:mod:`transforms.finetune.gram`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.finetune_checkpoint import Checkpoint, as_report
+from transforms.finetune.checkpoint import Checkpoint, as_report
+from transforms.finetune.collect_gram import SumsReader, open_sums
+from transforms.finetune.layer_sums import LayerSums
+from transforms.finetune.mixed_rows import reads_product
+from transforms.finetune.options import WalkOptions
+from transforms.finetune.tune_layer import Candidate, Tuned, TuneOptions, tune_layer
+from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk
-from transforms.layer_sums import LayerSums
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.layers.matched_layer import LeftAlone, MatchedLayer
-from transforms.mixed_rows import reads_product
-from transforms.read_sums import SumsReader, open_sums
-from transforms.tune_layer import Candidate, Tuned, TuneOptions, tune_layer
-from transforms.walk_options import WalkOptions
-from transforms.write_layer import current, write_layer
 
 Feed = Mapping[str, np.ndarray]
 

@@ -14,7 +14,7 @@ import numpy as np
 from transforms.files.array_header import read_headers
 from transforms.files.atomic_write import replacing
 from transforms.files.named_file import in_words
-from transforms.tune_layer import Candidate
+from transforms.finetune.tune_layer import Candidate
 
 _EVERY = 10.0  # seconds between two times that the file is written
 

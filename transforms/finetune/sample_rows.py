@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transforms.finetune.row_weights import Floats, weigh
 from transforms.layers.linear_layer import Layer, Rows
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.row_weights import Floats, weigh
 from transforms.run.segmented_model import SteppedModel, Store
 
 AHEAD = 1 << 28  # bytes of rows of layers that are read together
@@ -62,7 +62,7 @@ class WantedReader:
     ) -> None:
         """Start in front of the first layer.
 
-        The model must take targets and ``streams`` (see transforms.row_weights) of all layers as wanted. Rows
+        The model must take targets and ``streams`` (see transforms.finetune.row_weights) of all layers as wanted. Rows
         of at most ``ahead`` bytes are read together, or those of one layer, and kept in the store.
         """
         self._model, self._layers, self._streams = model, layers, streams

@@ -6,12 +6,12 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.bias_grid import constant_scale, product_scale
+from transforms.finetune.round_bias import constant_scale, product_scale
+from transforms.finetune.tune_layer import Candidate
+from transforms.finetune.unshare import own_copy
 from transforms.graph import walk
 from transforms.layers.matched_layer import Bias, MatchedLayer
 from transforms.layers.stored_constant import Parameters, find
-from transforms.own_copy import own_copy
-from transforms.tune_layer import Candidate
 
 
 def current(layer: MatchedLayer) -> Candidate:
