@@ -14,14 +14,14 @@ from onnx import helper, numpy_helper
 from tests import build
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.candidates import find_candidates
-from transforms.mixed_model import Mix, MixedModel
+from transforms.mix_precision.candidates import find_candidates
+from transforms.mix_precision.mixed_model import Mix, MixedModel
+from transforms.mix_precision.switchable_model import Switch, switched_model
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
-from transforms.switched_model import Switch, switched_model
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 

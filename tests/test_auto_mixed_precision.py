@@ -18,8 +18,9 @@ import pytest
 
 from tests import build, mixing, tunable
 from tools import auto_mixed_precision, mixing_file, quantize, tune_quantized
-from transforms import measured_sensitivity, mix_precision, model_io
+from transforms import model_io
 from transforms.finetune.finetune_model import copy_graph
+from transforms.mix_precision import measured_sensitivity, mix
 from transforms.model import provenance
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import preset
@@ -321,7 +322,7 @@ def test_a_run_goes_on_from_another_s_results(folder: Path, monkeypatch: pytest.
     assert run(folder, "BF16", *rule) == 0
     calls: list[str] = []
     monkeypatch.setattr(measured_sensitivity, "measure", lambda task: calls.append("layer") or (1.0, 1.0))
-    monkeypatch.setattr(mix_precision._Mixing, "_measure", lambda *_: calls.append("model") or 0.0)
+    monkeypatch.setattr(mix._Mixing, "_measure", lambda *_: calls.append("model") or 0.0)
     assert run(folder, "BF16", *rule, output="second.onnx") == 0
     assert not calls and moved(folder) == moved(folder, "second.onnx")
     assert len(list((folder / "kept").iterdir())) == 1
@@ -543,7 +544,7 @@ def test_a_target_is_looked_at_before_layers_are(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.delattr(mix_precision, "measure_sensitivity")  # which may take hours
+    monkeypatch.delattr(mix, "measure_sensitivity")  # which may take hours
     np.save(folder / "labels.npy", np.arange(3))
     assert run(folder, "BF16_MIXED_BFP16", *(one.replace("DIR", str(folder)) for one in options)) == 1
     assert reason in capsys.readouterr().err

@@ -21,18 +21,18 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from tests import build, mixing
-from transforms import layer_trace
-from transforms.candidates import find_candidates, measure_candidates
 from transforms.finetune.finetune_model import copy_graph
-from transforms.layer_trace import trace_sensitivity
-from transforms.mixed_model import layers_of
-from transforms.mixing_bench import Bench
+from transforms.mix_precision import traced_sensitivity
+from transforms.mix_precision.candidates import find_candidates, measure_candidates
+from transforms.mix_precision.evaluation import Bench
+from transforms.mix_precision.mixed_model import layers_of
+from transforms.mix_precision.sensitivity import Sensitivity
+from transforms.mix_precision.traced_sensitivity import trace_sensitivity
 from transforms.model import graph_proto
 from transforms.run.run_model import OpenModel, RunOptions, open_model
 from transforms.run.task_log import TaskLog
 from transforms.run.tasks import SerialExecutor
 from transforms.scheme import Scheme, preset
-from transforms.sensitivity import Sensitivity
 
 Array = NDArray[np.float32]
 Found = dict[tuple[str, str], float]
@@ -243,10 +243,10 @@ def hadamard(size: int) -> Array:
 def exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all samples be run, with all rows of a Hadamard matrix as signs."""
     rows = hadamard(32)
-    run, signs = layer_trace._TracedModel.run, itertools.cycle(rows)
-    monkeypatch.setattr(layer_trace, "_runs", lambda samples, _: (list(range(samples)), len(rows)))
+    run, signs = traced_sensitivity._TracedModel.run, itertools.cycle(rows)
+    monkeypatch.setattr(traced_sensitivity, "_runs", lambda samples, _: (list(range(samples)), len(rows)))
     monkeypatch.setattr(
-        layer_trace._TracedModel,
+        traced_sensitivity._TracedModel,
         "run",
         lambda self, feed, expected, _: run(self, feed, expected, Hadamard(next(signs))),  # type: ignore[arg-type]
     )
@@ -279,8 +279,8 @@ def test_harms_are_the_exact_ones(name: str, scheme: Scheme, labels: list[str], 
 def test_random_signs_come_near_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # For random signs v the variance of (v^T a)^2 is 2 (|a|^4 - sum a_i^4), less than 2 |a|^4: the mean of
     # 2048 draws has a standard error of at most sqrt(2 / 2048), 3.1 %, of which four are allowed.
-    monkeypatch.setattr(layer_trace, "_RUNS", 2048)
-    monkeypatch.setattr(layer_trace, "_runs", lambda *_: ([0], layer_trace._RUNS))
+    monkeypatch.setattr(traced_sensitivity, "_RUNS", 2048)
+    monkeypatch.setattr(traced_sensitivity, "_runs", lambda *_: ([0], traced_sensitivity._RUNS))
     case = Case(conv(), preset("BF16"), ["mx6"], 1)
     assert harms(case.trace(tmp_path)) == pytest.approx(case.exact(), rel=4 * (2 / 2048) ** 0.5)
 
@@ -516,4 +516,4 @@ def test_sizes_count_what_is_stored_and_what_is_computed_for_a_sample() -> None:
     ],
 )
 def test_how_many_runs_there_are(samples: int, layers: int, taken: list[int], draws: int) -> None:
-    assert layer_trace._runs(samples, layers) == (taken, draws)
+    assert traced_sensitivity._runs(samples, layers) == (taken, draws)

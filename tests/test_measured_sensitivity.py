@@ -14,17 +14,17 @@ import pytest
 
 from tests import mixing, tunable
 from tools import executors
-from transforms import measured_sensitivity
-from transforms.candidates import find_candidates, measure_candidates
-from transforms.measured_sensitivity import measure_sensitivity
-from transforms.mixed_model import Mix, MixedModel
-from transforms.mixing_bench import Bench
+from transforms.mix_precision import measured_sensitivity
+from transforms.mix_precision.candidates import find_candidates, measure_candidates
+from transforms.mix_precision.evaluation import Bench
+from transforms.mix_precision.measured_sensitivity import measure_sensitivity
+from transforms.mix_precision.mixed_model import Mix, MixedModel
+from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.model.model_hash import model_hash
 from transforms.run.task_log import TaskLog
 from transforms.run.tasks import SerialExecutor, Workers
 from transforms.scheme import preset
 from transforms.search.output_metrics import METRICS, Outputs
-from transforms.sensitivity import Sensitivity
 
 CONV = tunable.conv_net()
 FEEDS = tunable.samples(CONV, 3)

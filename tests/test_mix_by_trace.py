@@ -18,13 +18,14 @@ import pytest
 from tests import build, mixing, tunable
 from tests.rank_correlation import spearman
 from tools import auto_mixed_precision
-from transforms import mix_precision, model_io
+from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.mixing_bench import MixingOptions
+from transforms.mix_precision import mix
+from transforms.mix_precision.evaluation import MixingOptions
+from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import Scheme, preset
 from transforms.search.output_metrics import METRICS
-from transforms.sensitivity import Sensitivity
 
 EXAMPLES = Path(__file__).parent / "examples"
 
@@ -89,13 +90,13 @@ def test_the_target_holds_for_the_file_and_the_table_says_how(
 
 def test_a_second_run_does_not_trace_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    trace = mix_precision.trace_sensitivity
+    trace = mix.trace_sensitivity
 
     def _counted(*given: Any, **options: Any) -> Sensitivity:
         calls.append(1)
         return trace(*given, **options)
 
-    monkeypatch.setattr(mix_precision, "trace_sensitivity", _counted)
+    monkeypatch.setattr(mix, "trace_sensitivity", _counted)
     first, second = (["--json", str(folder / f"{i}.json"), "--resume", str(folder / "kept")] for i in "12")
     rule = ["--target", "mx6", "--sqnr-target", "25"]
     assert run(folder, "BF16", *rule, *first) == 0
@@ -114,7 +115,7 @@ def test_a_second_run_does_not_trace_again(folder: Path, monkeypatch: pytest.Mon
 def found(model: onnx.ModelProto, scheme: Scheme, source: Any, threads: int = 1) -> Sensitivity:
     options = MixingOptions(run=RunOptions(threads=threads), analyse_only=True)
     data = CalibrationData(source)
-    sensitivity = mix_precision.mix_precision(model_io.load(model), scheme, data, options).sensitivity
+    sensitivity = mix.mix_precision(model_io.load(model), scheme, data, options).sensitivity
     assert sensitivity is not None
     return sensitivity
 
@@ -173,7 +174,7 @@ def test_float16_outputs_are_traced_in_front_of_their_cast() -> None:
             model.graph.initializer.append(onnx.numpy_helper.from_array(weight.astype(dtype), name))
         scheme = preset("BF16").with_(auto_mixed_precision={"target": "mx6"})
         data = CalibrationData([{"x": x.astype(dtype)}])
-        found = mix_precision.mix_precision(model_io.load(model), scheme, data).sensitivity
+        found = mix.mix_precision(model_io.load(model), scheme, data).sensitivity
         assert found is not None and found.method == "trace"
         harms.append([damage.harm for damage in found.damages])
     assert len(harms[0]) == 2

@@ -16,9 +16,9 @@ from tests import quantized_models, real_models
 from tests.rank_correlation import spearman
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.mix_precision import MixedPrecision, mix_precision
-from transforms.mixed_model import Mix, MixedModel
-from transforms.mixing_bench import MixingOptions
+from transforms.mix_precision.evaluation import MixingOptions
+from transforms.mix_precision.mix import MixedPrecision, mix_precision
+from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.model import graph_proto
 from transforms.run.run_model import open_model
 from transforms.run.session import open_light

@@ -14,7 +14,7 @@ from onnx import helper
 import ops
 from tests import build, mixing, tunable
 from transforms import model_io
-from transforms.mixed_model import Mix, MixedModel, exactly
+from transforms.mix_precision.mixed_model import Mix, MixedModel, exactly
 from transforms.model import graph_proto
 from transforms.model.detached_weights import LARGE
 from transforms.pipelines.quantize_graph import quantize_graph

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tools import pareto_plot, plot_file, sensitivity_chart
+from transforms.mix_precision.sensitivity import Damage, Sensitivity
 from transforms.search.assign_precision import Step
 from transforms.search.knapsack import Size
 from transforms.search.target import Target
-from transforms.sensitivity import Damage, Sensitivity
 
 pytest.importorskip("matplotlib")
 

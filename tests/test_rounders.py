@@ -11,7 +11,7 @@ import pytest
 
 from tests import build, mixing, tunable
 from transforms.finetune.finetune_model import copy_graph
-from transforms.mixed_model import MixedModel, layers_of
+from transforms.mix_precision.mixed_model import MixedModel, layers_of
 from transforms.model.detached_weights import LARGE
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import preset

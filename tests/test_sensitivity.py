@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rank_correlation import spearman
-from transforms.sensitivity import Damage, Sensitivity
+from transforms.mix_precision.sensitivity import Damage, Sensitivity
 
 
 def table(harms: list[float], label: str = "int8") -> Sensitivity:

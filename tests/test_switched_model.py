@@ -12,10 +12,10 @@ from onnx import helper
 
 from tests import build, mixing, tunable
 from transforms import model_io
+from transforms.mix_precision.switchable_model import fold_weights
 from transforms.model import graph_proto
 from transforms.run.run_model import RunOptions
 from transforms.scheme import preset
-from transforms.switched_model import fold_weights
 
 CONV, MATMUL, ATTENTION = tunable.conv_net(), tunable.matmul_net(), mixing.attention()
 

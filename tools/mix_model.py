@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 from tools.progress import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.mix_precision import MixedPrecision, MixingOptions, Watch, mix_precision
+from transforms.mix_precision.mix import MixedPrecision, MixingOptions, Watch, mix_precision
 from transforms.scheme import Scheme
 from transforms.search.assign_precision import Step
 

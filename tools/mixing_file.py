@@ -18,7 +18,7 @@ from tools.user_code import check_code
 from tools.write_quantized import write_quantized
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.mix_precision import MixedPrecision, MixingOptions
+from transforms.mix_precision.mix import MixedPrecision, MixingOptions
 from transforms.model import provenance
 from transforms.run.array_files import read_array
 from transforms.run.run_model import RunOptions

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tools.sensitivity_chart import shortened
-from transforms.mix_precision import MixedPrecision
+from transforms.mix_precision.mix import MixedPrecision
 from transforms.search.output_metrics import METRICS, in_words
 
 

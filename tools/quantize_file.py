@@ -20,7 +20,7 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.files.read_toml import parse_toml
 from transforms.finetune.float_reference import float_twin
-from transforms.mix_precision import MixingOptions
+from transforms.mix_precision.mix import MixingOptions
 from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.run.feeds import model_inputs, random_feeds

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools import plot_file
-from transforms.sensitivity import Sensitivity
+from transforms.mix_precision.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from tools.data_options import image_options
 from tools.finetune_file import tune, walk_options
 from tools.tuning_summary import tuning_lines
 from transforms.finetune.finetune_model import FinetuneOptions
-from transforms.mix_precision import MixedPrecision
+from transforms.mix_precision.mix import MixedPrecision
 from transforms.model import provenance
 from transforms.run.feeds import model_inputs, open_feeds
 from transforms.run.run_model import RunOptions

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from transforms.candidates import Candidate
-from transforms.mixed_model import MixedModel
-from transforms.mixing_bench import Bench
+from transforms.mix_precision.candidates import Candidate
+from transforms.mix_precision.evaluation import Bench
+from transforms.mix_precision.mixed_model import MixedModel
+from transforms.mix_precision.sensitivity import Damage, Sensitivity
+from transforms.mix_precision.switch_worker import SwitchTask, forget, measure, write_folder
+from transforms.mix_precision.switchable_model import Switch, switched_model
 from transforms.run.tasks import Progress, run_tasks
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS
 from transforms.search.user_metric import absolute_place
-from transforms.sensitivity import Damage, Sensitivity
-from transforms.switch_task import SwitchTask, forget, measure, write_folder
-from transforms.switched_model import Switch, switched_model
 
 
 def measure_sensitivity(

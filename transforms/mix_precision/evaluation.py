@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files import cleanup
-from transforms.mixed_model import MixedModel
+from transforms.mix_precision.mixed_model import MixedModel
 from transforms.model import graph_proto, provenance
 from transforms.model.model_hash import model_hash
 from transforms.run.feeds import Feeds, model_inputs, open_feeds

@@ -14,7 +14,7 @@ from ops.integers import dequantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
-from transforms.mixed_model import Mixed
+from transforms.mix_precision.mixed_model import Mixed
 from transforms.model.detached_weights import LARGE
 
 Switch = tuple[str, str]

@@ -23,13 +23,15 @@ from functools import partial
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.candidates import Candidate
 from transforms.convert_opset import convert_opset
 from transforms.finetune.finetune_model import copy_graph
 from transforms.gradients import add_gradients
 from transforms.graph import dtypes, walk
-from transforms.mixed_model import MixedModel, layers_of
-from transforms.mixing_bench import Bench
+from transforms.mix_precision.candidates import Candidate
+from transforms.mix_precision.evaluation import Bench
+from transforms.mix_precision.mixed_model import MixedModel, layers_of
+from transforms.mix_precision.sensitivity import Damage, Sensitivity
+from transforms.mix_precision.traced_layer import Operand, Sample, TracedLayer, constant_operand
 from transforms.model import graph_proto
 from transforms.run.instrumented_model import float_outputs, set_outputs
 from transforms.run.run_model import RunOptions
@@ -37,8 +39,6 @@ from transforms.run.session import open_light
 from transforms.run.tasks import Progress
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import is_float_array
-from transforms.sensitivity import Damage, Sensitivity
-from transforms.traced_layer import Operand, Sample, TracedLayer, constant_operand
 
 Arrays = Mapping[str, np.ndarray]
 

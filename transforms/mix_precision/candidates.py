@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.mixed_model import MixedModel, layers_of
+from transforms.mix_precision.mixed_model import MixedModel, layers_of
 from transforms.plan.quant_spec import is_open
 from transforms.plan.scheme_targets import operators
 from transforms.run.instrumented_model import ObservedModel

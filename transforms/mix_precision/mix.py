@@ -12,13 +12,14 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.candidates import Candidate, find_candidates, measure_candidates, refuse_dear
 from transforms.files.atomic_write import replacing
 from transforms.files.model_files import clear_leftovers
-from transforms.layer_trace import trace_sensitivity
-from transforms.measured_sensitivity import measure_sensitivity
-from transforms.mixed_model import Mix, MixedModel
-from transforms.mixing_bench import Bench, MixingOptions, open_bench, repeatable
+from transforms.mix_precision.candidates import Candidate, find_candidates, measure_candidates, refuse_dear
+from transforms.mix_precision.evaluation import Bench, MixingOptions, open_bench, repeatable
+from transforms.mix_precision.measured_sensitivity import measure_sensitivity
+from transforms.mix_precision.mixed_model import Mix, MixedModel
+from transforms.mix_precision.sensitivity import Sensitivity
+from transforms.mix_precision.traced_sensitivity import trace_sensitivity
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.run import tasks
@@ -31,7 +32,6 @@ from transforms.search.knapsack import Option, Size, least_bits
 from transforms.search.output_metrics import METRICS, Pair, lost_top1
 from transforms.search.target import EVALUATE, LOST_TOP1, Target
 from transforms.search.user_metric import load_metric
-from transforms.sensitivity import Sensitivity
 
 Feed = Mapping[str, np.ndarray]
 
