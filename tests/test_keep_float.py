@@ -11,13 +11,14 @@ import onnx
 import pytest
 
 from tests import corpus, small_networks
-from transforms import bf16_error, model_io
-from transforms import keep_float as module
-from transforms.bf16_error import Bf16Error
-from transforms.keep_float import KeptFloat, keep_float
+from transforms import model_io
+from transforms.keep_float import bf16_error
+from transforms.keep_float import keep as module
+from transforms.keep_float.bf16_error import Bf16Error
+from transforms.keep_float.keep import KeptFloat, keep_float
+from transforms.keep_float.switchable_bf16 import SwitchedRounding
 from transforms.pipelines.convert_bf16 import Bf16Options
 from transforms.search.target import TargetError
-from transforms.switched_rounding import SwitchedRounding
 
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
 FEEDS = small_networks.images()

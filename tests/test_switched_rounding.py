@@ -11,10 +11,10 @@ import pytest
 
 from tests import corpus, small_networks
 from transforms import model_io
-from transforms.bf16_error import Bf16Error
+from transforms.keep_float.bf16_error import Bf16Error
+from transforms.keep_float.switchable_bf16 import SwitchedRounding
 from transforms.lift_constants import lift_constants
 from transforms.pipelines.convert_bf16 import Bf16Options
-from transforms.switched_rounding import SwitchedRounding
 
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
 

@@ -11,7 +11,7 @@ from tools.data_options import image_options, report_litter
 from tools.output_file import total_bytes
 from tools.progress import Progress
 from transforms import model_io
-from transforms.keep_float import KeptFloat, keep_float
+from transforms.keep_float.keep import KeptFloat, keep_float
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.pipelines import inspect_bf16

@@ -11,7 +11,7 @@ from tools.operator_library import needed_library
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
-    from transforms.keep_float import KeptFloat
+    from transforms.keep_float.keep import KeptFloat
     from transforms.pipelines.convert_bf16 import Conversion
 
 _TENSORS = {

@@ -15,14 +15,14 @@ from itertools import chain
 
 import onnx_graphsurgeon as gs
 
-from transforms.bf16_error import Bf16Error, Feed, Progress
 from transforms.graph import walk
 from transforms.graph.selection import label_of
+from transforms.keep_float.bf16_error import Bf16Error, Feed, Progress
+from transforms.keep_float.switchable_bf16 import SwitchedRounding
 from transforms.pipelines.convert_bf16 import Bf16Options
 from transforms.run.run_model import RunOptions
 from transforms.search.smallest_set import Kept, give_up, smallest_set
 from transforms.search.target import Target, TargetError
-from transforms.switched_rounding import SwitchedRounding
 
 _RANKED_ON, _SEARCHED_ON = 4, 8
 """Samples at most, evenly taken, for harms and for the search; the result is judged on all of them."""
