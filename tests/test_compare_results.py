@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transforms.compare_results import (
+from transforms.compare.compare_results import (
     METRICS,
     Comparison,
     Pair,

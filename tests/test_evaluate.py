@@ -17,8 +17,8 @@ from PIL import Image
 from skimage.metrics import structural_similarity
 
 from tools import evaluate
-from transforms import compare_results
-from transforms.compare_results import compare, pair_files
+from transforms.compare import compare_results
+from transforms.compare.compare_results import compare, pair_files
 from transforms.run.array_files import find_files, natural_order, read_array
 
 RNG = np.random.default_rng(3)

@@ -13,13 +13,13 @@ import pytest
 from ops.metrics import sums
 from tools.html_report import page
 from tools.report_style import STYLE
-from transforms.compare_models import ModelComparison
-from transforms.compare_results import compare_arrays
-from transforms.describe_model import ModelDescription
-from transforms.grid_histogram import GridHistogram
-from transforms.match_tensors import Match
-from transforms.measure_run import Measurement
-from transforms.tensor_statistics import LayerStatistics
+from transforms.compare.compare_models import ModelComparison
+from transforms.compare.compare_results import compare_arrays
+from transforms.compare.describe_model import ModelDescription
+from transforms.compare.grid_histogram import GridHistogram
+from transforms.compare.match_tensors import Match
+from transforms.compare.measure_run import Measurement
+from transforms.compare.tensor_statistics import LayerStatistics
 
 X = np.random.default_rng(0).standard_normal(200)
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
+from transforms.compare.match_tensors import Match, format_of, match_tensors
 from transforms.graph.dtypes import BFLOAT16, FLOAT, FLOAT16
-from transforms.match_tensors import Match, format_of, match_tensors
 
 CONTRIB = "ai.onnx.contrib"
 

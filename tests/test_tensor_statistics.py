@@ -11,10 +11,10 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from ops import metrics
+from transforms.compare.grid_histogram import GridHistogram
+from transforms.compare.match_tensors import match_tensors
+from transforms.compare.tensor_statistics import LayerStatistics, SideBySide, WatchedModel
 from transforms.graph.dtypes import BFLOAT16, FLOAT
-from transforms.grid_histogram import GridHistogram
-from transforms.match_tensors import match_tensors
-from transforms.tensor_statistics import LayerStatistics, SideBySide, WatchedModel
 
 RNG = np.random.default_rng(11)
 W = RNG.standard_normal((8, 8)).astype(np.float32)

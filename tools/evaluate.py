@@ -18,7 +18,7 @@ from tools.option_values import number
 from tools.output_file import check_writable, write_text
 
 if TYPE_CHECKING:
-    from transforms.compare_results import Comparison, Top1
+    from transforms.compare.compare_results import Comparison, Top1
 
 _DESCRIPTION = """\
 Compare the results of a quantized model with those of its baseline: .npy, .png and .jpg files of equal names
@@ -87,7 +87,7 @@ def _why_not(options: argparse.Namespace) -> str | None:
 def _evaluate(options: argparse.Namespace) -> None:
     from tqdm import tqdm
 
-    from transforms import compare_results
+    from transforms.compare import compare_results
     from transforms.run.array_files import read_array
 
     for path in filter(None, (options.json, options.csv)):
@@ -132,7 +132,7 @@ def _print_files(comparisons: Sequence[Comparison]) -> None:
 
 
 def _print_summary(comparisons: Sequence[Comparison]) -> None:
-    from transforms.compare_results import METRICS, summarize
+    from transforms.compare.compare_results import METRICS, summarize
 
     summary = summarize(comparisons)
     for metric in METRICS:
@@ -197,7 +197,7 @@ def _count_non_finite(one: Comparison) -> str:
 
 
 def _figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    from transforms.compare_results import summarize
+    from transforms.compare.compare_results import summarize
 
     summary = summarize(comparisons)
     return {

@@ -12,9 +12,9 @@ from tools.report_style import STYLE
 from tools.svg_plots import Point, grid_plot, histogram, scatter
 
 if TYPE_CHECKING:
-    from transforms.compare_models import ModelComparison
-    from transforms.grid_histogram import GridHistogram
-    from transforms.tensor_statistics import LayerStatistics
+    from transforms.compare.compare_models import ModelComparison
+    from transforms.compare.grid_histogram import GridHistogram
+    from transforms.compare.tensor_statistics import LayerStatistics
 
 _META = (
     '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -239,7 +239,7 @@ def _figures(plots: Sequence[str]) -> str:
 def _mean_and_worst(
     comparison: ModelComparison, output: str | None
 ) -> tuple[dict[str, float | None], dict[str, float | None]]:
-    from transforms.compare_results import summarize
+    from transforms.compare.compare_results import summarize
 
     chosen = [one for one in comparison.results if output in (None, one.output)]
     summary = summarize(chosen)

@@ -33,7 +33,7 @@ _ADDRESSES = 12 << 30
 
 _HEAVY = (
     "tools.bf16_conversion", "tools.quantize_file", "tools.infer", "tools.evaluate", "tools.finetune_file",
-    "transforms.run.run_model", "transforms.compare_results", "transforms.run.samples", "PIL.PngImagePlugin",
+    "transforms.run.run_model", "transforms.compare.compare_results", "transforms.run.samples", "PIL.PngImagePlugin",
     "tools.auto_mixed_precision", "tools.formats", "tools.quantize", "tools.finetune", "tqdm",
     "tools.convert_fp32_to_bf16", "tools.convert_fp16_to_bf16", "PIL.JpegImagePlugin", "tools.mixing_file",
 )  # fmt: skip

@@ -10,8 +10,8 @@ from pathlib import Path
 import onnx
 import onnx_graphsurgeon as gs
 
+from transforms.compare.match_tensors import format_of
 from transforms.graph import dtypes, walk
-from transforms.match_tensors import format_of
 
 
 @dataclass

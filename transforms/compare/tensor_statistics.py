@@ -13,8 +13,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.metrics import Sums
+from transforms.compare.match_tensors import Match
 from transforms.graph import dtypes, walk
-from transforms.match_tensors import Match
 from transforms.run.run_model import OpenModel, RunOptions, open_model
 
 Feeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]

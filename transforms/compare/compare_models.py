@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transforms import model_io
-from transforms.compare_results import Comparison, compare_arrays
-from transforms.describe_model import ModelDescription, describe_model
-from transforms.grid_histogram import GridHistogram
-from transforms.match_tensors import match_tensors
-from transforms.measure_run import Measurement, measure_run
+from transforms.compare.compare_results import Comparison, compare_arrays
+from transforms.compare.describe_model import ModelDescription, describe_model
+from transforms.compare.grid_histogram import GridHistogram
+from transforms.compare.match_tensors import match_tensors
+from transforms.compare.measure_run import Measurement, measure_run
+from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
 from transforms.run.run_model import RunOptions, open_model
 from transforms.run.samples import ImageOptions, Samples
-from transforms.tensor_statistics import LayerStatistics, SideBySide
 
 Progress = Callable[[Iterable, str], Iterable]
 """Wraps an iterable of samples to show how far it is; the second argument says what is being done."""
