@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.fixed_grid import Grid
+from ops.grids.fixed import Grid
 from ops.rounding import LayerProblem, Quadratic
 
 Floats = NDArray[np.float64]

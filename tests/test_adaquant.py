@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ops.adam import Adam
-from ops.adaquant import PATIENCE
-from ops.fixed_grid import Floats, Grid, round_floating
 from ops.grids import weight_grid
+from ops.grids.fixed import Floats, Grid, round_floating
 from ops.rounding import Quadratic, adaquant, learn_scale, quadratic
+from ops.rounding.adam import Adam
+from ops.rounding.adaquant import PATIENCE
 from tests.layer_problems import make_layer, make_samples
 
 Singles = NDArray[np.float32]

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 import ops
-from ops.fixed_grid import round_floating
 from ops.formats import LINEAR
 from ops.grids import Grid, weight_grid
+from ops.grids.fixed import round_floating
 from ops.integers import dequantize, quantize, weight_scale
 from ops.reference import ELEMENTS
 from tests.layer_problems import make_layer

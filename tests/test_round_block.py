@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ops.fixed_grid import Floats, Grid
 from ops.grids import weight_grid
-from ops.round_block import round_block
+from ops.grids.fixed import Floats, Grid
+from ops.rounding.round_block import round_block
 
 
 def _expected(

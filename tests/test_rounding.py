@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 import ops
-from ops.adam import Adam
 from ops.formats import LINEAR
 from ops.grids import weight_grid
 from ops.rounding import (
@@ -29,6 +28,7 @@ from ops.rounding import (
     shifted_target,
     solve,
 )
+from ops.rounding.adam import Adam
 from tests.layer_problems import all_numbers, best_rounding, make_layer, make_samples, problem_of
 
 FORMATS = ["int4", "int8", "bfloat16", "float16", "bfp16", "mx4", "mx6", "mx9", "mxint8"]

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ops.adaround import _normalized, _SoftRounding
-from ops.fixed_grid import Floats, Grid
 from ops.grids import weight_grid
+from ops.grids.fixed import Floats, Grid
 from ops.rounding import (
     ALGORITHMS,
     Options,
@@ -23,6 +22,7 @@ from ops.rounding import (
     quadratic,
     solve,
 )
+from ops.rounding.adaround import _normalized, _SoftRounding
 from tests.layer_problems import make_layer, make_samples, problem_of
 
 SEEDS = range(6)

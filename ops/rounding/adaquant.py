@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops import _library
-from ops.adam import Singles, step_factor
-from ops.fixed_grid import Floats, Grid
-from ops.quadratic import Quadratic
+from ops.grids.fixed import Floats, Grid
+from ops.rounding.adam import Singles, step_factor
+from ops.rounding.quadratic import Quadratic
 from ops.subnormals import keeps_subnormals
 
 PATIENCE = 100  # iterations without a better rounding of an output, after which an early stop comes

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops.fixed_grid import Floats, Grid
-from ops.gptq import BLOCK
-from ops.quadratic import Quadratic
-from ops.round_block import round_block
+from ops.grids.fixed import Floats, Grid
+from ops.rounding.gptq import BLOCK
+from ops.rounding.quadratic import Quadratic
+from ops.rounding.round_block import round_block
 from ops.subnormals import keeps_subnormals
 
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ops.adaquant import adaquant, learn_scale
-from ops.adaround import adaround
-from ops.coordinate_descent import coordinate_descent
-from ops.fixed_grid import Floats, Grid
-from ops.gptq import gptq
-from ops.quadratic import LayerProblem, Quadratic, error, quadratic, shifted_target
+from ops.grids.fixed import Floats, Grid
+from ops.rounding.adaquant import adaquant, learn_scale
+from ops.rounding.adaround import adaround
+from ops.rounding.coordinate_descent import coordinate_descent
+from ops.rounding.gptq import gptq
+from ops.rounding.quadratic import LayerProblem, Quadratic, error, quadratic, shifted_target
 from ops.subnormals import keeps_subnormals
 
 __all__ = [

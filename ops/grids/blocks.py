@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.fixed_grid import Floats, Grid
 from ops.formats import Attributes, Format
+from ops.grids.fixed import Floats, Grid
 from ops.reference import ELEMENTS, Element, exponents
 
 _EMPTY = -100  # blocks of smaller exponents are zeros, and stay so

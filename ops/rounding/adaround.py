@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops.adam import Adam, Singles
-from ops.fixed_grid import Floats, Grid
-from ops.quadratic import Quadratic
-from ops.steady_product import steady_product
+from ops.grids.fixed import Floats, Grid
+from ops.rounding.adam import Adam, Singles
+from ops.rounding.deterministic_matmul import steady_product
+from ops.rounding.quadratic import Quadratic
 from ops.subnormals import keeps_subnormals
 
 STRETCH, MARGIN = np.float32(1.2), np.float32(0.1)  # of the sigmoid, so that it gets to 0 and 1

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops import _library
-from ops.fixed_grid import Floats, Grid
+from ops.grids.fixed import Floats, Grid
 from ops.subnormals import keeps_subnormals
 
 _INTEGERS = 50, 50  # bits of a mantissa and its least exponent: whole numbers up to 2^51

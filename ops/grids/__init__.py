@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ops.block_grids import block_grid
-from ops.fixed_grid import Floats, Grid
 from ops.formats import LINEAR, Format, get_format
+from ops.grids.blocks import block_grid
+from ops.grids.fixed import Floats, Grid
 from ops.integers import weight_scale
 from ops.reference import Element
 from ops.subnormals import keeps_subnormals

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops.fixed_grid import Floats, Grid
-from ops.quadratic import Quadratic
-from ops.round_block import round_block
+from ops.grids.fixed import Floats, Grid
+from ops.rounding.quadratic import Quadratic
+from ops.rounding.round_block import round_block
 from ops.subnormals import keeps_subnormals
 
 BLOCK = 48  # inputs whose effect on each other is summed one by one; on the others it is a matrix product
