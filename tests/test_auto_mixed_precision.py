@@ -17,7 +17,9 @@ import onnxruntime
 import pytest
 
 from tests import build, mixing, tunable
-from tools import auto_mixed_precision, mixing_file, quantize, tune_quantized
+from tools import auto_mixed_precision, quantize
+from tools.jobs import mix as mixing_file
+from tools.jobs import tune_quantized
 from transforms import model_io
 from transforms.finetune.finetune_model import copy_graph
 from transforms.mix_precision import measured_sensitivity, mix

@@ -13,7 +13,7 @@ import pytest
 
 from tests import tasks
 from tests.tool_process import ROOT, wait_for
-from tools import dask_executor, executors
+from tools.cli import dask_executor, executors
 from transforms.run.task_log import TaskLog
 from transforms.run.tasks import run_tasks
 

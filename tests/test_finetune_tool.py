@@ -13,7 +13,8 @@ import pytest
 
 from ops.rounding import ALGORITHMS
 from tests import build, tunable
-from tools import command_line, finetune, quantize
+from tools import finetune, quantize
+from tools.cli import command_line
 from transforms import model_io
 from transforms.finetune.output_error import OutputError
 from transforms.model import provenance
@@ -244,7 +245,7 @@ def test_an_existing_output_takes_force(folder: Path) -> None:
 def test_an_interrupted_run_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tools.progress import Progress
+    from tools.cli.progress import Progress
 
     assert _run(folder, output="whole.onnx") == 0
     checkpoint = folder / "checkpoint.npz"
@@ -276,7 +277,7 @@ def test_a_checkpoint_of_other_options(folder: Path, capsys: pytest.CaptureFixtu
 def test_a_checkpoint_is_of_one_version_and_of_all_options_that_change_numbers(
     folder: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tools import finetune_file
+    from tools.jobs import finetune as finetune_file
 
     paths = [f"--{name}={folder / name}" for name in ("float", "quantized", "output", "data", "checkpoint")]
     options = finetune._parser().parse_args(paths)
@@ -300,7 +301,7 @@ def test_a_checkpoint_is_of_one_version_and_of_all_options_that_change_numbers(
 
 def test_options_reach_the_walk() -> None:
     """Those whose effect on a small model is nothing but time or memory, or needs more rows than it has."""
-    from tools import finetune_file
+    from tools.jobs import finetune as finetune_file
 
     given = ["--float", "f", "--quantized", "q", "--output", "o", "--data", "d", "--algorithm", "adaround"]
     options = finetune._parser().parse_args([*given, "--early-stop", "--fixed-seed", "7"])

@@ -11,8 +11,8 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from ops.metrics import sums
-from tools.html_report import page
-from tools.report_style import STYLE
+from tools.charts.html_report import page
+from tools.charts.report_style import STYLE
 from transforms.compare.compare_models import ModelComparison
 from transforms.compare.compare_results import compare_arrays
 from transforms.compare.describe_model import ModelDescription

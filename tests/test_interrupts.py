@@ -68,7 +68,7 @@ RUNS = {
 MOMENTS = (1, 30, 110, 200, 300)
 
 
-def at_an_import(left: int, number: int, after: str = "tools.command_line") -> str:
+def at_an_import(left: int, number: int, after: str = "tools.cli.command_line") -> str:
     """Return what sends a signal at an import after that of a module."""
     return AT_AN_IMPORT.format(left=left, number=int(number), after=after)
 
@@ -85,7 +85,7 @@ def test_at_imports(folder: Path, tool: str, left: int) -> None:
 
 
 def test_before_the_tool_is_known(folder: Path) -> None:
-    process = ToolProcess(folder, "formats", hook=at_an_import(1, signal.SIGINT, "tools.interrupts"))
+    process = ToolProcess(folder, "formats", hook=at_an_import(1, signal.SIGINT, "tools.cli.interrupts"))
     assert process.ended() == (130, "tools: error: interrupted\n")
 
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from tests import mixing, tunable
-from tools import executors
+from tools.cli import executors
 from transforms.mix_precision import measured_sensitivity
 from transforms.mix_precision.candidates import find_candidates, measure_candidates
 from transforms.mix_precision.evaluation import Bench

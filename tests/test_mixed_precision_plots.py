@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import pareto_plot, plot_file, sensitivity_chart
+from tools.charts import pareto_plot, plot_file, sensitivity_chart
 from transforms.mix_precision.sensitivity import Damage, Sensitivity
 from transforms.search.assign_precision import Step
 from transforms.search.knapsack import Size

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tool_parsers import REQUIRED, parser_of
 from tools import auto_mixed_precision
-from tools.option_values import bytes_of, number, numbers, size, whole
+from tools.cli.option_values import bytes_of, number, numbers, size, whole
 from transforms.scheme.mixing_rule import _RANGES
 
 NUMERIC = [
@@ -41,7 +41,7 @@ def test_all_types_are_of_one_module() -> None:
         Path,
         str.upper,
     }
-    assert {getattr(one, "__module__", None) for one in types} == {"tools.option_values"}
+    assert {getattr(one, "__module__", None) for one in types} == {"tools.cli.option_values"}
 
 
 OUTSIDE = [

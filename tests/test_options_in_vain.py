@@ -11,7 +11,7 @@ import importlib
 import pytest
 
 from tests.tool_parsers import REQUIRED, parser_of
-from tools import data_options
+from tools.cli import data_options
 
 OF_SAMPLES = ("--limit 4", "--image-size 8", "--mean 0", "--std 1", "--layout NCHW")
 OF_DATA = (*OF_SAMPLES, "--provider cpu", "--threads 2")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tools.progress import Progress
+from tools.cli.progress import Progress
 
 
 class Terminal(io.StringIO):

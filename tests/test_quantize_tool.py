@@ -16,7 +16,7 @@ from PIL import Image
 from tests import build, conversion, corpus, plans
 from tests.quantization import random, stored
 from tools import quantize
-from tools.quantize_file import scheme_in_use
+from tools.jobs.quantize import scheme_in_use
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto

@@ -20,7 +20,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16, evaluate, infer, report
-from tools.svg_plots import Frame, Point, grid_plot, histogram, nice_ticks, scatter
+from tools.charts.svg_plots import Frame, Point, grid_plot, histogram, nice_ticks, scatter
 from transforms import model_io
 from transforms.compare.compare_models import Data, ModelComparison, compare_models, worst_layers
 from transforms.compare.describe_model import describe_model

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests import tasks
-from tools import dask_executor, executors
+from tools.cli import dask_executor, executors
 from transforms.run.task_log import Numbers, TaskLog
 from transforms.run.tasks import SerialExecutor, run_tasks
 

@@ -18,8 +18,8 @@ import pytest
 
 from tests import build
 from tests.refusal import Scene
-from tools.command_line import one_file
-from tools.output_file import check_writable, write_array, write_text
+from tools.cli.command_line import one_file
+from tools.cli.output_file import check_writable, write_array, write_text
 from transforms import model_io
 from transforms.calibrate.cache import calibrate_cached
 from transforms.files.atomic_write import destination, replacing

@@ -12,7 +12,7 @@ import pytest
 
 from tests import build, tunable
 from tools import finetune, quantize
-from tools.tuning_summary import in_words, tuning_lines
+from tools.summaries.tuning import in_words, tuning_lines
 from transforms.finetune.finetune_model import Finetuned
 from transforms.finetune.finetune_weights import FineTuned, LayerReport
 

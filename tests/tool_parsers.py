@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-from tools import bf16_command
+from tools.jobs import bf16_options
 
 REQUIRED = {
     "auto_mixed_precision": "--input m.onnx --config BF16_MIXED_BFP16",
@@ -23,6 +23,6 @@ REQUIRED = {
 def parser_of(tool: str) -> argparse.ArgumentParser:
     """Return the parser of a tool."""
     if tool.startswith("convert"):
-        return bf16_command._parser(tool, "float32")
+        return bf16_options._parser(tool, "float32")
     parser: argparse.ArgumentParser = importlib.import_module(f"tools.{tool}")._parser()
     return parser

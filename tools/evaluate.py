@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tools.command_line import in_vain, make_parser, one_file, run
-from tools.data_options import report_litter
-from tools.option_values import number
-from tools.output_file import check_writable, write_text
+from tools.cli.command_line import in_vain, make_parser, one_file, run
+from tools.cli.data_options import report_litter
+from tools.cli.option_values import number
+from tools.cli.output_file import check_writable, write_text
 
 if TYPE_CHECKING:
     from transforms.compare.compare_results import Comparison, Top1

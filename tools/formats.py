@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools import command_line, plot_file
+from tools.charts import plot_file
+from tools.cli import command_line
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.command_line import make_parser, run
-from tools.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
-from tools.output_file import write_array
+from tools.cli.command_line import make_parser, run
+from tools.cli.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
+from tools.cli.output_file import write_array
 from transforms.files.atomic_write import destination
 from transforms.files.model_files import clear_leftovers
 

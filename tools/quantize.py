@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools import command_line
-from tools.data_options import OF_DATA, OF_SAMPLES, SAMPLES_HELP, add_data_options
-from tools.option_values import whole
+from tools.cli import command_line
+from tools.cli.data_options import OF_DATA, OF_SAMPLES, SAMPLES_HELP, add_data_options
+from tools.cli.option_values import whole
 
 _EPILOG = f"""\
 presets (activation and weight):
@@ -56,9 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(options: argparse.Namespace) -> None:
     command_line.keep_products_on_one_thread()
-    from tools import quantize_file  # heavy imports only once the options are known to be right
+    from tools.jobs import quantize
 
-    quantize_file.quantize_file(options)
+    quantize.quantize_file(options)
 
 
 def _why_not(options: argparse.Namespace) -> str | None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from tests import build
 from tools import convert_fp32_to_bf16
-from tools.output_file import check_writable, write_array, write_text
+from tools.cli.output_file import check_writable, write_array, write_text
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.tune_layer import Candidate

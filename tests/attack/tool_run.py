@@ -21,7 +21,7 @@ from pathlib import Path
 
 import onnx
 
-from tools import finetune_file
+from tools.jobs import finetune
 from transforms.finetune import checkpoint
 
 SECONDS = 10.0
@@ -32,10 +32,10 @@ _MEGABYTES = 1500
 _ADDRESSES = 12 << 30
 
 _HEAVY = (
-    "tools.bf16_conversion", "tools.quantize_file", "tools.infer", "tools.evaluate", "tools.finetune_file",
+    "tools.jobs.bf16", "tools.jobs.quantize", "tools.infer", "tools.evaluate", "tools.jobs.finetune",
     "transforms.run.run_model", "transforms.compare.compare_results", "transforms.run.samples", "PIL.PngImagePlugin",
     "tools.auto_mixed_precision", "tools.formats", "tools.quantize", "tools.finetune", "tqdm",
-    "tools.convert_fp32_to_bf16", "tools.convert_fp16_to_bf16", "PIL.JpegImagePlugin", "tools.mixing_file",
+    "tools.convert_fp32_to_bf16", "tools.convert_fp16_to_bf16", "PIL.JpegImagePlugin", "tools.jobs.mix",
 )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, keep: Path | 
 
 def _keep_checkpoint() -> None:
     checkpoint._EVERY = -1.0
-    finetune_file.Path.unlink = lambda path, missing_ok=False: None
+    finetune.Path.unlink = lambda path, missing_ok=False: None
 
 
 def _run_here(tool: str, arguments: Sequence[str], folder: Path) -> None:

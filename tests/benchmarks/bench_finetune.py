@@ -27,7 +27,7 @@ from statistics import median
 from time import perf_counter
 from unittest import mock
 
-from tools.command_line import keep_products_on_one_thread
+from tools.cli.command_line import keep_products_on_one_thread
 
 keep_products_on_one_thread()
 

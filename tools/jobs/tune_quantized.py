@@ -6,9 +6,9 @@ import argparse
 
 import onnx_graphsurgeon as gs
 
-from tools.data_options import image_options
-from tools.finetune_file import tune, walk_options
-from tools.tuning_summary import tuning_lines
+from tools.cli.data_options import image_options
+from tools.jobs.finetune import tune, walk_options
+from tools.summaries.tuning import tuning_lines
 from transforms.finetune.finetune_model import FinetuneOptions
 from transforms.mix_precision.mix import MixedPrecision
 from transforms.model import provenance

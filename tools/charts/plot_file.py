@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools import output_file
+from tools.cli import output_file
 from transforms.files.atomic_write import replacing
 
 if TYPE_CHECKING:

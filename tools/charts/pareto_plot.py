@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools import plot_file
+from tools.charts import plot_file
 from transforms.search.assign_precision import Step
 from transforms.search.target import Target
 

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools import plot_file
+from tools.charts import plot_file
 from transforms.mix_precision.sensitivity import Sensitivity
 
 if TYPE_CHECKING:

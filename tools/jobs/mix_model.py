@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from tools.progress import Progress
+from tools.cli.progress import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, Watch, mix_precision
 from transforms.scheme import Scheme

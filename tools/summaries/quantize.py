@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
-from tools.operator_library import needed_library
+from tools.summaries.operator_library import needed_library
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.pipelines.quantize_graph import Quantized

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from tools.report_style import STYLE
-from tools.svg_plots import Point, grid_plot, histogram, scatter
+from tools.charts.report_style import STYLE
+from tools.charts.svg_plots import Point, grid_plot, histogram, scatter
 
 if TYPE_CHECKING:
     from transforms.compare.compare_models import ModelComparison

@@ -8,14 +8,14 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from tools import mixing_summary
-from tools.data_options import image_options, report_litter
-from tools.mix_model import mix_model
-from tools.progress import Progress
-from tools.scheme_effect import check_effect
-from tools.tune_quantized import tune_mixed, tune_quantized
-from tools.user_code import check_code
-from tools.write_quantized import write_quantized
+from tools.cli.data_options import image_options, report_litter
+from tools.cli.progress import Progress
+from tools.cli.scheme_options import check_effect
+from tools.cli.user_code import check_code
+from tools.jobs.mix_model import mix_model
+from tools.jobs.tune_quantized import tune_mixed, tune_quantized
+from tools.jobs.write import write_quantized
+from tools.summaries import mixing
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.files.read_toml import parse_toml
@@ -65,7 +65,7 @@ def quantize_file(options: argparse.Namespace) -> None:
     mixed = None
     if scheme.auto_mixed_precision:
         mixed = mix_model(graph, scheme, data, MixingOptions(_run(options)), "--calibration-data")
-        for line in mixing_summary.lines(mixed):
+        for line in mixing.lines(mixed):
             print(line)
         graph, done, used = mixed.graph, mixed.done, mixed.scheme
     else:

@@ -6,10 +6,10 @@ import argparse
 
 import onnx_graphsurgeon as gs
 
-from tools import bf16_summary
-from tools.data_options import image_options, report_litter
-from tools.output_file import total_bytes
-from tools.progress import Progress
+from tools.cli.data_options import image_options, report_litter
+from tools.cli.output_file import total_bytes
+from tools.cli.progress import Progress
+from tools.summaries import bf16
 from transforms import model_io
 from transforms.keep_float.keep import KeptFloat, keep_float
 from transforms.lift_constants import lift_constants
@@ -52,9 +52,9 @@ def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
     entries = provenance.entries(tool, _recorded(chosen, options), graph.source_sha256)
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
     sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in bf16_summary.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
+    for line in bf16.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
         print(line)
-    for line in bf16_summary.sqnr_lines(kept, options.min_sqnr) if kept else ():
+    for line in bf16.sqnr_lines(kept, options.min_sqnr) if kept else ():
         print(line)
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.option_values import MOST_AT_ONCE, number, numbers, size, whole
+from tools.cli.option_values import MOST_AT_ONCE, number, numbers, size, whole
 
 if TYPE_CHECKING:
     from transforms.run.samples import ImageOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tools.sensitivity_chart import shortened
+from tools.charts.sensitivity_chart import shortened
 from transforms.mix_precision.mix import MixedPrecision
 from transforms.search.output_metrics import METRICS, in_words
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.operator_library import needed_library
+from tools.summaries.operator_library import needed_library
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tools import command_line
-from tools.data_options import OF_DATA, SAMPLES_HELP, add_data_options
-from tools.option_values import number
+from tools.cli import command_line
+from tools.cli.data_options import OF_DATA, SAMPLES_HELP, add_data_options
+from tools.cli.option_values import number
 
 WEIGHTS = ("bfloat16", "float32")  # the first is what is meant where nothing is said
 DOMAINS = ("ai.onnx.contrib", "com.amd.quark")
@@ -64,11 +64,11 @@ def _why_not(options: argparse.Namespace) -> str | None:
 
 
 def _work(module: str, source: str, options: argparse.Namespace) -> None:
-    from tools import bf16_conversion  # heavy imports only once the options are known to be right
+    from tools.jobs import bf16
 
     options.weights = options.weights or WEIGHTS[0]
     options.domain = options.domain or DOMAINS[0]
-    bf16_conversion.convert_file(module, source, options)
+    bf16.convert_file(module, source, options)
 
 
 def _parser(module: str, source: str) -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.output_file import total_bytes
+from tools.cli.output_file import total_bytes
 from transforms.finetune.finetune_model import Finetuned
 
 _LEAST_POWER = 1e-10

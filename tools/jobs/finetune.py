@@ -12,10 +12,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.rounding import Options as SolverOptions
-from tools import tuning_summary
-from tools.data_options import image_options, report_litter
-from tools.output_file import check_writable
-from tools.progress import Progress
+from tools.cli.data_options import image_options, report_litter
+from tools.cli.output_file import check_writable
+from tools.cli.progress import Progress
+from tools.summaries import tuning
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import Finetuned, FinetuneOptions, finetune_model
@@ -59,7 +59,7 @@ def finetune_file(options: argparse.Namespace) -> None:
     done = tune(twin, quantized, data, chosen, checkpoint=checkpoint)
     entries = provenance.entries("finetune", _recorded(options), quantized.source_sha256)
     files = model_io.save(done.graph, output, metadata=entries, external_data=external, force=options.force)
-    for line in tuning_summary.lines(done, len(feeds), quantized.source_files, files):
+    for line in tuning.lines(done, len(feeds), quantized.source_files, files):
         print(line)
     if options.checkpoint:
         Path(options.checkpoint).unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def tune(
     with Progress("tuning", "layer") as bar:
 
         def _show(layer: LayerReport, done: int, total: int) -> None:
-            bar.show(done, total, f"{layer.name} {tuning_summary.in_words(layer.power, layer.after)}")
+            bar.show(done, total, f"{layer.name} {tuning.in_words(layer.power, layer.after)}")
 
         return finetune_model(twin, quantized, feeds, options, checkpoint=checkpoint, progress=_show)
 

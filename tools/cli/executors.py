@@ -12,7 +12,7 @@ from transforms.run.tasks import SerialExecutor, Workers
 def workers(jobs: int, dask: str | None) -> Workers:
     """Return what opens ``jobs`` processes, or a Dask cluster: the address of its scheduler, or ``local``."""
     if dask is not None:
-        from tools.dask_executor import open_dask
+        from tools.cli.dask_executor import open_dask
 
         return partial(open_dask, dask, jobs)
     return SerialExecutor if jobs == 1 else partial(open_processes, jobs)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tools import mixing_summary, pareto_plot, plot_file, sensitivity_chart
-from tools.command_line import one_file
-from tools.data_options import image_options, report_litter
-from tools.executors import threads_of, workers
-from tools.mix_model import mix_model
-from tools.output_file import check_writable, write_text
-from tools.quantize_file import parse_assignment
-from tools.scheme_effect import check_effect
-from tools.tune_quantized import tune_mixed
-from tools.user_code import check_code
-from tools.write_quantized import write_quantized
+from tools.charts import pareto_plot, plot_file, sensitivity_chart
+from tools.cli.command_line import one_file
+from tools.cli.data_options import image_options, report_litter
+from tools.cli.executors import threads_of, workers
+from tools.cli.output_file import check_writable, write_text
+from tools.cli.scheme_options import check_effect
+from tools.cli.user_code import check_code
+from tools.jobs.mix_model import mix_model
+from tools.jobs.quantize import parse_assignment
+from tools.jobs.tune_quantized import tune_mixed
+from tools.jobs.write import write_quantized
+from tools.summaries import mixing as mixing_summary
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions

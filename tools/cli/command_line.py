@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tools import interrupts
+from tools.cli import interrupts
 
 DONE, FAILED = 0, 1
 
@@ -57,7 +57,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_code_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that lets a scheme run code, see :mod:`tools.user_code`."""
+    """Add the option that lets a scheme run code, see :mod:`tools.cli.user_code`."""
     parser.add_argument(
         "--allow-code",
         action="store_true",
