@@ -30,9 +30,9 @@ def equalize_layers(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     scale with them.
 
     Does nothing to channels of no weight on one side, where within each pair of a graph the ratios differ by
-    a factor of four at most, and where :class:`transforms.graph.channel_scaling.PairFinder` finds no pair: across a
-    Clip, whose bounds are the same for all channels, at sums of layers, at tensors with several readers, and
-    with weights that are used elsewhere.
+    a factor of four at most, and where :class:`transforms.graph.channel_scaling.PairFinder` finds no pair:
+    across a Clip, whose bounds are the same for all channels, at sums of layers, at tensors with several
+    readers, and with weights that are used elsewhere.
     """
     finder = PairFinder(graph, resolve(exclude, graph))
     return sum(_equalize(finder.pairs(inner)) for inner in walk.graphs(graph))

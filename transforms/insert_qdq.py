@@ -29,11 +29,11 @@ def insert_qdq(
 ) -> int:
     """Write a plan into its graph and return how many tensors were quantized.
 
-    ``ranges`` (of :func:`transforms.calibrate.calibrate.calibrate`) gives the ranges of integers. Weights are stored
-    on their grid unless the plan's scheme keeps their nodes; what is excluded, and the domains of the nodes,
-    are those of the scheme too. ``memory`` is for several plans on copies of one graph. Raises ModelError
-    below the opset of :func:`least_opset`. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq` rounds every
-    tensor to bfloat16 without a plan.
+    ``ranges`` (of :func:`transforms.calibrate.calibrate.calibrate`) gives the ranges of integers. Weights are
+    stored on their grid unless the plan's scheme keeps their nodes; what is excluded, and the domains of the
+    nodes, are those of the scheme too. ``memory`` is for several plans on copies of one graph. Raises
+    ModelError below the opset of :func:`least_opset`. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq`
+    rounds every tensor to bfloat16 without a plan.
     """
     return _Insertion(plan, ranges, memory).run()
 

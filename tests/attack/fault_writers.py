@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tests import build
+from tests.helpers import build
 from tools import convert_fp32_to_bf16
 from tools.cli.output_file import check_writable, write_array, write_text
 from transforms import model_io

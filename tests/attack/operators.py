@@ -17,8 +17,8 @@ from onnx import helper
 
 from ops import _library, reference
 from ops.formats import FORMATS
-from tests.number_patterns import PATTERNS, make_pattern
-from tests.operator_sessions import (
+from tests.helpers.number_patterns import PATTERNS, make_pattern
+from tests.helpers.operator_sessions import (
     BFLOAT16,
     BFP,
     DEQUANTIZE,

@@ -10,8 +10,8 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests import build, conversion, corpus
-from tests.rounded import bf16
+from tests.helpers import build, conversion, corpus
+from tests.helpers.rounded import bf16
 from transforms.model.detached_weights import LARGE
 
 SIZE = LARGE // 4

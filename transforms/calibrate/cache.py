@@ -43,7 +43,7 @@ def calibrate_cached(
     run: RunOptions | None = None,
     progress: Progress | None = None,
 ) -> tuple[Calibration, int]:
-    """Do what :func:`transforms.calibrate.calibrate.calibrate` does, as far as the file at ``path`` does not hold it.
+    """Calibrate what the file at ``path`` lacks; see :func:`transforms.calibrate.calibrate.calibrate`.
 
     Returns the calibration and how many tensors of it came from the file, to which the others are added; the
     file is made if it is not there. The data are read once to know them, and once more if anything is

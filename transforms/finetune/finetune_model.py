@@ -63,9 +63,10 @@ def finetune_model(
     """Return a quantized model with tuned weights and biases, or the same one where that is no better.
 
     Weights are tuned with scales and exponents chosen anew; should the outputs not become surely better
-    (:mod:`transforms.finetune.acceptance`), with those that are there, and at last biases alone. ``float_graph`` is
-    the float model in the form that was quantized (:func:`transforms.finetune.float_reference.float_twin`). Neither graph
-    is changed. A ``checkpoint`` is written when the work is interrupted, too.
+    (:mod:`transforms.finetune.acceptance`), with those that are there, and at last biases alone.
+    ``float_graph`` is the float model in the form that was quantized
+    (:func:`transforms.finetune.float_reference.float_twin`). Neither graph is changed. A ``checkpoint`` is
+    written when the work is interrupted, too.
 
     Raises ValueError where no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.

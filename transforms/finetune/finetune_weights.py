@@ -75,7 +75,7 @@ def finetune_weights(
     memory: Memory | None = None,
     progress: Progress | None = None,
 ) -> FineTuned:
-    """Tune the quantized graph in place; see :func:`transforms.layers.match_layers.match_layers` for which layers.
+    """Tune the layers that :func:`transforms.layers.match_layers.match_layers` finds, in place.
 
     A layer is given new weights if they are better on the samples that are held out, and if ``judge``, where
     it is given, returns a lower number after that than before. ``progress`` is called with what became of a

@@ -62,8 +62,9 @@ class WantedReader:
     ) -> None:
         """Start in front of the first layer.
 
-        The model must take targets and ``streams`` (see transforms.finetune.row_weights) of all layers as wanted. Rows
-        of at most ``ahead`` bytes are read together, or those of one layer, and kept in the store.
+        The model must take targets and ``streams`` (see transforms.finetune.row_weights) of all layers as
+        wanted. Rows of at most ``ahead`` bytes are read together, or those of one layer, and kept in the
+        store.
         """
         self._model, self._layers, self._streams = model, layers, streams
         self._choice, self._store, self._ahead = choice, store, ahead

@@ -60,8 +60,8 @@ def write_folder(
 def measure(task: SwitchTask) -> tuple[float, float]:
     """Return the metric of the model over all samples, and how far it is from the model without any switch.
 
-    That is a harm, see :mod:`transforms.search.output_metrics`; of a function of the user's it is what it returns
-    less than without any switch.
+    That is a harm, see :mod:`transforms.search.output_metrics`; of a function of the user's it is what it
+    returns less than without any switch.
     """
     written = (Path(task.folder) / _ABOUT).stat().st_mtime_ns  # workers may outlive what they have open
     return _Bench.open(task.folder, written).measure(task.switch, task.metric)

@@ -2,7 +2,8 @@
 
 graph-surgeon alone stores a captured weight once more in every body that captures it, and drops what is no
 part of the graph proper. What is kept of a model beside its graph is the matter of
-:mod:`transforms.model.metadata`, how large weights stay out of the way that of :mod:`transforms.model.detached_weights`.
+:mod:`transforms.model.metadata`, how large weights stay out of the way that of
+:mod:`transforms.model.detached_weights`.
 """
 
 from __future__ import annotations

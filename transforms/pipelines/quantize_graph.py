@@ -61,11 +61,11 @@ def quantize_graph(
     """Quantize a float model in place.
 
     Optimizes it as the conversions to BF16 do, brings channels to like ranges where the scheme says so,
-    plans (:mod:`transforms.plan.quantization_plan`), measures ranges on the data where the plan needs them, and
-    writes the plan down. ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`.
+    plans (:mod:`transforms.plan.quantization_plan`), measures ranges on the data where the plan needs them,
+    and writes the plan down. ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`.
 
-    Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks for it
-    is refused here. So is one that asks for mixed precision, which is
+    Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks
+    for it is refused here. So is one that asks for mixed precision, which is
     :func:`transforms.mix_precision.mix_precision`.
 
     Raises ModelError for a model that is quantized already, ValueError for names that are not there, formats

@@ -2,10 +2,10 @@
 
 Each value is put on a grid where it is read: in the format of the node that reads it.
 
-* Operands of dot products (:mod:`transforms.graph.dot_products`) take any format. Blocks run along the axis of the
-  sum, integer weights have one scale, or one for each output channel.
-* Integers also reach the arithmetic around dot products (:mod:`transforms.plan.integer_sites`), in the outermost
-  graph: ranges are not measured inside bodies of If, Loop and Scan.
+* Operands of dot products (:mod:`transforms.graph.dot_products`) take any format. Blocks run along the axis
+  of the sum, integer weights have one scale, or one for each output channel.
+* Integers also reach the arithmetic around dot products (:mod:`transforms.plan.integer_sites`), in the
+  outermost graph: ranges are not measured inside bodies of If, Loop and Scan.
 * bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
 * ``quantize_all_op_types`` lets every format reach what those two reach.
 * Biases are int32 where both operands are integers and there is one number for each output channel, or one

@@ -95,8 +95,8 @@ def open_feeds(
 ) -> Feeds:
     """Return the feeds of a source for a model's inputs, at most ``limit`` of them.
 
-    A source is a folder of .npz, .npy and image files (:class:`transforms.run.samples.Samples`, ``images`` says
-    how to read the last), an object with ``get_next()`` as ONNX Runtime's CalibrationDataReader, or an
+    A source is a folder of .npz, .npy and image files (:class:`transforms.run.samples.Samples`, ``images``
+    says how to read the last), an object with ``get_next()`` as ONNX Runtime's CalibrationDataReader, or an
     iterable of feeds by input name. Samples of the last two are named by their number, from 0. Raises
     OSError or ValueError for a folder without samples, a limit below 1, or image options without images.
     """

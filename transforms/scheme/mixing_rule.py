@@ -55,13 +55,13 @@ class MixingRule(SchemeTable):
     norm of the error, at most. ``sqnr_target``: SQNR of the outputs in dB, at least. ``sqnr_drop_target``:
     how many dB below that of the scheme without mixing. ``top1_target``: which share of the rows may become
     wrong. ``evaluate_target``: how much less the function ``evaluate``, ``FILE.py:FUNCTION``, may return than
-    for the float model (see :mod:`transforms.search.user_metric`). ``output_index``: the output that counts (-1:
-    all). ``data_size``: at most so many samples (0: all).
+    for the float model (see :mod:`transforms.search.user_metric`). ``output_index``: the output that counts
+    (-1: all). ``data_size``: at most so many samples (0: all).
 
     How: ``sensitivity`` in one pass (``trace``) or layer by layer (``measured``, by ``metric``: one of
     METRICS or ``evaluate``; left out, that of the target, SQNR without one); ``strategy`` as in
-    :func:`transforms.search.assign_precision.assign`, ``budget`` with ``bits_target``, the mean of all weights, or
-    ``bytes_target``, of all weights together.
+    :func:`transforms.search.assign_precision.assign`, ``budget`` with ``bits_target``, the mean of all
+    weights, or ``bytes_target``, of all weights together.
 
     The constructor raises ValueError naming key, value and what is legal, also for keys without effect.
     """

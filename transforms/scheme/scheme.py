@@ -51,8 +51,9 @@ class Scheme:
     * ``formats``: new block formats, each a ``base`` and attributes of its operator;
     * ``auto_mixed_precision``: which layers may get other formats where the outputs allow it, see
       :class:`transforms.scheme.mixing_rule.MixingRule`; None for none;
-    * ``finetune``: how weights are tuned afterwards, see :class:`transforms.scheme.finetune_rule.FinetuneRule`; None
-      for not at all. The constructor takes tables of their keys for both.
+    * ``finetune``: how weights are tuned afterwards, see
+      :class:`transforms.scheme.finetune_rule.FinetuneRule`; None for not at all. The constructor takes tables
+      of their keys for both.
 
     Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
     ``quantize_all_op_types``.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from transforms.search.output_metrics import METRICS, in_words
 
 LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
-"""Numbers beside those of METRICS: :func:`transforms.search.output_metrics.lost_top1`, and what a function of the
-user's returns, see :mod:`transforms.search.user_metric`."""
+"""Numbers beside those of METRICS: :func:`transforms.search.output_metrics.lost_top1`, and what a function
+of the user's returns, see :mod:`transforms.search.user_metric`."""
 
 
 class TargetError(ValueError):
