@@ -57,6 +57,11 @@ class Format:
         return "int" in self.name and self.op == LINEAR
 
     @property
+    def is_float(self) -> bool:
+        """Whether elements are of a float type, which every value can have."""
+        return self.op == LINEAR and not self.is_integer
+
+    @property
     def is_signed(self) -> bool:
         """Whether there are negative numbers."""
         return not self.name.startswith("u")

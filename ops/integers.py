@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ops import _library
+from ops.bfloat16 import to_bfloat16
 from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
 from ops.subnormals import keeps_subnormals
 
@@ -281,3 +282,10 @@ def _channel_parameters(
 
 def _bytes(x: NDArray[np.generic]) -> NDArray[np.uint8]:
     return x.reshape(-1).view(np.uint8)
+
+
+def as_float_type(values: NDArray[np.floating], row: Format) -> NDArray[np.generic]:
+    """Return numbers as bfloat16 or float16, as the Extended operators round them: float16 saturates."""
+    if row.name == "bfloat16":
+        return to_bfloat16(values)
+    return np.clip(values, -row.highest, row.highest).astype(np.float16)

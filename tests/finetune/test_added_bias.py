@@ -14,12 +14,13 @@ from tests.finetune.test_finetune_weights import _squared
 from tests.helpers import build, tunable
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_model import copy_graph, finetune_model
+from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import Memory, finetune_weights
 from transforms.finetune.options import WalkOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
 
 
 def _products(between: str, *, named: bool = True) -> onnx.ModelProto:

@@ -10,13 +10,13 @@ import pytest
 from tests.helpers import tunable
 from tests.layers.test_shared_weights import CHAIN, STEPS, TWINS
 from transforms.finetune.collect_gram import Stores, SumsReader
-from transforms.finetune.finetune_model import copy_graph
 from transforms.finetune.gram import Sums
 from transforms.finetune.layer_sums import LayerSums
 from transforms.finetune.options import WalkOptions, is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
 from transforms.run.run_model import open_model
 from transforms.run.segmented_model import Store
 

@@ -14,13 +14,14 @@ import ops
 from tests.helpers import tunable
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_model import FinetuneOptions, copy_graph, finetune_model
+from transforms.finetune.finetune_model import FinetuneOptions, finetune_model
 from transforms.finetune.finetune_weights import FineTuned, Memory, finetune_weights
 from transforms.finetune.options import WalkOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.finetune.tune_layer import TuneOptions
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
 DATA, UNSEEN = tunable.samples(CONV, 160), tunable.samples(CONV, 240)[160:]

@@ -12,11 +12,11 @@ import pytest
 from ops.rounding import Options
 from tests.helpers import tunable
 from transforms.finetune import tune_layer
-from transforms.finetune.finetune_model import copy_graph
 from transforms.finetune.finetune_weights import FineTuned, finetune_weights
 from transforms.finetune.options import WalkOptions
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 60)

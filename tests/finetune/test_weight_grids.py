@@ -15,13 +15,14 @@ from onnx import helper
 from ops.integers import ALPHAS, dequantize, quantize
 from tests.helpers import build, tunable
 from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_model import copy_graph, finetune_model
+from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import Memory, finetune_weights
 from transforms.finetune.output_error import OutputError
 from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
 
 CONV = tunable.conv_net()
 DATA, UNSEEN = tunable.samples(CONV, 120), tunable.samples(CONV, 200)[120:]

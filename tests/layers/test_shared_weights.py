@@ -12,7 +12,7 @@ from onnx import helper
 
 import ops
 from tests.helpers import build, tunable
-from transforms.finetune.finetune_model import copy_graph, finetune_model
+from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import FineTuned, finetune_weights
 from transforms.finetune.gram import Sums
 from transforms.finetune.layer_sums import LayerSums
@@ -20,6 +20,7 @@ from transforms.finetune.options import WalkOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
 
 Feeds = list[dict[str, np.ndarray]]
 

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from tests.helpers import build, mixing
-from transforms.finetune.finetune_model import copy_graph
 from transforms.mix_precision import traced_sensitivity
 from transforms.mix_precision.candidates import find_candidates, measure_candidates
 from transforms.mix_precision.evaluation import Bench
@@ -29,6 +28,7 @@ from transforms.mix_precision.mixed_model import layers_of
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
 from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
 from transforms.run.run_model import OpenModel, RunOptions, open_model
 from transforms.run.task_log import TaskLog
 from transforms.run.tasks import SerialExecutor

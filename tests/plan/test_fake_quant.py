@@ -10,8 +10,8 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests.helpers import build, mixing, tunable
-from transforms.finetune.finetune_model import copy_graph
 from transforms.mix_precision.mixed_model import MixedModel, layers_of
+from transforms.model.copy_graph import copy_graph
 from transforms.model.detached_weights import LARGE
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import preset

@@ -10,9 +10,10 @@ import pytest
 from tests.helpers import build, corpus
 from transforms import model_io
 from transforms.graph import walk
+from transforms.graph.dtypes import BFLOAT16_MAX
 from transforms.graph.selection import select
 from transforms.model import detached_weights
-from transforms.saturate import BFLOAT16_MAX, saturate, tensors_with_nan
+from transforms.saturate import saturate, tensors_with_nan
 
 LIMIT = np.uint32(0x7F7F0000).view(np.float32)
 ABOVE = np.nextafter(LIMIT, np.float32(np.inf))

@@ -21,9 +21,9 @@ from tools import auto_mixed_precision, quantize
 from tools.jobs import mix as mixing_file
 from tools.jobs import tune_quantized
 from transforms import model_io
-from transforms.finetune.finetune_model import copy_graph
 from transforms.mix_precision import measured_sensitivity, mix
 from transforms.model import provenance
+from transforms.model.copy_graph import copy_graph
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import preset
 from transforms.scheme.mixing_rule import MixingRule

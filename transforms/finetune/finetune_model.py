@@ -16,7 +16,7 @@ from transforms.finetune.finetune_weights import FineTuned, Memory, Progress, fi
 from transforms.finetune.options import WalkOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.finetune.tune_layer import TuneOptions
-from transforms.model import detached_weights, graph_proto
+from transforms.model.copy_graph import copy_graph
 
 Feed = Mapping[str, np.ndarray]
 
@@ -132,16 +132,6 @@ class _Judge:
         after = self._errors.each(graph)
         is_better = is_surely_better(self._first, after, self._held, tried)
         return after.of(self._held).relative if is_better else None
-
-
-def copy_graph(graph: gs.Graph) -> gs.Graph:
-    """Return a graph of its own with the same nodes and names; large weights are the same arrays."""
-    light, weights = graph_proto.export_light(graph)
-    copy = graph_proto.import_light(detached_weights.as_inputs(light, weights), weights)
-    copy.info = graph.info
-    copy.source_sha256 = vars(graph).get("source_sha256")
-    copy.source_files = vars(graph).get("source_files", [])
-    return copy
 
 
 def _recipes(options: WalkOptions) -> Iterator[tuple[str, TuneOptions]]:

@@ -9,13 +9,12 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.convert_opset import CAST_TO_BFLOAT16
 from transforms.gradients.rules import FLAT, QUANTIZERS, Rule, rule_for
 from transforms.gradients.step import NoRuleError, Step, Writer
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import STANDARD_DOMAINS, detach
 
-LEAST_OPSET = CAST_TO_BFLOAT16
+LEAST_OPSET = 13
 """First opset in which reductions and reshapes have the forms that are written here."""
 
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16, int(onnx.TensorProto.DOUBLE), None)

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import model_io
-from transforms.finetune.finetune_model import copy_graph
 from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.run.run_model import RunOptions
 from transforms.run.session import LightModel, open_light

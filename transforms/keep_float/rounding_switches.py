@@ -15,7 +15,6 @@ from transforms.graph import dtypes, walk
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
 from transforms.insert_cast import CastPair
 from transforms.plan.rounding_plan import Rounding, RoundingPlan
-from transforms.saturate import BFLOAT16_MAX
 
 Place = tuple[int, int]
 """``id`` of a node and the index of one of its inputs."""
@@ -147,7 +146,7 @@ class _Round:
         """Return nodes that make the target of the source."""
         nodes = []
         if self._clipped:
-            limits = (np.array(-BFLOAT16_MAX), np.array(BFLOAT16_MAX))
+            limits = (np.array(-dtypes.BFLOAT16_MAX), np.array(dtypes.BFLOAT16_MAX))
             bounds = [gs.Constant(self._names.derive(target.name, "bound"), limit) for limit in limits]
             clipped = _like(source, "clipped", self._names)
             nodes = [
@@ -180,5 +179,5 @@ def _like(tensor: gs.Tensor, suffix: str, names: walk.Names) -> gs.Variable:
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
-    clipped = np.clip(values, -BFLOAT16_MAX, BFLOAT16_MAX)
+    clipped = np.clip(values, -dtypes.BFLOAT16_MAX, dtypes.BFLOAT16_MAX)
     return np.asarray(ops.from_bfloat16(ops.to_bfloat16(clipped)))

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.finetune.finetune_model import copy_graph
 from transforms.graph import dtypes
 from transforms.graph.selection import NodeSet, counterparts, select
 from transforms.keep_float.bf16_error import Bf16Error, open_graph
 from transforms.keep_float.fused_groups import find_parts
 from transforms.keep_float.rounding_switches import add_switches
+from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.convert_bf16 import Bf16Options, Conversion, prepare_bf16
 from transforms.plan.rounding_plan import RoundingPlan
 from transforms.simulate_bf16 import input_tensors

@@ -16,7 +16,6 @@ from transforms.layers.linear_layer import Layer, Unfit, layer_of
 from transforms.layers.matched_layer import Bias, LeftAlone, MatchedLayer
 from transforms.layers.shared_weights import join_users
 from transforms.layers.stored_constant import Stored, block_rows, weight_place
-from transforms.plan.node_formats import is_float
 
 Floats = NDArray[np.float64]
 
@@ -117,7 +116,7 @@ class _Finder:
         counterpart = self._counterpart(node)
         numbers = self._weight(counterpart, index, weight)
         bias = bias_place(self._graph, node, layer)
-        if bias is not None and bias.is_extra and is_float(weight.format):
+        if bias is not None and bias.is_extra and weight.format.is_float:
             bias = None  # the sum would be the one value that is not of that type
         made, float_bias = self._target(counterpart, bias, layer)
         return MatchedLayer(

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 import ops
 from ops.formats import BFP, MX, Format
-from ops.integers import dequantize, quantize
+from ops.integers import as_float_type, dequantize, quantize
 from ops.reference import finite_blocks, join_blocks
 from transforms.block_format import block_format_of
 from transforms.graph import dot_products, dtypes, walk
-from transforms.graph.constants import Constants, load
+from transforms.graph.constants import Constants, exportable, load
 from transforms.layers.linear_layer import Unfit
-from transforms.plan.qdq_writer import as_float_type, exportable
 from transforms.scheme.recorded_scheme import recorded_scheme
 
 Floats = NDArray[np.float32]

@@ -12,9 +12,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.finetune.finetune_model import copy_graph
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.selection import label_of
+from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.plan.fake_quant import Rounder, rounders
 from transforms.plan.quantization_plan import QuantizationPlan

@@ -24,7 +24,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.convert_opset import convert_opset
-from transforms.finetune.finetune_model import copy_graph
 from transforms.gradients import add_gradients
 from transforms.graph import dtypes, walk
 from transforms.mix_precision.candidates import Candidate
@@ -33,6 +32,7 @@ from transforms.mix_precision.mixed_model import MixedModel, layers_of
 from transforms.mix_precision.sensitivity import Damage, Sensitivity
 from transforms.mix_precision.traced_layer import Operand, Sample, TracedLayer, constant_operand
 from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import float_outputs, set_outputs
 from transforms.run.run_model import RunOptions
 from transforms.run.session import open_light

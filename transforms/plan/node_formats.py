@@ -79,14 +79,9 @@ class FormatTable:
         """A rule that asks for a float type asks for it everywhere; float32 means that the node is kept."""
         if rule.activation is None:
             return self._scheme.other_format
-        if rule.activation == FLOAT32 or (activation is not None and is_float(activation)):
+        if rule.activation == FLOAT32 or (activation is not None and activation.is_float):
             return activation
         return self._scheme.other_format
-
-
-def is_float(row: ops.Format) -> bool:
-    """Return whether a format is a float type, which every value can have."""
-    return row.op == ops.formats.LINEAR and not row.is_integer
 
 
 def _over(before: LayerRule, rule: LayerRule) -> LayerRule:

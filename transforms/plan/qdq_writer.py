@@ -6,15 +6,13 @@ from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
-from onnx_graphsurgeon.ir.tensor import LazyValues
 
 import ops
-from ops.integers import quantize
+from ops.integers import as_float_type, quantize
 from transforms.graph import dtypes, walk
-from transforms.plan.node_formats import is_float
+from transforms.graph.constants import exportable
 from transforms.plan.qparams import Parameters
 from transforms.plan.quant_spec import Quantizer
 from transforms.plan.weight_cache import WeightMemory
@@ -24,7 +22,6 @@ _STANDARD = ("QuantizeLinear", "DequantizeLinear")
 _EXTENDED = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
 _WIDEST_STANDARD = 16  # bits of the integers that ONNX's own operators take
 
-_PACKED = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
 
 _NEUTRAL = {
     "bfloat16": (np.array(1, np.float32), np.array(0, ml_dtypes.bfloat16)),
@@ -98,7 +95,7 @@ class TensorWriter:
         return target, [self._node(op, domain, inputs, target, _axis(step))]
 
     def _pair(self, row: ops.Format) -> tuple[tuple[str, str], str]:
-        if is_float(row) or row.bits > _WIDEST_STANDARD:
+        if row.is_float or row.bits > _WIDEST_STANDARD:
             return _EXTENDED, self._scheme.domain
         return _STANDARD, self._scheme.qdq_domain
 
@@ -153,18 +150,6 @@ def _stored(
     if parameters is not None:
         return quantize(values, *parameters, step.format, step.axis)
     return as_float_type(values, step.format)
-
-
-def as_float_type(values: NDArray[np.floating], row: ops.Format) -> NDArray[np.generic]:
-    """Return numbers as bfloat16 or float16, as the Extended operators round them: float16 saturates."""
-    if row.name == "bfloat16":
-        return ops.to_bfloat16(values)
-    return np.clip(values, -row.highest, row.highest).astype(np.float16)
-
-
-def exportable(values: NDArray[np.generic]) -> NDArray[np.generic] | LazyValues:
-    """Return 4-bit integers as the model stores them, two to a byte, which graph-surgeon does not know of."""
-    return LazyValues(onnx.numpy_helper.from_array(values)) if values.dtype in _PACKED else values
 
 
 def _element(row: ops.Format) -> object:

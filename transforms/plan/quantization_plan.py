@@ -27,7 +27,7 @@ from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.selection import NodeSet
 from transforms.plan.check_scheme_targets import check_targets
 from transforms.plan.integer_sites import Edge, IntegerReach
-from transforms.plan.node_formats import FormatTable, is_float
+from transforms.plan.node_formats import FormatTable
 from transforms.plan.quant_spec import (
     ACTIVATION,
     BIAS,
@@ -262,7 +262,7 @@ class QuantizationPlan:
             weight = role == WEIGHT and node is not None
             axis = scale_axis(node, index, tensor, self.formats[node].per_channel) if weight else None
             return Quantizer(row, axis, symmetric)
-        return Quantizer(row) if is_float(row) else Quantizer(row, block_axis(node, index, tensor))
+        return Quantizer(row) if row.is_float else Quantizer(row, block_axis(node, index, tensor))
 
 
 class _Reach:

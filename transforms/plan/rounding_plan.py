@@ -24,7 +24,6 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, schemas, walk
 from transforms.graph.selection import Exclusion, NodeSet, resolve
-from transforms.saturate import BFLOAT16_MAX
 
 _SHAPE_SOURCES = frozenset({"Shape", "Size"})
 QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"
@@ -159,7 +158,7 @@ def is_saturation(node: gs.Node) -> bool:
     ):
         return False
     low, high = (tensor.values for tensor in node.inputs[1:3])
-    return low.dtype == np.float32 and bool(low == -BFLOAT16_MAX and high == BFLOAT16_MAX)
+    return low.dtype == np.float32 and bool(low == -dtypes.BFLOAT16_MAX and high == dtypes.BFLOAT16_MAX)
 
 
 def _places_of(tensor: gs.Tensor, node: gs.Node) -> list[int]:
