@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ops import _library
+from ops.array_types import Float32Array
 from ops.bfloat16 import to_bfloat16
 from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
 from ops.subnormals import keeps_subnormals
 
 Integers = NDArray[Any]
-Floats = NDArray[np.float32]
 
 ALPHAS = np.arange(100, 30, -2) / 100
 CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays made of them
@@ -28,7 +28,7 @@ CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays
 @keeps_subnormals
 def range_scale(
     low: ArrayLike, high: ArrayLike, format: str | Format, *, symmetric: bool
-) -> tuple[Floats, Integers]:
+) -> tuple[Float32Array, Integers]:
     """Return scale and zero point with which an integer format covers ranges of numbers.
 
     Symmetric: the scale is max(|low|, |high|) / highest and the zero point 0; for an unsigned format the zero
@@ -110,7 +110,7 @@ def weight_scale(
     *,
     method: str = "MinMax",
     importance: NDArray[np.floating] | None = None,
-) -> Floats:
+) -> Float32Array:
     """Return the symmetric scale of a weight: one, or one for each index of ``axis``.
 
     MinMax: the largest finite magnitude reaches the highest integer, see range_scale. MSE: that scale times
@@ -144,7 +144,7 @@ def weight_range(
     axis: int | None = None,
     *,
     importance: NDArray[np.floating] | None = None,
-) -> tuple[Floats, Integers]:
+) -> tuple[Float32Array, Integers]:
     """Return scale and zero point of least weighted error: one each, or one for each index of ``axis``.
 
     Both ends of the range of the finite numbers and 0 are taken times the best of ALPHAS in turn, twice, the
@@ -170,7 +170,7 @@ def weight_range(
 
 
 @keeps_subnormals
-def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floats, Floats]:
+def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Float32Array, Float32Array]:
     """Return the least and the greatest finite number of an array, or of each index of ``axis``, and 0."""
     others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
     low, high = x.min(others, initial=0), x.max(others, initial=0)
@@ -181,8 +181,8 @@ def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floa
 
 
 def _errors(
-    w: Floats,
-    candidates: Floats,
+    w: Float32Array,
+    candidates: Float32Array,
     zeros: NDArray[np.floating],
     row: Format,
     importance: NDArray[np.floating] | None,
@@ -236,12 +236,12 @@ def _check_range(low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
         raise ValueError(f"range {low[i]:g} to {high[i]:g} is not finite, or its ends are exchanged")
 
 
-def _as_scale(scale: NDArray[np.float64]) -> Floats:
+def _as_scale(scale: NDArray[np.float64]) -> Float32Array:
     limits = np.finfo(np.float32)
     return np.where(scale == 0, np.float32(1), np.clip(scale, limits.tiny, limits.max).astype(np.float32))
 
 
-def _finite(scale: Floats, steps: ArrayLike) -> Floats:
+def _finite(scale: Float32Array, steps: ArrayLike) -> Float32Array:
     """Lower scales of which that many steps would overflow float32, by no more than they must be."""
     wide = np.float64(np.finfo(np.float32).max) / np.asarray(steps, np.float32)
     most = wide.astype(np.float32)
@@ -265,7 +265,7 @@ def _channel_shape(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, 
 
 def _channel_parameters(
     shape: tuple[int, ...], scale: ArrayLike, zero_point: ArrayLike, row: Format, axis: int | None
-) -> tuple[Floats, NDArray[np.uint8], int]:
+) -> tuple[Float32Array, NDArray[np.uint8], int]:
     """Return scales and zero points per channel, these as bytes, and the elements in a row of one channel."""
     _, channels, inner = _channel_shape(shape, axis)
     scales, zeros = np.asarray(scale, np.float32), np.asarray(zero_point).astype(np.int64)

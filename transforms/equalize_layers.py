@@ -6,8 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.graph.channel_scaling import PairFinder
-from transforms.graph.scaled_layers import Exponents, Pair, Ranges
+from transforms.graph.channel_scaling import Exponents, Pair, PairFinder, Ranges
 from transforms.graph.selection import Exclusion, resolve
 
 _SWEEPS = 1000  # chains of layers of real models need about ten

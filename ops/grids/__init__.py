@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ops.array_types import Float64Array
 from ops.formats import LINEAR, Format, get_format
 from ops.grids.blocks import block_grid
-from ops.grids.fixed import Floats, Grid
+from ops.grids.fixed import Grid
 from ops.integers import weight_scale
 from ops.reference import Element
 from ops.subnormals import keeps_subnormals
@@ -67,7 +68,7 @@ def _integer_grid(
     scale: ArrayLike | None,
     zero_point: ArrayLike,
     per_channel: bool,
-    importance: Floats | None,
+    importance: Float64Array | None,
 ) -> Grid:
     lead = (*weight.shape[:-2], 1)
     if scale is None:
@@ -83,7 +84,7 @@ def _integer_grid(
     return Grid(scales, row.lowest - zeros, row.highest - zeros)
 
 
-def _per_output(name: str, values: ArrayLike, lead: tuple[int, ...]) -> Floats:
+def _per_output(name: str, values: ArrayLike, lead: tuple[int, ...]) -> Float64Array:
     wide = np.asarray(values).astype(np.float64)
     outputs = int(np.prod(lead))
     if wide.size not in (1, outputs):
@@ -91,7 +92,7 @@ def _per_output(name: str, values: ArrayLike, lead: tuple[int, ...]) -> Floats:
     return np.broadcast_to(wide.reshape(-1), (outputs,)).reshape(lead)
 
 
-def _rows_of_importance(importance: NDArray[np.floating], shape: tuple[int, ...]) -> Floats:
+def _rows_of_importance(importance: NDArray[np.floating], shape: tuple[int, ...]) -> Float64Array:
     """Lay importance of inputs out for every output: [..., N, S, C]."""
     wide = np.asarray(importance, np.float64)
     *groups, _, positions, channels = shape

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ops.array_types import Float64Array
 from ops.formats import Attributes, Format
-from ops.grids.fixed import Floats, Grid
+from ops.grids.fixed import Grid
 from ops.reference import ELEMENTS, Element, exponents
 
 _EMPTY = -100  # blocks of smaller exponents are zeros, and stay so
@@ -55,7 +56,7 @@ class _Layout:
         return top if self.is_floating and self.largest < (2 - 2.0**-self.element.mantissa_bits) * top else 0
 
 
-def block_grid(weight: Floats, row: Format, importance: Floats | None) -> Grid:
+def block_grid(weight: Float64Array, row: Format, importance: Float64Array | None) -> Grid:
     """Return the grid of a weight [..., N, S, C] in a block format.
 
     Exponents are those of the format or, with ``importance`` of the weight's shape, from one below to one
@@ -75,7 +76,9 @@ def block_grid(weight: Floats, row: Format, importance: Floats | None) -> Grid:
     return Grid(scale, lowest, highest, grid.element)
 
 
-def _choose(blocks: Floats, own: Floats, importance: Floats, layout: _Layout) -> tuple[Floats, Floats]:
+def _choose(
+    blocks: Float64Array, own: Float64Array, importance: Float64Array, layout: _Layout
+) -> tuple[Float64Array, Float64Array]:
     """Return the exponents and shifts with the least weighted squared error."""
     least = np.full(own.shape, np.inf)
     exponent, shift = own.copy(), np.zeros((*blocks.shape[:-1], 1))
@@ -89,8 +92,8 @@ def _choose(blocks: Floats, own: Floats, importance: Floats, layout: _Layout) ->
 
 
 def _best_shifts(
-    blocks: Floats, exponent: Floats, importance: Floats, layout: _Layout
-) -> tuple[Floats, Floats]:
+    blocks: Float64Array, exponent: Float64Array, importance: Float64Array, layout: _Layout
+) -> tuple[Float64Array, Float64Array]:
     """Return the error of each block, and the shift of each of its groups that makes it least."""
     errors = []
     for shift in range(layout.span + 1):
@@ -100,7 +103,7 @@ def _best_shifts(
     return np.min(errors, axis=0).sum(-2, keepdims=True), best.astype(np.float64)
 
 
-def _grid(blocks: Floats, exponent: Floats, shift: Floats, layout: _Layout) -> Grid:
+def _grid(blocks: Float64Array, exponent: Float64Array, shift: Float64Array, layout: _Layout) -> Grid:
     empty = exponent < _EMPTY
     scale = np.where(empty, 1.0, 2.0 ** (exponent - shift + layout.unit))
     highest = np.where(np.broadcast_to(empty, blocks.shape), 0.0, layout.largest)
@@ -129,14 +132,14 @@ def _layout(attributes: Attributes, channels: int) -> _Layout:
     )
 
 
-def _cut(weight: Floats, layout: _Layout) -> Floats:
+def _cut(weight: Float64Array, layout: _Layout) -> Float64Array:
     """Cut the channels into blocks and groups, padded with zeros."""
     padding = [(0, 0)] * (weight.ndim - 1) + [(0, -weight.shape[-1] % layout.block)]
     shape = (*weight.shape[:-1], -1, layout.block // layout.group, layout.group)
     return np.pad(weight, padding).reshape(shape)
 
 
-def _join(part: Floats, cut: tuple[int, ...], shape: tuple[int, ...]) -> Floats:
+def _join(part: Float64Array, cut: tuple[int, ...], shape: tuple[int, ...]) -> Float64Array:
     """Undo _cut, and take positions and channels together: [..., N, K]."""
     whole = np.broadcast_to(part, cut).reshape(*shape[:-1], -1)[..., : shape[-1]]
     return whole.reshape(*shape[:-2], -1)

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.array_types import Float64Array
 from ops.reference import Element
 from ops.subnormals import keeps_subnormals
-
-Floats = NDArray[np.float64]
 
 _FIELDS: dict[np.dtype[Any], tuple[int, int, Any]] = {
     np.dtype(np.float32): (23, 127, np.int32),
@@ -33,25 +32,25 @@ class Grid:
     None for integers; of a floating one only the bits of the mantissa and the bias count here.
     """
 
-    scale: Floats
-    lowest: Floats
-    highest: Floats
+    scale: Float64Array
+    lowest: Float64Array
+    highest: Float64Array
     element: Element | None = None
 
     @keeps_subnormals
-    def round(self, weights: Floats) -> Floats:
+    def round(self, weights: Float64Array) -> Float64Array:
         """Return the numbers of the grid next to weights [..., N, K], halves to even."""
         return self._nearest(weights, self.scale, self.lowest, self.highest)
 
     @keeps_subnormals
-    def nearest(self, values: Floats, j: int) -> Floats:
+    def nearest(self, values: Float64Array, j: int) -> Float64Array:
         """Return the numbers of the grid next to values [..., N] of input ``j``, halves to even."""
         scale, lowest, highest = self.columns
         i = j if len(scale) > 1 else 0
         return self._nearest(values, scale[i], lowest[i], highest[i])
 
     @keeps_subnormals
-    def neighbours(self, weights: Floats) -> tuple[Floats, Floats]:
+    def neighbours(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the two numbers of the grid around each weight [..., N, K], the lower one first.
 
         A weight on the grid is the one nearer to zero, unless it is at the end. They are equal where limits
@@ -66,7 +65,7 @@ class Grid:
         return below, above
 
     @keeps_subnormals
-    def step(self, weights: Floats) -> Floats:
+    def step(self, weights: Float64Array) -> Float64Array:
         """Return the distance of neighbours on the grid around each weight [..., N, K]."""
         return self._steps(np.clip(weights / self.scale, self.lowest, self.highest)) * self.scale
 
@@ -76,7 +75,7 @@ class Grid:
         return Grid(scale, lowest, highest, self.element)
 
     @cached_property
-    def columns(self) -> tuple[Floats, Floats, Floats]:
+    def columns(self) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Scale and limits with the inputs first, so that those of one input lie together."""
         shape = np.broadcast_shapes(self.scale.shape, self.lowest.shape, self.highest.shape)
         scale, lowest, highest = (
@@ -85,7 +84,9 @@ class Grid:
         )
         return scale, lowest, highest
 
-    def _nearest(self, values: Floats, scale: Floats, lowest: Floats, highest: Floats) -> Floats:
+    def _nearest(
+        self, values: Float64Array, scale: Float64Array, lowest: Float64Array, highest: Float64Array
+    ) -> Float64Array:
         u = values / scale
         u = np.rint(u, out=u) if self.element is None else round_floating(u, self.element)
         np.maximum(u, lowest, out=u)
@@ -93,7 +94,7 @@ class Grid:
         u *= scale
         return u
 
-    def _steps(self, u: Floats) -> Floats:
+    def _steps(self, u: Float64Array) -> Float64Array:
         if self.element is None:
             return np.ones_like(u)
         least = 1 - self.element.bias

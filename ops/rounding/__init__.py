@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ops.grids.fixed import Floats, Grid
+from ops.array_types import Float64Array
+from ops.grids.fixed import Grid
 from ops.rounding.adaquant import adaquant, learn_scale
 from ops.rounding.adaround import adaround
 from ops.rounding.coordinate_descent import coordinate_descent
@@ -63,7 +64,7 @@ class Options:
 
 
 @keeps_subnormals
-def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | None = None) -> Floats:
+def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | None = None) -> Float64Array:
     """Return weights [..., N, K] on the grid with a small error, by one of ALGORITHMS.
 
     Raises ValueError for an unknown algorithm and a damping that is not positive.
@@ -73,7 +74,7 @@ def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | 
 
 
 @keeps_subnormals
-def solve_form(form: Quadratic, grid: Grid, algorithm: str, options: Options | None = None) -> Floats:
+def solve_form(form: Quadratic, grid: Grid, algorithm: str, options: Options | None = None) -> Float64Array:
     """Return weights as ``solve`` does, for a form in which damping and shift are chosen already."""
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm '{algorithm}' is unknown, legal are {', '.join(ALGORITHMS)}")
@@ -82,25 +83,25 @@ def solve_form(form: Quadratic, grid: Grid, algorithm: str, options: Options | N
     return coordinate_descent(form, grid, weights, sweeps=chosen.sweeps)
 
 
-def _gptq(form: Quadratic, grid: Grid, options: Options) -> Floats:
+def _gptq(form: Quadratic, grid: Grid, options: Options) -> Float64Array:
     return gptq(form, grid)
 
 
-def _coordinate_descent(form: Quadratic, grid: Grid, options: Options) -> Floats:
+def _coordinate_descent(form: Quadratic, grid: Grid, options: Options) -> Float64Array:
     return coordinate_descent(form, grid, grid.round(form.target))
 
 
-def _stepped(solver: Callable[..., Floats]) -> Callable[[Quadratic, Grid, Options], Floats]:
+def _stepped(solver: Callable[..., Float64Array]) -> Callable[[Quadratic, Grid, Options], Float64Array]:
     """Return a solver that goes in steps as the others are called; a rate that is not given is its own."""
 
-    def _solve(form: Quadratic, grid: Grid, options: Options) -> Floats:
+    def _solve(form: Quadratic, grid: Grid, options: Options) -> Float64Array:
         rate = {} if options.learning_rate is None else {"learning_rate": options.learning_rate}
         return solver(form, grid, iterations=options.iterations, early_stop=options.early_stop, **rate)
 
     return _solve
 
 
-ALGORITHMS: Mapping[str, Callable[[Quadratic, Grid, Options], Floats]] = MappingProxyType(
+ALGORITHMS: Mapping[str, Callable[[Quadratic, Grid, Options], Float64Array]] = MappingProxyType(
     {
         "adaquant": _stepped(adaquant),
         "adaround": _stepped(adaround),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Singles = NDArray[np.float32]
+from ops.array_types import Float32Array
 
 _FIRST, _SECOND = 0.9, 0.999
 _TINY = np.float32(1e-30)  # where nothing has ever pulled, nothing moves
 
 
-def step_factor(count: ArrayLike) -> Singles:
+def step_factor(count: ArrayLike) -> Float32Array:
     """Return what the ratio of the averages is multiplied by in each step; ``count`` is 1 for the first.
 
     The averages are kept without their factors (1 - beta), which are in here along with the correction of
@@ -33,7 +33,7 @@ class Adam:
         self._scratch = np.empty(shape, np.float32)
         self._steps = 0
 
-    def descend(self, variables: Singles, gradient: Singles, pace: Singles) -> None:
+    def descend(self, variables: Float32Array, gradient: Float32Array, pace: Float32Array) -> None:
         """Move variables against their gradient, in place; the gradient's memory is used up.
 
         ``pace`` is how far a gradient that stays the same moves them. One number for all is multiplied once,

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops import _library
-from ops.grids.fixed import Floats, Grid
-from ops.rounding.adam import Singles, step_factor
+from ops.array_types import Float32Array, Float64Array
+from ops.grids.fixed import Grid
+from ops.rounding.adam import step_factor
 from ops.rounding.quadratic import Quadratic
 from ops.subnormals import keeps_subnormals
 
@@ -40,7 +41,7 @@ def adaquant(
     iterations: int = 1000,
     learning_rate: float = 0.002,
     early_stop: bool = False,
-) -> Floats:
+) -> Float64Array:
     """Return weights [..., N, K] on the grid: of each output the best of all iterations.
 
     ``learning_rate`` is in steps of the grid an iteration. Weights jump to and fro between neighbours, and
@@ -68,7 +69,9 @@ def learn_scale(
     return replace(grid, scale=scale.astype(np.float64))
 
 
-def _walk(quadratic: Quadratic, grid: Grid, steps: _Steps, *, learn_scale: bool) -> tuple[Floats, Floats]:
+def _walk(
+    quadratic: Quadratic, grid: Grid, steps: _Steps, *, learn_scale: bool
+) -> tuple[Float64Array, Float64Array]:
     """Return the best weights [..., N, K], off the grid by what float32 rounds, and the scale of a row."""
     target = quadratic.target
     unit = grid.scale.max(-1, keepdims=True)  # a row's own changes neither its best weights nor Adam's steps
@@ -88,13 +91,13 @@ def _walk(quadratic: Quadratic, grid: Grid, steps: _Steps, *, learn_scale: bool)
     return best.reshape(target.shape).astype(np.float64) * scale, scale
 
 
-def _rows(part: NDArray[np.floating], shape: tuple[int, ...]) -> Singles:
+def _rows(part: NDArray[np.floating], shape: tuple[int, ...]) -> Float32Array:
     """Return a part of the grid, or weights, for each group: [G, N, K]."""
     whole = np.broadcast_to(part, shape).reshape(-1, *shape[-2:])
     return np.array(whole, np.float32, order="C")
 
 
-def _normalized(hessian: Floats) -> Singles:
+def _normalized(hessian: Float64Array) -> Float32Array:
     """Return the hessian of each group [G, K, K] with a largest number of 1: float32 is wide enough then."""
     largest = np.abs(hessian).max((-2, -1), keepdims=True)
     scaled = hessian / np.where(largest > 0, largest, 1.0)

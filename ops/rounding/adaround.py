@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops.grids.fixed import Floats, Grid
-from ops.rounding.adam import Adam, Singles
+from ops.array_types import Float32Array, Float64Array
+from ops.grids.fixed import Grid
+from ops.rounding.adam import Adam
 from ops.rounding.deterministic_matmul import steady_product
 from ops.rounding.quadratic import Quadratic
 from ops.subnormals import keeps_subnormals
@@ -29,7 +30,7 @@ def adaround(
     iterations: int = 1000,
     learning_rate: float = 0.05,
     early_stop: bool = False,
-) -> Floats:
+) -> Float64Array:
     """Return weights [..., N, K] on the grid, each a neighbour of its target, with a small error.
 
     A row keeps the nearest rounding where that is better. ``early_stop`` ends when every weight has settled
@@ -55,7 +56,9 @@ def adaround(
 class _SoftRounding:
     """h by way of v, and the slope of the error and of the term."""
 
-    def __init__(self, fraction: Singles, start: Singles, width: Singles, hessian: Singles) -> None:
+    def __init__(
+        self, fraction: Float32Array, start: Float32Array, width: Float32Array, hessian: Float32Array
+    ) -> None:
         share = (fraction + MARGIN) / STRETCH
         self._v = np.log(share / (1 - share))
         self._start, self._width, self._hessian = start, width, hessian
@@ -67,11 +70,11 @@ class _SoftRounding:
         h = self.choice()
         return bool(((h == 0) | (h == 1)).all())
 
-    def choice(self) -> Singles:
+    def choice(self) -> Float32Array:
         """Return h."""
         return np.clip(STRETCH * self._sigmoid() - MARGIN, np.float32(0), np.float32(1))
 
-    def step(self, pace: Singles, beta: float | None) -> None:
+    def step(self, pace: Float32Array, beta: float | None) -> None:
         """Go one step down; a beta of None leaves the term out."""
         sigmoid = self._sigmoid()
         h = STRETCH * sigmoid - MARGIN
@@ -85,12 +88,12 @@ class _SoftRounding:
         slope *= STRETCH * sigmoid * (1 - sigmoid) * inside
         self._adam.descend(self._v, slope, pace)
 
-    def _sigmoid(self) -> Singles:
-        sigmoid: Singles = np.reciprocal(1 + np.exp(-self._v), dtype=np.float32)
+    def _sigmoid(self) -> Float32Array:
+        sigmoid: Float32Array = np.reciprocal(1 + np.exp(-self._v), dtype=np.float32)
         return sigmoid
 
 
-def _term_slope(h: Singles, beta: np.float32) -> Singles:
+def _term_slope(h: Float32Array, beta: np.float32) -> Float32Array:
     """Return the slope of |2 h - 1|^beta."""
     centred = 2 * h - 1
     return 2 * beta * np.copysign(np.abs(centred) ** (beta - 1), centred)
@@ -103,7 +106,7 @@ def _beta(progress: float) -> float | None:
     return low + (high - low) / 2 * (1 + np.cos(np.pi * (progress - WARM_UP) / (1 - WARM_UP)))
 
 
-def _normalized(hessian: Floats) -> Singles:
+def _normalized(hessian: Float64Array) -> Float32Array:
     """Return the hessian with a mean diagonal of 1."""
     mean = np.diagonal(hessian, axis1=-2, axis2=-1).mean(-1)[..., None, None]
     return np.ascontiguousarray(hessian / mean, np.float32)

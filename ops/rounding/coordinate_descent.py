@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops.grids.fixed import Floats, Grid
+from ops.array_types import Float64Array
+from ops.grids.fixed import Grid
 from ops.rounding.gptq import BLOCK
 from ops.rounding.quadratic import Quadratic
 from ops.rounding.round_block import round_block
@@ -16,7 +17,9 @@ from ops.subnormals import keeps_subnormals
 
 
 @keeps_subnormals
-def coordinate_descent(quadratic: Quadratic, grid: Grid, start: Floats, *, sweeps: int = 1) -> Floats:
+def coordinate_descent(
+    quadratic: Quadratic, grid: Grid, start: Float64Array, *, sweeps: int = 1
+) -> Float64Array:
     """Return weights [..., N, K] on the grid, from ``start`` on the grid, whose error is not larger.
 
     Sweeps end early when one changes nothing.
@@ -34,11 +37,11 @@ def coordinate_descent(quadratic: Quadratic, grid: Grid, start: Floats, *, sweep
 
 
 def _sweep(
-    hessian: Floats,
+    hessian: Float64Array,
     grid: Grid,
     order: np.ndarray[tuple[int], np.dtype[np.intp]],
-    weights: Floats,
-    slope: Floats,
+    weights: Float64Array,
+    slope: Float64Array,
 ) -> bool:
     """Visit every input once, in place; return whether anything changed."""
     curvature = np.diagonal(hessian, axis1=-2, axis2=-1)[..., None]  # [..., K, 1]

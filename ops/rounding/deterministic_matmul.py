@@ -7,14 +7,13 @@ they do not cut. What gradient steps do with a last bit is not a last bit any mo
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Singles = NDArray[np.float32]
+from ops.array_types import Float32Array
 
 PIECE = 256  # numbers in a sum that no library cuts
 
 
-def steady_product(a: Singles, b: Singles, out: Singles, scratch: Singles) -> None:
+def steady_product(a: Float32Array, b: Float32Array, out: Float32Array, scratch: Float32Array) -> None:
     """Write the product of a [..., N, K] and b [..., K, M] to ``out``; it and scratch are [..., N, M]."""
     np.matmul(a[..., :PIECE], b[..., :PIECE, :], out=out)
     for start in range(PIECE, a.shape[-1], PIECE):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ops.grids.fixed import Floats, Grid
+from ops.array_types import Float64Array
+from ops.grids.fixed import Grid
 from ops.rounding.quadratic import Quadratic
 from ops.rounding.round_block import round_block
 from ops.subnormals import keeps_subnormals
@@ -18,7 +19,7 @@ BLOCK = 48  # inputs whose effect on each other is summed one by one; on the oth
 
 
 @keeps_subnormals
-def gptq(quadratic: Quadratic, grid: Grid) -> Floats:
+def gptq(quadratic: Quadratic, grid: Grid) -> Float64Array:
     """Return weights [..., N, K] on the grid with a small error, by one pass over the inputs.
 
     Inputs go in the order of the hessian's diagonal, the largest first, which is the same in all groups.

@@ -13,9 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.array_types import Float64Array
 from ops.subnormals import keeps_subnormals
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -26,9 +25,9 @@ class LayerProblem:
     the wanted outputs' squares. Raises ValueError for shapes that do not fit and numbers that are not finite.
     """
 
-    weight: Floats
-    gram: Floats
-    cross: Floats
+    weight: Float64Array
+    gram: Float64Array
+    cross: Float64Array
     target_power: float = 0.0
 
     def __post_init__(self) -> None:
@@ -44,7 +43,7 @@ class LayerProblem:
                 raise ValueError(f"{name} holds numbers that are not finite")
 
     @cached_property
-    def residual(self) -> Floats:
+    def residual(self) -> Float64Array:
         """What of C the float weights leave: C - W0 H [..., N, K]."""
         return self.cross - self.weight @ self.gram
 
@@ -56,8 +55,8 @@ class Quadratic:
     What solvers need of it is worked out once, for all grids that weights are rounded to.
     """
 
-    target: Floats
-    hessian: Floats
+    target: Float64Array
+    hessian: Float64Array
 
     @cached_property
     def order(self) -> NDArray[np.intp]:
@@ -66,38 +65,38 @@ class Quadratic:
         return np.argsort(-diagonal.reshape(-1, diagonal.shape[-1]).mean(0), kind="stable")
 
     @cached_property
-    def ordered_hessian(self) -> Floats:
+    def ordered_hessian(self) -> Float64Array:
         """The hessian [..., K, K] of the inputs in their ``order``."""
         return np.ascontiguousarray(self.hessian[..., self.order[:, None], self.order])
 
     @cached_property
-    def unit_upper(self) -> Floats:
+    def unit_upper(self) -> Float64Array:
         """U of U D U^T, the hessian of the inputs in their ``order``, with ones on its diagonal."""
         lower = np.linalg.cholesky(self.ordered_hessian[..., ::-1, ::-1])
         lower = lower / np.diagonal(lower, axis1=-2, axis2=-1)[..., None, :]
         return np.ascontiguousarray(lower[..., ::-1, ::-1])
 
     @keeps_subnormals
-    def error(self, weights: Floats) -> float:
+    def error(self, weights: Float64Array) -> float:
         """Return the error of weights [..., N, K]."""
         return float(self.row_errors(weights).sum())
 
     @keeps_subnormals
-    def row_errors(self, weights: Floats) -> Floats:
+    def row_errors(self, weights: Float64Array) -> Float64Array:
         """Return the error of each output's weights: [..., N, 1]."""
         difference = weights - self.target
-        errors: Floats = np.sum(difference * (difference @ self.hessian), axis=-1, keepdims=True)
+        errors: Float64Array = np.sum(difference * (difference @ self.hessian), axis=-1, keepdims=True)
         return errors
 
 
 @keeps_subnormals
-def error(problem: LayerProblem, weights: Floats) -> float:
+def error(problem: LayerProblem, weights: Float64Array) -> float:
     """Return the sum of squared output errors of weights [..., N, K]: without ``target_power`` less P."""
     return float(np.sum(weights * (weights @ problem.gram - 2 * problem.cross)) + problem.target_power)
 
 
 @keeps_subnormals
-def shifted_target(problem: LayerProblem, damping: float) -> Floats:
+def shifted_target(problem: LayerProblem, damping: float) -> Float64Array:
     """Return the weights [..., N, K] that, not rounded, make the least error: W0 + (C - W0 H)(H + d I)^-1.
 
     They make up for what quantized inputs do to the outputs (arXiv 2505.11695). d is ``damping`` times the
@@ -120,7 +119,7 @@ def quadratic(problem: LayerProblem, damping: float, *, shift: bool) -> Quadrati
     return Quadratic(target, damped(problem.gram, damping))
 
 
-def damped(gram: Floats, damping: float) -> Floats:
+def damped(gram: Float64Array, damping: float) -> Float64Array:
     """Return H + d I for each H [..., K, K].
 
     d is ``damping`` times the mean of its diagonal, or ``damping`` where H is zero.

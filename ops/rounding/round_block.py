@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops import _library
-from ops.grids.fixed import Floats, Grid
+from ops.array_types import Float64Array
+from ops.grids.fixed import Grid
 from ops.subnormals import keeps_subnormals
 
 _INTEGERS = 50, 50  # bits of a mantissa and its least exponent: whole numbers up to 2^51
@@ -14,8 +15,8 @@ _INTEGERS = 50, 50  # bits of a mantissa and its least exponent: whole numbers u
 
 @keeps_subnormals
 def round_block(
-    grid: Grid, inputs: NDArray[np.intp], base: Floats, reference: Floats, factor: Floats
-) -> tuple[Floats, Floats]:
+    grid: Grid, inputs: NDArray[np.intp], base: Float64Array, reference: Float64Array, factor: Float64Array
+) -> tuple[Float64Array, Float64Array]:
     """Return what B ``inputs`` are rounded to [..., B, N], and how far that is from the reference.
 
     Input j is rounded to the number next to base_j + sum_{i<j} factor_ij (rounded_i - reference_i), halves to

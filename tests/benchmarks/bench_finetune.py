@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from statistics import median
 from time import perf_counter
 from unittest import mock
 
+from ops.array_types import Feed
 from tools.cli.command_line import keep_products_on_one_thread
 
 keep_products_on_one_thread()
@@ -52,8 +53,6 @@ from transforms.run.session import open_light  # noqa: E402
 TARGET = 3.0
 RUN = RunOptions()
 OPTIONS = FinetuneOptions(WalkOptions(run=RUN))
-
-Feed = Mapping[str, np.ndarray]
 
 
 @dataclass

@@ -10,8 +10,7 @@ import pytest
 from tests.helpers import tunable
 from tests.layers.test_shared_weights import CHAIN, STEPS, TWINS
 from transforms.finetune.collect_gram import Stores, SumsReader
-from transforms.finetune.gram import Sums
-from transforms.finetune.layer_sums import LayerSums
+from transforms.finetune.gram import LayerSums, Sums
 from transforms.finetune.options import WalkOptions, is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer

@@ -9,7 +9,7 @@ import pytest
 from tests.finetune.test_finetune_weights import _squared
 from tests.helpers import tunable
 from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.following_relu import Limits, limits_behind, relax
+from transforms.finetune.layer_targets import Limits, limits_behind, relax
 from transforms.finetune.options import WalkOptions, is_held_out
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph

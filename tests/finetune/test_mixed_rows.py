@@ -12,7 +12,7 @@ from onnx import helper
 
 from tests.helpers import build, tunable
 from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.mixed_rows import reads_product
+from transforms.finetune.layer_targets import reads_product
 from transforms.layers.match_layers import match_layers
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.finetune import row_block
-from transforms.finetune.gram import Sums
-from transforms.finetune.row_block import RowBlock
+from transforms.finetune import gram
+from transforms.finetune.gram import RowBlock, Sums
 
 G, K, N = 2, 3, 4
 RANDOM = np.random.default_rng(0)
@@ -22,7 +21,7 @@ SAMPLES = [
 def test_rows_come_in_order_whatever_the_limit(
     monkeypatch: pytest.MonkeyPatch, limit: int, *, weighed: bool
 ) -> None:
-    monkeypatch.setattr(row_block, "LIMIT", limit)
+    monkeypatch.setattr(gram, "LIMIT", limit)
     passed: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
     block = RowBlock(lambda *rows: passed.append(rows))
     for inputs, outputs, weights in SAMPLES:

@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
-from numpy.typing import NDArray
 from onnx import helper
 
+from ops.array_types import Float32Array
 from tests.helpers import build, conversion, plans
 from transforms.graph import dot_products
-
-Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Product:
         """The product as a node of a graph."""
         return gs.Node(self.op, attrs=self.attrs)
 
-    def run(self, x: Array, w: Array) -> Array:
+    def run(self, x: Float32Array, w: Float32Array) -> Float32Array:
         """Return the result."""
         made = helper.make_node(self.op, ["x", "w"], ["y"], **self.attrs)
         ends = [build.value("x", x.shape), build.value("w", w.shape)]
@@ -44,7 +42,7 @@ class Product:
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         return conversion.run(model, {"x": x, "w": w})["y"]
 
-    def operands(self) -> tuple[Array, Array]:
+    def operands(self) -> tuple[Float32Array, Float32Array]:
         """Return small integers."""
         random = np.random.default_rng(2)
         x, w = (random.integers(-9, 10, shape).astype(np.float32) for shape in self.shapes)
@@ -74,7 +72,7 @@ PRODUCTS = {
 }
 
 
-def permuted(x: Array, axis: int, length: int) -> Array:
+def permuted(x: Float32Array, axis: int, length: int) -> Float32Array:
     """Reverse each run of that many numbers along an axis."""
     order = np.arange(x.shape[axis]).reshape(-1, length)[:, ::-1].reshape(-1)
     return np.take(x, order, axis)

@@ -7,13 +7,12 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.array_types import Float64Array
 from ops.grids.fixed import Grid
 from ops.rounding import LayerProblem, Quadratic
 
-Floats = NDArray[np.float64]
 
-
-def make_samples(inputs: int, *, groups: tuple[int, ...] = (), rows: int = 0, seed: int = 0) -> Floats:
+def make_samples(inputs: int, *, groups: tuple[int, ...] = (), rows: int = 0, seed: int = 0) -> Float64Array:
     """Return centred rows of inputs [..., rows, K] that share a few causes."""
     generator = np.random.default_rng(seed)
     rows = rows or 8 * inputs + 16
@@ -37,7 +36,7 @@ def make_layer(
     return weight, problem_of(flat, seen, outputs_wanted)
 
 
-def problem_of(weight: Floats, seen: Floats, wanted: Floats) -> LayerProblem:
+def problem_of(weight: Float64Array, seen: Float64Array, wanted: Float64Array) -> LayerProblem:
     """Return the sums over rows of inputs [..., rows, K] and wanted outputs [..., rows, N]."""
     gram = np.swapaxes(seen, -1, -2) @ seen
     return LayerProblem(weight, gram, np.swapaxes(wanted, -1, -2) @ seen, float(np.sum(wanted**2)))

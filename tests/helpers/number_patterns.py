@@ -7,21 +7,22 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float32]
+from ops.array_types import Float32Array
+
 Rng = np.random.Generator
 
 
-def _signed(bits: NDArray[np.uint32], rng: Rng) -> Array:
+def _signed(bits: NDArray[np.uint32], rng: Rng) -> Float32Array:
     return (bits | (rng.integers(0, 2, bits.size, dtype=np.uint32) << np.uint32(31))).view(np.float32)
 
 
-def _outlier(n: int, rng: Rng) -> Array:
+def _outlier(n: int, rng: Rng) -> Float32Array:
     x = rng.standard_normal(n, np.float32)
     x[::16] *= np.float32(1e6)
     return x
 
 
-def _special(n: int, rng: Rng) -> Array:
+def _special(n: int, rng: Rng) -> Float32Array:
     x = rng.standard_normal(n, np.float32)
     x[rng.random(n) < 0.05] = np.float32("nan")
     x[rng.random(n) < 0.05] = np.float32("inf")
@@ -30,7 +31,7 @@ def _special(n: int, rng: Rng) -> Array:
     return x
 
 
-PATTERNS: dict[str, Callable[[int, Rng], Array]] = {
+PATTERNS: dict[str, Callable[[int, Rng], Float32Array]] = {
     "normal": lambda n, rng: rng.standard_normal(n, np.float32),
     "raw bits": lambda n, rng: rng.integers(0, 2**32, n, dtype=np.uint32).view(np.float32),
     "wide": lambda n, rng: (rng.standard_normal(n) * 2.0 ** rng.integers(-40, 40, n)).astype(np.float32),
@@ -46,6 +47,6 @@ PATTERNS: dict[str, Callable[[int, Rng], Array]] = {
 }
 
 
-def make_pattern(name: str, shape: tuple[int, ...], rng: Rng) -> Array:
+def make_pattern(name: str, shape: tuple[int, ...], rng: Rng) -> Float32Array:
     """Return an array of a shape, filled with one of the patterns."""
     return PATTERNS[name](int(np.prod(shape)), rng).reshape(shape)

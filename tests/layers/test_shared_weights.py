@@ -14,8 +14,7 @@ import ops
 from tests.helpers import build, tunable
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import FineTuned, finetune_weights
-from transforms.finetune.gram import Sums
-from transforms.finetune.layer_sums import LayerSums
+from transforms.finetune.gram import LayerSums, Sums
 from transforms.finetune.options import WalkOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.layers.match_layers import match_layers

@@ -17,9 +17,9 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 import pytest
-from numpy.typing import NDArray
 from onnx import helper
 
+from ops.array_types import Float32Array
 from tests.helpers import build, mixing
 from transforms.mix_precision import traced_sensitivity
 from transforms.mix_precision.candidates import find_candidates, measure_candidates
@@ -34,7 +34,6 @@ from transforms.run.task_log import TaskLog
 from transforms.run.tasks import SerialExecutor
 from transforms.scheme import Scheme, preset
 
-Array = NDArray[np.float32]
 Found = dict[tuple[str, str], float]
 
 CLOSE = 1e-4
@@ -45,7 +44,7 @@ def of(
     nodes: Sequence[onnx.NodeProto],
     inputs: Mapping[str, Sequence[int | str]],
     outputs: Mapping[str, Sequence[int | str]],
-    weights: Mapping[str, Array],
+    weights: Mapping[str, Float32Array],
 ) -> onnx.ModelProto:
     ends = ([build.value(*one) for one in side.items()] for side in (inputs, outputs))
     return build.model(nodes, *ends, weights)
@@ -118,7 +117,7 @@ def shared() -> onnx.ModelProto:
 MODELS = {f.__name__: f for f in (conv, transposed, sides, computed, shared)}
 
 
-def samples(model: onnx.ModelProto, count: int = 2) -> list[dict[str, Array]]:
+def samples(model: onnx.ModelProto, count: int = 2) -> list[dict[str, Float32Array]]:
     shapes = {
         one.name: [d.dim_value or 1 for d in one.type.tensor_type.shape.dim] for one in model.graph.input
     }
@@ -138,17 +137,17 @@ class Case:
         scheme: Scheme,
         labels: Sequence[str],
         count: int = 2,
-        feeds: Sequence[Mapping[str, Array]] = (),
+        feeds: Sequence[Mapping[str, Float32Array]] = (),
     ) -> None:
         self.feeds = feeds or samples(model, count)
         scheme = scheme.with_(optimize=False)
         self.mixed, self.names = mixing.prepared(model, scheme, labels, self.feeds)
         self.labels = list(labels)
         self._behind_layers: dict[str, OpenModel] = {}
-        self._known: dict[int, dict[str, Array]] = {}
+        self._known: dict[int, dict[str, Float32Array]] = {}
         self.outputs = [str(tensor.name) for tensor in self.mixed.graph.outputs]
 
-    def expected(self) -> list[dict[str, Array]]:
+    def expected(self) -> list[dict[str, Float32Array]]:
         model = open_model(copy_graph(self.mixed.graph), RunOptions(threads=1))
         return [model.run(feed, self.outputs) for feed in self.feeds]
 
@@ -170,11 +169,11 @@ class Case:
             for label in self.labels
         }
 
-    def _square(self, name: str, label: str, feed: Mapping[str, Array]) -> float:
+    def _square(self, name: str, label: str, feed: Mapping[str, Float32Array]) -> float:
         """Return |J e|^2 of one sample, e being first operand by second error, and the other way round."""
         operands = self.operands(name, feed)
         plain, moved = (self.mixed.rounders(mix)[name][0] for mix in ({}, {name: mixing.rule(label)}))
-        total: dict[str, Array] = {}
+        total: dict[str, Float32Array] = {}
         for index in range(2):
             read = list(operands)
             values = operands[index]
@@ -186,7 +185,9 @@ class Case:
                 total[output] = total.get(output, np.zeros_like(array)) + array
         return sum(float(np.square(array, dtype=np.float64).sum()) for array in total.values())
 
-    def _behind(self, name: str, read: Sequence[Array], feed: Mapping[str, Array]) -> list[Array]:
+    def _behind(
+        self, name: str, read: Sequence[Float32Array], feed: Mapping[str, Float32Array]
+    ) -> list[Float32Array]:
         """Return what in the outputs comes from a layer that reads these operands instead of its own."""
         found = []
         for operands in (read, [read[0] * 0, read[1] * 0]):
@@ -199,7 +200,7 @@ class Case:
             self._behind_layers[name] = self._cut(name)
         return self._behind_layers[name]
 
-    def operands(self, name: str, feed: Mapping[str, Array]) -> list[Array]:
+    def operands(self, name: str, feed: Mapping[str, Float32Array]) -> list[Float32Array]:
         """Return what the float model multiplies in a layer."""
         read = layers_of(self.mixed.graph)[name][0].inputs[:2]
         if id(feed) not in self._known:
@@ -224,15 +225,15 @@ class Case:
 class Hadamard:
     """Stands for a generator of random signs: those of one row, piece by piece."""
 
-    def __init__(self, row: Array) -> None:
+    def __init__(self, row: Float32Array) -> None:
         self._row, self._start = row, 0
 
-    def choice(self, _: Array, shape: tuple[int, ...]) -> Array:
+    def choice(self, _: Float32Array, shape: tuple[int, ...]) -> Float32Array:
         start, self._start = self._start, self._start + int(np.prod(shape))
         return self._row[start : self._start].reshape(shape)
 
 
-def hadamard(size: int) -> Array:
+def hadamard(size: int) -> Float32Array:
     rows = np.ones((1, 1), np.float32)
     while len(rows) < size:
         rows = np.kron(rows, np.array([[1, 1], [1, -1]], np.float32))
@@ -383,7 +384,7 @@ def test_in_front_of_a_recurrent_layer(tmp_path: Path) -> None:
     )
 
 
-def _share(case: Case, name: str, label: str, make: Callable[..., Array] = np.matmul) -> float:
+def _share(case: Case, name: str, label: str, make: Callable[..., Float32Array] = np.matmul) -> float:
     errors = powers = 0.0
     for feed in case.feeds:
         plain, moved = (
@@ -395,12 +396,12 @@ def _share(case: Case, name: str, label: str, make: Callable[..., Array] = np.ma
     return errors / powers
 
 
-def _conv(x: Array, w: Array) -> Array:
+def _conv(x: Float32Array, w: Float32Array) -> Float32Array:
     node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
     model = of([node], {"x": x.shape, "w": w.shape}, {"y": (1, 2, 4, 4)}, {})
-    made: Array = open_model(graph_proto.import_model(model), RunOptions(threads=1)).run({"x": x, "w": w})[
-        "y"
-    ]
+    made: Float32Array = open_model(graph_proto.import_model(model), RunOptions(threads=1)).run(
+        {"x": x, "w": w}
+    )["y"]
     return made
 
 

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ops.array_types import Float32Array, Float64Array
 from ops.grids import weight_grid
-from ops.grids.fixed import Floats, Grid, round_floating
+from ops.grids.fixed import Grid, round_floating
 from ops.rounding import Quadratic, adaquant, learn_scale, quadratic
 from ops.rounding.adam import Adam
 from ops.rounding.adaquant import PATIENCE
 from tests.helpers.layer_problems import make_layer, make_samples
-
-Singles = NDArray[np.float32]
 
 
 @dataclass
@@ -28,13 +27,13 @@ class Steps:
     patience: int = 10**9
     learn_scale: bool = False
 
-    def best(self, iterations: int) -> tuple[Floats, Floats]:
+    def best(self, iterations: int) -> tuple[Float64Array, Float64Array]:
         """Return the best weights of so many iterations, and the scales of the rows."""
         hessian = np.float32(self.quadratic.hessian / np.abs(self.quadratic.hessian).max())
         rows = [self._row(n, hessian, iterations) for n in range(len(self.quadratic.target))]
         return np.array([row[0] for row in rows]), np.array([row[1:] for row in rows])
 
-    def _row(self, n: int, hessian: Singles, iterations: int) -> tuple[Floats, float]:
+    def _row(self, n: int, hessian: Float32Array, iterations: int) -> tuple[Float64Array, float]:
         grid, target = self.grid.rows(slice(n, n + 1)), self.quadratic.target[n]
         unit, step = grid.scale.max(), grid.step(target[None])[0] / grid.scale[0]
         step = np.ones_like(target) if grid.element is None else step
@@ -68,13 +67,15 @@ class Steps:
         return best.astype(np.float64) * (unit * factor), unit * factor
 
 
-def _add_rows(sums: Singles, change: Singles, hessian: Singles, places: NDArray[np.intp]) -> Singles:
+def _add_rows(
+    sums: Float32Array, change: Float32Array, hessian: Float32Array, places: NDArray[np.intp]
+) -> Float32Array:
     for j in places:
         sums = sums + change[j] * hessian[j]
     return sums
 
 
-def _along(change: Singles, values: Singles, places: NDArray[np.intp]) -> float:
+def _along(change: Float32Array, values: Float32Array, places: NDArray[np.intp]) -> float:
     total = 0.0
     for j in places:
         total += float(change[j]) * float(values[j])

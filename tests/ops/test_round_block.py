@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ops.array_types import Float64Array
 from ops.grids import weight_grid
-from ops.grids.fixed import Floats, Grid
+from ops.grids.fixed import Grid
 from ops.rounding.round_block import round_block
 
 
 def _expected(
-    grid: Grid, inputs: list[int], base: Floats, reference: Floats, factor: Floats
-) -> tuple[Floats, Floats]:
+    grid: Grid, inputs: list[int], base: Float64Array, reference: Float64Array, factor: Float64Array
+) -> tuple[Float64Array, Float64Array]:
     rounded, change = np.empty_like(base), np.empty_like(base)
     for j, column in enumerate(inputs):
         value = base[..., j, :]

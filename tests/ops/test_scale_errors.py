@@ -7,15 +7,20 @@ import pytest
 from numpy.typing import NDArray
 
 from ops import _library
+from ops.array_types import Float32Array
 
 RNG = np.random.default_rng(11)
 LANES = 16
 NO_COUNTS = np.zeros((0, 0, 0), np.float32)
 
-Floats = NDArray[np.float32]
 
-
-def twin(w: Floats, counts: Floats | None, scale: Floats, lowest: Floats, highest: Floats) -> np.ndarray:
+def twin(
+    w: Float32Array,
+    counts: Float32Array | None,
+    scale: Float32Array,
+    lowest: Float32Array,
+    highest: Float32Array,
+) -> np.ndarray:
     """Return the errors [S, channels]; cumsum adds one number after the other."""
     values = np.where(np.isfinite(w), w, np.float32(0))
     errors = []

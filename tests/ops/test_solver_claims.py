@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ops.array_types import Float64Array
 from ops.grids import weight_grid
-from ops.grids.fixed import Floats, Grid
+from ops.grids.fixed import Grid
 from ops.rounding import (
     ALGORITHMS,
     Options,
@@ -87,7 +88,7 @@ def test_adaround_s_soft_variables_end_at_0_and_1() -> None:
     assert settled[100] < 0.9 < 0.99 < settled[-1]
 
 
-def _optimal_brain_quantizer(form: Quadratic, grid: Grid) -> Floats:
+def _optimal_brain_quantizer(form: Quadratic, grid: Grid) -> Float64Array:
     """Return what 2210.17323 starts from, equations 2 and 3, in a fixed order: one input after the other.
 
     An input is rounded, the others make up for it, and it is taken out of the inverse by elimination.
@@ -120,7 +121,7 @@ def test_gptq_beats_rounding_to_nearest_on_every_layer(name: str) -> None:
         assert form.error(gptq(form, grid)) < 0.7 * form.error(grid.round(form.target))
 
 
-def _refitted(wanted: Floats, seen: Floats, grid: Grid, order: NDArray[np.intp]) -> Floats:
+def _refitted(wanted: Float64Array, seen: Float64Array, grid: Grid, order: NDArray[np.intp]) -> Float64Array:
     """Return weights of which one input after the other is rounded, all others fitted to the samples anew."""
     weights = np.linalg.lstsq(seen, wanted, rcond=None)[0].T
     for i, j in enumerate(order):

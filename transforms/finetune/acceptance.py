@@ -20,9 +20,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.array_types import Float64Array
 from transforms.finetune.output_error import Errors
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
@@ -44,16 +44,16 @@ def is_surely_better(before: Errors, after: Errors, held: Sequence[bool] | Mask,
     return bool(changed) and all(_is_sure(gains, kept, _standard_errors(tried)) for gains in changed)
 
 
-def _is_sure(gains: Floats, held: Mask, standard_errors: float) -> bool:
+def _is_sure(gains: Float64Array, held: Mask, standard_errors: float) -> bool:
     error = _scatter(gains, held) / np.sqrt(held.sum())
     return bool(gains[held].mean() > standard_errors * error)
 
 
-def _total(errors: Errors, part: Mask) -> Floats:
+def _total(errors: Errors, part: Mask) -> Float64Array:
     return np.asarray(errors.of(part).errors.sum(0))
 
 
-def _gains(before: Errors, after: Errors) -> Floats:
+def _gains(before: Errors, after: Errors) -> Float64Array:
     """Return for each sample and output (e - e') / (e + e') of the errors before and after.
 
     That is from -1 to 1, and 0 where they are equal: no sample has more to say than another.
@@ -62,7 +62,7 @@ def _gains(before: Errors, after: Errors) -> Floats:
     return np.asarray((before.errors - after.errors) / np.where(sums > 0, sums, 1.0))
 
 
-def _scatter(gains: Floats, held: Mask) -> float:
+def _scatter(gains: Float64Array, held: Mask) -> float:
     """Return the standard deviation of a sample's gain: that of all, or that of those held out if larger.
 
     It is taken around the means of both parts. Of those held out there may be one alone.

@@ -6,28 +6,22 @@ quantized one, in which the layers before it are tuned by then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.finetune.following_relu import limits_behind, relax
-from transforms.finetune.gram import Sums
-from transforms.finetune.layer_sums import LayerSums
+from ops.array_types import AnyArray, Feed, Float64Array
+from transforms.finetune.gram import LayerSums, RowBlock, Sums
+from transforms.finetune.layer_targets import limits_behind, relax, stream_of
 from transforms.finetune.options import WalkOptions, is_held_out
-from transforms.finetune.row_block import RowBlock
-from transforms.finetune.row_weights import Floats, stream_of
 from transforms.finetune.sample_rows import AHEAD, RowChoice, WantedReader, WantedRows
 from transforms.finetune.stored_input import layer_input
-from transforms.layers.linear_layer import Array
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.devices import array_module
 from transforms.run.segmented_model import SteppedModel, Store
-
-Feed = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -128,7 +122,7 @@ class SumsReader:
             tuple(user.bias is not None and not user.bias.is_extra for user in layer.users),
         )
 
-    def _rows(self, number: int, stored: Array, wanted: WantedRows) -> Array:
+    def _rows(self, number: int, stored: AnyArray, wanted: WantedRows) -> AnyArray:
         """Return rows of what a user's input is stored as."""
         outside = self._inputs[number].zero_point
         return self._users[number].layer.rows(stored, wanted.shape, wanted.picked, outside)
@@ -137,7 +131,7 @@ class SumsReader:
         """Return what takes rows of a user's stored input and of what it should make of them."""
         user, source, limits = self._users[number], self._inputs[number], self._limits[number]
 
-        def _add(stored: Array, made: Array, weights: Floats | None) -> None:
+        def _add(stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
             rows = source.read(stored)
             if limits is not None:
                 near = rows @ user.float_weight.reshape(*made.shape[::2], -1).swapaxes(1, 2)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms.finetune.acceptance import is_surely_better
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import FineTuned, Memory, Progress, finetune_weights
@@ -17,8 +18,6 @@ from transforms.finetune.options import WalkOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.finetune.tune_layer import TuneOptions
 from transforms.model.copy_graph import copy_graph
-
-Feed = Mapping[str, np.ndarray]
 
 _LEAST_JUDGED, _LEAST_FITTED = 16, 4
 """On how many samples outputs are compared, held out or not, and on how many of those that were fitted to."""

@@ -11,21 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms.finetune.checkpoint import Checkpoint, as_report
 from transforms.finetune.collect_gram import SumsReader, open_sums
-from transforms.finetune.layer_sums import LayerSums
-from transforms.finetune.mixed_rows import reads_product
+from transforms.finetune.gram import LayerSums
+from transforms.finetune.layer_targets import reads_product
 from transforms.finetune.options import WalkOptions
 from transforms.finetune.tune_layer import Candidate, Tuned, TuneOptions, tune_layer
 from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.layers.matched_layer import LeftAlone, MatchedLayer
-
-Feed = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)

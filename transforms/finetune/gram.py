@@ -10,7 +10,7 @@ for each output, and the same sums around the means lead to the best weights whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from ops.array_types import AnyArray, Float64Array
 
 
 @dataclass
@@ -26,11 +26,11 @@ class Sums:
     """Sums over rows for G groups of N outputs and K inputs."""
 
     count: float
-    x: Floats  # [G, K]
-    y: Floats  # [G, N]
-    xx: Floats  # [G, K, K]
-    yx: Floats  # [G, N, K]
-    yy: Floats  # [G, N]
+    x: Float64Array  # [G, K]
+    y: Float64Array  # [G, N]
+    xx: Float64Array  # [G, K, K]
+    yx: Float64Array  # [G, N, K]
+    yy: Float64Array  # [G, N]
 
     @classmethod
     def zeros(cls, groups: int, outputs: int, inputs: int, module: ModuleType = np) -> Sums:
@@ -49,7 +49,9 @@ class Sums:
         x, y, xx, yx, yy = map(_on_host, (self.x, self.y, self.xx, self.yx, self.yy))
         return Sums(self.count, x, y, xx, yx, yy)
 
-    def add(self, x: NDArray[np.floating], y: NDArray[np.floating], weights: Floats | None = None) -> None:
+    def add(
+        self, x: NDArray[np.floating], y: NDArray[np.floating], weights: Float64Array | None = None
+    ) -> None:
         """Add rows x [G, R, K] with their outputs y [G, R, N], counted ``weights`` [R] times each.
 
         Products are formed in float64. Numbers that are not finite would stay in the sums for good: such rows
@@ -94,12 +96,12 @@ class Sums:
         yx = self.yx - n * y[:, :, None] * x[:, None, :]
         return Sums(self.count, np.zeros_like(x), np.zeros_like(y), xx, yx, self.yy - n * y * y)
 
-    def bias(self, weights: NDArray[np.floating]) -> Floats:
+    def bias(self, weights: NDArray[np.floating]) -> Float64Array:
         """Return the bias [G, N] with the least error for weights [G, N, K]."""
         n = max(self.count, np.finfo(np.float64).tiny)
         return (self.y - _apply(weights, self.x)) / n
 
-    def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating] | None = None) -> Floats:
+    def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating] | None = None) -> Float64Array:
         """Return the squared error [G, N] of weights [G, N, K] and a bias [G, N] (None: the best one)."""
         if bias is None:
             return self.centred().error(weights, np.zeros_like(self.y))
@@ -129,11 +131,11 @@ def _products(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
     return products[0][..., :first], products[-1][..., -y.shape[2] :], yy
 
 
-def _on_host(array: Any) -> Floats:
+def _on_host(array: Any) -> Float64Array:
     return array if isinstance(array, np.ndarray) else np.asarray(array.get())
 
 
-def _apply(weights: NDArray[np.floating], x: Floats) -> Floats:
+def _apply(weights: NDArray[np.floating], x: Float64Array) -> Float64Array:
     return np.asarray((np.asarray(weights, np.float64) @ x[:, :, None])[..., 0])
 
 
@@ -143,3 +145,80 @@ def total(sums: Iterable[Sums]) -> Sums:
     for other in others:
         first = first + other
     return first
+
+
+@dataclass(frozen=True)
+class LayerSums:
+    """Sums of each user of a weight, and whether it has a bias that may change.
+
+    Biases of U users are [U * G, N], one user after another.
+    """
+
+    parts: tuple[Sums, ...]
+    has_bias: tuple[bool, ...]
+
+    def on_host(self) -> LayerSums:
+        """Return the same sums as NumPy's arrays."""
+        return LayerSums(tuple(part.on_host() for part in self.parts), self.has_bias)
+
+    def freed(self) -> LayerSums:
+        """Return the same sums with a bias for every layer."""
+        return LayerSums(self.parts, (True,) * len(self.parts))
+
+    @property
+    def count(self) -> float:
+        """How many rows there are."""
+        return sum(part.count for part in self.parts)
+
+    def free(self) -> Sums:
+        """Return the sums that the best weights depend on: around the means where there is a bias."""
+        pairs = zip(self.parts, self.has_bias, strict=True)
+        return total(part.centred() if has_bias else part for part, has_bias in pairs)
+
+    def bias(self, weights: NDArray[np.floating]) -> Float64Array:
+        """Return the biases [U * G, N] with the least error for weights [G, N, K]; 0 where there is none."""
+        pairs = zip(self.parts, self.has_bias, strict=True)
+        return np.concatenate([part.bias(weights) * has_bias for part, has_bias in pairs])
+
+    def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> Float64Array:
+        """Return the squared error [G, N] of weights [G, N, K] and biases [U * G, N]."""
+        biases = np.split(np.asarray(bias), len(self.parts))
+        errors = [part.error(weights, own) for part, own in zip(self.parts, biases, strict=True)]
+        return np.asarray(sum(errors[1:], errors[0]))
+
+    def power(self) -> float:
+        """Return the squares of the outputs around their means, summed up."""
+        return sum(float(part.centred().yy.sum()) for part in self.parts)
+
+
+LIMIT = 1 << 17  # numbers that are put together: in float64 1 MiB, which a cache of the processor holds
+
+
+class RowBlock:
+    """Inputs [G, R, K] and outputs [G, R, N] of rows that wait, and how much each row counts."""
+
+    def __init__(self, add: Callable[[AnyArray, AnyArray, Float64Array | None], None]) -> None:
+        """Take what is called with rows of several samples: their inputs, outputs and weights [R], if any."""
+        self._add, self._rows = add, 0
+        self._waiting: list[tuple[AnyArray, AnyArray, Float64Array | None]] = []
+
+    def add(self, inputs: AnyArray, outputs: AnyArray, weights: Float64Array | None) -> None:
+        """Take rows of a sample; either all samples have weights or none."""
+        self._waiting.append((inputs, outputs, weights))
+        self._rows += inputs.shape[1]
+        if self._rows >= _enough(inputs, outputs):
+            self.flush()
+
+    def flush(self) -> None:
+        """Pass on what waits, if anything does."""
+        if self._waiting:
+            inputs, outputs, weights = zip(*self._waiting, strict=True)
+            counts = None if weights[0] is None else np.concatenate(weights)
+            self._waiting, self._rows = [], 0
+            self._add(np.concatenate(inputs, 1), np.concatenate(outputs, 1), counts)
+
+
+def _enough(inputs: AnyArray, outputs: AnyArray) -> int:
+    """Return how many rows fill the limit; at least K, for sums of [K, K] numbers are read and written."""
+    groups, _, summed = inputs.shape
+    return max(summed, LIMIT // max(1, groups * (summed + outputs.shape[2])))

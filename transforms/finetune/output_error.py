@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,14 +11,13 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops.array_types import Feed, Float64Array
 from transforms.graph import walk
 from transforms.model import graph_proto
 from transforms.run.run_each import run_each, same_everywhere
 from transforms.run.run_model import RunOptions
 from transforms.run.session import open_light
 
-Feed = Mapping[str, np.ndarray]
-Floats = NDArray[np.float64]
 Found = dict[str, NDArray[np.generic]]
 
 _PASSED = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Clip"})
@@ -32,8 +31,8 @@ class Errors:
     For float outputs they are sums of squares, for others numbers of elements: those that differ, and all.
     """
 
-    errors: Floats
-    powers: Floats
+    errors: Float64Array
+    powers: Float64Array
 
     @property
     def relative(self) -> float:

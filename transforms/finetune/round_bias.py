@@ -6,19 +6,19 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops.array_types import Float64Array
 from ops.integers import range_scale
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.layers.matched_layer import MatchedLayer
 
-Floats = NDArray[np.float64]
 Scale = NDArray[np.float32]
 
 _LARGEST = np.float64(2**31 - 1)
 _ROOM = 2 + 2.0**-20  # times the largest bias of now: another one still fits
 
 
-def round_biases(layer: MatchedLayer, biases: Floats, scale: Scale | None) -> Floats:
+def round_biases(layer: MatchedLayer, biases: Float64Array, scale: Scale | None) -> Float64Array:
     """Return the biases [U * G, N] of a weight's U users as they can be stored.
 
     ``scale`` is a new scale of the weight, if any.
@@ -27,7 +27,7 @@ def round_biases(layer: MatchedLayer, biases: Floats, scale: Scale | None) -> Fl
     return np.concatenate([_round_bias(user, bias, scale) for user, bias in parts])
 
 
-def least_scale(layer: MatchedLayer, biases: Floats, scale: Scale) -> Scale:
+def least_scale(layer: MatchedLayer, biases: Float64Array, scale: Scale) -> Scale:
     """Return the scale of the weight, of the shape of ``scale``, below which an int32 bias would not fit.
 
     ``biases`` [U * G, N] are those of the weight's U users.
@@ -36,7 +36,7 @@ def least_scale(layer: MatchedLayer, biases: Floats, scale: Scale) -> Scale:
     return np.max([_least_scale(user, bias, scale) for user, bias in parts], axis=0)
 
 
-def _round_bias(layer: MatchedLayer, bias: Floats, scale: Scale | None) -> Floats:
+def _round_bias(layer: MatchedLayer, bias: Float64Array, scale: Scale | None) -> Float64Array:
     place = layer.bias
     if place is None:
         return bias
@@ -65,7 +65,7 @@ def product_scale(layer: MatchedLayer, scale: Scale | None) -> Scale | None:
     return np.asarray(np.float32(x_scale) * layer.layer.spread(own), np.float32)
 
 
-def _least_scale(layer: MatchedLayer, bias: Floats, scale: Scale) -> Scale:
+def _least_scale(layer: MatchedLayer, bias: Float64Array, scale: Scale) -> Scale:
     x_scale = input_scale(layer)
     if product_scale(layer, scale) is None or x_scale is None or layer.bias is None:
         return np.zeros(scale.shape, np.float32)
@@ -78,7 +78,7 @@ def _least_scale(layer: MatchedLayer, bias: Floats, scale: Scale) -> Scale:
 
 
 def constant_scale(
-    zero_point: NDArray[np.generic] | None, numbers: Floats
+    zero_point: NDArray[np.generic] | None, numbers: Float64Array
 ) -> tuple[Scale, NDArray[np.generic]]:
     """Return scale and zero point for a constant of the zero point's type, as its quantizer chooses them."""
     old = np.asarray(0 if zero_point is None else zero_point)

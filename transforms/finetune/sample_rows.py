@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.finetune.row_weights import Floats, weigh
+from ops.array_types import Float64Array
+from transforms.finetune.layer_targets import weigh
 from transforms.layers.linear_layer import Layer, Rows
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.segmented_model import SteppedModel, Store
@@ -45,7 +46,7 @@ class WantedRows:
 
     shape: tuple[int, ...]
     picked: Rows | slice
-    weights: Floats | None
+    weights: Float64Array | None
 
 
 class WantedReader:
@@ -62,7 +63,7 @@ class WantedReader:
     ) -> None:
         """Start in front of the first layer.
 
-        The model must take targets and ``streams`` (see transforms.finetune.row_weights) of all layers as
+        The model must take targets and ``streams`` (see transforms.finetune.layer_targets) of all layers as
         wanted. Rows of at most ``ahead`` bytes are read together, or those of one layer, and kept in the
         store.
         """

@@ -8,17 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ops.array_types import Float64Array
 from ops.grids import Grid
 from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadratic, solve_form
-from transforms.finetune.layer_sums import LayerSums
+from transforms.finetune.gram import LayerSums
 from transforms.finetune.round_bias import least_scale, round_biases
 from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.layers.stored_constant import Parameters
-
-Floats = NDArray[np.float64]
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Times the mean of the Gram matrix's diagonal: how strongly the shift of the weights is held back."""
@@ -50,8 +48,8 @@ class Candidate:
     """
 
     what: str
-    weights: Floats
-    bias: Floats
+    weights: Float64Array
+    bias: Float64Array
     scale: Parameters | None = None
 
 
@@ -97,7 +95,7 @@ class _Tuning:
     def __init__(self, matched: MatchedLayer, fit: LayerSums, options: TuneOptions) -> None:
         self._matched, self._fit, self._options = matched, fit, options
         packed = matched.float_weight
-        self._start: Floats = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
+        self._start: Float64Array = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
         self._sums = fit.free()
         self._problem = LayerProblem(self._start, self._sums.xx, self._sums.yx)
         self._forms: dict[float | None, Quadratic] = {}
@@ -145,7 +143,7 @@ class _Tuning:
                 best, least = damping, error
         return best
 
-    def _float_error(self, held: LayerSums, weights: Floats) -> float:
+    def _float_error(self, held: LayerSums, weights: Float64Array) -> float:
         return float(held.error(weights, self._fit.bias(weights)).sum())
 
     def _solve(self, what: str, grid: Grid, form: Quadratic, scale: Parameters | None) -> Candidate:
@@ -153,7 +151,7 @@ class _Tuning:
         weights = solve_form(form, grid, algorithm, self._options.solver)
         return self._with_bias(what, weights, scale)
 
-    def _with_bias(self, what: str, weights: Floats, scale: Parameters | None) -> Candidate:
+    def _with_bias(self, what: str, weights: Float64Array, scale: Parameters | None) -> Candidate:
         own = None if scale is None else scale[0]
         return Candidate(what, weights, round_biases(self._matched, self._fit.bias(weights), own), scale)
 

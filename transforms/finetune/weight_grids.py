@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ops.array_types import Float64Array
 from ops.formats import Format
 from ops.grids import Grid, weight_grid
 from ops.integers import weight_range, weight_scale
@@ -14,11 +14,9 @@ from transforms.finetune.round_bias import least_scale
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.layers.stored_constant import Parameters
 
-Floats = NDArray[np.float64]
-
 
 def layer_grids(
-    matched: MatchedLayer, importance: Floats, biases: Floats, *, rescale: bool
+    matched: MatchedLayer, importance: Float64Array, biases: Float64Array, *, rescale: bool
 ) -> Iterator[tuple[str, Grid, Parameters | None]]:
     """Yield grids with words for them, and scale and zero point of integers where those are new.
 
@@ -46,7 +44,7 @@ def _integer_grid(matched: MatchedLayer, row: Format, parameters: Parameters) ->
     return weight_grid(matched.float_weight, row, scale=scale, zero_point=zero_point.astype(np.int64))
 
 
-def _other_scale(matched: MatchedLayer, row: Format, importance: Floats) -> Parameters:
+def _other_scale(matched: MatchedLayer, row: Format, importance: Float64Array) -> Parameters:
     """Return scale and zero point of least weighted error, as many as there are.
 
     A zero point in the middle of the type stays there, for the sake of what computes with symmetric integers

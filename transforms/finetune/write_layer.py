@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from transforms.finetune.round_bias import constant_scale, product_scale
 from transforms.finetune.tune_layer import Candidate
-from transforms.finetune.unshare import own_copy
 from transforms.graph import walk
+from transforms.graph.constants import load
 from transforms.layers.matched_layer import Bias, MatchedLayer
-from transforms.layers.stored_constant import Parameters, find
+from transforms.layers.stored_constant import Parameters, Stored, find
 
 
 def current(layer: MatchedLayer) -> Candidate:
@@ -125,3 +125,27 @@ def _add_bias(
         bias.node.inputs[bias.index] = tensor
     else:
         bias.node.inputs.append(tensor)
+
+
+def own_copy(graph: gs.Graph, node: gs.Node, index: int, stored: Stored, names: walk.Names) -> bool:
+    """Let a node read its input ``index``, stored as said, from a copy; return whether that was needed.
+
+    It is where others read the constant, too, or what the nodes between make of it. Scales stay shared.
+    """
+    if all(len(walk.uses(tensor)) == 1 for tensor in stored.tensors):
+        return False
+    tensor: gs.Tensor = gs.Constant(names.derive(stored.source.name, "own"), load(stored.source))
+    stored.source = tensor
+    chain = []
+    for old in stored.chain:
+        made = old.outputs[0]
+        target = gs.Variable(names.derive(made.name, "own"), made.dtype, made.shape)
+        inputs = [tensor, *old.inputs[1:]]
+        name = names.derive(old.name or made.name, "own")
+        chain.append(gs.Node(old.op, name, dict(old.attrs), inputs, [target], domain=old.domain))
+        tensor = target
+    place = next(i for i, one in enumerate(graph.nodes) if one is node)
+    graph.nodes[place:place] = chain
+    stored.chain = chain
+    node.inputs[index] = tensor
+    return True

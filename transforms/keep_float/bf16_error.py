@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms import model_io
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
@@ -15,8 +16,6 @@ from transforms.run.run_model import RunOptions
 from transforms.run.session import LightModel, open_light
 from transforms.search.output_metrics import METRICS, Outputs
 from transforms.widen_bf16 import widen_bf16
-
-Feed = Mapping[str, np.ndarray]
 
 Progress = Callable[[int, str], None]
 """Told how many models were measured, and the SQNR of the last in words."""

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from ops.array_types import AnyArray
+
 Table = NDArray[np.int64]
 
 NOTHING = -1
@@ -47,7 +48,7 @@ class Taps:
         is_plain = np.array_equal(table, np.arange(size)[:, None])
         return cls(table, size, is_plain, bool((table == NOTHING).any()))
 
-    def take(self, flat: Array, picked: NDArray[np.integer] | slice, outside: float) -> Array:
+    def take(self, flat: AnyArray, picked: NDArray[np.integer] | slice, outside: float) -> AnyArray:
         """Return what outputs that are picked read of images [C, B * ...], of shape [C, taps, R].
 
         ``outside`` is what is found beyond an image. Plain outputs have one tap and no axis for it.
@@ -63,7 +64,7 @@ class Taps:
         return found
 
 
-def columns(flat: Array, picked: NDArray[np.integer] | slice) -> Array:
+def columns(flat: AnyArray, picked: NDArray[np.integer] | slice) -> AnyArray:
     """Return columns that are picked; those of a slice are those that are there, not a copy."""
     return flat[:, picked] if isinstance(picked, slice) else flat.take(picked, axis=1)
 

@@ -18,9 +18,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops.array_types import AnyArray
 from transforms.layers import im2col
 
-Array = NDArray[Any]
 Rows = NDArray[np.integer]
 
 
@@ -58,11 +58,11 @@ class Layer(ABC):
         return float(self.attrs.get("beta", 1.0)) if self.op == "Gemm" else 1.0
 
     @abstractmethod
-    def pack(self, weight: Array) -> Array:
+    def pack(self, weight: AnyArray) -> AnyArray:
         """Return a weight as [G, N, S, C]."""
 
     @abstractmethod
-    def unpack(self, packed: Array) -> Array:
+    def unpack(self, packed: AnyArray) -> AnyArray:
         """Return the weight of which ``pack`` made [G, N, S, C]."""
 
     @abstractmethod
@@ -71,18 +71,18 @@ class Layer(ABC):
 
     @abstractmethod
     def rows(
-        self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
-    ) -> Array:
+        self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
+    ) -> AnyArray:
         """Return rows of an input as [G, R, K]: those that are picked, or all, of an output of a shape.
 
         ``outside`` is what a kernel finds beyond the input.
         """
 
     @abstractmethod
-    def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
+    def outputs(self, made: AnyArray, picked: Rows | slice = slice(None)) -> AnyArray:
         """Return what the layer made of these rows as [G, R, N]."""
 
-    def weight_slope(self, rows: Array, outputs: Array) -> Array:
+    def weight_slope(self, rows: AnyArray, outputs: AnyArray) -> AnyArray:
         """Return the sum over rows [G, R, K] of them times ``outputs`` [G, R, N], of the weight's shape."""
         groups, numbers, positions, channels = self.size
         packed = outputs.transpose(0, 2, 1) @ rows
@@ -99,7 +99,7 @@ class Layer(ABC):
         """
         return axis is None or axis % len(self.shape) == self.output_axis
 
-    def spread(self, scale: Array) -> Array:
+    def spread(self, scale: AnyArray) -> AnyArray:
         """Return scales along the axis of outputs as one for each, [G * N]; a scalar as it is.
 
         The matrices of a stack have them in common, and so have groups of a ConvTranspose.
@@ -136,14 +136,14 @@ class Convolution(Layer):
         """As of Layer."""
         return 1 if self.op == "ConvTranspose" else 0
 
-    def pack(self, weight: Array) -> Array:
+    def pack(self, weight: AnyArray) -> AnyArray:
         """As of Layer."""
         groups, outputs, positions, channels = self.size
         if self.op == "ConvTranspose":
             return weight.reshape(groups, channels, outputs, positions).transpose(0, 2, 3, 1)
         return weight.reshape(groups, outputs, channels, positions).transpose(0, 1, 3, 2)
 
-    def unpack(self, packed: Array) -> Array:
+    def unpack(self, packed: AnyArray) -> AnyArray:
         """As of Layer."""
         order = (0, 3, 1, 2) if self.op == "ConvTranspose" else (0, 1, 3, 2)
         return np.ascontiguousarray(packed.transpose(order)).reshape(self.shape)
@@ -153,15 +153,15 @@ class Convolution(Layer):
         return made[0] * math.prod(made[2:])
 
     def rows(
-        self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
-    ) -> Array:
+        self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
+    ) -> AnyArray:
         """As of Layer."""
         groups, _, positions, channels = self.size
         found = self._taps(tuple(made[2:]), inputs.shape[2:]).take(_by_channel(inputs), picked, outside)
         packed = found.reshape(groups, channels, positions, -1).transpose(0, 2, 1, 3)
         return packed.reshape(groups, positions * channels, -1).transpose(0, 2, 1)
 
-    def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
+    def outputs(self, made: AnyArray, picked: Rows | slice = slice(None)) -> AnyArray:
         """As of Layer."""
         groups, outputs, _, _ = self.size
         return im2col.columns(_by_channel(made), picked).reshape(groups, outputs, -1).transpose(0, 2, 1)
@@ -194,11 +194,11 @@ class Product(Layer):
         rank = len(self.shape)
         return -1 if rank == 1 else rank - (2 if self._has_rows_of_outputs() else 1)
 
-    def pack(self, weight: Array) -> Array:
+    def pack(self, weight: AnyArray) -> AnyArray:
         """As of Layer."""
         return self._matrices(weight)[:, :, None, :]
 
-    def unpack(self, packed: Array) -> Array:
+    def unpack(self, packed: AnyArray) -> AnyArray:
         """As of Layer."""
         matrices = packed[:, :, 0, :]
         own = matrices if self._has_rows_of_outputs() else np.moveaxis(matrices, 1, 2)
@@ -209,8 +209,8 @@ class Product(Layer):
         return math.prod(made) // math.prod(self.size[:2])
 
     def rows(
-        self, inputs: Array, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
-    ) -> Array:
+        self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
+    ) -> AnyArray:
         """As of Layer."""
         if self._reads_columns() and inputs.ndim > 1:
             inputs = np.moveaxis(inputs, -2, -1)
@@ -221,7 +221,7 @@ class Product(Layer):
         found = inputs.reshape(-1, self.size[3])[picked]
         return found[None] * np.float32(self.gain) if self.gain != 1 else found[None]
 
-    def outputs(self, made: Array, picked: Rows | slice = slice(None)) -> Array:
+    def outputs(self, made: AnyArray, picked: Rows | slice = slice(None)) -> AnyArray:
         """As of Layer."""
         if self._makes_columns(made.ndim):
             made = np.moveaxis(made, -2, -1)
@@ -229,7 +229,7 @@ class Product(Layer):
             return self._by_matrix(made.reshape(*self._lead(made.shape), -1, self.size[1]))[:, picked]
         return made.reshape(-1, self.size[1])[picked][None]
 
-    def weight_slope(self, rows: Array, outputs: Array) -> Array:
+    def weight_slope(self, rows: AnyArray, outputs: AnyArray) -> AnyArray:
         """As of Layer; as the weight lies in memory, so that nothing has to be transposed."""
         if self._has_rows_of_outputs():
             return super().weight_slope(rows, outputs)
@@ -246,7 +246,7 @@ class Product(Layer):
     def _makes_columns(self, rank: int) -> bool:
         return self.index == 0 and 1 < len(self.shape) <= rank
 
-    def _matrices(self, weight: Array) -> Array:
+    def _matrices(self, weight: AnyArray) -> AnyArray:
         """Return the weight as [G, N, K]."""
         matrices = weight.reshape(-1, *weight.shape[-2:]) if weight.ndim > 1 else weight[None, None]
         return matrices if self._has_rows_of_outputs() else np.moveaxis(matrices, 1, 2)
@@ -255,7 +255,7 @@ class Product(Layer):
         """Return the axes of an output in front of those of a matrix, which is a vector if data are one."""
         return tuple(made[: -1 if len(made) < len(self.shape) else -2])
 
-    def _by_matrix(self, wide: Array) -> Array:
+    def _by_matrix(self, wide: AnyArray) -> AnyArray:
         """Return [..., R, L] as [G, R, L], the matrices that weigh it first."""
         stack = (*(1 for _ in range(wide.ndim - len(self.shape))), *self.shape[:-2])
         first = [axis for axis, size in enumerate(stack) if size > 1]
@@ -275,7 +275,7 @@ class Product(Layer):
         return self.op == "Gemm" and bool(self.attrs.get("transB" if index else "transA", 0))
 
 
-def _by_channel(tensor: Array) -> Array:
+def _by_channel(tensor: AnyArray) -> AnyArray:
     """Return [B, C, ...] as [C, B * ...]: of a single image without a copy."""
     return tensor.swapaxes(0, 1).reshape(tensor.shape[1], -1)
 

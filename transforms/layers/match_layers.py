@@ -8,16 +8,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops.array_types import Float64Array
 from ops.formats import Format
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import Constants
 from transforms.layers.find_bias import added_constant, bias_place
 from transforms.layers.linear_layer import Layer, Unfit, layer_of
 from transforms.layers.matched_layer import Bias, LeftAlone, MatchedLayer
-from transforms.layers.shared_weights import join_users
-from transforms.layers.stored_constant import Stored, block_rows, weight_place
-
-Floats = NDArray[np.float64]
+from transforms.layers.stored_constant import OTHERS, Stored, block_rows, weight_place
 
 _OF_INTEGERS = frozenset(
     {"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat"}
@@ -35,7 +33,7 @@ def match_layers(
 ) -> tuple[list[MatchedLayer], list[LeftAlone]]:
     """Return the layers that can be tuned in execution order, and those that are left alone with reasons.
 
-    Layers that read one stored weight are one, see :func:`transforms.layers.shared_weights.join_users`.
+    Layers that read one stored weight are one, see :func:`transforms.layers.match_layers.join_users`.
 
     ``float_graph`` is the float model as it was before it was quantized: prepared, equalized and balanced. A
     layer is found there by its name and operator, or by the name of the tensor that it makes, and has to have
@@ -154,7 +152,9 @@ class _Finder:
             raise Unfit("its weight is no rounding of that of the float layer")
         return values
 
-    def _target(self, counterpart: gs.Node, bias: Bias | None, layer: Layer) -> tuple[gs.Tensor, Floats]:
+    def _target(
+        self, counterpart: gs.Node, bias: Bias | None, layer: Layer
+    ) -> tuple[gs.Tensor, Float64Array]:
         """Return the float tensor that the layer should make, and the float bias in it."""
         groups, outputs = layer.size[:2]
         none = np.zeros((groups, outputs))
@@ -170,7 +170,7 @@ class _Finder:
         node, index = found
         return node.outputs[0], self._numbers(node.inputs[index], 1.0, layer)
 
-    def _numbers(self, tensor: gs.Tensor, gain: float, layer: Layer) -> Floats:
+    def _numbers(self, tensor: gs.Tensor, gain: float, layer: Layer) -> Float64Array:
         values = self._constants.values(tensor)
         groups, outputs = layer.size[:2]
         if values is None or values.size not in (1, groups * outputs):
@@ -188,3 +188,39 @@ def _likeness(stored: NDArray[np.float32], values: NDArray[np.float32]) -> float
 
 def _name(node: gs.Node) -> str:
     return str(node.name or node.outputs[0].name)
+
+
+def join_users(
+    layers: list[MatchedLayer], left: list[LeftAlone]
+) -> tuple[list[MatchedLayer], list[LeftAlone]]:
+    """Return one layer for each weight, in the place of its last user, and the layers that are left alone.
+
+    A weight that something else reads, too, keeps its numbers, and its layers are left alone: another
+    operator, a layer in ``left``, or one that multiplies with other rows of it (transposed, for one).
+    """
+    joined, others = list[MatchedLayer](), list(left)
+    for key in reversed(list(dict.fromkeys(id(layer.weight.source) for layer in reversed(layers)))):
+        known = [layer for layer in layers if id(layer.weight.source) == key]
+        first, *rest = known
+        if not _has_all(known) or not all(_is_alike(first, user) for user in rest):
+            others += (LeftAlone(user.name, user.node.op, f"its weight: {OTHERS}") for user in known)
+            continue
+        for user in rest:
+            user.weight = first.weight
+        first.others = rest
+        joined.append(first)
+    return joined, others
+
+
+def _has_all(layers: list[MatchedLayer]) -> bool:
+    """Return whether these layers are all that reads their weight."""
+    known = {(id(layer.node), layer.layer.index) for layer in layers}
+    return {(id(node), index) for node, index in walk.uses(layers[0].weight.tensors[-1])} == known
+
+
+def _is_alike(layer: MatchedLayer, other: MatchedLayer) -> bool:
+    """Return whether two layers multiply their rows with the same matrices."""
+    if layer.layer.size != other.layer.size:
+        return False
+    numbers = np.arange(np.prod(layer.weight.shape)).reshape(layer.weight.shape)
+    return np.array_equal(layer.layer.pack(numbers), other.layer.pack(numbers))

@@ -8,10 +8,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops.array_types import Float64Array
 from transforms.layers.linear_layer import Layer
 from transforms.layers.stored_constant import Stored
-
-Floats = NDArray[np.float64]
 
 
 @dataclass
@@ -46,7 +45,7 @@ class MatchedLayer:
     source: gs.Tensor
     target: str
     float_weight: NDArray[np.float32]
-    float_bias: Floats
+    float_bias: Float64Array
     others: list[MatchedLayer] = field(default_factory=list)
 
     @property

@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
+from ops.array_types import Float32Array
 from ops.formats import BFP, MX, Format
 from ops.integers import as_float_type, dequantize, quantize
 from ops.reference import finite_blocks, join_blocks
@@ -24,8 +25,7 @@ from transforms.graph.constants import Constants, exportable, load
 from transforms.layers.linear_layer import Unfit
 from transforms.scheme.recorded_scheme import recorded_scheme
 
-Floats = NDArray[np.float32]
-Parameters = tuple[Floats, NDArray[np.generic]]
+Parameters = tuple[Float32Array, NDArray[np.generic]]
 """Scale and zero point of integers, both scalars or both with one number for each index of an axis."""
 
 _BLOCKS = (BFP, MX)
@@ -48,7 +48,7 @@ class Stored:
     chain: list[gs.Node]
     format: Format | None
     axis: int | None = None
-    scale: Floats | None = None
+    scale: Float32Array | None = None
     zero_point: NDArray[np.generic] | None = None
     float_axis: int | None = field(default=None)
 
@@ -72,7 +72,7 @@ class Stored:
         """Scale and zero point of integers."""
         return None if self.scale is None or self.zero_point is None else (self.scale, self.zero_point)
 
-    def values(self) -> Floats:
+    def values(self) -> Float32Array:
         """Return the numbers that the constant stands for."""
         stored = load(self.source)
         if not self.is_integer:
@@ -82,7 +82,7 @@ class Stored:
             stored = self._integers(stored, self.scale)
         return dequantize(stored, self.scale, self.zero_point, self.axis)
 
-    def write(self, values: Floats, names: walk.Names, parameters: Parameters | None = None) -> None:
+    def write(self, values: Float32Array, names: walk.Names, parameters: Parameters | None = None) -> None:
         """Store other numbers, rounded to the grid; ``parameters`` replace those of integers, shape and all.
 
         A scale that others read, too, is left to them.
@@ -91,7 +91,7 @@ class Stored:
             self._write_parameters(parameters, names)
         self.source.values = exportable(self._encode(np.asarray(values, np.float32)))
 
-    def _encode(self, values: Floats) -> NDArray[np.generic]:
+    def _encode(self, values: Float32Array) -> NDArray[np.generic]:
         if self.chain and self.chain[0].op in (*_BLOCKS, "QuantizeLinear", "ExtendedQuantizeLinear"):
             return values
         if self.is_integer:
@@ -101,11 +101,11 @@ class Stored:
             return values
         return as_float_type(values, self.format)
 
-    def _integers(self, values: Floats, scale: Floats) -> NDArray[np.generic]:
+    def _integers(self, values: Float32Array, scale: Float32Array) -> NDArray[np.generic]:
         assert self.format is not None and self.zero_point is not None
         return quantize(values, scale, self.zero_point, self.format, self.axis)
 
-    def _round(self, values: Floats) -> Floats:
+    def _round(self, values: Float32Array) -> Float32Array:
         """Return what the nodes make of float numbers; what nothing rounds stays."""
         if self.format is None or not self.chain:
             return values

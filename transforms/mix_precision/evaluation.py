@@ -12,6 +12,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files import cleanup
 from transforms.mix_precision.mixed_model import MixedModel
@@ -25,8 +26,6 @@ from transforms.run.tasks import SerialExecutor, Workers
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.output_metrics import Outputs
 from transforms.search.user_metric import split_place
-
-Feed = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate import calibrate
@@ -32,8 +31,6 @@ from transforms.search.knapsack import Option, Size, least_bits
 from transforms.search.output_metrics import METRICS, Pair, lost_top1
 from transforms.search.target import EVALUATE, LOST_TOP1, Target
 from transforms.search.user_metric import load_metric
-
-Feed = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)

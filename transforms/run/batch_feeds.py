@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from ops.array_types import Feed
 from transforms.run.run_model import ModelInput
-
-Feed = Mapping[str, np.ndarray]
 
 
 def batch_feeds(feeds: Sequence[Feed], inputs: Sequence[ModelInput], size: int) -> list[Feed]:

@@ -13,10 +13,9 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import ArrayLike
 
+from ops.array_types import Feed
 from transforms.run.run_model import ModelInput, check_feed
 from transforms.run.samples import ImageOptions, Samples
-
-Feed = Mapping[str, np.ndarray]
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import helper
 
+from ops.array_types import Feed
 from transforms.graph import dtypes, walk
 from transforms.model import graph_proto
 from transforms.run.run_model import RunOptions
@@ -30,8 +31,6 @@ _HANDING_ON = frozenset(
     | {"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Identity"}
 )
 """Operators whose output holds NaN when an input does, so that looking at the output is enough."""
-
-Feed = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)

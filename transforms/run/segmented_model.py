@@ -6,7 +6,7 @@ What has not run yet may change meanwhile, such as the weights of layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -15,14 +15,13 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.model import graph_proto
 from transforms.run.run_each import run_each, same_everywhere
 from transforms.run.run_model import RunOptions
 from transforms.run.session import LightModel, open_light
-
-Feed = Mapping[str, np.ndarray]
 
 _UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
 
