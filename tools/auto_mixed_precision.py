@@ -77,17 +77,17 @@ def _why_not(options: argparse.Namespace) -> str | None:
         return "one of --output and --analyze-only is needed, and not both"
     reason = _why_not_analyzed(options) if options.analyze_only else None
     if options.data is None:
-        reason = reason or command_line.in_vain(options, _OF_MEASURING, "--data")
+        reason = reason or command_line.unused_option(options, _OF_MEASURING, "--data")
     return reason or _why_not_on_a_cluster(options)
 
 
 def _why_not_analyzed(options: argparse.Namespace) -> str | None:
     if options.plot:
         return "--plot shows models that are tried, --analyze-only tries none"
-    reason = command_line.in_vain(options, _OF_MOVING, "--output, not with --analyze-only")
+    reason = command_line.unused_option(options, _OF_MOVING, "--output, not with --analyze-only")
     if reason or options.json or options.csv or options.chart:
         return reason
-    return command_line.in_vain(options, ["force"], "--output, --json, --csv or --chart")
+    return command_line.unused_option(options, ["force"], "--output, --json, --csv or --chart")
 
 
 def _why_not_on_a_cluster(options: argparse.Namespace) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tools.cli.command_line import in_vain, make_parser, one_file, run
+from tools.cli.command_line import make_parser, run, same_file, unused_option
 from tools.cli.data_options import report_litter
 from tools.cli.option_values import number
 from tools.cli.output_file import check_writable, write_text
@@ -80,8 +80,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _why_not(options: argparse.Namespace) -> str | None:
     if not (options.json or options.csv):
-        return in_vain(options, ["force"], "--json or --csv")
-    return one_file(options, ("json", "csv"))
+        return unused_option(options, ["force"], "--json or --csv")
+    return same_file(options, ("json", "csv"))
 
 
 def _evaluate(options: argparse.Namespace) -> None:

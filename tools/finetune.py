@@ -50,7 +50,7 @@ def _work(options: argparse.Namespace) -> None:
 def _why_not(options: argparse.Namespace) -> str | None:
     if options.algorithm not in ("adaquant", "adaround"):
         steps = ("num_iterations", "learning_rate", "early_stop")
-        if reason := command_line.in_vain(options, steps, "--algorithm adaquant or adaround"):
+        if reason := command_line.unused_option(options, steps, "--algorithm adaquant or adaround"):
             return reason
     if {"provider", "infer_device"} <= options.given.keys():
         return "--provider and --infer-device both say where models run: one of them is enough"

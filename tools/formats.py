@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _why_not(options: argparse.Namespace) -> str | None:
-    return None if options.plot else command_line.in_vain(options, ["force"], "--plot")
+    return None if options.plot else command_line.unused_option(options, ["force"], "--plot")
 
 
 def show_formats(options: argparse.Namespace) -> None:

@@ -67,14 +67,14 @@ def _why_not(options: argparse.Namespace) -> str | None:
     if bool(options.input) != bool(options.output):
         return "--input and --output go together"
     if not options.input:
-        return command_line.in_vain(options, _OF_A_RUN, "--input and --output")
+        return command_line.unused_option(options, _OF_A_RUN, "--input and --output")
     if options.calibration_data is not None:
         both = "--random-data and --calibration-data do not go together"
         return both if options.random_data else None
-    reason = command_line.in_vain(options, (*OF_SAMPLES, "calibration_cache"), "--calibration-data")
+    reason = command_line.unused_option(options, (*OF_SAMPLES, "calibration_cache"), "--calibration-data")
     if reason or options.random_data:
         return reason
-    return command_line.in_vain(options, OF_DATA, "--calibration-data or --random-data")
+    return command_line.unused_option(options, OF_DATA, "--calibration-data or --random-data")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -46,25 +46,25 @@ def weight_grid(
     Raises ValueError for an unknown format, weights that are not finite, a scale that is not positive and
     shapes that do not fit.
     """
-    row = format if isinstance(format, Format) else get_format(format)
+    fmt = format if isinstance(format, Format) else get_format(format)
     weight = np.asarray(weight, np.float32)
     if weight.ndim < 3 or not weight.size:
         raise ValueError(f"the weight has shape {list(weight.shape)}, legal is [..., N, S, C] of a size")
     if not np.isfinite(weight).all():
         raise ValueError("the weight holds numbers that are not finite")
     weighed = None if importance is None else _rows_of_importance(importance, weight.shape)
-    if row.op != LINEAR:
-        return block_grid(weight.astype(np.float64), row, weighed)
-    if row.is_integer:
-        return _integer_grid(weight, row, scale, zero_point, per_channel, weighed)
+    if fmt.op != LINEAR:
+        return block_grid(weight.astype(np.float64), fmt, weighed)
+    if fmt.is_integer:
+        return _integer_grid(weight, fmt, scale, zero_point, per_channel, weighed)
     one = np.ones((*weight.shape[:-2], 1))
-    element = FLOATS[row.name]
+    element = FLOATS[fmt.name]
     return Grid(one, -element.largest * one, element.largest * one, element)
 
 
 def _integer_grid(
     weight: NDArray[np.float32],
-    row: Format,
+    fmt: Format,
     scale: ArrayLike | None,
     zero_point: ArrayLike,
     per_channel: bool,
@@ -76,12 +76,12 @@ def _integer_grid(
         axis = 0 if per_channel else None
         method = "MinMax" if importance is None else "MSE"
         flat = None if importance is None else importance.reshape(len(rows), -1)
-        scale = weight_scale(rows, row, axis, method=method, importance=flat)
+        scale = weight_scale(rows, fmt, axis, method=method, importance=flat)
     scales = _per_output("scale", scale, lead)
     zeros = _per_output("zero_point", zero_point, lead)
     if not (np.isfinite(scales) & (scales > 0)).all():
         raise ValueError(f"scale {scales.min():g} is not positive and finite")
-    return Grid(scales, row.lowest - zeros, row.highest - zeros)
+    return Grid(scales, fmt.lowest - zeros, fmt.highest - zeros)
 
 
 def _per_output(name: str, values: ArrayLike, lead: tuple[int, ...]) -> Float64Array:

@@ -56,13 +56,13 @@ class _Layout:
         return top if self.is_floating and self.largest < (2 - 2.0**-self.element.mantissa_bits) * top else 0
 
 
-def block_grid(weight: Float64Array, row: Format, importance: Float64Array | None) -> Grid:
+def block_grid(weight: Float64Array, fmt: Format, importance: Float64Array | None) -> Grid:
     """Return the grid of a weight [..., N, S, C] in a block format.
 
     Exponents are those of the format or, with ``importance`` of the weight's shape, from one below to one
     above them those with the least weighted squared error, the format's own among equals.
     """
-    layout = _layout(row.attributes, weight.shape[-1])
+    layout = _layout(fmt.attributes, weight.shape[-1])
     blocks = _cut(weight, layout)  # [..., N, S, blocks, groups of a block, numbers of a group]
     sizes = np.abs(blocks).max(-1, keepdims=True)
     exponent = exponents(sizes.max(-2, keepdims=True))

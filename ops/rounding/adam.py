@@ -33,11 +33,11 @@ class Adam:
         self._scratch = np.empty(shape, np.float32)
         self._steps = 0
 
-    def descend(self, variables: Float32Array, gradient: Float32Array, pace: Float32Array) -> None:
+    def descend(self, variables: Float32Array, gradient: Float32Array, step_size: Float32Array) -> None:
         """Move variables against their gradient, in place; the gradient's memory is used up.
 
-        ``pace`` is how far a gradient that stays the same moves them. One number for all is multiplied once,
-        and saves a pass.
+        ``step_size`` is how far a gradient that stays the same moves them. One number for all is multiplied
+        once, and saves a pass.
         """
         self._steps += 1
         self._mean *= np.float32(_FIRST)
@@ -48,9 +48,9 @@ class Adam:
         np.sqrt(self._square, out=self._scratch)
         np.divide(self._mean, self._scratch, out=self._scratch)
         factor = step_factor(self._steps)
-        if pace.ndim:
-            self._scratch *= pace
+        if step_size.ndim:
+            self._scratch *= step_size
             self._scratch *= factor
         else:
-            self._scratch *= pace * factor
+            self._scratch *= step_size * factor
         variables -= self._scratch

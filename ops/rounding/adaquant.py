@@ -75,9 +75,9 @@ def _walk(
     """Return the best weights [..., N, K], off the grid by what float32 rounds, and the scale of a row."""
     target = quadratic.target
     unit = grid.scale.max(-1, keepdims=True)  # a row's own changes neither its best weights nor Adam's steps
-    pace = steps.learning_rate * (1.0 if grid.element is None else grid.step(target) / grid.scale)
+    step_size = steps.learning_rate * (1.0 if grid.element is None else grid.step(target) / grid.scale)
     u, weights = _rows(target / grid.scale, target.shape), _rows(target / unit, target.shape)
-    parts = (grid.scale / unit, grid.lowest, grid.highest, pace)
+    parts = (grid.scale / unit, grid.lowest, grid.highest, step_size)
     fixed = np.stack([_rows(np.asarray(part), target.shape) for part in parts], axis=1)  # [G, 4, N, K]
     best, more = np.zeros_like(weights), np.ones(weights.shape[:2])
     element = grid.element

@@ -12,7 +12,7 @@ import numpy as np
 from ops.array_types import Float32Array, Float64Array
 from ops.grids.fixed import Grid
 from ops.rounding.adam import Adam
-from ops.rounding.deterministic_matmul import steady_product
+from ops.rounding.deterministic_matmul import deterministic_matmul
 from ops.rounding.quadratic import Quadratic
 from ops.subnormals import keeps_subnormals
 
@@ -74,19 +74,19 @@ class _SoftRounding:
         """Return h."""
         return np.clip(STRETCH * self._sigmoid() - MARGIN, np.float32(0), np.float32(1))
 
-    def step(self, pace: Float32Array, beta: float | None) -> None:
+    def step(self, step_size: Float32Array, beta: float | None) -> None:
         """Go one step down; a beta of None leaves the term out."""
         sigmoid = self._sigmoid()
         h = STRETCH * sigmoid - MARGIN
         inside = (h > 0) & (h < 1)
         np.clip(h, 0, 1, out=h)
         slope, scratch = np.empty_like(h), np.empty_like(h)
-        steady_product(self._start + h * self._width, self._hessian, slope, scratch)
+        deterministic_matmul(self._start + h * self._width, self._hessian, slope, scratch)
         slope *= 2 * self._width
         if beta is not None:
             slope -= np.float32(WEIGHT) * _term_slope(h, np.float32(beta))
         slope *= STRETCH * sigmoid * (1 - sigmoid) * inside
-        self._adam.descend(self._v, slope, pace)
+        self._adam.descend(self._v, slope, step_size)
 
     def _sigmoid(self) -> Float32Array:
         sigmoid: Float32Array = np.reciprocal(1 + np.exp(-self._v), dtype=np.float32)

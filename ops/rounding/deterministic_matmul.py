@@ -13,7 +13,7 @@ from ops.array_types import Float32Array
 PIECE = 256  # numbers in a sum that no library cuts
 
 
-def steady_product(a: Float32Array, b: Float32Array, out: Float32Array, scratch: Float32Array) -> None:
+def deterministic_matmul(a: Float32Array, b: Float32Array, out: Float32Array, scratch: Float32Array) -> None:
     """Write the product of a [..., N, K] and b [..., K, M] to ``out``; it and scratch are [..., N, M]."""
     np.matmul(a[..., :PIECE], b[..., :PIECE, :], out=out)
     for start in range(PIECE, a.shape[-1], PIECE):

@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers import fusion
 from transforms.algebra import norm_terms
-from transforms.algebra.context import ALIGNED, REDUCED, make_frame
+from transforms.algebra.context import ALIGNED, REDUCED, make_context
 from transforms.algebra.interpret import interpret
 from transforms.algebra.polynomial import ONE, Monomial, Polynomial, Symbol, is_close, monomial
 from transforms.graph import shapes
@@ -176,7 +176,7 @@ def test_interpretation_of_a_graph() -> None:
     body += "z = Exp(y) o = Add(z, d)"
     weights = {"w": np.ones(3, np.float32), "axis": np.array([1])}
     graph = fusion.load(fusion.parse(body, weights, inputs="float[3,3] x", outputs="float[3,3] o"))
-    values = interpret(make_frame(graph.inputs[0], 1, (-1,)), Constants(graph))
+    values = interpret(make_context(graph.inputs[0], 1, (-1,)), Constants(graph))
     named = {node.outputs[0].name: values.get(id(node.outputs[0])) for node in graph.nodes}
     assert {name for name, value in named.items() if value is None} == {"d", "z", "o"}
     m, y = named["m"], named["y"]

@@ -20,7 +20,7 @@ from tests.helpers import build
 from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate
 from transforms.calibrate.histogram import Histogram
-from transforms.calibrate.range_statistics import Moments, Observed
+from transforms.calibrate.range_statistics import Moments, RangeStats
 from transforms.calibrate.statistics_json import decode, encode
 from transforms.model import graph_proto, provenance
 from transforms.run.feeds import Feeds, model_inputs, open_feeds
@@ -293,7 +293,7 @@ FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(FLOATS, max_size=5), max_size=4), st.booleans(), st.booleans())
 def test_json_is_exact(samples: list[list[float]], histogram: bool, moments: bool) -> None:
-    one = Observed(histogram=Histogram() if histogram else None, moments={0: Moments(0)} if moments else {})
+    one = RangeStats(histogram=Histogram() if histogram else None, moments={0: Moments(0)} if moments else {})
     for sample in samples:
         one.add_array(np.array(sample + [0.0] * (5 - len(sample)), np.float32), averaging_constant=0.3)
     other = decode(json.loads(json.dumps(encode(one), allow_nan=False)))

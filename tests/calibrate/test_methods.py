@@ -14,7 +14,7 @@ from transforms.calibrate import mse_range
 from transforms.calibrate.entropy_range import clip_by_entropy
 from transforms.calibrate.histogram import BINS, Histogram
 from transforms.calibrate.methods import METHODS, CalibrationOptions, choose_range
-from transforms.calibrate.range_statistics import Observed
+from transforms.calibrate.range_statistics import RangeStats
 
 RANDOM = np.random.default_rng(1)
 SIZE = 50_000
@@ -30,15 +30,15 @@ SHAPES = {
 SAMPLES = {name: x.astype(np.float32) for name, x in SHAPES.items()}
 
 
-def observe(*arrays: NDArray[np.float32]) -> Observed:
-    observed = Observed(histogram=Histogram())
+def observe(*arrays: NDArray[np.float32]) -> RangeStats:
+    observed = RangeStats(histogram=Histogram())
     for array in arrays:
         observed.add_array(array, averaging_constant=0.01)
     return observed
 
 
 def find(
-    observed: Observed, method: str, format: str = "int8", *, symmetric: bool = True, **more: float
+    observed: RangeStats, method: str, format: str = "int8", *, symmetric: bool = True, **more: float
 ) -> tuple[float, float]:
     options = CalibrationOptions(method, **more)  # type: ignore[arg-type]
     return choose_range(observed, get_format(format), symmetric=symmetric, options=options)
@@ -69,7 +69,7 @@ def test_moving_average_as_onnxruntime_does() -> None:
     samples = [np.float32([-1, 2]), np.float32([-3, 1]), np.float32([0, 10])]
     low, high = -1 + 0.25 * (-3 + 1), 2 + 0.25 * (1 - 2)
     low, high = low + 0.25 * (0 - low), high + 0.25 * (10 - high)
-    observed = Observed()
+    observed = RangeStats()
     for x in samples:
         observed.add_array(x, averaging_constant=0.25)
     found = find(observed, "MinMax", moving_average=True, averaging_constant=0.25)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transforms.compare.compare_results import (
     METRICS,
     Comparison,
-    Pair,
+    ResultPair,
     compare,
     compare_arrays,
     compare_files,
@@ -47,7 +47,7 @@ def test_pairs_hold_the_paths(folders: tuple[Path, Path]) -> None:
     for folder in folders:
         fill(folder, "x/0.npy")
     (pair,) = pair_files(*folders)
-    assert pair == Pair("0.npy", "x", folders[0] / "x" / "0.npy", folders[1] / "x" / "0.npy")
+    assert pair == ResultPair("0.npy", "x", folders[0] / "x" / "0.npy", folders[1] / "x" / "0.npy")
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -135,7 +135,9 @@ def test_infinities_follow_arithmetic(values: list[float]) -> None:
     assert mean is not None and np.array_equal(mean, sum(values) / 2, equal_nan=True)
 
 
-def pairs_of_scores(folders: tuple[Path, Path], baseline: np.ndarray, quantized: np.ndarray) -> list[Pair]:
+def pairs_of_scores(
+    folders: tuple[Path, Path], baseline: np.ndarray, quantized: np.ndarray
+) -> list[ResultPair]:
     np.save(folders[0] / "0.npy", baseline)
     np.save(folders[1] / "0.npy", quantized)
     return pair_files(*folders)

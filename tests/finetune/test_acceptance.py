@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.finetune.acceptance import is_surely_better
+from transforms.finetune.acceptance import is_significantly_better
 from transforms.finetune.output_error import Errors
 
 HELD = [i % 5 == 4 for i in range(60)]
@@ -19,16 +19,16 @@ def errors(*outputs: object) -> Errors:
 
 
 def test_less_on_every_sample_is_better() -> None:
-    assert is_surely_better(errors(1.0), errors(0.99), HELD)
-    assert not is_surely_better(errors(1.0), errors(1.0), HELD)
-    assert not is_surely_better(errors(1.0), errors(1.01), HELD)
+    assert is_significantly_better(errors(1.0), errors(0.99), HELD)
+    assert not is_significantly_better(errors(1.0), errors(1.0), HELD)
+    assert not is_significantly_better(errors(1.0), errors(1.01), HELD)
 
 
 def test_one_output_that_became_worse_is_enough() -> None:
     """The mean of the two relative errors falls to about half."""
     before, after = errors(1.0, 1.0), errors(0.01, 1.01)
     assert after.relative < 0.52 * before.relative
-    assert not is_surely_better(before, after, HELD)
+    assert not is_significantly_better(before, after, HELD)
 
 
 def test_each_output_has_to_be_sure_of_its_own_gain() -> None:
@@ -36,15 +36,15 @@ def test_each_output_has_to_be_sure_of_its_own_gain() -> None:
     places = np.arange(len(HELD))
     loose = np.where(places // 5 % 2, 1.45, 0.52)  # less in all, on fitted and held-out samples alike
     assert np.mean(loose) < 1 and np.mean(loose[HELD]) < 1
-    assert not is_surely_better(errors(1.0, 1.0), errors(0.5, loose), HELD)
-    assert is_surely_better(errors(1.0, 1.0), errors(0.5, 0.95), HELD)
-    assert is_surely_better(errors(1.0, 1.0), errors(0.5, 1.0), HELD)  # nothing about it changed
+    assert not is_significantly_better(errors(1.0, 1.0), errors(0.5, loose), HELD)
+    assert is_significantly_better(errors(1.0, 1.0), errors(0.5, 0.95), HELD)
+    assert is_significantly_better(errors(1.0, 1.0), errors(0.5, 1.0), HELD)  # nothing about it changed
 
 
 def test_a_loss_on_samples_that_were_fitted_to_counts() -> None:
     held = np.asarray(HELD)
-    assert not is_surely_better(errors(1.0), errors(np.where(held, 0.9, 1.1)), HELD)
-    assert not is_surely_better(errors(1.0), errors(np.where(held, 1.1, 0.1)), HELD)
+    assert not is_significantly_better(errors(1.0), errors(np.where(held, 0.9, 1.1)), HELD)
+    assert not is_significantly_better(errors(1.0), errors(np.where(held, 1.1, 0.1)), HELD)
 
 
 def test_what_one_sample_wins_is_no_evidence() -> None:
@@ -54,7 +54,7 @@ def test_what_one_sample_wins_is_no_evidence() -> None:
     before[place], after[place] = 10, 1
     after[~np.asarray(HELD)] = 0.9
     assert after[HELD].sum() < 0.9 * before[HELD].sum()
-    assert not is_surely_better(errors(before), errors(after), HELD)
+    assert not is_significantly_better(errors(before), errors(after), HELD)
 
 
 @pytest.mark.parametrize(("tried", "share"), [(0, 0.159), (1, 0.079), (2, 0.053)])
@@ -67,7 +67,7 @@ def test_luck_passes_as_rarely_as_it_is_said(tried: int, share: float) -> None:
     passed = 0
     for _ in range(2000):
         noise = np.exp(random.standard_normal((2, len(HELD))))
-        passed += is_surely_better(errors(noise[0]), errors(noise[1]), HELD, tried)
+        passed += is_significantly_better(errors(noise[0]), errors(noise[1]), HELD, tried)
     assert 0.2 * share < passed / 2000 < share + 0.032
 
 
@@ -77,7 +77,7 @@ def test_a_gain_is_found_in_scatter() -> None:
     for _ in range(200):
         easy = np.exp(2 * random.standard_normal(len(HELD)))
         after = easy * 0.5 * np.exp(0.4 * random.standard_normal(len(HELD)))
-        passed += is_surely_better(errors(easy), errors(after), HELD)
+        passed += is_significantly_better(errors(easy), errors(after), HELD)
     assert passed > 190
 
 
@@ -85,13 +85,13 @@ def test_a_single_sample_that_is_held_out_is_judged_by_the_scatter_of_the_others
     held = [True, False, False, False, False]
     before = Errors(np.ones((5, 1)), np.ones((5, 1)))
     steady, loose = ([[0.8], [0.7], [0.7], [0.75], [0.75]], [[0.8], [2.0], [0.1], [0.1], [0.2]])
-    assert is_surely_better(before, Errors(np.array(steady), before.powers), held)
-    assert not is_surely_better(before, Errors(np.array(loose), before.powers), held)
+    assert is_significantly_better(before, Errors(np.array(steady), before.powers), held)
+    assert not is_significantly_better(before, Errors(np.array(loose), before.powers), held)
 
 
 @pytest.mark.parametrize("wrong", [np.inf, np.nan])
 def test_what_is_no_number_is_the_worst(wrong: float) -> None:
     bad = np.where(np.arange(len(HELD)) == 7, wrong, 1.0)
-    assert is_surely_better(errors(bad), errors(1.0), HELD)
-    assert not is_surely_better(errors(1.0), errors(bad), HELD)
-    assert not is_surely_better(errors(bad), errors(bad), HELD)
+    assert is_significantly_better(errors(bad), errors(1.0), HELD)
+    assert not is_significantly_better(errors(1.0), errors(bad), HELD)
+    assert not is_significantly_better(errors(bad), errors(bad), HELD)

@@ -16,7 +16,7 @@ from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import Memory, finetune_weights
-from transforms.finetune.options import WalkOptions, is_held_out
+from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
@@ -103,7 +103,7 @@ def test_models_of_a_float_type_get_no_sum_in_float32() -> None:
 def test_reported_errors_are_those_with_the_bias() -> None:
     float_graph, quantized = tunable.pair(SIGMOID, "MX6", DATA)
     reports = finetune_weights(float_graph, quantized, DATA).layers
-    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), WalkOptions())]
+    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), LayerwiseOptions())]
     names = [node.outputs[0].name for node in _adds(quantized)]
     by_name = {"m0": reports[0], "m1": reports[1], "y": reports[2]}
     assert names

@@ -9,15 +9,15 @@ import pytest
 
 from tests.helpers import tunable
 from tests.layers.test_shared_weights import CHAIN, STEPS, TWINS
-from transforms.finetune.collect_gram import Stores, SumsReader
-from transforms.finetune.gram import LayerSums, Sums
-from transforms.finetune.options import WalkOptions, is_held_out
+from transforms.finetune.collect_gram import GramReader, Stores
+from transforms.finetune.gram import GramStats, SharedGramStats
+from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_model import open_model
-from transforms.run.segmented_model import Store
+from transforms.run.segmented_model import ActivationStore
 
 COUNT = 6
 CONV = tunable.conv_net()
@@ -25,15 +25,15 @@ CONV = tunable.conv_net()
 
 def _reader(
     float_graph: gs.Graph, quantized: gs.Graph, layers: list[MatchedLayer], stores: Stores
-) -> SumsReader:
+) -> GramReader:
     data = tunable.samples(graph_proto.export_model(float_graph), COUNT)
-    return SumsReader(float_graph, quantized, data, layers, WalkOptions(), stores)
+    return GramReader(float_graph, quantized, data, layers, LayerwiseOptions(), stores)
 
 
-def _expected(float_graph: gs.Graph, quantized: gs.Graph, user: MatchedLayer) -> tuple[Sums, Sums]:
+def _expected(float_graph: gs.Graph, quantized: gs.Graph, user: MatchedLayer) -> tuple[GramStats, GramStats]:
     """Return the sums of one user over the rows to fit to, and those to judge by."""
     groups, outputs, positions, channels = user.layer.size
-    fit, held = (Sums.zeros(groups, outputs, positions * channels) for _ in range(2))
+    fit, held = (GramStats.zeros(groups, outputs, positions * channels) for _ in range(2))
     made = []
     for graph, name in ((quantized, user.source.name), (float_graph, user.target)):
         whole = copy_graph(graph)
@@ -43,12 +43,14 @@ def _expected(float_graph: gs.Graph, quantized: gs.Graph, user: MatchedLayer) ->
         data = tunable.samples(graph_proto.export_model(float_graph), COUNT)
         made.append([model.run(feed, [name])[name] for feed in data])
     for i, (x, y) in enumerate(zip(*made, strict=True)):
-        sums = held if is_held_out(i, COUNT, WalkOptions()) else fit
+        sums = held if is_held_out(i, COUNT, LayerwiseOptions()) else fit
         sums.add(user.layer.rows(x, y.shape), user.layer.outputs(y))
     return fit, held
 
 
-def _assert_same(found: tuple[LayerSums, LayerSums], expected: list[tuple[Sums, Sums]]) -> None:
+def _assert_same(
+    found: tuple[SharedGramStats, SharedGramStats], expected: list[tuple[GramStats, GramStats]]
+) -> None:
     for part, sums in enumerate(found):
         assert len(sums.parts) == len(expected)
         for one, pair in zip(sums.parts, expected, strict=True):
@@ -63,7 +65,7 @@ def _assert_same(found: tuple[LayerSums, LayerSums], expected: list[tuple[Sums, 
 def test_sums_are_those_over_the_rows_of_every_user(model: onnx.ModelProto, limit: int | None) -> None:
     float_graph, quantized = tunable.pair(model, "MX6", tunable.samples(model, COUNT))
     layers, _ = match_layers(float_graph, quantized)
-    with Store(limit) as floats, Store(limit) as given, Store(limit) as rows:
+    with ActivationStore(limit) as floats, ActivationStore(limit) as given, ActivationStore(limit) as rows:
         reader = _reader(float_graph, quantized, layers, Stores(floats, given, rows))
         for number, layer in enumerate(layers):
             found = reader.read(number)
@@ -77,7 +79,7 @@ def test_sums_of_a_shared_weight_are_read_again_after_it_has_changed(model: onnx
     """Layers behind it, too, read what the model makes with the weight that it has now."""
     float_graph, quantized = tunable.pair(model, "MX6", tunable.samples(model, COUNT))
     layers, _ = match_layers(float_graph, quantized)
-    with Store() as floats, Store() as given, Store() as rows:
+    with ActivationStore() as floats, ActivationStore() as given, ActivationStore() as rows:
         reader = _reader(float_graph, quantized, layers, Stores(floats, given, rows))
         first = reader.read(0)
         weight = layers[0].weight.source
@@ -97,7 +99,7 @@ def test_sums_of_a_shared_weight_are_read_again_after_it_has_changed(model: onnx
 def test_layers_that_are_forgotten_unread_leave_the_others_as_they_are() -> None:
     float_graph, quantized = tunable.pair(TWINS, "MX6", tunable.samples(TWINS, COUNT))
     layers, _ = match_layers(float_graph, quantized)
-    with Store() as floats, Store() as given, Store() as rows:
+    with ActivationStore() as floats, ActivationStore() as given, ActivationStore() as rows:
         reader = _reader(float_graph, quantized, layers, Stores(floats, given, rows))
         reader.forget(0)
         _assert_same(reader.read(1), [_expected(float_graph, quantized, layers[1])])

@@ -15,8 +15,8 @@ from tests.helpers import tunable
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import FinetuneOptions, finetune_model
-from transforms.finetune.finetune_weights import FineTuned, Memory, finetune_weights
-from transforms.finetune.options import WalkOptions, is_held_out
+from transforms.finetune.finetune_weights import Memory, TunedLayers, finetune_weights
+from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.finetune.tune_layer import TuneOptions
 from transforms.layers.match_layers import match_layers
@@ -87,7 +87,7 @@ def test_reported_errors_are_those_of_the_rows() -> None:
     """The first layer's inputs are the same before and after, so that its error can be measured directly."""
     float_graph, quantized = tunable.pair(CONV, "MX6", DATA)
     tuned = copy_graph(quantized)
-    options = WalkOptions(least_rows=1 << 16)  # more than there are
+    options = LayerwiseOptions(least_rows=1 << 16)  # more than there are
     report = finetune_weights(float_graph, tuned, DATA, options).layers[0]
     held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), options)]
     for graph, reported in ((quantized, report.before), (tuned, report.after)):
@@ -114,7 +114,9 @@ def test_another_seed_picks_other_rows() -> None:
     errors = []
     for seed in (0, 0, 1):
         tuned = copy_graph(quantized)
-        done = finetune_weights(float_graph, tuned, DATA, WalkOptions(most_rows=1, least_rows=64, seed=seed))
+        done = finetune_weights(
+            float_graph, tuned, DATA, LayerwiseOptions(most_rows=1, least_rows=64, seed=seed)
+        )
         errors.append([layer.power for layer in done.layers])
     assert errors[0] == errors[1] != errors[2]
 
@@ -134,7 +136,7 @@ def test_a_memory_limit_changes_nothing(limit: int) -> None:
     float_graph, quantized = tunable.pair(CONV, "MX6", data)
     free, bounded = copy_graph(quantized), copy_graph(quantized)
     finetune_weights(float_graph, free, data)
-    finetune_weights(float_graph, bounded, data, WalkOptions(memory_limit=limit))
+    finetune_weights(float_graph, bounded, data, LayerwiseOptions(memory_limit=limit))
     same = [graph_proto.export_model(g).SerializeToString(deterministic=True) for g in (free, bounded)]
     assert same[0] == same[1]
 
@@ -142,14 +144,14 @@ def test_a_memory_limit_changes_nothing(limit: int) -> None:
 @pytest.mark.parametrize("algorithm", ["gptq", "coordinate_descent", "adaquant", "adaround"])
 def test_every_algorithm_helps(algorithm: str) -> None:
     float_graph, quantized = tunable.pair(CONV, "W4A8", DATA)
-    walk = WalkOptions(tune=TuneOptions(algorithm))
+    walk = LayerwiseOptions(tune=TuneOptions(algorithm))
     done = finetune_model(float_graph, quantized, DATA, FinetuneOptions(walk))
     assert _gain(float_graph, quantized, done.graph, UNSEEN) > 1
 
 
 def test_layers_of_some_operators_alone() -> None:
     float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
-    done = finetune_weights(float_graph, quantized, DATA, WalkOptions(op_types=("Gemm",)))
+    done = finetune_weights(float_graph, quantized, DATA, LayerwiseOptions(op_types=("Gemm",)))
     assert [layer.name for layer in done.layers] == ["dense"]
     assert {one.reason for one in done.left_alone} == {"its operator is not asked for"}
 
@@ -157,7 +159,7 @@ def test_layers_of_some_operators_alone() -> None:
 def test_an_operator_that_is_not_there() -> None:
     float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
     with pytest.raises(ValueError, match="operator type 'MatMul': no layer of it"):
-        finetune_weights(float_graph, quantized, DATA, WalkOptions(op_types=("MatMul",)))
+        finetune_weights(float_graph, quantized, DATA, LayerwiseOptions(op_types=("MatMul",)))
 
 
 def test_too_few_samples() -> None:
@@ -201,12 +203,12 @@ def test_one_output_that_gets_worse_is_enough(
     data = tunable.samples(model, 40)
     float_graph, quantized = tunable.pair(model, "MX6", data)
 
-    def tune(twin: gs.Graph, graph: gs.Graph, *_: object, **__: object) -> FineTuned:
+    def tune(twin: gs.Graph, graph: gs.Graph, *_: object, **__: object) -> TunedLayers:
         first, second = match_layers(twin, graph)[0]
         first.weight.source.values = first.layer.unpack(first.float_weight)
         exact = second.layer.unpack(second.float_weight)
         second.weight.source.values = exact + np.float32(worse) * (second.weight.source.values - exact)
-        return FineTuned()
+        return TunedLayers()
 
     monkeypatch.setattr("transforms.finetune.finetune_model.finetune_weights", tune)
     done = finetune_model(float_graph, quantized, data)
@@ -233,7 +235,7 @@ def test_a_judge_that_never_agrees_changes_nothing() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5, 6, 64])
 def test_a_fifth_of_the_samples_is_held_out(count: int) -> None:
-    held = [is_held_out(i, count, WalkOptions()) for i in range(count)]
+    held = [is_held_out(i, count, LayerwiseOptions()) for i in range(count)]
     assert sum(held) == max(1, count // 5)
 
 

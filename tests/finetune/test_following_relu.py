@@ -9,8 +9,8 @@ import pytest
 from tests.finetune.test_finetune_weights import _squared
 from tests.helpers import tunable
 from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.layer_targets import Limits, limits_behind, relax
-from transforms.finetune.options import WalkOptions, is_held_out
+from transforms.finetune.layer_targets import Limits, limits_after, relax
+from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
 
@@ -52,7 +52,7 @@ def _limits(body: str, outputs: str = "float[1,2,3,3] r") -> Limits | None:
         <float[2,2,1,1] w = {{1,1,1,1}}, float zero = {{0}}, float two = {{2}}, float six = {{6}}>
         {{ c = Conv(x, w) {body} }}""")
     onnx.checker.check_model(model, full_check=True)
-    return limits_behind(graph_proto.import_model(model), "c")
+    return limits_after(graph_proto.import_model(model), "c")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_output_of_the_model_is_not_cut_off() -> None:
 
 
 def test_limits_of_what_is_not_there() -> None:
-    assert limits_behind(graph_proto.import_model(CONV), "none") is None
+    assert limits_after(graph_proto.import_model(CONV), "none") is None
 
 
 @pytest.mark.parametrize("name", ["MX6", "W4A8"])
@@ -85,8 +85,8 @@ def test_reported_errors_bound_those_behind_the_relu(name: str) -> None:
     float_graph, quantized = tunable.pair(CONV, name, DATA, fold_relu=False)
     plain, tuned = copy_graph(quantized), copy_graph(quantized)
     finetune_weights(float_graph, plain, DATA)
-    report = finetune_weights(float_graph, tuned, DATA, WalkOptions(following_relu=True)).layers[0]
-    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), WalkOptions())]
+    report = finetune_weights(float_graph, tuned, DATA, LayerwiseOptions(following_relu=True)).layers[0]
+    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), LayerwiseOptions())]
     errors = [_squared(float_graph, graph, "r1", held) for graph in (quantized, tuned, plain)]
     assert errors[0] <= report.before * 1.001 and errors[1] <= report.after * 1.001  # float32 sums
     assert errors[1] < errors[0] and errors[1] != errors[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.finetune.gram import Sums, total
+from transforms.finetune.gram import GramStats, total
 
 G, N, K, R = 3, 4, 5, 40
 RANDOM = np.random.default_rng(0)
@@ -17,8 +17,8 @@ OTHER = WEIGHT + 0.05 * RANDOM.standard_normal(WEIGHT.shape)
 BIAS = RANDOM.standard_normal((G, N))
 
 
-def _sums(weights: np.ndarray | None = None) -> Sums:
-    sums = Sums.zeros(G, N, K)
+def _sums(weights: np.ndarray | None = None) -> GramStats:
+    sums = GramStats.zeros(G, N, K)
     for part in (slice(0, 7), slice(7, 7), slice(7, R)):
         sums.add(X[:, part], Y[:, part], None if weights is None else weights[part])
     return sums
@@ -58,7 +58,7 @@ def test_centred_sums_are_covariances() -> None:
 
 
 def test_parts_add_up() -> None:
-    parts = [Sums.zeros(G, N, K) for _ in range(3)]
+    parts = [GramStats.zeros(G, N, K) for _ in range(3)]
     for i, part in enumerate(parts):
         part.add(X[:, i::3], Y[:, i::3])
     whole = _sums()
@@ -70,7 +70,7 @@ def test_parts_add_up() -> None:
 def test_rows_that_are_not_finite_are_left_out() -> None:
     x, y = X.copy(), Y.copy()
     x[1, 3, 2], y[0, 8, 1] = np.nan, np.inf
-    sums, expected = Sums.zeros(G, N, K), Sums.zeros(G, N, K)
+    sums, expected = GramStats.zeros(G, N, K), GramStats.zeros(G, N, K)
     sums.add(x, y, IMPORTANCE)
     kept = np.delete(np.arange(R), [3, 8])
     expected.add(X[:, kept], Y[:, kept], IMPORTANCE[kept])
@@ -79,7 +79,7 @@ def test_rows_that_are_not_finite_are_left_out() -> None:
 
 
 def test_sums_over_no_rows() -> None:
-    empty = Sums.zeros(G, N, K)
+    empty = GramStats.zeros(G, N, K)
     assert (empty.error(OTHER) == 0).all() and (empty.bias(OTHER) == 0).all()
 
 

@@ -12,8 +12,8 @@ import pytest
 from ops.rounding import Options
 from tests.helpers import tunable
 from transforms.finetune import tune_layer
-from transforms.finetune.finetune_weights import FineTuned, finetune_weights
-from transforms.finetune.options import WalkOptions
+from transforms.finetune.finetune_weights import TunedLayers, finetune_weights
+from transforms.finetune.options import LayerwiseOptions
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
@@ -22,10 +22,10 @@ CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 60)
 
 
-def tuned(name: str) -> tuple[FineTuned, list[np.ndarray]]:
+def tuned(name: str) -> tuple[TunedLayers, list[np.ndarray]]:
     float_graph, quantized = tunable.pair(CONV, name, DATA)
     graph = copy_graph(quantized)
-    options = WalkOptions(tune=tune_layer.TuneOptions("adaquant", solver=Options(iterations=300)))
+    options = LayerwiseOptions(tune=tune_layer.TuneOptions("adaquant", solver=Options(iterations=300)))
     done = finetune_weights(float_graph, graph, DATA, options)
     onnx.checker.check_model(graph_proto.export_model(graph), full_check=True)
     layers = match_layers(float_graph, graph)[0]

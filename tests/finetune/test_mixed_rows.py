@@ -12,7 +12,7 @@ from onnx import helper
 
 from tests.helpers import build, tunable
 from transforms.finetune.finetune_weights import finetune_weights
-from transforms.finetune.layer_targets import reads_product
+from transforms.finetune.layer_targets import reads_activation_product
 from transforms.layers.match_layers import match_layers
 
 
@@ -38,7 +38,7 @@ DATA = [{"x": np.random.default_rng(i).standard_normal((1, 6, 8)).astype(np.floa
 
 
 def sources(graph: gs.Graph, twin: gs.Graph) -> dict[str, bool]:
-    return {layer.name: reads_product(layer.source) for layer in match_layers(twin, graph)[0]}
+    return {layer.name: reads_activation_product(layer.source) for layer in match_layers(twin, graph)[0]}
 
 
 @pytest.mark.parametrize("name", ["A8W8", "MX6", "MXFP4E2M1", "BFP16"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transforms.finetune import gram
-from transforms.finetune.gram import RowBlock, Sums
+from transforms.finetune.gram import GramStats, RowBlock
 
 G, K, N = 2, 3, 4
 RANDOM = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def test_sums_do_not_depend_on_how_rows_lie_in_memory(order: str) -> None:
     inputs, outputs, weights = (
         np.concatenate([s[i] for s in SAMPLES], -1 if i == 2 else 1) for i in range(3)
     )
-    sums, other = Sums.zeros(G, N, K), Sums.zeros(G, N, K)
+    sums, other = GramStats.zeros(G, N, K), GramStats.zeros(G, N, K)
     sums.add(inputs, outputs, weights)
     other.add(np.array(inputs, order=order), np.array(outputs, order="F"), weights)
     counted = inputs * weights[:, None]

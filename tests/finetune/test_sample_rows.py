@@ -9,27 +9,27 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import tunable
-from transforms.finetune.sample_rows import AHEAD, RowChoice, WantedReader, WantedRows
+from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
 from transforms.run import segmented_model
 from transforms.run.run_model import open_model
-from transforms.run.segmented_model import SteppedModel, Store
+from transforms.run.segmented_model import ActivationStore, SegmentedRun
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 4)
-FEW = RowChoice(len(DATA), most=1, least=40, seed=3)  # 10 rows of a sample
+FEW = RowSampler(len(DATA), most=1, least=40, seed=3)  # 10 rows of a sample
 
-Taken = list[list[tuple[WantedRows, NDArray[Any]]]]
+Taken = list[list[tuple[SampledRows, NDArray[Any]]]]
 
 
-def _take(choice: RowChoice, ahead: int, store: Store, skipped: tuple[int, ...] = ()) -> Taken:
+def _take(choice: RowSampler, ahead: int, store: ActivationStore, skipped: tuple[int, ...] = ()) -> Taken:
     float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
     layers, _ = match_layers(float_graph, quantized)
-    with Store() as floats:
-        model = SteppedModel(float_graph, DATA, [layer.target for layer in layers], floats)
-        reader = WantedReader(model, layers, [None] * len(layers), choice, store, ahead)
+    with ActivationStore() as floats:
+        model = SegmentedRun(float_graph, DATA, [layer.target for layer in layers], floats)
+        reader = SampledRowReader(model, layers, [None] * len(layers), choice, store, ahead)
         taken: Taken = []
         for number in range(len(layers)):
             if number in skipped:
@@ -44,7 +44,7 @@ def _layers() -> list[MatchedLayer]:
 
 
 def test_rows_are_those_of_the_whole_model() -> None:
-    with Store() as store:
+    with ActivationStore() as store:
         taken = _take(FEW, AHEAD, store)
     layers = _layers()
     whole = graph_proto.import_model(CONV)
@@ -67,10 +67,10 @@ def test_what_is_read_together_and_where_it_is_kept_changes_no_row(
     opened: list[int] = []
     open_light = segmented_model.open_light
     monkeypatch.setattr(segmented_model, "open_light", lambda *rest: (opened.append(1), open_light(*rest))[1])
-    with Store() as store:
+    with ActivationStore() as store:
         expected = _take(FEW, AHEAD, store)
     assert len(opened) == 1  # all layers in one step
-    with Store(limit) as store:
+    with ActivationStore(limit) as store:
         found = _take(FEW, ahead, store)
     assert len(opened) - 1 == {0: 4, 4 * 4 * 10 * 20: 2, AHEAD: 1}[ahead]
     for layer, other in zip(expected, found, strict=True):
@@ -81,7 +81,7 @@ def test_what_is_read_together_and_where_it_is_kept_changes_no_row(
 
 @pytest.mark.parametrize("ahead", [0, AHEAD])
 def test_skipped_layers_leave_the_others_as_they_are(ahead: int) -> None:
-    with Store() as store:
+    with ActivationStore() as store:
         whole = _take(FEW, ahead, store)
         some = _take(FEW, ahead, store, skipped=(0, 2))
     assert [len(rows) for rows in some] == [0, 4, 0, 4]
@@ -94,9 +94,9 @@ def test_skipped_layers_leave_the_others_as_they_are(ahead: int) -> None:
 def test_rows_can_be_read_again_until_they_are_forgotten(ahead: int) -> None:
     float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
     layers, _ = match_layers(float_graph, quantized)
-    with Store() as floats, Store() as store:
-        model = SteppedModel(float_graph, DATA, [layer.target for layer in layers], floats)
-        reader = WantedReader(model, layers, [None] * len(layers), FEW, store, ahead)
+    with ActivationStore() as floats, ActivationStore() as store:
+        model = SegmentedRun(float_graph, DATA, [layer.target for layer in layers], floats)
+        reader = SampledRowReader(model, layers, [None] * len(layers), FEW, store, ahead)
         for number in range(len(layers)):
             first, second = (list(reader.read(number)) for _ in range(2))
             assert len(first) == len(DATA)
@@ -110,8 +110,8 @@ def test_rows_can_be_read_again_until_they_are_forgotten(ahead: int) -> None:
 def test_rows_are_evenly_picked_and_follow_the_seed() -> None:
     picks = {}
     for seed in (3, 4):
-        with Store() as store:
-            rows = _take(RowChoice(len(DATA), 1, 40, seed), AHEAD, store)[0]
+        with ActivationStore() as store:
+            rows = _take(RowSampler(len(DATA), 1, 40, seed), AHEAD, store)[0]
         picks[seed] = [np.asarray(one.picked) for one, _ in rows]
     for one in picks[3]:  # 64 rows in ten parts
         assert np.all((np.floor(6.4 * np.arange(10)) <= one) & (one < 6.4 * np.arange(1, 11)))

@@ -10,7 +10,7 @@ from tests.helpers import tunable
 from transforms.finetune.stored_input import LayerInput, layer_input
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers
-from transforms.run.segmented_model import SteppedModel, Store
+from transforms.run.segmented_model import ActivationStore, SegmentedRun
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 3)
@@ -27,8 +27,8 @@ def test_what_a_layer_reads_follows_from_what_is_stored(preset: str) -> None:
     graph, sources = _inputs(preset)
     for source in sources:
         stored = layer_input(source)
-        with Store() as store:
-            stepped = SteppedModel(graph, DATA, [stored.name, source.name], store)
+        with ActivationStore() as store:
+            stepped = SegmentedRun(graph, DATA, [stored.name, source.name], store)
             kept = [one[stored.name] for one in stepped.advance([stored.name])]
             read = [one[source.name] for one in stepped.advance([source.name])]
         for one, other in zip(kept, read, strict=True):

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from transforms import model_io
 from transforms.lift_constants import lift_constants
-from transforms.plan.quant_spec import Quantization
+from transforms.plan.quant_spec import QuantSite
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme, preset
 
@@ -80,7 +80,7 @@ def reads(planned: QuantizationPlan) -> dict[str, str]:
     return found
 
 
-def at(planned: QuantizationPlan, place: str) -> Quantization:
+def at(planned: QuantizationPlan, place: str) -> QuantSite:
     """Return the quantization that serves a place."""
     for quantization in planned.quantizations:
         places = {f"{node.outputs[0].name}.{index}" for node, index in quantization.uses}

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
-from transforms.layers.linear_layer import Unfit, layer_of
+from transforms.layers.linear_layer import UnsupportedLayer, layer_of
 
 CONVOLUTIONS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ("Conv", (2, 6, 9), (4, 6, 3), {}),
@@ -189,5 +189,5 @@ def test_scales_meet_their_outputs(op: str, shape: Any, index: int, attrs: dict[
     ],
 )
 def test_what_is_no_such_problem(op: str, shape: Any, index: int, reason: str) -> None:
-    with pytest.raises(Unfit, match=reason):
+    with pytest.raises(UnsupportedLayer, match=reason):
         layer_of(gs.Node(op), shape, index)

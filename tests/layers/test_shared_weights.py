@@ -13,9 +13,9 @@ from onnx import helper
 import ops
 from tests.helpers import build, tunable
 from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.finetune_weights import FineTuned, finetune_weights
-from transforms.finetune.gram import LayerSums, Sums
-from transforms.finetune.options import WalkOptions, is_held_out
+from transforms.finetune.finetune_weights import TunedLayers, finetune_weights
+from transforms.finetune.gram import GramStats, SharedGramStats
+from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
@@ -126,9 +126,9 @@ def test_layers_beside_one_that_is_left_alone_are_so_too() -> None:
     }
 
 
-def _parts() -> list[Sums]:
+def _parts() -> list[GramStats]:
     random = np.random.default_rng(6)
-    parts = [Sums.zeros(2, 3, 4) for _ in range(3)]
+    parts = [GramStats.zeros(2, 3, 4) for _ in range(3)]
     for part in parts:
         part.add(random.standard_normal((2, 9, 4)) + 1, random.standard_normal((2, 9, 3)))
     return parts
@@ -137,7 +137,7 @@ def _parts() -> list[Sums]:
 def test_errors_of_users_add_up_and_biases_are_their_own() -> None:
     """float64 throughout: rounding alone, of sums of some hundred products."""
     parts = _parts()
-    sums = LayerSums(tuple(parts), (True, False, True))
+    sums = SharedGramStats(tuple(parts), (True, False, True))
     weights = np.random.default_rng(7).standard_normal((2, 3, 4))
     biases = sums.bias(weights)
     assert biases.shape == (6, 3) and not biases[2:4].any()
@@ -151,7 +151,7 @@ def test_errors_of_users_add_up_and_biases_are_their_own() -> None:
 def test_sums_of_users_without_bias_are_those_over_all_rows() -> None:
     parts = _parts()
     weights = np.ones((2, 3, 4))
-    sums = LayerSums(tuple(parts), (False,) * 3)
+    sums = SharedGramStats(tuple(parts), (False,) * 3)
     whole = parts[0] + parts[1] + parts[2]
     assert np.allclose(sums.free().xx, whole.xx) and np.allclose(sums.free().yx, whole.yx)
     assert np.allclose(sums.error(weights, sums.bias(weights)), whole.error(weights, np.zeros((2, 3))))
@@ -159,7 +159,7 @@ def test_sums_of_users_without_bias_are_those_over_all_rows() -> None:
 
 def _squared(float_graph: gs.Graph, graph: gs.Graph, names: list[str]) -> float:
     """Return the squared error of tensors on held-out samples, as ONNX Runtime makes them."""
-    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), WalkOptions())]
+    held = [feed for i, feed in enumerate(DATA) if is_held_out(i, len(DATA), LayerwiseOptions())]
     made = []
     for source in (float_graph, graph):
         model = graph_proto.export_model(source)
@@ -252,7 +252,7 @@ def test_a_bias_that_layers_of_other_weights_share_keeps_none_of_them_back() -> 
 
 def test_operators_of_a_shared_weight_are_asked_for_together() -> None:
     float_graph, quantized = tunable.pair(TWINS, "A8W8", DATA)
-    done: FineTuned = finetune_weights(float_graph, quantized, DATA, WalkOptions(op_types=("Conv",)))
+    done: TunedLayers = finetune_weights(float_graph, quantized, DATA, LayerwiseOptions(op_types=("Conv",)))
     assert len(done.layers) == 2 and not done.left_alone
 
 
@@ -276,8 +276,8 @@ def test_an_operator_that_shares_all_its_weights_with_others_is_not_tuned_alone(
     data = tunable.samples(model)
     float_graph, quantized = tunable.pair(model, "A8W8", data)
     with pytest.raises(ValueError, match=r"'MatMul': no layer .* '(gemm|product)' \(.*\) and '"):
-        finetune_weights(float_graph, quantized, data, WalkOptions(op_types=("MatMul",)))
-    done = finetune_weights(float_graph, quantized, data, WalkOptions(op_types=("Gemm", "Conv")))
+        finetune_weights(float_graph, quantized, data, LayerwiseOptions(op_types=("MatMul",)))
+    done = finetune_weights(float_graph, quantized, data, LayerwiseOptions(op_types=("Gemm", "Conv")))
     assert [layer.name for layer in done.layers] == ["conv"]
     assert {(one.name, one.reason) for one in done.left_alone} == {
         ("gemm", "it shares its weight with an operator that is not asked for"),

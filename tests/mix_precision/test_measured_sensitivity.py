@@ -16,7 +16,7 @@ from tests.helpers import mixing, tunable
 from tools.cli import executors
 from transforms.mix_precision import measured_sensitivity
 from transforms.mix_precision.candidates import find_candidates, measure_candidates
-from transforms.mix_precision.evaluation import Bench
+from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
@@ -45,10 +45,10 @@ def closeness(outputs):
 """A metric that ends the first process that calls it, but not the one that started all others."""
 
 
-def bench(mixed: MixedModel, folder: Path, workers: Workers = SerialExecutor) -> Bench:
+def bench(mixed: MixedModel, folder: Path, workers: Workers = SerialExecutor) -> EvaluationSet:
     folder.mkdir(exist_ok=True)
     expected = mixing.outputs(mixed.graph, FEEDS, mixing.RunOptions(threads=1))
-    return Bench(FEEDS, expected, mixing.SIMULATED, folder, workers, TaskLog(folder / "log"))
+    return EvaluationSet(FEEDS, expected, mixing.SIMULATED, folder, workers, TaskLog(folder / "log"))
 
 
 def measured(

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rank_correlation import spearman
-from transforms.mix_precision.sensitivity import Damage, Sensitivity
+from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 
 
 def table(harms: list[float], label: str = "int8") -> Sensitivity:
-    damages = tuple(Damage(f"n{i}", "Conv", label, -harm, harm) for i, harm in enumerate(harms))
+    damages = tuple(LayerSensitivity(f"n{i}", "Conv", label, -harm, harm) for i, harm in enumerate(harms))
     return Sensitivity("trace", "l2", 4, damages)
 
 
@@ -29,7 +29,9 @@ TABLES = st.builds(
     st.sampled_from(["trace", "measured"]),
     st.sampled_from(["l2", "sqnr"]),
     st.integers(0, 9),
-    st.lists(st.builds(Damage, NAMES, NAMES, NAMES, VALUES, VALUES.map(abs)), max_size=5).map(tuple),
+    st.lists(st.builds(LayerSensitivity, NAMES, NAMES, NAMES, VALUES, VALUES.map(abs)), max_size=5).map(
+        tuple
+    ),
 )
 
 
@@ -54,7 +56,9 @@ def test_csv_reads_back_to_the_last_bit(found: Sensitivity) -> None:
 
 
 def test_csv_as_it_is_written() -> None:
-    found = Sensitivity("measured", "sqnr", 2, (Damage('a,"b"', "MatMul", "int16/int8", -math.inf, 0.1),))
+    found = Sensitivity(
+        "measured", "sqnr", 2, (LayerSensitivity('a,"b"', "MatMul", "int16/int8", -math.inf, 0.1),)
+    )
     assert found.to_csv() == (
         '"layer","op","label","value","harm"\n"a,""b""","MatMul","int16/int8",-inf,0.1\n'
     )

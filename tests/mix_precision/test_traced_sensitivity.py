@@ -23,7 +23,7 @@ from ops.array_types import Float32Array
 from tests.helpers import build, mixing
 from transforms.mix_precision import traced_sensitivity
 from transforms.mix_precision.candidates import find_candidates, measure_candidates
-from transforms.mix_precision.evaluation import Bench
+from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.mixed_model import layers_of
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
@@ -154,7 +154,7 @@ class Case:
     def trace(self, folder: Path, threads: int = 1, **options: Any) -> Sensitivity:
         options_of_run = RunOptions(threads=threads)
         log = TaskLog(folder / "log")
-        bench = Bench(self.feeds, self.expected(), options_of_run, folder, SerialExecutor, log)
+        bench = EvaluationSet(self.feeds, self.expected(), options_of_run, folder, SerialExecutor, log)
         nodes = find_candidates(self.mixed, ())
         candidates = measure_candidates(nodes, self.mixed.graph, self.feeds[0], options_of_run)
         choices = [mixing.rule(label) for label in self.labels]
@@ -172,7 +172,7 @@ class Case:
     def _square(self, name: str, label: str, feed: Mapping[str, Float32Array]) -> float:
         """Return |J e|^2 of one sample, e being first operand by second error, and the other way round."""
         operands = self.operands(name, feed)
-        plain, moved = (self.mixed.rounders(mix)[name][0] for mix in ({}, {name: mixing.rule(label)}))
+        plain, moved = (self.mixed.fake_quants(mix)[name][0] for mix in ({}, {name: mixing.rule(label)}))
         total: dict[str, Float32Array] = {}
         for index in range(2):
             read = list(operands)
@@ -388,7 +388,9 @@ def _share(case: Case, name: str, label: str, make: Callable[..., Float32Array] 
     errors = powers = 0.0
     for feed in case.feeds:
         plain, moved = (
-            make(*(case.mixed.rounders(mix)[name][0][i](v) for i, v in enumerate(case.operands(name, feed))))
+            make(
+                *(case.mixed.fake_quants(mix)[name][0][i](v) for i, v in enumerate(case.operands(name, feed)))
+            )
             for mix in ({}, {name: mixing.rule(label)})
         )
         errors += float(np.square(moved - plain).sum())

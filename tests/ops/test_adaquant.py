@@ -37,7 +37,7 @@ class Steps:
         grid, target = self.grid.rows(slice(n, n + 1)), self.quadratic.target[n]
         unit, step = grid.scale.max(), grid.step(target[None])[0] / grid.scale[0]
         step = np.ones_like(target) if grid.element is None else step
-        pace = np.float32(step * self.learning_rate)
+        step_size = np.float32(step * self.learning_rate)
         scale = np.float32(np.broadcast_to(grid.scale[0] / unit, target.shape))
         u, weights = np.float32(target / grid.scale[0]), np.float32(target / unit)
         slope, pull, everywhere = np.zeros_like(u), np.zeros_like(u), np.arange(len(u))
@@ -63,7 +63,7 @@ class Steps:
                 best, least, idle, factor = weights, found, 0, 1 + more
             if idle >= self.patience:
                 break
-            adam.descend(u, slope + np.float32(more) * (slope + pull), pace)
+            adam.descend(u, slope + np.float32(more) * (slope + pull), step_size)
         return best.astype(np.float64) * (unit * factor), unit * factor
 
 

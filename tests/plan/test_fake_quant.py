@@ -32,7 +32,7 @@ def compared(mixed: MixedModel, names: list[str], label: str | None, feed: Mappi
     mix = dict.fromkeys(names, mixing.rule(label)) if label else {}
     built = copy_graph(mixed.build(mix, finished=False).graph)
     layers, floats = layers_of(built), layers_of(mixed.graph)
-    found = mixed.rounders(mix)
+    found = mixed.fake_quants(mix)
     read = [tensor for name in names for tensor in layers[name][0].inputs[:2]]
     raw = [source(tensor) for tensor in read]
     built.outputs = list({t.name: t for t in (*read, *raw) if t.inputs}.values())
@@ -89,5 +89,5 @@ def test_large_weights_that_were_rounded_before() -> None:
 
 def test_a_layer_in_float_has_nothing_done_to_it() -> None:
     mixed, names = mixing.prepared(CONV, preset("A8W8"), ["float32"], tunable.samples(CONV, 2))
-    found = mixed.rounders(dict.fromkeys(names, mixing.rule("float32")))
+    found = mixed.fake_quants(dict.fromkeys(names, mixing.rule("float32")))
     assert found == {name: [{}] for name in names}

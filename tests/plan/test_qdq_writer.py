@@ -11,21 +11,21 @@ import ops
 from tests.helpers import plans
 from tests.helpers.quantization import EXTENDED, random, scheme
 from transforms.graph import dtypes
-from transforms.plan.qdq_writer import TensorWriter, on_blocks
-from transforms.plan.quant_spec import Quantizer
+from transforms.plan.qdq_writer import QdqWriter, on_blocks
+from transforms.plan.quant_spec import QuantSpec
 from transforms.scheme import Scheme
 
 STANDARD = ("QuantizeLinear", "DequantizeLinear")
 PARAMETERS = np.array(0.5, np.float32), np.array(3, np.int8)
 
 
-def writer(chosen: str | Scheme = "A8W8") -> tuple[TensorWriter, gs.Graph]:
+def writer(chosen: str | Scheme = "A8W8") -> tuple[QdqWriter, gs.Graph]:
     graph = plans.graph("(float[N,4] x) => (float[N,4] y) { y = MatMul(x, w) }", {"w": (4, 4)})
-    return TensorWriter(graph, scheme(chosen)), graph
+    return QdqWriter(graph, scheme(chosen)), graph
 
 
-def step(format: str, axis: int | None = None) -> Quantizer:
-    return Quantizer(ops.FORMATS[format], axis)
+def step(format: str, axis: int | None = None) -> QuantSpec:
+    return QuantSpec(ops.FORMATS[format], axis)
 
 
 def parameters(format: str) -> tuple[np.ndarray, np.ndarray]:

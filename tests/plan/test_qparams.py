@@ -10,8 +10,8 @@ from tests.helpers import plans
 from tests.helpers.quantization import LIMITS, Given, random, scheme
 from transforms.align_scales import align_concat
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions
-from transforms.plan.qparams import GridParameters
-from transforms.plan.quant_spec import Quantization
+from transforms.plan.qparams import QParamsTable
+from transforms.plan.quant_spec import QuantSite
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
 
@@ -23,7 +23,7 @@ def planned(text: str, weights: plans.Weights, chosen: Scheme) -> QuantizationPl
     return QuantizationPlan(plans.graph(text, weights), chosen)
 
 
-def of(parameters: GridParameters, quantization: Quantization) -> tuple[np.ndarray, np.ndarray]:
+def of(parameters: QParamsTable, quantization: QuantSite) -> tuple[np.ndarray, np.ndarray]:
     return parameters.of(quantization.tensor, quantization.steps[-1])
 
 
@@ -32,7 +32,7 @@ def of(parameters: GridParameters, quantization: Quantization) -> tuple[np.ndarr
 def test_activations(format: str, symmetric: bool) -> None:
     chosen = scheme(Scheme(format, "int8", activation_symmetric=symmetric))
     plan = planned(PRODUCT, {"w": (4, 6)}, chosen)
-    parameters = GridParameters(plan, Given({"x": (-1, 3), "y": (2, 5)}))
+    parameters = QParamsTable(plan, Given({"x": (-1, 3), "y": (2, 5)}))
     lowest, highest = LIMITS[format]
     for place, low, high in (("y.0", -1, 3), ("=y", 0, 5)):
         scale, zero_point = of(parameters, plans.at(plan, place))
@@ -49,16 +49,16 @@ def test_activations(format: str, symmetric: bool) -> None:
 def test_what_has_no_range_is_an_error_and_names_the_tensor() -> None:
     plan = planned(PRODUCT, {"w": (4, 6)}, scheme("A8W8"))
     with pytest.raises(ValueError, match=r"^tensor 'x' needs a range for int8: calibrate first$"):
-        GridParameters(plan, None)
+        QParamsTable(plan, None)
     with pytest.raises(ValueError, match=r"^tensor 'x' has no range: tensor 'x' was not calibrated$"):
-        GridParameters(plan, Calibration(CalibrationOptions(), {}))
+        QParamsTable(plan, Calibration(CalibrationOptions(), {}))
 
 
 def test_blocks_and_float_types_need_nothing() -> None:
     for name in ("MX9", "BF16", "FP16", "BF16_BFP16"):
         plan = planned(WITH_BIAS, {"w": (4, 6), "b": (6,)}, scheme(name))
         assert plan.quantizations
-        assert GridParameters(plan, None)._chosen == {}
+        assert QParamsTable(plan, None)._chosen == {}
 
 
 @pytest.mark.parametrize("per_channel", (False, True))
@@ -66,7 +66,7 @@ def test_blocks_and_float_types_need_nothing() -> None:
 def test_a_signed_weight_is_symmetric(format: str, per_channel: bool) -> None:
     w = random(4, 6)
     plan = planned(PRODUCT, {"w": w}, scheme("A8W8", weight=format, per_channel=per_channel))
-    scale, zero_point = of(GridParameters(plan, Given({"x": (-1, 1), "y": (-1, 1)})), plans.at(plan, "y.1"))
+    scale, zero_point = of(QParamsTable(plan, Given({"x": (-1, 1), "y": (-1, 1)})), plans.at(plan, "y.1"))
     expected = np.abs(w).max(0 if per_channel else None) / np.float32(LIMITS[format][1])
     assert np.array_equal(scale, expected) and not zero_point.astype(int).any()
     assert zero_point.shape == scale.shape == ((6,) if per_channel else ())
@@ -77,7 +77,7 @@ def test_an_unsigned_weight_covers_its_range(per_channel: bool) -> None:
     w = random(4, 6) + 2
     w[:, 0] = [1, 2, 3, 4]  # of one sign: zero has to be on the grid all the same
     plan = planned(PRODUCT, {"w": w}, scheme("U8S8", weight="uint8", per_channel=per_channel))
-    scale, zero_point = of(GridParameters(plan, Given({"x": (-1, 1), "y": (-1, 1)})), plans.at(plan, "y.1"))
+    scale, zero_point = of(QParamsTable(plan, Given({"x": (-1, 1), "y": (-1, 1)})), plans.at(plan, "y.1"))
     axis = 0 if per_channel else None
     low, high = np.minimum(w.min(axis), 0).astype(float), np.maximum(w.max(axis), 0).astype(float)
     assert np.array_equal(scale, ((high - low) / 255).astype(np.float32))
@@ -89,7 +89,7 @@ def test_one_weight_has_a_scale_for_each_way_of_reading_it() -> None:
         y = MatMul(x, w) z = Gemm <transB = 1> (x, w) }"""
     w = random(4, 4)
     plan = planned(text, {"w": w}, scheme("A8W8", per_channel=True))
-    parameters = GridParameters(plan, Given(dict.fromkeys("xyz", (-1.0, 1.0))))
+    parameters = QParamsTable(plan, Given(dict.fromkeys("xyz", (-1.0, 1.0))))
     for place, axis in (("y.1", 0), ("z.1", 1)):
         scale, _ = of(parameters, plans.at(plan, place))
         assert np.array_equal(scale, np.abs(w).max(axis) / np.float32(127))
@@ -100,7 +100,7 @@ def test_the_method_of_the_scheme_is_used_for_weights(method: str) -> None:
     w = np.concatenate([random(4, 60), [[8], [0], [0], [0]]], 1).astype(np.float32)
     text = "(float[2,4] x) => (float[2,61] y) { y = MatMul(x, w) }"
     plan = planned(text, {"w": w}, scheme(Scheme("int8", "int4"), weight_method=method))
-    scale, _ = of(GridParameters(plan, Given({"x": (-1, 1), "y": (-1, 1)})), plans.at(plan, "y.1"))
+    scale, _ = of(QParamsTable(plan, Given({"x": (-1, 1), "y": (-1, 1)})), plans.at(plan, "y.1"))
     assert np.array_equal(scale, ops.integers.weight_scale(w, "int4", method=method))
     assert (scale == np.float32(8) / np.float32(7)) is np.bool_(method == "MinMax")
 
@@ -115,7 +115,7 @@ def test_weighted_errors_choose_a_scale_for_the_inputs_that_matter() -> None:
     ranges = {"x": (-1.0, 1.0), "y": (-1.0, 1.0)}
     squares = np.array([1e6, 1, 1, 1])
     scales = [
-        float(of(GridParameters(plan, Given(ranges, given)), plans.at(plan, "y.1"))[0])
+        float(of(QParamsTable(plan, Given(ranges, given)), plans.at(plan, "y.1"))[0])
         for given in ({("x", 1): squares}, {("x", 1): np.ones(4)}, {})
     ]
     assert scales[0] == ops.integers.weight_scale(w, "int4", method="MSE", importance=squares[:, None])
@@ -130,7 +130,7 @@ def test_tensors_with_one_range_have_the_hull_of_theirs() -> None:
     for aligned in (False, True):
         plan = planned(text, weights, scheme("U8S8"))
         assert not aligned or align_concat(plan)
-        parameters = GridParameters(plan, Given(ranges))
+        parameters = QParamsTable(plan, Given(ranges))
         found = [of(parameters, plans.at(plan, place)) for place in ("c.0", "c.1", "y.0")]
         ends = [(-3, 5)] * 3 if aligned else [(-3, 1), (-1, 2), (-2, 5)]
         for (scale, zero_point), (low, high) in zip(found, ends, strict=True):
@@ -142,7 +142,7 @@ def test_a_constant_brings_its_own_range() -> None:
     text = "(float[2,4] x) => (float[2,4] y) { a = MatMul(x, w) y = Mul(a, k) }"
     weights: plans.Weights = {"w": (4, 4), "k": np.array([1, -5, 2, 3], np.float32)}
     plan = planned(text, weights, scheme("A8W8"))
-    parameters = GridParameters(plan, Given({"x": (-1, 1), "a": (-1, 1), "y": (-1, 1)}))
+    parameters = QParamsTable(plan, Given({"x": (-1, 1), "a": (-1, 1), "y": (-1, 1)}))
     assert of(parameters, plans.at(plan, "y.1"))[0] == np.float32(5 / 127)
 
 
@@ -150,7 +150,7 @@ def test_a_constant_brings_its_own_range() -> None:
 def test_a_bias_has_the_scale_of_the_product(per_channel: bool) -> None:
     w = random(4, 6)
     plan = planned(WITH_BIAS, {"w": w, "b": (6,)}, scheme("A8W8", per_channel=per_channel))
-    parameters = GridParameters(plan, Given({"x": (-3, 2), "y": (-1, 1)}))
+    parameters = QParamsTable(plan, Given({"x": (-3, 2), "y": (-1, 1)}))
     scale, zero_point = parameters.of_bias(plan.graph.nodes[0])
     step = np.abs(w).max(0 if per_channel else None) / np.float32(127)
     assert np.array_equal(scale, np.float32(3 / 127) * step) and scale.dtype == np.float32
@@ -164,7 +164,7 @@ def test_a_bias_that_fits_widens_nothing() -> None:
     for largest, widened in ((1023.9, False), (1024.0, True)):
         weights: plans.Weights = {"w": w, "b": np.full(6, largest, np.float32)}
         plan = planned(WITH_BIAS, weights, scheme("A8W8"))
-        parameters = GridParameters(plan, Given(ranges))
+        parameters = QParamsTable(plan, Given(ranges))
         scale, _ = of(parameters, plans.at(plan, "y.1"))
         assert bool(scale > 2.0**-11) is widened and scale < 1.001 * 2.0**-11
         bias, _ = parameters.of_bias(plan.graph.nodes[0])
@@ -175,7 +175,7 @@ def test_a_weight_as_first_operand_is_the_one_that_is_widened() -> None:
     text = "(float[4,2] x) => (float[6,2] y) { y = Gemm(w, x, b) }"
     weights: plans.Weights = {"w": random(6, 4) / 64, "b": np.full(2, 1e6, np.float32)}
     plan = planned(text, weights, scheme("A8W8"))
-    parameters = GridParameters(plan, Given({"x": (-1e-3, 1e-3), "y": (-1, 1)}))
+    parameters = QParamsTable(plan, Given({"x": (-1e-3, 1e-3), "y": (-1, 1)}))
     assert of(parameters, plans.at(plan, "y.1"))[0] == np.float32(1e-3 / 127)
     assert of(parameters, plans.at(plan, "y.0"))[0] > 50
     assert np.rint(np.float32(1e6) / parameters.of_bias(plan.graph.nodes[0])[0]) < 2**31

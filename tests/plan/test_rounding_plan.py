@@ -92,7 +92,7 @@ def test_constants_of_unknown_operators_stay() -> None:
     ],
 )
 def test_what_a_schema_ties_to_float32(op: str, index: int, bound: bool) -> None:
-    assert schemas.is_bound(gs.Node(op), index, {"": 22}) is bound
+    assert schemas.must_stay_float32(gs.Node(op), index, {"": 22}) is bound
 
 
 def test_bits_that_are_looked_at_stay() -> None:

@@ -15,8 +15,8 @@ from ops.integers import weight_scale
 from tests.helpers import plans
 from tests.helpers.quantization import Given, random, scheme
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.plan.qparams import GridParameters
-from transforms.plan.quant_spec import Quantizer
+from transforms.plan.qparams import QParamsTable
+from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
 from transforms.plan.weight_importance import importance, weighed_inputs, weight_method
@@ -152,7 +152,7 @@ def test_a_tensor_that_is_read_along_two_axes(name: str) -> None:
         counts = np.asarray(importance(plan, weight, squares))
         np.testing.assert_allclose(counts.reshape(-1), mean_square(x.astype(np.float32), axis), rtol=1e-6)
         (step,) = (one.steps[-1] for one in plan.quantizations if one.tensor is weight)
-        scale, _ = GridParameters(plan, calibration).of(weight, step)
+        scale, _ = QParamsTable(plan, calibration).of(weight, step)
         assert np.array_equal(scale, weight_scale(weight.values, "int8", method="MSE", importance=counts))
 
 
@@ -167,7 +167,7 @@ def test_a_remembered_scale_is_of_the_same_axis() -> None:
         tensor.values = weight  # as copies of one graph share it
         given = Given({"x": (-1, 1), "y": (-1, 1)}, {("x", 1): np.exp2(-np.arange(160) / 4)})
         step = next(one.steps[-1] for one in plan.quantizations if one.tensor is tensor)
-        scales += [GridParameters(plan, given, one).of(tensor, step)[0] for one in (memory, None)]
+        scales += [QParamsTable(plan, given, one).of(tensor, step)[0] for one in (memory, None)]
     assert scales[0] == scales[1] != scales[3] == scales[2]
 
 
@@ -208,7 +208,7 @@ def test_what_no_calibration_sees_is_left_out() -> None:
 )
 def test_which_method_is_chosen(format: str, axis: int | None, expected: str) -> None:
     automatic = preset("A8W8")
-    step = Quantizer(automatic.with_(weight=format).format(format), axis)  # type: ignore[arg-type]
+    step = QuantSpec(automatic.with_(weight=format).format(format), axis)  # type: ignore[arg-type]
     assert weight_method(automatic, step) == expected
     for method in ("MinMax", "MSE", "WeightedMSE"):
         assert weight_method(automatic.with_(weight_method=method), step) == method

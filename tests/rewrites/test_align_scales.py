@@ -9,7 +9,7 @@ import pytest
 from tests.helpers import plans
 from tests.helpers.quantization import Given
 from transforms.align_scales import align_concat
-from transforms.plan.qparams import GridParameters
+from transforms.plan.qparams import QParamsTable
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
 
@@ -43,7 +43,7 @@ def test_one_range_is_the_hull_and_one_scale() -> None:
     align_concat(planned)
     assert [tensor.name for tensor in planned.measured()] == ["x", "a", "d", "j", "y"]
     ranges = {"x": (-1, 1), "a": (-1, 2), "d": (-4, 1), "j": (-2, 8), "y": (0, 1)}
-    parameters = GridParameters(planned, Given(ranges))
+    parameters = QParamsTable(planned, Given(ranges))
     found = {
         q.tensor.name: parameters.of(q.tensor, q.steps[0])
         for q in planned.quantizations

@@ -11,7 +11,7 @@ from tests.benchmarks.transformer import transformer
 from tests.helpers import build, corpus
 from transforms.model import graph_proto
 from transforms.run import instrumented_model
-from transforms.run.instrumented_model import EMPTY, ObservedModel, float_outputs
+from transforms.run.instrumented_model import EMPTY, InstrumentedModel, float_outputs
 from transforms.run.run_model import RunOptions
 
 SHAPE = (4, 6)
@@ -65,7 +65,7 @@ def test_the_table_is_complete() -> None:
 @pytest.mark.parametrize("expression", [text for texts in OPERATORS.values() for text in texts])
 def test_operators_hand_nan_on_from_any_place(expression: str, optimize: bool) -> None:
     graph = graph_proto.import_model(one_operator(expression))
-    model = ObservedModel(graph, [], ["y"], RunOptions(threads=1, optimize=optimize))
+    model = InstrumentedModel(graph, [], ["y"], RunOptions(threads=1, optimize=optimize))
     assert np.isfinite(model.run({"t": OTHER}).arrays["y"]).all()
     for place in range(OTHER.size):
         x = OTHER.copy()
@@ -96,8 +96,8 @@ def test_few_sums_in_a_transformer() -> None:
 def test_ranges_and_arrays(opset: int) -> None:
     graph = graph_proto.import_model(build.dense(layers=2, opset=opset))
     x = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)
-    arrays = ObservedModel(graph, [], ["x", "matmul0_out", "y"]).run({"x": x}).arrays
-    found = ObservedModel(graph, ["x", "matmul0_out"], ["y"]).run({"x": x})
+    arrays = InstrumentedModel(graph, [], ["x", "matmul0_out", "y"]).run({"x": x}).arrays
+    found = InstrumentedModel(graph, ["x", "matmul0_out"], ["y"]).run({"x": x})
     for name in ("x", "matmul0_out"):
         assert found.ranges[name] == pytest.approx((arrays[name].min(), arrays[name].max()), rel=1e-5)
     assert found.arrays["y"].shape == (5, 16) and arrays["x"] is x and not found.is_doubtful
@@ -105,14 +105,14 @@ def test_ranges_and_arrays(opset: int) -> None:
 
 def test_empty_tensors_are_no_cause_for_doubt() -> None:
     graph = graph_proto.import_model(corpus.build("relu only"))
-    found = ObservedModel(graph, ["x", "y"], []).run({"x": np.zeros(0, np.float32)})
+    found = InstrumentedModel(graph, ["x", "y"], []).run({"x": np.zeros(0, np.float32)})
     assert found.ranges == {"x": EMPTY, "y": EMPTY} and not found.is_doubtful
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 3, 8, 16])
 def test_numbers_that_are_not_finite_are_doubtful(value: float, place: int) -> None:
-    model = ObservedModel(graph_proto.import_model(corpus.build("relu only")), ["x"], [])
+    model = InstrumentedModel(graph_proto.import_model(corpus.build("relu only")), ["x"], [])
     x = np.ones(17, np.float32)
     assert not model.run({"x": x}).is_doubtful
     x[place] = value
@@ -121,7 +121,9 @@ def test_numbers_that_are_not_finite_are_doubtful(value: float, place: int) -> N
 
 def test_names_of_the_model_are_never_taken() -> None:
     model = corpus.parse("(float[N] x) => (float[N] x_low, float[N] x_sum) { x_low = Neg(x) x_sum = Exp(x) }")
-    found = ObservedModel(graph_proto.import_model(model), ["x", "x_low"], []).run({"x": np.float32([1, 2])})
+    found = InstrumentedModel(graph_proto.import_model(model), ["x", "x_low"], []).run(
+        {"x": np.float32([1, 2])}
+    )
     assert found.ranges == {"x": (1, 2), "x_low": (-2, -1)}
 
 

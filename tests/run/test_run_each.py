@@ -13,9 +13,9 @@ from onnx import helper
 from tests.helpers import build, tunable
 from transforms.finetune.output_error import OutputError
 from transforms.model import graph_proto
-from transforms.run.run_each import run_each, same_everywhere
+from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.run.run_model import RunOptions, open_model
-from transforms.run.segmented_model import SteppedModel, Store
+from transforms.run.segmented_model import ActivationStore, SegmentedRun
 
 
 def _wide_net() -> onnx.ModelProto:
@@ -62,8 +62,8 @@ def test_an_error_is_that_of_the_run(threads: int) -> None:
 def test_a_model_in_steps_makes_the_same_on_any_number_of_threads() -> None:
     made = []
     for threads in (1, 2, 6):
-        with Store() as store:
-            stepped = SteppedModel(
+        with ActivationStore() as store:
+            stepped = SegmentedRun(
                 graph_proto.import_model(NET), DATA, ["y"], store, RunOptions(threads=threads, optimize=False)
             )
             made.append([one["y"] for one in stepped.advance(["y"])])
@@ -73,7 +73,7 @@ def test_a_model_in_steps_makes_the_same_on_any_number_of_threads() -> None:
 def test_errors_of_outputs_are_the_same_on_any_number_of_threads() -> None:
     """Both sides are the same model, opened alike: errors are 0 only if each run is the same, too."""
     graph = graph_proto.import_model(NET)
-    wanted = open_model(graph, same_everywhere(RunOptions(optimize=False)))
+    wanted = open_model(graph, with_fixed_threads(RunOptions(optimize=False)))
     powers = [(wanted.run(feed)["y"].astype(np.float64) ** 2).sum() for feed in DATA]
     for threads in (1, 2, 6):
         found = OutputError(graph, DATA, None, RunOptions(threads=threads, optimize=False)).each(graph)

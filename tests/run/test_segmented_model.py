@@ -11,7 +11,7 @@ from onnx import helper
 from tests.helpers import build, tunable
 from transforms.model import graph_proto
 from transforms.run.run_model import open_model
-from transforms.run.segmented_model import SteppedModel, Store
+from transforms.run.segmented_model import ActivationStore, SegmentedRun
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 3)
@@ -29,8 +29,8 @@ def _whole(model: onnx.ModelProto, feed: dict[str, np.ndarray], names: list[str]
 @pytest.mark.parametrize("limit", [None, 0, 10_000])
 def test_steps_make_what_the_whole_model_makes(limit: int | None) -> None:
     graph = graph_proto.import_model(CONV)
-    with Store(limit) as store:
-        stepped = SteppedModel(graph, DATA, STEPS, store)
+    with ActivationStore(limit) as store:
+        stepped = SegmentedRun(graph, DATA, STEPS, store)
         for name in STEPS:
             found = [one[name] for one in stepped.advance([name])]
             for feed, array in zip(DATA, found, strict=True):
@@ -38,8 +38,8 @@ def test_steps_make_what_the_whole_model_makes(limit: int | None) -> None:
 
 
 def test_what_is_forgotten_is_let_go() -> None:
-    with Store() as store:
-        stepped = SteppedModel(graph_proto.import_model(CONV), DATA, STEPS, store)
+    with ActivationStore() as store:
+        stepped = SegmentedRun(graph_proto.import_model(CONV), DATA, STEPS, store)
         for name in STEPS:
             assert len(list(stepped.advance([name]))) == len(DATA)
             stepped.forget(name)
@@ -47,8 +47,8 @@ def test_what_is_forgotten_is_let_go() -> None:
 
 
 def test_a_tensor_can_be_asked_for_twice() -> None:
-    with Store() as store:
-        stepped = SteppedModel(graph_proto.import_model(CONV), DATA, STEPS, store)
+    with ActivationStore() as store:
+        stepped = SegmentedRun(graph_proto.import_model(CONV), DATA, STEPS, store)
         first = [one["c2"] for one in stepped.advance(["c2"])]
         second = [one["c2"] for one in stepped.advance(["c2"])]
         assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
@@ -57,8 +57,8 @@ def test_a_tensor_can_be_asked_for_twice() -> None:
 def test_weights_may_change_before_their_layer_runs() -> None:
     graph = graph_proto.import_model(CONV)
     node = next(node for node in graph.nodes if node.name == "dense")
-    with Store() as store:
-        stepped = SteppedModel(graph, DATA, ["f", "y"], store)
+    with ActivationStore() as store:
+        stepped = SegmentedRun(graph, DATA, ["f", "y"], store)
         inputs = [one["f"] for one in stepped.advance(["f"])]
         node.inputs[1].values = np.zeros((5, 6), np.float32)
         node.inputs[2].values = np.arange(5, dtype=np.float32)
@@ -71,8 +71,8 @@ def test_weights_may_change_before_their_layer_runs() -> None:
 def test_a_restart_runs_with_weights_that_changed(limit: int | None) -> None:
     graph = graph_proto.import_model(CONV)
     node = next(node for node in graph.nodes if node.name == "conv")
-    with Store(limit) as store:
-        stepped = SteppedModel(graph, DATA, ["c1", "y"], store)
+    with ActivationStore(limit) as store:
+        stepped = SegmentedRun(graph, DATA, ["c1", "y"], store)
         before = [one["y"] for one in stepped.advance(["y"])]
         node.inputs[1].values = np.zeros((8, 3, 3, 3), np.float32)
         assert all(np.array_equal(a["y"], b) for a, b in zip(stepped.advance(["y"]), before, strict=True))
@@ -88,8 +88,8 @@ def test_tensors_that_arrays_can_not_hold_are_not_kept(changes: dict[str, str]) 
     _, quantized = tunable.pair(CONV, "BF16", DATA, **changes)
     layers = [node.inputs[0].name for node in quantized.nodes if node.op in ("Conv", "ConvTranspose", "Gemm")]
     model = graph_proto.export_model(quantized)
-    with Store() as store:
-        stepped = SteppedModel(quantized, DATA, layers, store)
+    with ActivationStore() as store:
+        stepped = SegmentedRun(quantized, DATA, layers, store)
         for name in layers:
             for feed, one in zip(DATA, stepped.advance([name]), strict=True):
                 assert np.allclose(one[name], _whole(model, feed, [name])[name], rtol=2**-7)
@@ -114,8 +114,8 @@ def test_bodies_read_what_was_made_before() -> None:
     x = np.array([[1, -2, 3, -4]], np.float32)
     feeds = [{"x": x, "c": np.array(choice)} for choice in (True, False)]
     graph: gs.Graph = graph_proto.import_model(model)
-    with Store() as store:
-        stepped = SteppedModel(graph, feeds, ["a", "y"], store)
+    with ActivationStore() as store:
+        stepped = SegmentedRun(graph, feeds, ["a", "y"], store)
         assert len(list(stepped.advance(["a"]))) == 2
         found = [one["y"] for one in stepped.advance(["y"])]
     positive = np.maximum(x, 0)
@@ -125,8 +125,8 @@ def test_bodies_read_what_was_made_before() -> None:
 @pytest.mark.parametrize("names", [["c1"], ["c1", "r2"], ["c1", "c1"]])
 def test_what_is_asked_for_the_last_time_is_let_go_at_once(names: list[str]) -> None:
     """But for what nodes that wait still read, or somebody else still wants."""
-    with Store() as store:
-        stepped = SteppedModel(graph_proto.import_model(CONV), DATA, [*names, "y"], store)
+    with ActivationStore() as store:
+        stepped = SegmentedRun(graph_proto.import_model(CONV), DATA, [*names, "y"], store)
         found = [dict(one) for one in stepped.advance(names, last=True)]
         assert {name for _, name in store._arrays} <= {"r1", "r2", "c1"} - (
             {"c1"} if "r2" in names else set()
@@ -137,7 +137,7 @@ def test_what_is_asked_for_the_last_time_is_let_go_at_once(names: list[str]) -> 
 
 
 def test_one_of_two_who_want_a_tensor_leaves_it_to_the_other() -> None:
-    with Store() as store:
-        stepped = SteppedModel(graph_proto.import_model(CONV), DATA, ["c2", "c2"], store)
+    with ActivationStore() as store:
+        stepped = SegmentedRun(graph_proto.import_model(CONV), DATA, ["c2", "c2"], store)
         first, second = ([one["c2"] for one in stepped.advance(["c2"], last=True)] for _ in range(2))
         assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))

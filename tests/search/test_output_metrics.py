@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from transforms.search.output_metrics import METRICS, Outputs, Pair, lost_top1
+from transforms.search.output_metrics import METRICS, Outputs, OutputsPair, lost_top1
 
 RNG = np.random.default_rng(3)
 EXACT = 1e-12
@@ -31,7 +31,7 @@ def divergence(p: np.ndarray, q: np.ndarray) -> float:
     return float((p * np.log(p / q)).sum(axis=-1).mean())
 
 
-def pairs(f: np.ndarray, q: np.ndarray) -> list[Pair]:
+def pairs(f: np.ndarray, q: np.ndarray) -> list[OutputsPair]:
     """One output, a sample for each index of the first axis."""
     return [({"y": x}, {"y": y}) for x, y in zip(f, q, strict=True)]
 
@@ -65,7 +65,7 @@ def test_samples_are_read_once_and_none_is_kept() -> None:
 
 def test_outputs_of_a_sample_are_one_vector_and_integers_do_not_count() -> None:
     f, q = FLOATS.reshape(5, -1), OTHERS.reshape(5, -1)
-    split: list[Pair] = []
+    split: list[OutputsPair] = []
     for x, y in zip(f, q, strict=True):
         left: Outputs = {"a": x[:9], "n": np.arange(3), "b": x[9:].reshape(3, 11)}
         right: Outputs = {"b": y[9:].reshape(3, 11), "n": np.arange(3) + 1, "a": y[:9]}
@@ -134,7 +134,7 @@ def test_rows_with_nan_are_wrong() -> None:
 
 @pytest.mark.parametrize("name", WORST)
 def test_another_shape_is_as_bad_as_nan(name: str) -> None:
-    found: list[Pair] = [({"y": np.ones((2, 3))}, {"y": np.ones((3, 3))})]
+    found: list[OutputsPair] = [({"y": np.ones((2, 3))}, {"y": np.ones((3, 3))})]
     assert METRICS[name].score(found) == METRICS[name].worst
 
 
@@ -153,7 +153,7 @@ def test_empty_and_scalar_outputs(name: str) -> None:
 def test_nothing_to_measure_is_said(name: str) -> None:
     with pytest.raises(ValueError, match=r"^there are no samples to measure on$"):
         METRICS[name].score([])
-    integers: list[Pair] = [({"label": np.arange(3)}, {"label": np.arange(3)})]
+    integers: list[OutputsPair] = [({"label": np.arange(3)}, {"label": np.arange(3)})]
     with pytest.raises(ValueError, match=r"^no output is of a floating type: 'label' of int64$"):
         METRICS[name].score(integers)
 

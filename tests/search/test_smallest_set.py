@@ -14,7 +14,7 @@ from itertools import combinations
 import pytest
 
 from transforms.search import smallest_set as module
-from transforms.search.smallest_set import give_up, smallest_set
+from transforms.search.smallest_set import drop_greedily, smallest_set
 from transforms.search.target import Target, TargetError
 
 
@@ -100,5 +100,7 @@ def test_a_target_that_everything_kept_breaks_is_an_error() -> None:
 
 def test_giving_up_takes_the_least_harmful_first() -> None:
     """Either of two may go, not both: the more harmful one stays."""
-    found = give_up({0, 1, 2}, {0: 0.1, 1: 0.3, 2: 0.2}, lambda kept: float(len(kept)), Target("sqnr", 2))
+    found = drop_greedily(
+        {0, 1, 2}, {0: 0.1, 1: 0.3, 2: 0.2}, lambda kept: float(len(kept)), Target("sqnr", 2)
+    )
     assert found == {1, 2}

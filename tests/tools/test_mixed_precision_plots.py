@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tools.charts import pareto_plot, plot_file, sensitivity_chart
-from transforms.mix_precision.sensitivity import Damage, Sensitivity
+from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.search.assign_precision import Step
 from transforms.search.knapsack import Size
 from transforms.search.target import Target
@@ -29,10 +29,10 @@ TABLE = Sensitivity(
     "l2",
     1,
     (
-        Damage("first", "Conv", "mx9", 0.1, 0.002),
-        Damage("first", "Conv", "mx4", 0.1, 0.5),
-        Damage("a" * 99, "Conv", "mx9", 0.1, 0.0),
-        Damage("a" * 99, "Conv", "mx4", 0.1, math.inf),
+        LayerSensitivity("first", "Conv", "mx9", 0.1, 0.002),
+        LayerSensitivity("first", "Conv", "mx4", 0.1, 0.5),
+        LayerSensitivity("a" * 99, "Conv", "mx9", 0.1, 0.0),
+        LayerSensitivity("a" * 99, "Conv", "mx4", 0.1, math.inf),
     ),
 )
 DRAW: dict[str, Callable[[Path], None]] = {

@@ -13,7 +13,7 @@ from tests.helpers.quantization import random
 from tests.helpers.refusal import Scene
 
 
-class Bench(Scene):
+class EvaluationSet(Scene):
     """A scene with the model ``layers`` of the corpus and a folder of samples."""
 
     data: Path
@@ -42,8 +42,10 @@ class Bench(Scene):
 
 
 @pytest.fixture
-def bench(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
-    scene = Bench("quantize", tmp_path, capfd, monkeypatch)
+def bench(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> EvaluationSet:
+    scene = EvaluationSet("quantize", tmp_path, capfd, monkeypatch)
     scene.write(corpus.build("layers"))
     scene.data = tmp_path / "in" / "data"
     scene.data.mkdir()
@@ -52,7 +54,7 @@ def bench(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest
     return scene
 
 
-def test_the_scene_itself_is_sound(bench: Bench) -> None:
+def test_the_scene_itself_is_sound(bench: EvaluationSet) -> None:
     for name in ("A8W8", "MX9"):
         found = bench.convert("--config", name, "--calibration-data", str(bench.data), "--force")
         assert found == (0, "") and bench.target.exists()
@@ -87,7 +89,7 @@ def test_the_scene_itself_is_sound(bench: Bench) -> None:
         ),
     ),
 )
-def test_schemes(options: list[str], message: str, bench: Bench) -> None:
+def test_schemes(options: list[str], message: str, bench: EvaluationSet) -> None:
     assert bench.refuses(*options).startswith(message)
 
 
@@ -104,12 +106,12 @@ def test_schemes(options: list[str], message: str, bench: Bench) -> None:
         ('preset = "MX9"\n[tensors]\nx = "own"', "tensors entry 'x': format 'own' is unknown"),
     ),
 )
-def test_scheme_files_are_named(text: str, message: str, bench: Bench) -> None:
+def test_scheme_files_are_named(text: str, message: str, bench: EvaluationSet) -> None:
     path = bench.toml(text)
     assert bench.refuses(path).startswith(f"{path}: {message}")
 
 
-def test_a_format_where_it_can_not_be(bench: Bench) -> None:
+def test_a_format_where_it_can_not_be(bench: EvaluationSet) -> None:
     """The indices of a Gather are integers; the scales of a Resize belong to its schema."""
     text = "(float[1,1,4,4] x) => (float[1,1,A,B] y) { r = Resize(x, , scales) y = Conv(r, kernel) }"
     weights: plans.Weights = {"scales": np.array([1, 1, 2, 2], np.float32), "kernel": (1, 1, 1, 1)}
@@ -133,20 +135,20 @@ def test_a_format_where_it_can_not_be(bench: Bench) -> None:
         ({"x": random(0, 4)}, ("'x'", "no number of it was seen")),
     ),
 )
-def test_samples(arrays: dict[str, np.ndarray], words: tuple[str, ...], bench: Bench) -> None:
+def test_samples(arrays: dict[str, np.ndarray], words: tuple[str, ...], bench: EvaluationSet) -> None:
     bench.sample(**arrays)
     message = bench.refuses("U8S8")
     assert all(word in message for word in words)
 
 
-def test_infinite_activations(bench: Bench) -> None:
+def test_infinite_activations(bench: EvaluationSet) -> None:
     """Sums of numbers this large are infinite, and infinities are no range."""
     bench.sample(x=np.full((3, 4), 3e38, np.float32))
     message = bench.refuses("U8S8", "--set", "weight_method=MinMax")
     assert message == "tensor 'y' has no range: no number of it was seen"
 
 
-def test_folders_of_data(bench: Bench) -> None:
+def test_folders_of_data(bench: EvaluationSet) -> None:
     for path in bench.data.iterdir():
         path.unlink()
     assert str(bench.data) in bench.refuses("A8W8")
@@ -155,7 +157,7 @@ def test_folders_of_data(bench: Bench) -> None:
     assert "a.npy" in bench.refuses("A8W8")
 
 
-def test_no_data_where_ranges_are_needed(bench: Bench) -> None:
+def test_no_data_where_ranges_are_needed(bench: EvaluationSet) -> None:
     message = bench.refuses_alone("U8S8", "--set", "weight_method=MinMax")
     assert message == (
         "3 tensors need ranges, 'x' the first, and there are no calibration data: "
@@ -163,7 +165,7 @@ def test_no_data_where_ranges_are_needed(bench: Bench) -> None:
     )
 
 
-def test_a_cache_that_is_none(bench: Bench) -> None:
+def test_a_cache_that_is_none(bench: EvaluationSet) -> None:
     cache = bench.folder / "in" / "cache.json"
     cache.write_text('{"format": "another"}')
     assert str(cache) in bench.refuses("A8W8", "--calibration-cache", cache)
@@ -174,7 +176,7 @@ def test_a_cache_that_is_none(bench: Bench) -> None:
 # The model
 
 
-def test_nan_in_weights(bench: Bench) -> None:
+def test_nan_in_weights(bench: EvaluationSet) -> None:
     model = build.dense(4)
     weight = np.full((4, 4), np.nan, np.float32)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "weight0"))
@@ -183,13 +185,13 @@ def test_nan_in_weights(bench: Bench) -> None:
         assert bench.refuses(name).startswith("NaN in 1 weights, 'weight0' the first")
 
 
-def test_a_model_that_is_quantized(bench: Bench) -> None:
+def test_a_model_that_is_quantized(bench: EvaluationSet) -> None:
     bench.write(corpus.build("quantized"))
     expected = f"the model is quantized already: 'd' is a DequantizeLinear node (in '{bench.source}')"
     assert bench.refuses("A8W8") == bench.refuses_alone("MX9") == expected
 
 
-def test_an_opset_that_can_not_be_raised(bench: Bench) -> None:
+def test_an_opset_that_can_not_be_raised(bench: EvaluationSet) -> None:
     text = """(float[1,2,3] x) => (float[1,2,3] y) <float[6] s = {1, 1, 1, 1, 1, 1}> {
         y = BatchNormalization <spatial = 0> (x, s, s, s, s) }"""
     bench.write(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 7]> main {text}'))
@@ -198,7 +200,7 @@ def test_an_opset_that_can_not_be_raised(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", (b"", b"text", bytes(100)))
-def test_what_is_no_model(kind: bytes, bench: Bench) -> None:
+def test_what_is_no_model(kind: bytes, bench: EvaluationSet) -> None:
     bench.write(kind)
     assert "model.onnx" in bench.refuses("A8W8")
     bench.source.unlink()
@@ -208,7 +210,7 @@ def test_what_is_no_model(kind: bytes, bench: Bench) -> None:
 # The output
 
 
-def test_outputs(bench: Bench) -> None:
+def test_outputs(bench: EvaluationSet) -> None:
     words = ("--config", "MX9")
     absent = bench.folder / "absent" / "q.onnx"
     assert "absent" in bench.refused(*words, target=absent)
@@ -218,13 +220,15 @@ def test_outputs(bench: Bench) -> None:
     assert "--force overwrites it" in bench.refused(*words)
 
 
-def test_the_output_is_looked_at_before_any_work(bench: Bench) -> None:
+def test_the_output_is_looked_at_before_any_work(bench: EvaluationSet) -> None:
     bench.write(b"no model")
     bench.target.write_bytes(b"another model")
     assert "--force overwrites it" in bench.refuses("A8W8")
 
 
-def test_a_failure_while_writing_leaves_the_older_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_while_writing_leaves_the_older_file(
+    bench: EvaluationSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.target.write_bytes(b"another model")
 
     def full(*arguments: object) -> None:
@@ -260,6 +264,6 @@ def test_a_failure_while_writing_leaves_the_older_file(bench: Bench, monkeypatch
         ["--config", "A8W8", "--print-config", "--calibration-data", "d", "--limit", "0"],
     ),
 )
-def test_wrong_usage(options: list[str], bench: Bench) -> None:
+def test_wrong_usage(options: list[str], bench: EvaluationSet) -> None:
     code, errors = bench.run(*options)
     assert bench.message(code, errors, 2).endswith("(see --help)")

@@ -29,7 +29,7 @@ RANDOM = "Warning: ranges come from random numbers; the result shows that it run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Bench:
+class EvaluationSet:
     """A folder with the model ``layers`` of the corpus, a folder of samples, and a place for the result."""
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
@@ -75,11 +75,11 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
-    return Bench(tmp_path, capsys)
+def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> EvaluationSet:
+    return EvaluationSet(tmp_path, capsys)
 
 
-def called(bench: Bench, chosen: Scheme) -> bytes:
+def called(bench: EvaluationSet, chosen: Scheme) -> bytes:
     """Return what the Python call makes of the same model and data, without metadata."""
     graph = model_io.load(bench.source)
     quantize_graph(graph, chosen, CalibrationData(bench.feeds))
@@ -100,7 +100,7 @@ def bare(model: onnx.ModelProto) -> bytes:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_preset_writes_what_the_call_makes(name: str, bench: Bench) -> None:
+def test_a_preset_writes_what_the_call_makes(name: str, bench: EvaluationSet) -> None:
     before = bench.source.read_bytes()
     bench.with_data(name)
     assert bench.source.read_bytes() == before
@@ -114,7 +114,7 @@ def test_a_preset_writes_what_the_call_makes(name: str, bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_second_run_says_that_there_is_nothing_to_do(name: str, bench: Bench) -> None:
+def test_a_second_run_says_that_there_is_nothing_to_do(name: str, bench: EvaluationSet) -> None:
     bench.with_data(name)
     again = ["--input", bench.target, "--output", bench.folder / "again.onnx", "--config", name]
     assert bench.run(*again, "--calibration-data", bench.data) == 1
@@ -126,14 +126,14 @@ def test_a_second_run_says_that_there_is_nothing_to_do(name: str, bench: Bench) 
 @pytest.mark.parametrize(
     "text", ('activation = "float32"\nweight = "mx9"', 'preset = "BF16"\nbfloat16_as = "cast"')
 )
-def test_a_second_run_knows_models_without_nodes_of_ours(text: str, bench: Bench) -> None:
+def test_a_second_run_knows_models_without_nodes_of_ours(text: str, bench: EvaluationSet) -> None:
     bench.quantize(bench.toml(text))
     again = ["--input", bench.target, "--output", bench.folder / "again.onnx", "--config", "A8W8"]
     assert bench.run(*again, "--calibration-data", bench.data) == 1
     assert "the model is quantized already" in bench.printed()[1]
 
 
-def test_the_same_run_gives_the_same_bytes(bench: Bench) -> None:
+def test_the_same_run_gives_the_same_bytes(bench: EvaluationSet) -> None:
     for name in ("A8W8", "MX9"):
         found = []
         for _ in range(2):
@@ -142,7 +142,7 @@ def test_the_same_run_gives_the_same_bytes(bench: Bench) -> None:
         assert found[0] == found[1]
 
 
-def test_where_the_result_comes_from(bench: Bench) -> None:
+def test_where_the_result_comes_from(bench: EvaluationSet) -> None:
     bench.with_data("A8W8", "--per-channel", "--exclude-op", "Gemm")
     properties = {entry.key: entry.value for entry in bench.result().metadata_props}
     assert properties["onnx_narrow.tool"] == "quantize"
@@ -152,7 +152,7 @@ def test_where_the_result_comes_from(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ("A8W8", "MX9"))
-def test_weights_outside_the_model_file(name: str, bench: Bench) -> None:
+def test_weights_outside_the_model_file(name: str, bench: EvaluationSet) -> None:
     model, weights = build.dense(256), bench.folder / "w.bin"
     onnx.save(model, bench.source)
     for i in range(4):
@@ -169,7 +169,7 @@ def test_weights_outside_the_model_file(name: str, bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ("A8W8", "MX9", "FP16"))
-def test_a_float16_model(name: str, bench: Bench) -> None:
+def test_a_float16_model(name: str, bench: EvaluationSet) -> None:
     model = build.dense(4, layers=2, dtype=np.float16)
     onnx.save(model, bench.source)
     for i in range(4):
@@ -181,7 +181,7 @@ def test_a_float16_model(name: str, bench: Bench) -> None:
     assert np.abs(found - exact).max() < 0.1 * np.abs(exact).max()
 
 
-def test_nothing_to_do(bench: Bench) -> None:
+def test_nothing_to_do(bench: EvaluationSet) -> None:
     onnx.save(corpus.build("integers"), bench.source)
     out, err = bench.quantize("A8W8")
     assert out == f"Nothing to do: no tensor of '{bench.source}' can take a format of this scheme.\n"
@@ -191,7 +191,7 @@ def test_nothing_to_do(bench: Bench) -> None:
 # The summary
 
 
-def test_the_summary_of_integers(bench: Bench) -> None:
+def test_the_summary_of_integers(bench: EvaluationSet) -> None:
     out, err = bench.with_data("A8W8")
     assert err == ""
     sizes = bench.source.stat().st_size, bench.target.stat().st_size
@@ -204,7 +204,7 @@ def test_the_summary_of_integers(bench: Bench) -> None:
     assert lines[-1] == "Runs on ONNX Runtime CPU: yes. Operator library needed: none"
 
 
-def test_the_summary_of_blocks(bench: Bench) -> None:
+def test_the_summary_of_blocks(bench: EvaluationSet) -> None:
     out, _ = bench.with_data("MX9", "--exclude-op", "Gemm")
     lines = out.splitlines()
     assert lines[0] == "No ranges measured: the formats of this scheme need none"
@@ -213,7 +213,7 @@ def test_the_summary_of_blocks(bench: Bench) -> None:
     assert lines[-1].endswith("this package's (ops.register_custom_ops, or ops.get_library_path)")
 
 
-def test_the_summary_of_casts(bench: Bench) -> None:
+def test_the_summary_of_casts(bench: EvaluationSet) -> None:
     out, _ = bench.quantize(bench.toml('preset = "BF16"\nbfloat16_as = "cast"'))
     lines = out.splitlines()
     assert "Quantized to bfloat16: 3 activations, 2 weights, 2 biases" in lines
@@ -229,7 +229,9 @@ def test_the_summary_of_casts(bench: Bench) -> None:
         ("r = Tanh(a) s = Erf(r)", "1 node: Erf 1"),
     ),
 )
-def test_what_ends_an_integer_layer_is_not_kept_in_float(between: str, kept: str, bench: Bench) -> None:
+def test_what_ends_an_integer_layer_is_not_kept_in_float(
+    between: str, kept: str, bench: EvaluationSet
+) -> None:
     """A runtime carries out bias and Relu with the layer, if integers follow."""
     text = f"""(float[N,M,4] x) => (float[N,M,8] y) {{
         m = MatMul(x, v) a = Add(m, b) {between} y = MatMul(s, w) }}"""
@@ -242,13 +244,13 @@ def test_what_ends_an_integer_layer_is_not_kept_in_float(between: str, kept: str
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_print_config_alone(name: str, bench: Bench) -> None:
+def test_print_config_alone(name: str, bench: EvaluationSet) -> None:
     assert bench.run("--config", name, "--print-config") == 0
     out, err = bench.printed()
     assert read_scheme(bench.toml(out)) == preset(name) and err == ""
 
 
-def test_print_config_with_a_run(bench: Bench) -> None:
+def test_print_config_with_a_run(bench: EvaluationSet) -> None:
     out, _ = bench.with_data("A8W8", "--print-config", "--no-per-channel")
     config, summary = out[: out.index("Calibrated")], out[out.index("Calibrated") :]
     assert read_scheme(bench.toml(config)) == bench.scheme() == preset("A8W8").with_(per_channel=False)
@@ -284,12 +286,12 @@ def test_print_config_with_a_run(bench: Bench) -> None:
         (["--set", 'tensors."a.b"="float16"'], {"tensors": {"a.b": "float16"}}),
     ),
 )
-def test_options_change_keys_of_the_scheme(options: list[str], changes: dict, bench: Bench) -> None:
+def test_options_change_keys_of_the_scheme(options: list[str], changes: dict, bench: EvaluationSet) -> None:
     assert bench.run("--config", "U8S8", "--print-config", *options) == 0
     assert read_scheme(bench.toml(bench.printed()[0])) == preset("U8S8").with_(**changes)
 
 
-def test_tables_of_a_file_grow_by_options(bench: Bench) -> None:
+def test_tables_of_a_file_grow_by_options(bench: EvaluationSet) -> None:
     path = bench.toml('preset = "A8W8"\nexclude_nodes = ["a"]\n[layers]\nConv = "mx9"\nGemm = "mx6"')
     options = quantize._parser().parse_args(
         ["--config", str(path), "--set", 'layers.Conv="mx4"', "--exclude-node", "b"]
@@ -298,7 +300,7 @@ def test_tables_of_a_file_grow_by_options(bench: Bench) -> None:
     assert scheme_in_use(options) == expected
 
 
-def test_a_scheme_from_a_file(bench: Bench) -> None:
+def test_a_scheme_from_a_file(bench: EvaluationSet) -> None:
     path = bench.toml('activation = "bfloat16"\nweight = "mxint8"\nother = "float32"')
     bench.quantize(path)
     assert bench.scheme() == Scheme("bfloat16", "mxint8", other="float32")
@@ -307,7 +309,7 @@ def test_a_scheme_from_a_file(bench: Bench) -> None:
 # Data
 
 
-def test_a_cache_is_written_read_and_bound_to_its_data(bench: Bench) -> None:
+def test_a_cache_is_written_read_and_bound_to_its_data(bench: EvaluationSet) -> None:
     cache = bench.folder / "cache.json"
     bench.with_data("A8W8", "--calibration-cache", cache)
     first, content = bench.target.read_bytes(), cache.read_bytes()
@@ -318,7 +320,7 @@ def test_a_cache_is_written_read_and_bound_to_its_data(bench: Bench) -> None:
     assert bench.target.read_bytes() != first and len(cache.read_bytes()) > len(content)
 
 
-def test_a_limit(bench: Bench) -> None:
+def test_a_limit(bench: EvaluationSet) -> None:
     np.save(bench.data / "9.npy", 100 * bench.feeds[0]["x"])
     scales = []
     for options in ([], ["--limit", 4]):
@@ -337,7 +339,7 @@ def _largest(arrays: object) -> float:
 
 
 @pytest.mark.parametrize("kind", ("npz", "npy", "png"))
-def test_kinds_of_samples(kind: str, bench: Bench) -> None:
+def test_kinds_of_samples(kind: str, bench: EvaluationSet) -> None:
     pixels: NDArray[np.uint8] = np.arange(64, dtype=np.uint8).reshape(8, 8)
     array = pixels.astype(np.float32)[None, None] / 63
     for path in bench.data.iterdir():
@@ -353,7 +355,7 @@ def test_kinds_of_samples(kind: str, bench: Bench) -> None:
     assert stored(bench.result())["x_scale"] == np.float32(1 / 255)
 
 
-def test_random_data_are_used_with_a_warning(bench: Bench) -> None:
+def test_random_data_are_used_with_a_warning(bench: EvaluationSet) -> None:
     results = []
     for count in (3, 3, 4):
         _, err = bench.quantize("A8W8", "--random-data", count, "--force")
@@ -367,7 +369,7 @@ def test_random_data_are_used_with_a_warning(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ("FP16", "BF16", "BFP16", "MX6", "BF16_MXINT8"))
-def test_formats_without_ranges_need_no_data(name: str, bench: Bench) -> None:
+def test_formats_without_ranges_need_no_data(name: str, bench: EvaluationSet) -> None:
     out, err = bench.quantize(name)
     assert err == "" and "Calibrat" not in out and bench.result().graph.node
 
@@ -375,7 +377,7 @@ def test_formats_without_ranges_need_no_data(name: str, bench: Bench) -> None:
 # The program
 
 
-def test_as_a_program(bench: Bench) -> None:
+def test_as_a_program(bench: EvaluationSet) -> None:
     """Progress is not shown where stderr is no terminal."""
     command = [sys.executable, "-m", "tools.quantize", "--input", "m.onnx", "--output", "q.onnx"]
     command += ["--config", "A8W8", "--calibration-data", "data", "--threads", "1"]

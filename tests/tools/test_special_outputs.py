@@ -18,7 +18,7 @@ import pytest
 
 from tests.helpers import build
 from tests.helpers.refusal import Scene
-from tools.cli.command_line import one_file
+from tools.cli.command_line import same_file
 from tools.cli.output_file import check_writable, write_array, write_text
 from transforms import model_io
 from transforms.calibrate.cache import calibrate_cached
@@ -151,4 +151,4 @@ def test_two_options_on_a_circle_of_links(tmp_path: Path) -> None:
     from argparse import Namespace
 
     (tmp_path / "a").symlink_to("a")
-    assert one_file(Namespace(json=tmp_path / "a", csv=tmp_path / "b"), ("json", "csv")) is None
+    assert same_file(Namespace(json=tmp_path / "a", csv=tmp_path / "b"), ("json", "csv")) is None

@@ -13,8 +13,8 @@ import pytest
 from tests.helpers import build, tunable
 from tools import finetune, quantize
 from tools.summaries.tuning import in_words, tuning_lines
-from transforms.finetune.finetune_model import Finetuned
-from transforms.finetune.finetune_weights import FineTuned, LayerReport
+from transforms.finetune.finetune_model import TunedModel
+from transforms.finetune.finetune_weights import LayerReport, TunedLayers
 
 NAN, INF = math.nan, math.inf
 FLAT = ", the output hardly varies on held-out samples"
@@ -57,8 +57,8 @@ def test_errors_are_told_in_decibels_where_there_are_any(
     ],
 )
 def test_outputs_without_a_ratio_are_said_to_have_none(before: float, after: float, words: str) -> None:
-    walked = FineTuned([LayerReport("a", "Conv", 1.0, 0.1, 10.0, "weights", 0.0)])
-    done = Finetuned(gs.Graph(), before, after, "weights", walked)
+    walked = TunedLayers([LayerReport("a", "Conv", 1.0, 0.1, 10.0, "weights", 0.0)])
+    done = TunedModel(gs.Graph(), before, after, "weights", walked)
     *_, last = tuning_lines(done, 3)
     assert last.startswith(f"Outputs on held-out samples: {words}")
     *_, last = tuning_lines(dataclasses.replace(done, recipe=None), 3)

@@ -21,7 +21,7 @@ from tests.helpers import quantized_models, real_models
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.float_reference import float_twin
+from transforms.finetune.float_reference import float_reference
 from transforms.graph import dot_products
 from transforms.graph.constants import Constants
 from transforms.pipelines.quantize_graph import quantize_graph
@@ -63,7 +63,7 @@ def tuned(name: str, scheme: Scheme, folder: Path) -> list[Path]:
     files = [folder / "rounded.onnx", folder / "tuned.onnx"]
     model_io.save(graph, files[0], metadata={"onnx_narrow.scheme": scheme.to_toml()})
     rounded = model_io.load(files[0])
-    done = finetune_model(float_twin(lambda: model_io.load(source), rounded), rounded, feeds)
+    done = finetune_model(float_reference(lambda: model_io.load(source), rounded), rounded, feeds)
     model_io.save(done.graph, files[1])
     return files
 

@@ -77,7 +77,7 @@ def run(
     Returns 0 when the work is done, 1 when the input, the model or the machine stood in its way, and 128 and
     the number of the signal (130: Ctrl-C) when that ended it, with nothing left half written; a usage error
     leaves through argparse with 2, as do options of which ``why_not`` says that they do not go together; it
-    may ask ``options.given`` which were written, see :func:`in_vain`.
+    may ask ``options.given`` which were written, see :func:`unused_option`.
     """
     options = parser.parse_args(argv)
     options.given = _given(parser, argv)
@@ -97,14 +97,14 @@ def run(
     return code
 
 
-def in_vain(options: argparse.Namespace, names: Iterable[str], needed: str) -> str | None:
+def unused_option(options: argparse.Namespace, names: Iterable[str], needed: str) -> str | None:
     """Return the error of the first of some options that was given without what it goes with, or None."""
     return next(
         (f"{options.given[name]} goes with {needed}" for name in names if name in options.given), None
     )
 
 
-def one_file(options: argparse.Namespace, names: Iterable[str]) -> str | None:
+def same_file(options: argparse.Namespace, names: Iterable[str]) -> str | None:
     """Return the error of the first two of some options that name the same file, or None."""
     taken: dict[Path, str] = {}
     for name in names:

@@ -59,7 +59,7 @@ def _why_not(options: argparse.Namespace) -> str | None:
     if options.domain is not None and options.format != "customqdq":
         return f"--domain goes with --format customqdq alone, not with {options.format}"
     if options.data is None:
-        return command_line.in_vain(options, ("min_sqnr", *OF_DATA), "--data")
+        return command_line.unused_option(options, ("min_sqnr", *OF_DATA), "--data")
     return "--data goes with --min-sqnr" if options.min_sqnr is None else None
 
 

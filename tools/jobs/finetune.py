@@ -18,10 +18,10 @@ from tools.cli.progress import Progress
 from tools.summaries import tuning
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_model import Finetuned, FinetuneOptions, finetune_model
+from transforms.finetune.finetune_model import FinetuneOptions, TunedModel, finetune_model
 from transforms.finetune.finetune_weights import LayerReport
-from transforms.finetune.float_reference import float_twin
-from transforms.finetune.options import WalkOptions
+from transforms.finetune.float_reference import float_reference
+from transforms.finetune.options import LayerwiseOptions
 from transforms.finetune.tune_layer import TuneOptions
 from transforms.model import provenance
 from transforms.run import devices
@@ -50,7 +50,7 @@ def finetune_file(options: argparse.Namespace) -> None:
     model_io.check_output(options.output, options.float, force=options.force)
     _check_checkpoint(options.checkpoint, output)
     quantized = model_io.load(options.quantized)
-    twin = float_twin(lambda: model_io.load(options.float), quantized)
+    twin = float_reference(lambda: model_io.load(options.float), quantized)
     model_io.refuse_source(twin, output)  # saving looks at what the result came from, the quantized model
     feeds = _feeds(twin, options)
     data = _batches(twin, feeds, options.batch_size)
@@ -72,7 +72,7 @@ def tune(
     options: FinetuneOptions,
     *,
     checkpoint: Checkpoint | None = None,
-) -> Finetuned:
+) -> TunedModel:
     """Tune a model, with a progress bar that names the current layer and its error."""
     with Progress("tuning", "layer") as bar:
 
@@ -96,7 +96,7 @@ def rule_of(options: argparse.Namespace) -> FinetuneRule:
     )
 
 
-def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> WalkOptions:
+def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> LayerwiseOptions:
     """Return how the layers are walked after a rule; ``more`` are other fields of the result."""
     solver = SolverOptions(
         iterations=rule.num_iterations,
@@ -104,7 +104,7 @@ def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> WalkOption
         early_stop=rule.early_stop,
     )
     tune = TuneOptions(rule.algorithm, solver=solver)
-    return WalkOptions(
+    return LayerwiseOptions(
         tune=tune,
         op_types=rule.target_op_type,
         following_relu=rule.following_relu,

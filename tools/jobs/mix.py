@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from tools.charts import pareto_plot, plot_file, sensitivity_chart
-from tools.cli.command_line import one_file
+from tools.cli.command_line import same_file
 from tools.cli.data_options import image_options, report_litter
 from tools.cli.executors import threads_of, workers
 from tools.cli.output_file import check_writable, write_text
@@ -116,7 +116,7 @@ def _check_effect(scheme: Scheme, options: argparse.Namespace) -> None:
 
 def _check_files(options: argparse.Namespace) -> Path | None:
     """Raise before any work what would stand in the way of writing."""
-    reason = one_file(options, ("output", "json", "csv", "chart", "plot", "calibration_cache"))
+    reason = same_file(options, ("output", "json", "csv", "chart", "plot", "calibration_cache"))
     if reason:
         raise ValueError(reason)
     inputs = options.input, options.labels

@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 from tools.cli.progress import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.mix_precision.mix import MixedPrecision, MixingOptions, Watch, mix_precision
+from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.scheme import Scheme
 from transforms.search.assign_precision import Step
 
@@ -28,6 +28,8 @@ def mix_model(
             models.show(len(tried), None, f"{step.value:.6g} {decision}")
 
         try:
-            return mix_precision(graph, scheme, data, options, Watch(samples.show, layers.show, _note))
+            return mix_precision(
+                graph, scheme, data, options, ProgressHooks(samples.show, layers.show, _note)
+            )
         except MissingDataError as error:
             raise ValueError(f"{error}: give {flag} DIR") from error

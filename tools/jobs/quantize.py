@@ -19,7 +19,7 @@ from tools.summaries import mixing
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.files.read_toml import parse_toml
-from transforms.finetune.float_reference import float_twin
+from transforms.finetune.float_reference import float_reference
 from transforms.mix_precision.mix import MixingOptions
 from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
@@ -81,7 +81,7 @@ def quantize_file(options: argparse.Namespace) -> None:
         entries[provenance.PREFIX + "scheme"] = used.to_toml()
     elif scheme.finetune:
         graph.info.metadata |= entries
-        twin = float_twin(lambda: model_io.load(options.input), graph)
+        twin = float_reference(lambda: model_io.load(options.input), graph)
         graph = tune_quantized(graph, twin, scheme, "--calibration-data", options)
     write_quantized(graph, done, output, entries, options)
     if options.random_data and done.calibrated:

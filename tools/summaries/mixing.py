@@ -40,13 +40,13 @@ def _table(mixed: MixedPrecision) -> Iterator[str]:
         found = [f"{values[one.name, label]:.6g}" for label in mixed.labels]
         rows.append((shortened(one.name), one.op, rule.label, *found, _decision(mixed, one.name)))
     if mixed.is_analysis:
-        rows = [(*row[:2], *row[3:-1]) for row in rows]
+        rows = [(*fmt[:2], *fmt[3:-1]) for fmt in rows]
     unit = METRICS[mixed.sensitivity.metric].unit if mixed.sensitivity.metric in METRICS else ""
     what = f"{mixed.sensitivity.metric} {unit}".rstrip()
     yield f"Sensitivity ({mixed.sensitivity.method}): {what} with that layer alone in a format"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    for fmt in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(fmt, widths, strict=True)).rstrip()
 
 
 def _worst(mixed: MixedPrecision, name: str) -> float:

@@ -13,7 +13,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
-from transforms.plan.rounding_plan import is_narrowing, is_widening
+from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 
 def lines(
@@ -59,7 +59,7 @@ def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:
 
 def _quantizes(node: gs.Node) -> bool:
     pairs = node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear")
-    return pairs or is_narrowing(node, dtypes.BFLOAT16) or is_widening(node, dtypes.BFLOAT16)
+    return pairs or is_downcast(node, dtypes.BFLOAT16) or is_upcast(node, dtypes.BFLOAT16)
 
 
 def _ends_of_layers(graph: gs.Graph) -> set[int]:

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.cli.output_file import total_bytes
-from transforms.finetune.finetune_model import Finetuned
+from transforms.finetune.finetune_model import TunedModel
 
 _LEAST_POWER = 1e-10
 """Times the error: less is what rounding leaves of an output that is always the same, for powers are what
 sums of squares are larger by than those of the means. A single row has no power at all."""
 
 
-def lines(done: Finetuned, samples: int, before: list[Path], after: list[Path]) -> Iterator[str]:
+def lines(done: TunedModel, samples: int, before: list[Path], after: list[Path]) -> Iterator[str]:
     """Yield the summary: what was tuned, and the file."""
     yield from tuning_lines(done, samples)
     sizes = total_bytes(before), total_bytes(after)
     yield f"Size: {sizes[0]:,} -> {sizes[1]:,} bytes, written to '{after[0]}'"
 
 
-def tuning_lines(done: Finetuned, samples: int) -> Iterator[str]:
+def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     """Yield what became of each layer, those left alone, and the outputs."""
     width = max(len(layer.name) for layer in done.walk.layers)
     for layer in done.walk.layers:
@@ -50,7 +50,7 @@ def in_words(power: float, *errors: float) -> str:
     return f"squared error {numbers}{', the output hardly varies on held-out samples' if is_known else ''}"
 
 
-def _of_outputs(done: Finetuned) -> str:
+def _of_outputs(done: TunedModel) -> str:
     ratios = [_decibels(1.0, error) or "none" for error in (done.before, done.after)]
     reason = "an output of the float model is zero there, or one is not finite"
     words = f"{' -> '.join(ratios)} dB" + (f" (none: {reason})" if "none" in ratios else "")

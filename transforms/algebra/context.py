@@ -35,7 +35,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Frame:
+class Context:
     """The tensor x in which all is expressed, and the axes of its statistics.
 
     ``axes`` count from the end (-1 is the last) and ascend, ``sizes`` are their sizes, None where unknown.
@@ -65,10 +65,10 @@ class Frame:
         return _TOLERANCES.get(self.element_type, 1e-6)
 
 
-def make_frame(root: gs.Tensor, element_type: int, axes: tuple[int, ...] = ()) -> Frame:
-    """Return the frame of a tensor and of axes that count from the end."""
+def make_context(root: gs.Tensor, element_type: int, axes: tuple[int, ...] = ()) -> Context:
+    """Return the context of a tensor and of axes that count from the end."""
     sizes = tuple(shapes.size(root, axis) for axis in axes)
-    return Frame(root, element_type, shapes.shape_of(root), axes, sizes)
+    return Context(root, element_type, shapes.shape_of(root), axes, sizes)
 
 
 def is_float(element_type: int | None) -> bool:

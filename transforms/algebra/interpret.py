@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.algebra.context import ALIGNED, CONSTANT, FLOAT_BITS, REDUCED, Frame, Value
+from transforms.algebra.context import ALIGNED, CONSTANT, FLOAT_BITS, REDUCED, Context, Value
 from transforms.algebra.norm_terms import (
     ERF,
     ERF_ARGUMENT,
@@ -36,24 +36,24 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 _MAX_TERMS = 24
 
 
-def interpret(frame: Frame, constants: Constants, exclude: Container[gs.Node] = ()) -> dict[int, Value]:
+def interpret(context: Context, constants: Constants, exclude: Container[gs.Node] = ()) -> dict[int, Value]:
     """Return the values of all tensors that follow from x alone, keyed by ``id(tensor)``.
 
     What a node in ``exclude`` makes is not looked into.
     """
-    return _Reader(frame, constants, exclude).read()
+    return _Reader(context, constants, exclude).read()
 
 
 class _Reader:
-    def __init__(self, frame: Frame, constants: Constants, exclude: Container[gs.Node]) -> None:
-        self.frame = frame
+    def __init__(self, context: Context, constants: Constants, exclude: Container[gs.Node]) -> None:
+        self.context = context
         self._exclude = exclude
         self.constants = constants
-        self._values = {id(frame.root): Value(Polynomial.symbol(X), ALIGNED)}
+        self._values = {id(context.root): Value(Polynomial.symbol(X), ALIGNED)}
 
     def read(self) -> dict[int, Value]:
         """Follow x through the graph, node by node, as far as the rules reach."""
-        pending = deque(self.frame.root.outputs)
+        pending = deque(self.context.root.outputs)
         while pending:
             node = pending.popleft()
             if not node.outputs or id(node.outputs[0]) in self._values or node in self._exclude:
@@ -85,18 +85,20 @@ class _Reader:
         if not np.isfinite(values).all():
             return None
         if values.size != 1:
-            padded = values.reshape((1,) * (max(map(abs, self.frame.axes)) - len(shape)) + shape)
+            padded = values.reshape((1,) * (max(map(abs, self.context.axes)) - len(shape)) + shape)
             return Value(Polynomial.constant(self._on_axes(padded)), CONSTANT, len(shape))
         return Value(Polynomial.constant(values.reshape(())), CONSTANT, len(shape))
 
     def _on_axes(self, values: np.ndarray) -> np.ndarray:
         """Drop the dimensions, all of size 1, that are not among the axes."""
-        return values.reshape([values.shape[axis] for axis in self.frame.axes])
+        return values.reshape([values.shape[axis] for axis in self.context.axes])
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         """Return whether a constant varies along the axes only, and broadcasts to x without enlarging it."""
-        known = dict(zip(self.frame.axes, self.frame.sizes, strict=True))
-        least = max(map(abs, self.frame.axes), default=0) if self.frame.rank is None else self.frame.rank
+        known = dict(zip(self.context.axes, self.context.sizes, strict=True))
+        least = (
+            max(map(abs, self.context.axes), default=0) if self.context.rank is None else self.context.rank
+        )
         pairs = ((size, known.get(index - len(shape))) for index, size in enumerate(shape))
         return len(shape) <= least and all(size == 1 or size == expected for size, expected in pairs)
 
@@ -112,8 +114,8 @@ class _Reader:
         return Value(result, layout)
 
     def _fits_reduced(self, rank: int, result: Polynomial) -> bool:
-        least = len(self.frame.axes) if self.frame.rank is None else self.frame.rank
-        return result.is_uniform and rank <= max(0, least - len(self.frame.axes))
+        least = len(self.context.axes) if self.context.rank is None else self.context.rank
+        return result.is_uniform and rank <= max(0, least - len(self.context.axes))
 
 
 Rule = Callable[[_Reader, gs.Node], "Value | None"]
@@ -131,7 +133,7 @@ def _binary(operation: Callable[[Polynomial, Polynomial], Polynomial]) -> Rule:
 
 def _divide(reader: _Reader, node: gs.Node) -> Value | None:
     left, right = reader.value(node, 0), reader.value(node, 1)
-    divisor = None if right is None else inverse(right.polynomial, reader.frame.tolerance)
+    divisor = None if right is None else inverse(right.polynomial, reader.context.tolerance)
     if left is None or right is None or divisor is None:
         return None
     return reader.combine(left, right, left.polynomial * divisor)
@@ -140,7 +142,7 @@ def _divide(reader: _Reader, node: gs.Node) -> Value | None:
 def _unary(operation: Callable[[Polynomial, float], Polynomial | None]) -> Rule:
     def _rule(reader: _Reader, node: gs.Node) -> Value | None:
         value = reader.value(node)
-        result = None if value is None else operation(value.polynomial, reader.frame.tolerance)
+        result = None if value is None else operation(value.polynomial, reader.context.tolerance)
         return None if value is None or result is None else Value(result, value.layout)
 
     return _rule
@@ -150,7 +152,7 @@ def _power(reader: _Reader, node: gs.Node) -> Value | None:
     left, right = reader.value(node, 0), reader.value(node, 1)
     if left is None or right is None or right.layout != CONSTANT or not right.polynomial.is_uniform:
         return None
-    result = power(left.polynomial, float(right.polynomial.get(ONE)), reader.frame.tolerance)
+    result = power(left.polynomial, float(right.polynomial.get(ONE)), reader.context.tolerance)
     return None if result is None else reader.combine(left, right, result)
 
 
@@ -181,14 +183,14 @@ def _clip(reader: _Reader, node: gs.Node) -> Value | None:
 
 
 def _is_variance(value: Value, reader: _Reader) -> bool:
-    return variance_form(value.polynomial, reader.frame.tolerance) is not None
+    return variance_form(value.polynomial, reader.context.tolerance) is not None
 
 
 def _cast(reader: _Reader, node: gs.Node) -> Value | None:
     """A Cast to a type at least as wide as x's is read as changing nothing."""
     bits = FLOAT_BITS.get(_number_of_type(node.attrs.get("to")), 0)
-    same = _number_of_type(node.attrs.get("to")) == reader.frame.element_type
-    return reader.value(node) if same or bits > FLOAT_BITS[reader.frame.element_type] else None
+    same = _number_of_type(node.attrs.get("to")) == reader.context.element_type
+    return reader.value(node) if same or bits > FLOAT_BITS[reader.context.element_type] else None
 
 
 def _number_of_type(to: object) -> int:
@@ -197,16 +199,16 @@ def _number_of_type(to: object) -> int:
 
 def _reduce(reader: _Reader, node: gs.Node) -> Value | None:
     value = reader.value(node)
-    axes = shapes.reduced_axes(node, reader.frame.rank, reader.constants)
-    if value is None or value.layout != ALIGNED or axes != reader.frame.axes:
+    axes = shapes.reduced_axes(node, reader.context.rank, reader.constants)
+    if value is None or value.layout != ALIGNED or axes != reader.context.axes:
         return None
     result = mean(value.polynomial)
     if result is None or (node.op == "ReduceSum" and not value.polynomial.has(X)):
         return None
     if node.op == "ReduceSum":
-        if reader.frame.count is None:
+        if reader.context.count is None:
             return None
-        result = result * Polynomial.constant(reader.frame.count)
+        result = result * Polynomial.constant(reader.context.count)
     return Value(result, ALIGNED if node.attrs.get("keepdims", 1) else REDUCED)
 
 
@@ -215,18 +217,18 @@ def _restore_axes(reader: _Reader, node: gs.Node) -> Value | None:
     value = reader.value(node)
     if value is None or value.layout == CONSTANT:
         return None
-    frame, is_reduced = reader.frame, value.layout == REDUCED
-    fits = shapes.RESTORES[node.op](node, is_reduced, frame.axes, frame.shape, reader.constants)
+    context, is_reduced = reader.context, value.layout == REDUCED
+    fits = shapes.RESTORES[node.op](node, is_reduced, context.axes, context.shape, reader.constants)
     return Value(value.polynomial, ALIGNED) if fits else None
 
 
 def _squeeze(reader: _Reader, node: gs.Node) -> Value | None:
     """Squeeze of the reduced axes of a statistic."""
     value = reader.value(node)
-    axes = shapes.listed_axes(node, reader.frame.rank, reader.constants)
+    axes = shapes.listed_axes(node, reader.context.rank, reader.constants)
     if value is None or value.layout != ALIGNED or value.polynomial.has(X) or not value.polynomial.is_uniform:
         return None
-    return Value(value.polynomial, REDUCED) if axes == reader.frame.axes else None
+    return Value(value.polynomial, REDUCED) if axes == reader.context.axes else None
 
 
 def _same(polynomial: Polynomial, tolerance: float) -> Polynomial:

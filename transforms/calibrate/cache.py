@@ -15,7 +15,7 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
-from transforms.calibrate.range_statistics import Observed, TensorAxis
+from transforms.calibrate.range_statistics import RangeStats, TensorAxis
 from transforms.calibrate.statistics_json import decode, encode
 from transforms.files.atomic_write import destination, replacing
 from transforms.files.folder_lock import locked
@@ -74,11 +74,11 @@ def calibrate_cached(
     return Calibration(options, {name: (known | new.observed)[name] for name in axes}), len(known)
 
 
-def _is_enough(observed: Observed, options: CalibrationOptions, axes: set[int]) -> bool:
+def _is_enough(observed: RangeStats, options: CalibrationOptions, axes: set[int]) -> bool:
     return axes <= observed.moments.keys() and (not options.needs_histogram or observed.histogram is not None)
 
 
-def _axes(wanted: set[int], stored: Observed | None) -> list[int]:
+def _axes(wanted: set[int], stored: RangeStats | None) -> list[int]:
     """Return the axes to measure along: those of the entry too, for it will be written over."""
     return sorted(wanted | (stored.moments.keys() if stored else set()))
 
@@ -105,14 +105,14 @@ def _read(path: Path) -> Entries:
     return entries
 
 
-def _decode(path: Path, name: str, entry: dict[str, Any]) -> Observed:
+def _decode(path: Path, name: str, entry: dict[str, Any]) -> RangeStats:
     try:
         return decode(entry)
     except Exception as error:  # whatever numbers of any kind may bring about
         raise ValueError(f"'{path}' is a broken calibration cache: tensor '{name}': {error!r}") from error
 
 
-def _add(path: Path, key: str, observed: Mapping[str, Observed]) -> None:
+def _add(path: Path, key: str, observed: Mapping[str, RangeStats]) -> None:
     """Add to an entry; what others have written meanwhile stays."""
     folder = destination(path).parent
     clear_leftovers(folder)

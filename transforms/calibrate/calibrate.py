@@ -17,9 +17,9 @@ from ops.formats import Format
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions, choose_range
 from transforms.calibrate.not_finite import first_nan
-from transforms.calibrate.range_statistics import Moments, Observed, TensorAxis
+from transforms.calibrate.range_statistics import Moments, RangeStats, TensorAxis
 from transforms.graph import dtypes, walk
-from transforms.run.instrumented_model import Observation, ObservedModel, float_outputs
+from transforms.run.instrumented_model import InstrumentedModel, Observation, float_outputs
 from transforms.run.run_model import RunOptions
 
 __all__ = ["Calibration", "CalibrationOptions", "calibrate"]
@@ -31,7 +31,7 @@ Progress = Callable[[int, int | None], None]
 class Calibration:
     """What was observed of tensors, by name, and the ranges that the options make of it."""
 
-    def __init__(self, options: CalibrationOptions, observed: Mapping[str, Observed]) -> None:
+    def __init__(self, options: CalibrationOptions, observed: Mapping[str, RangeStats]) -> None:
         """Keep options and statistics."""
         self.options, self.observed = options, dict(observed)
 
@@ -61,7 +61,7 @@ class Calibration:
         found = {(n, axis): self.observed[n].moments.get(axis) for n, axis in channels if n in self.observed}
         return {key: moments.mean_square for key, moments in found.items() if moments and moments.count}
 
-    def _find(self, name: str) -> Observed:
+    def _find(self, name: str) -> RangeStats:
         if name not in self.observed:
             raise ValueError(f"tensor '{name}' was not calibrated")
         return self.observed[name]
@@ -114,7 +114,7 @@ class _Watch:
     def __init__(
         self,
         graph: gs.Graph,
-        observed: Mapping[str, Observed],
+        observed: Mapping[str, RangeStats],
         options: CalibrationOptions,
         run: RunOptions | None,
     ) -> None:
@@ -125,19 +125,19 @@ class _Watch:
         asked = [name for name in self._all if name in observed]
         with_moments = [name for name in asked if observed[name].moments]
         fetched = self._all if options.needs_histogram else with_moments
-        self._model = ObservedModel(graph, [name for name in asked if name not in fetched], fetched, run)
+        self._model = InstrumentedModel(graph, [name for name in asked if name not in fetched], fetched, run)
 
     def add(self, sample: str, feed: Mapping[str, np.ndarray]) -> None:
         """Add what a sample does; ValueError for NaN, or where the model does not run."""
         found = self._observe(sample, feed)
         if found.is_doubtful:  # from now on, for what is infinite once tends to be so always
-            self._model = ObservedModel(self._graph, [], self._all, self._run)
+            self._model = InstrumentedModel(self._graph, [], self._all, self._run)
             found = self._observe(sample, feed)
         for name, (low, high) in found.ranges.items():
             self._observed[name].add_range(low, high, self._options.averaging_constant)
         for name in list(found.arrays):
             place = f"sample '{sample}', tensor '{name}'"
-            one = self._observed.get(name) or Observed()  # an output that matters for NaN alone
+            one = self._observed.get(name) or RangeStats()  # an output that matters for NaN alone
             array = found.arrays.pop(name)
             try:
                 _add_array(one, array, self._options, place)
@@ -161,11 +161,11 @@ class _Watch:
             raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
 
 
-def _start(options: CalibrationOptions) -> Observed:
-    return Observed(histogram=Histogram() if options.needs_histogram else None)
+def _start(options: CalibrationOptions) -> RangeStats:
+    return RangeStats(histogram=Histogram() if options.needs_histogram else None)
 
 
-def _add_array(one: Observed, array: np.ndarray, options: CalibrationOptions, place: str) -> None:
+def _add_array(one: RangeStats, array: np.ndarray, options: CalibrationOptions, place: str) -> None:
     try:
         one.add_array(array, options.averaging_constant)
     except ValueError as error:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ops.formats import Format
 from transforms.calibrate.entropy_range import clip_by_entropy
 from transforms.calibrate.mse_range import clip_by_error
-from transforms.calibrate.range_statistics import Observed
+from transforms.calibrate.range_statistics import RangeStats
 
 Range = tuple[float, float]
 
@@ -51,7 +51,7 @@ class CalibrationOptions:
 
 
 def choose_range(
-    observed: Observed, format: Format, *, symmetric: bool, options: CalibrationOptions
+    observed: RangeStats, format: Format, *, symmetric: bool, options: CalibrationOptions
 ) -> Range:
     """Return the range of an observed tensor for an integer format.
 
@@ -67,12 +67,12 @@ def choose_range(
     return low, high
 
 
-def _min_max(observed: Observed, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
+def _min_max(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
     averages = observed.average if options.moving_average else None
     return averages or (observed.low, observed.high)
 
 
-def _percentile(observed: Observed, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
+def _percentile(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
     """Cut the largest magnitudes off (symmetric), or as many numbers at either end."""
     assert observed.histogram is not None
     counts, edges, inside = observed.histogram.counts, observed.histogram.edges, options.percentile / 100
@@ -92,18 +92,18 @@ def _quantile(counts: NDArray[np.int64], edges: NDArray[np.float64], fraction: f
     return float(edges[i] + share * (edges[i + 1] - edges[i]))
 
 
-def _entropy(observed: Observed, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
+def _entropy(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
     assert observed.histogram is not None
     return clip_by_entropy(observed.histogram, round(2**format.bits), symmetric=symmetric)
 
 
-def _least_error(observed: Observed, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
+def _least_error(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
     assert observed.histogram is not None
     extremes = observed.low, observed.high
     return clip_by_error(observed.histogram, extremes, round(2**format.bits), symmetric=symmetric)
 
 
-METHODS: Mapping[str, Callable[[Observed, Format, bool, CalibrationOptions], Range]] = MappingProxyType(
+METHODS: Mapping[str, Callable[[RangeStats, Format, bool, CalibrationOptions], Range]] = MappingProxyType(
     {"MinMax": _min_max, "Percentile": _percentile, "Entropy": _entropy, "MSE": _least_error}
 )
 """What gives a range, by the name of the method."""

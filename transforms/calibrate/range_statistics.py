@@ -54,7 +54,7 @@ class Moments:
 
 
 @dataclass
-class Observed:
+class RangeStats:
     """What is known of a tensor: lowest and highest finite number, and what else was asked for.
 
     ``average`` holds the moving averages of the lowest and highest number of each sample, ``moments`` those

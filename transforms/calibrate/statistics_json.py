@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transforms.calibrate.histogram import BINS, Histogram
-from transforms.calibrate.range_statistics import Moments, Observed
+from transforms.calibrate.range_statistics import Moments, RangeStats
 
 _LARGEST_ARRAY = 1 << 28  # bytes: what is longer is no statistic of ours
 
 
-def encode(observed: Observed) -> dict[str, Any]:
+def encode(observed: RangeStats) -> dict[str, Any]:
     """Return the statistics as what ``json`` can write."""
     result: dict[str, Any] = {}
     if not observed.is_empty:
@@ -34,12 +34,12 @@ def _encode_moments(moments: Moments) -> dict[str, Any]:
     return {"axis": moments.axis, "count": moments.count, **packed}
 
 
-def decode(entry: dict[str, Any]) -> Observed:
+def decode(entry: dict[str, Any]) -> RangeStats:
     """Return the statistics that ``encode`` made an entry of, or its first version: moments of one axis.
 
     ValueError, KeyError, TypeError or AttributeError for what it did not make.
     """
-    observed = Observed()
+    observed = RangeStats()
     if "range" in entry:
         observed.low, observed.high = (float(end) for end in entry["range"])
         low, high = (float(end) for end in entry["average"])

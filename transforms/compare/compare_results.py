@@ -20,7 +20,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Metric:
+class ResultMetric:
     """A metric by the name of its field in ``Comparison``, its wording, and what its worst value is."""
 
     field: str
@@ -30,17 +30,17 @@ class Metric:
 
 
 METRICS = (
-    Metric("cosine", "cos similarity", "Min", min),
-    Metric("l2", "l2 distance", "Max", max),
-    Metric("psnr", "psnr", "Min", min),
-    Metric("ssim", "ssim", "Min", min),
-    Metric("sqnr", "sqnr", "Min", min),
+    ResultMetric("cosine", "cos similarity", "Min", min),
+    ResultMetric("l2", "l2 distance", "Max", max),
+    ResultMetric("psnr", "psnr", "Min", min),
+    ResultMetric("ssim", "ssim", "Min", min),
+    ResultMetric("sqnr", "sqnr", "Min", min),
 )
 """All metrics, in the order of the lines that the evaluate tool prints."""
 
 
 @dataclass(frozen=True)
-class Pair:
+class ResultPair:
     """Two files to compare; ``output`` is the sub-folder they lie in, "" for the folder itself."""
 
     name: str
@@ -94,7 +94,7 @@ class Top1:
     count: int
 
 
-def pair_files(baseline: Path, quantized: Path, *, allow_missing: bool = False) -> list[Pair]:
+def pair_files(baseline: Path, quantized: Path, *, allow_missing: bool = False) -> list[ResultPair]:
     """Return the pairs of files of one name in two folders and in their sub-folders, in natural order.
 
     A sub-folder holds the results of one output of a model. Raises FileNotFoundError for a missing or empty
@@ -111,10 +111,10 @@ def pair_files(baseline: Path, quantized: Path, *, allow_missing: bool = False) 
         _check_same(right.keys() - left.keys(), f"only in '{quantized}'")
     if not common:
         raise ValueError(f"no file name is common to '{baseline}' and '{quantized}'")
-    return [Pair(name, output, left[output, name], right[output, name]) for output, name in common]
+    return [ResultPair(name, output, left[output, name], right[output, name]) for output, name in common]
 
 
-def compare(pairs: Sequence[Pair], peak: float | None = None) -> Iterator[Comparison]:
+def compare(pairs: Sequence[ResultPair], peak: float | None = None) -> Iterator[Comparison]:
     """Yield the comparison of each pair, in order; several threads read and compare.
 
     ``peak`` is that of PSNR and SSIM, see ``ops.metrics``. Raises ValueError naming the file when one can
@@ -127,7 +127,7 @@ def compare(pairs: Sequence[Pair], peak: float | None = None) -> Iterator[Compar
         executor.shutdown(cancel_futures=True)
 
 
-def compare_files(pair: Pair, peak: float | None = None) -> Comparison:
+def compare_files(pair: ResultPair, peak: float | None = None) -> Comparison:
     """Return the comparison of one pair of files."""
     x, y = read_array(pair.baseline), read_array(pair.quantized)
     try:
@@ -172,7 +172,7 @@ def summarize(comparisons: Sequence[Comparison]) -> Summary:
     return Summary(mean, worst)
 
 
-def top1(pairs: Sequence[Pair], labels: np.ndarray) -> Top1:
+def top1(pairs: Sequence[ResultPair], labels: np.ndarray) -> Top1:
     """Return accuracy of both results and their agreement; labels [n] of integers.
 
     Each array is scores over classes along its last axis, the rows of all files in order belonging to the

@@ -79,8 +79,8 @@ def format_of(node: gs.Node) -> str:
 
     Raises ValueError naming node and attribute for a block format that its operator refuses.
     """
-    if row := block_format_of(node):
-        return row.name
+    if fmt := block_format_of(node):
+        return fmt.name
     if node.op in _QUANTIZE and len(node.inputs) > 2:
         return _type_name(dtypes.element_type(node.inputs[2]))
     if node.op in _QUANTIZE:

@@ -26,7 +26,9 @@ from transforms.finetune.output_error import Errors
 Mask = NDArray[np.bool_]
 
 
-def is_surely_better(before: Errors, after: Errors, held: Sequence[bool] | Mask, tried: int = 0) -> bool:
+def is_significantly_better(
+    before: Errors, after: Errors, held: Sequence[bool] | Mask, tried: int = 0
+) -> bool:
     """Return whether errors on samples became less, and not by chance.
 
     ``held`` tells which of the samples were held out, at least one; ``tried``: how many other models were not

@@ -14,7 +14,7 @@ import numpy as np
 from transforms.files.array_header import read_headers
 from transforms.files.atomic_write import replacing
 from transforms.files.named_file import in_words
-from transforms.finetune.tune_layer import Candidate
+from transforms.finetune.tune_layer import LayerSolution
 
 _EVERY = 10.0  # seconds between two times that the file is written
 
@@ -25,7 +25,7 @@ class Checkpoint:
 
     path: Path
     key: str
-    _entries: dict[str, tuple[Candidate | None, dict[str, Any]]] = field(default_factory=dict)
+    _entries: dict[str, tuple[LayerSolution | None, dict[str, Any]]] = field(default_factory=dict)
     _written: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -39,11 +39,11 @@ class Checkpoint:
             checkpoint._read()
         return checkpoint
 
-    def get(self, recipe: str, number: int) -> tuple[Candidate | None, dict[str, Any]] | None:
+    def get(self, recipe: str, number: int) -> tuple[LayerSolution | None, dict[str, Any]] | None:
         """Return what was found for a layer (None: it stays as it was) and its report; None if not done."""
         return self._entries.get(f"{recipe} {number}")
 
-    def put(self, recipe: str, number: int, found: Candidate | None, report: Mapping[str, Any]) -> None:
+    def put(self, recipe: str, number: int, found: LayerSolution | None, report: Mapping[str, Any]) -> None:
         """Remember a layer; the file is written from time to time."""
         self._entries[f"{recipe} {number}"] = found, dict(report)
         if time.monotonic() - self._written > _EVERY:
@@ -85,11 +85,11 @@ class Checkpoint:
             )
 
 
-def _candidate(archive: Mapping[str, np.ndarray], i: int, what: str | None) -> Candidate | None:
+def _candidate(archive: Mapping[str, np.ndarray], i: int, what: str | None) -> LayerSolution | None:
     if what is None:
         return None
     scale = (archive[f"{i}.scale"], archive[f"{i}.zero_point"]) if f"{i}.scale" in archive else None
-    return Candidate(what, archive[f"{i}.weights"].astype(np.float64), archive[f"{i}.bias"], scale)
+    return LayerSolution(what, archive[f"{i}.weights"].astype(np.float64), archive[f"{i}.bias"], scale)
 
 
 def as_report(report: object) -> dict[str, Any]:

@@ -14,23 +14,23 @@ from itertools import accumulate
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed, Float64Array
-from transforms.finetune.gram import LayerSums, RowBlock, Sums
-from transforms.finetune.layer_targets import limits_behind, relax, stream_of
-from transforms.finetune.options import WalkOptions, is_held_out
-from transforms.finetune.sample_rows import AHEAD, RowChoice, WantedReader, WantedRows
+from transforms.finetune.gram import GramStats, RowBlock, SharedGramStats
+from transforms.finetune.layer_targets import limits_after, relax, stream_of
+from transforms.finetune.options import LayerwiseOptions, is_held_out
+from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
 from transforms.finetune.stored_input import layer_input
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.devices import array_module
-from transforms.run.segmented_model import SteppedModel, Store
+from transforms.run.segmented_model import ActivationStore, SegmentedRun
 
 
 @dataclass(frozen=True)
 class Stores:
     """Where tensors of both models are kept, and the rows that are wanted."""
 
-    floats: Store
-    quantized: Store
-    rows: Store
+    floats: ActivationStore
+    quantized: ActivationStore
+    rows: ActivationStore
 
 
 @contextmanager
@@ -39,16 +39,20 @@ def open_sums(
     quantized_graph: gs.Graph,
     feeds: Sequence[Feed],
     layers: Sequence[MatchedLayer],
-    options: WalkOptions,
-) -> Iterator[SumsReader]:
+    options: LayerwiseOptions,
+) -> Iterator[GramReader]:
     """Hold both models in front of the first of the layers; their tensors are let go of at the end."""
     limit = options.memory_limit
-    with Store(limit) as floats, Store(limit) as quantized, Store(limit) as rows:
+    with (
+        ActivationStore(limit) as floats,
+        ActivationStore(limit) as quantized,
+        ActivationStore(limit) as rows,
+    ):
         stores = Stores(floats, quantized, rows)
-        yield SumsReader(float_graph, quantized_graph, feeds, layers, options, stores)
+        yield GramReader(float_graph, quantized_graph, feeds, layers, options, stores)
 
 
-class SumsReader:
+class GramReader:
     """Both models on their way through the layers, and through all users of the weight of each."""
 
     def __init__(
@@ -57,7 +61,7 @@ class SumsReader:
         quantized_graph: gs.Graph,
         feeds: Sequence[Feed],
         layers: Sequence[MatchedLayer],
-        options: WalkOptions,
+        options: LayerwiseOptions,
         stores: Stores,
     ) -> None:
         """Start in front of the first node of both."""
@@ -67,19 +71,19 @@ class SumsReader:
         self._numbers = [range(end - len(layer.users), end) for layer, end in zip(layers, ends, strict=True)]
         self._held = set(range(len(layers)))
         self._limits = [
-            limits_behind(float_graph, user.target) if options.following_relu else None for user in users
+            limits_after(float_graph, user.target) if options.following_relu else None for user in users
         ]
         streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
         targets = [user.target for user in users] + [name for name in streams if name is not None]
-        reference = SteppedModel(float_graph, feeds, targets, stores.floats, options.run)
-        choice = RowChoice(len(feeds), options.most_rows, options.least_rows, options.seed)
+        reference = SegmentedRun(float_graph, feeds, targets, stores.floats, options.run)
+        choice = RowSampler(len(feeds), options.most_rows, options.least_rows, options.seed)
         ahead = AHEAD if options.memory_limit is None else min(AHEAD, options.memory_limit)
-        self._wanted = WantedReader(reference, users, streams, choice, stores.rows, ahead)
+        self._wanted = SampledRowReader(reference, users, streams, choice, stores.rows, ahead)
         self._inputs = [layer_input(user.source) for user in users]
         sources = [one.name for one in self._inputs]
-        self._given = SteppedModel(quantized_graph, feeds, sources, stores.quantized, options.run)
+        self._given = SegmentedRun(quantized_graph, feeds, sources, stores.quantized, options.run)
 
-    def read(self, number: int) -> tuple[LayerSums, LayerSums]:
+    def read(self, number: int) -> tuple[SharedGramStats, SharedGramStats]:
         """Return a layer's sums over the rows of the samples to fit to, and of those to judge by.
 
         Where several layers read its weight they can be read again, until they are forgotten. Rows of others
@@ -114,20 +118,20 @@ class SumsReader:
         """Run the quantized model anew for what is read from now on, as weights of what ran are others."""
         self._given.restart()
 
-    def _no_sums(self, layer: MatchedLayer) -> LayerSums:
+    def _no_sums(self, layer: MatchedLayer) -> SharedGramStats:
         groups, outputs, positions, channels = layer.layer.size
         module = array_module(self._options.device)
-        return LayerSums(
-            tuple(Sums.zeros(groups, outputs, positions * channels, module) for _ in layer.users),
+        return SharedGramStats(
+            tuple(GramStats.zeros(groups, outputs, positions * channels, module) for _ in layer.users),
             tuple(user.bias is not None and not user.bias.is_extra for user in layer.users),
         )
 
-    def _rows(self, number: int, stored: AnyArray, wanted: WantedRows) -> AnyArray:
+    def _rows(self, number: int, stored: AnyArray, wanted: SampledRows) -> AnyArray:
         """Return rows of what a user's input is stored as."""
         outside = self._inputs[number].zero_point
         return self._users[number].layer.rows(stored, wanted.shape, wanted.picked, outside)
 
-    def _block(self, number: int, sums: Sums) -> RowBlock:
+    def _block(self, number: int, sums: GramStats) -> RowBlock:
         """Return what takes rows of a user's stored input and of what it should make of them."""
         user, source, limits = self._users[number], self._inputs[number], self._limits[number]
 

@@ -11,10 +11,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.finetune.acceptance import is_surely_better
+from transforms.finetune.acceptance import is_significantly_better
 from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_weights import FineTuned, Memory, Progress, finetune_weights
-from transforms.finetune.options import WalkOptions, is_held_out
+from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
+from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.finetune.tune_layer import TuneOptions
 from transforms.model.copy_graph import copy_graph
@@ -31,13 +31,13 @@ class FinetuneOptions:
     layer is kept only if the model's outputs become better by it, too, which takes longer.
     """
 
-    walk: WalkOptions = field(default_factory=WalkOptions)
+    walk: LayerwiseOptions = field(default_factory=LayerwiseOptions)
     output_index: int | None = None
     selective: bool = False
 
 
 @dataclass
-class Finetuned:
+class TunedModel:
     """The better model, the errors of its outputs on held-out samples before and after, and its layers.
 
     ``recipe`` says what was done; None where the model stays what it was.
@@ -47,7 +47,7 @@ class Finetuned:
     before: float
     after: float
     recipe: str | None
-    walk: FineTuned
+    walk: TunedLayers
 
 
 def finetune_model(
@@ -58,22 +58,22 @@ def finetune_model(
     *,
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
-) -> Finetuned:
+) -> TunedModel:
     """Return a quantized model with tuned weights and biases, or the same one where that is no better.
 
     Weights are tuned with scales and exponents chosen anew; should the outputs not become surely better
     (:mod:`transforms.finetune.acceptance`), with those that are there, and at last biases alone.
     ``float_graph`` is the float model in the form that was quantized
-    (:func:`transforms.finetune.float_reference.float_twin`). Neither graph is changed. A ``checkpoint`` is
-    written when the work is interrupted, too.
+    (:func:`transforms.finetune.float_reference.float_reference`). Neither graph is changed. A ``checkpoint``
+    is written when the work is interrupted, too.
 
     Raises ValueError where no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
     """
     options = options or FinetuneOptions()
     _refuse(float_graph, quantized_graph)
-    judge = _Judge(float_graph, quantized_graph, feeds, options)
-    walked = FineTuned()
+    judge = _AcceptanceTest(float_graph, quantized_graph, feeds, options)
+    walked = TunedLayers()
     try:
         for tried, (recipe, tune) in enumerate(_recipes(options.walk)):
             graph = copy_graph(quantized_graph)
@@ -88,14 +88,14 @@ def finetune_model(
             )
             after = judge.after(graph, tried)
             if after is not None:
-                return Finetuned(graph, judge.before, after, recipe, walked)
+                return TunedModel(graph, judge.before, after, recipe, walked)
     finally:
         if checkpoint:
             checkpoint.write()
-    return Finetuned(quantized_graph, judge.before, judge.before, None, walked)
+    return TunedModel(quantized_graph, judge.before, judge.before, None, walked)
 
 
-class _Judge:
+class _AcceptanceTest:
     """The outputs on samples that were held out, and on some of those that weights are fitted to."""
 
     def __init__(
@@ -129,11 +129,11 @@ class _Judge:
         ``tried``: how many other models were no better.
         """
         after = self._errors.each(graph)
-        is_better = is_surely_better(self._first, after, self._held, tried)
+        is_better = is_significantly_better(self._first, after, self._held, tried)
         return after.of(self._held).relative if is_better else None
 
 
-def _recipes(options: WalkOptions) -> Iterator[tuple[str, TuneOptions]]:
+def _recipes(options: LayerwiseOptions) -> Iterator[tuple[str, TuneOptions]]:
     tune = options.tune
     if tune.weights and tune.rescale:
         yield "weights, biases and scales", tune

@@ -15,15 +15,15 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.finetune.checkpoint import Checkpoint, as_report
-from transforms.finetune.collect_gram import SumsReader, open_sums
-from transforms.finetune.gram import LayerSums
-from transforms.finetune.layer_targets import reads_product
-from transforms.finetune.options import WalkOptions
-from transforms.finetune.tune_layer import Candidate, Tuned, TuneOptions, tune_layer
+from transforms.finetune.collect_gram import GramReader, open_sums
+from transforms.finetune.gram import SharedGramStats
+from transforms.finetune.layer_targets import reads_activation_product
+from transforms.finetune.options import LayerwiseOptions
+from transforms.finetune.tune_layer import LayerSolution, Tuned, TuneOptions, tune_layer
 from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
-from transforms.layers.matched_layer import LeftAlone, MatchedLayer
+from transforms.layers.matched_layer import MatchedLayer, SkippedLayer
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class LayerReport:
 
 
 @dataclass
-class FineTuned:
+class TunedLayers:
     """The layers in order, and those that were left alone."""
 
     layers: list[LayerReport] = field(default_factory=list)
-    left_alone: list[LeftAlone] = field(default_factory=list)
+    left_alone: list[SkippedLayer] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ def finetune_weights(
     float_graph: gs.Graph,
     quantized_graph: gs.Graph,
     feeds: Sequence[Feed],
-    options: WalkOptions | None = None,
+    options: LayerwiseOptions | None = None,
     *,
     judge: Callable[[], float] | None = None,
     memory: Memory | None = None,
     progress: Progress | None = None,
-) -> FineTuned:
+) -> TunedLayers:
     """Tune the layers that :func:`transforms.layers.match_layers.match_layers` finds, in place.
 
     A layer is given new weights if they are better on the samples that are held out, and if ``judge``, where
@@ -83,7 +83,7 @@ def finetune_weights(
     Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
     be tuned and operator types of which there is none.
     """
-    options = options or WalkOptions()
+    options = options or LayerwiseOptions()
     if len(feeds) < 2:
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
     layers, left = match_layers(float_graph, quantized_graph)
@@ -91,9 +91,9 @@ def finetune_weights(
         first = f": '{left[0].name}' ({left[0].op}): {left[0].reason}" if left else ""
         raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")
     layers, others = of_operators(layers, options.op_types)
-    done = FineTuned(left_alone=left + others)
+    done = TunedLayers(left_alone=left + others)
     with open_sums(float_graph, quantized_graph, feeds, layers, options) as sums:
-        walked = _Walk(quantized_graph, layers, sums, options.tune, judge)
+        walked = _LayerwiseTuner(quantized_graph, layers, sums, options.tune, judge)
         for number in range(len(layers)):
             report = walked.visit(number, memory)
             done.layers.append(report)
@@ -106,14 +106,14 @@ _ADD = 0.95
 """What an Add behind a MatMul has to bring the held-out error down to: it is one more node to run."""
 
 
-class _Walk:
+class _LayerwiseTuner:
     """Both models on their way through the layers."""
 
     def __init__(
         self,
         quantized_graph: gs.Graph,
         layers: Sequence[MatchedLayer],
-        sums: SumsReader,
+        sums: GramReader,
         options: TuneOptions,
         judge: Callable[[], float] | None,
     ) -> None:
@@ -129,7 +129,7 @@ class _Walk:
         self._sums.forget(number)
         return report
 
-    def _repeat(self, number: int, found: Candidate | None, report: Mapping[str, Any]) -> LayerReport:
+    def _repeat(self, number: int, found: LayerSolution | None, report: Mapping[str, Any]) -> LayerReport:
         if found is not None:
             self._put(self._layers[number], found)
         return LayerReport(**report)
@@ -169,7 +169,7 @@ class _Walk:
         self._put(layer, before)
         return Tuned(before, found.before, found.before, found.power)
 
-    def _put(self, layer: MatchedLayer, candidate: Candidate) -> None:
+    def _put(self, layer: MatchedLayer, candidate: LayerSolution) -> None:
         write_layer(self._graph, layer, candidate, self._names)
         if layer.others:
             self._sums.restart()  # what ran between the users ran with other weights
@@ -187,12 +187,12 @@ def _title(layer: MatchedLayer) -> str:
     return f"{layer.name} and {len(layer.others)} more" if layer.others else layer.name
 
 
-def _of_products(layer: MatchedLayer, fit: LayerSums) -> LayerSums:
+def _of_products(layer: MatchedLayer, fit: SharedGramStats) -> SharedGramStats:
     """Let users that read a product of computed tensors stand for their own rounding alone."""
     parts = (
         part.of_layer(layer.float_weight.reshape(part.yx.shape), user.float_bias)
-        if reads_product(user.source)
+        if reads_activation_product(user.source)
         else part
         for part, user in zip(fit.parts, layer.users, strict=True)
     )
-    return LayerSums(tuple(parts), fit.has_bias)
+    return SharedGramStats(tuple(parts), fit.has_bias)

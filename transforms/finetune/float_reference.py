@@ -14,7 +14,7 @@ from transforms.pipelines.quantize_graph import prepare_for
 from transforms.scheme.recorded_scheme import recorded_scheme
 
 
-def float_twin(load: Callable[[], gs.Graph], quantized_graph: gs.Graph) -> gs.Graph:
+def float_reference(load: Callable[[], gs.Graph], quantized_graph: gs.Graph) -> gs.Graph:
     """Return the float model, which ``load`` reads anew at each call, in the form that was quantized.
 
     A model of tools.quantize tells how it was made: the same is done again. For other models it is the form,

@@ -22,7 +22,7 @@ from ops.array_types import AnyArray, Float64Array
 
 
 @dataclass
-class Sums:
+class GramStats:
     """Sums over rows for G groups of N outputs and K inputs."""
 
     count: float
@@ -33,7 +33,7 @@ class Sums:
     yy: Float64Array  # [G, N]
 
     @classmethod
-    def zeros(cls, groups: int, outputs: int, inputs: int, module: ModuleType = np) -> Sums:
+    def zeros(cls, groups: int, outputs: int, inputs: int, module: ModuleType = np) -> GramStats:
         """Return the sums over no rows, as arrays of a module: NumPy or one like it."""
         return cls(
             0.0,
@@ -44,10 +44,10 @@ class Sums:
             yy=module.zeros((groups, outputs)),
         )
 
-    def on_host(self) -> Sums:
+    def on_host(self) -> GramStats:
         """Return the same sums as NumPy's arrays."""
         x, y, xx, yx, yy = map(_on_host, (self.x, self.y, self.xx, self.yx, self.yy))
-        return Sums(self.count, x, y, xx, yx, yy)
+        return GramStats(self.count, x, y, xx, yx, yy)
 
     def add(
         self, x: NDArray[np.floating], y: NDArray[np.floating], weights: Float64Array | None = None
@@ -75,26 +75,26 @@ class Sums:
         """Return an array where the sums are."""
         return array if isinstance(self.xx, np.ndarray) else np.asarray(array, like=self.xx)
 
-    def __add__(self, other: Sums) -> Sums:
+    def __add__(self, other: GramStats) -> GramStats:
         """Return the sums over the rows of both."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Sums(*(a + b for a, b in pairs))
+        return GramStats(*(a + b for a, b in pairs))
 
-    def of_layer(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> Sums:
+    def of_layer(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> GramStats:
         """Return the sums over the same x with what weights [G, N, K] and a bias [G, N] make of them as y."""
         w, b = np.asarray(weights, np.float64), np.asarray(bias, np.float64)
         wx, wxx = _apply(w, self.x), w @ self.xx
         yx = wxx + b[:, :, None] * self.x[:, None, :]
         yy = (wxx * w).sum(2) + 2 * b * wx + self.count * b * b
-        return Sums(self.count, self.x, wx + self.count * b, self.xx, yx, yy)
+        return GramStats(self.count, self.x, wx + self.count * b, self.xx, yx, yy)
 
-    def centred(self) -> Sums:
+    def centred(self) -> GramStats:
         """Return the sums around the means of x and y: what they are when the bias is free."""
         n = max(self.count, np.finfo(np.float64).tiny)
         x, y = self.x / n, self.y / n
         xx = self.xx - n * x[:, :, None] * x[:, None, :]
         yx = self.yx - n * y[:, :, None] * x[:, None, :]
-        return Sums(self.count, np.zeros_like(x), np.zeros_like(y), xx, yx, self.yy - n * y * y)
+        return GramStats(self.count, np.zeros_like(x), np.zeros_like(y), xx, yx, self.yy - n * y * y)
 
     def bias(self, weights: NDArray[np.floating]) -> Float64Array:
         """Return the bias [G, N] with the least error for weights [G, N, K]."""
@@ -139,7 +139,7 @@ def _apply(weights: NDArray[np.floating], x: Float64Array) -> Float64Array:
     return np.asarray((np.asarray(weights, np.float64) @ x[:, :, None])[..., 0])
 
 
-def total(sums: Iterable[Sums]) -> Sums:
+def total(sums: Iterable[GramStats]) -> GramStats:
     """Return the sums over the rows of all; there must be at least one."""
     first, *others = sums
     for other in others:
@@ -148,29 +148,29 @@ def total(sums: Iterable[Sums]) -> Sums:
 
 
 @dataclass(frozen=True)
-class LayerSums:
+class SharedGramStats:
     """Sums of each user of a weight, and whether it has a bias that may change.
 
     Biases of U users are [U * G, N], one user after another.
     """
 
-    parts: tuple[Sums, ...]
+    parts: tuple[GramStats, ...]
     has_bias: tuple[bool, ...]
 
-    def on_host(self) -> LayerSums:
+    def on_host(self) -> SharedGramStats:
         """Return the same sums as NumPy's arrays."""
-        return LayerSums(tuple(part.on_host() for part in self.parts), self.has_bias)
+        return SharedGramStats(tuple(part.on_host() for part in self.parts), self.has_bias)
 
-    def freed(self) -> LayerSums:
+    def freed(self) -> SharedGramStats:
         """Return the same sums with a bias for every layer."""
-        return LayerSums(self.parts, (True,) * len(self.parts))
+        return SharedGramStats(self.parts, (True,) * len(self.parts))
 
     @property
     def count(self) -> float:
         """How many rows there are."""
         return sum(part.count for part in self.parts)
 
-    def free(self) -> Sums:
+    def free(self) -> GramStats:
         """Return the sums that the best weights depend on: around the means where there is a bias."""
         pairs = zip(self.parts, self.has_bias, strict=True)
         return total(part.centred() if has_bias else part for part, has_bias in pairs)

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from ops.array_types import Float64Array
 from transforms.graph import walk
 from transforms.graph.constants import Constants
-from transforms.layers.linear_layer import Layer
+from transforms.layers.linear_layer import LinearLayer
 
 Limits = tuple[float, float]
 
 
-def limits_behind(graph: gs.Graph, target: str) -> Limits | None:
+def limits_after(graph: gs.Graph, target: str) -> Limits | None:
     """Return the limits that all that reads a tensor cuts it off at; None where something reads it as it is.
 
     Of several readers with different limits, the widest.
@@ -61,7 +61,7 @@ def _limits(node: gs.Node, constants: Constants) -> Limits | None:
 _MOVING = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Clip"})
 
 
-def reads_product(source: gs.Tensor) -> bool:
+def reads_activation_product(source: gs.Tensor) -> bool:
     """Return whether a tensor is, but for moves and rounding, a MatMul of two rounded computed tensors."""
     node = walk.producer(_behind(source))
     return node is not None and node.op == "MatMul" and all(_is_rounded(t) for t in node.inputs)
@@ -108,7 +108,7 @@ def stream_of(graph: gs.Graph, target: str) -> str | None:
     return None
 
 
-def weigh(layer: Layer, made: tuple[int, ...], stream: NDArray[np.floating]) -> Float64Array | None:
+def weigh(layer: LinearLayer, made: tuple[int, ...], stream: NDArray[np.floating]) -> Float64Array | None:
     """Return the weight of each row of an output of a shape; None where all count the same: in stacks, too.
 
     ``stream`` [..., N] is the residual stream that the output is added to.

@@ -10,7 +10,7 @@ from transforms.run.run_model import RunOptions
 
 
 @dataclass(frozen=True)
-class WalkOptions:
+class LayerwiseOptions:
     """How the layers are walked through.
 
     * ``op_types``: layers of these operators alone;
@@ -34,7 +34,7 @@ class WalkOptions:
     run: RunOptions = field(default_factory=RunOptions)
 
 
-def is_held_out(sample: int, count: int, options: WalkOptions) -> bool:
+def is_held_out(sample: int, count: int, options: LayerwiseOptions) -> bool:
     """Return whether a sample of so many is one to judge by: one in five, at least one."""
     every = min(options.held_out, count)
     return sample % every == every - 1

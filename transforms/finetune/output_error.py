@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ops.array_types import Feed, Float64Array
 from transforms.graph import walk
 from transforms.model import graph_proto
-from transforms.run.run_each import run_each, same_everywhere
+from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.run.run_model import RunOptions
 from transforms.run.session import open_light
 
@@ -98,7 +98,7 @@ class OutputError:
             cast = onnx.helper.make_node("Cast", [scores[name]], [places[name]], to=onnx.TensorProto.FLOAT)
             light.graph.node.append(cast)
             light.graph.output.append(onnx.ValueInfoProto(name=places[name]))
-        model = open_light(light, weights, same_everywhere(self._options))
+        model = open_light(light, weights, with_fixed_threads(self._options))
         run = partial(model.run, names=list(places.values()))
         for found in run_each(run, self._feeds, self._options):
             yield {name: found[place] for name, place in places.items()}

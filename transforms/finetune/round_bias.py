@@ -46,8 +46,8 @@ def _round_bias(layer: MatchedLayer, bias: Float64Array, scale: Scale | None) ->
         numbers = np.clip(np.rint(numbers / wide), -_LARGEST, _LARGEST) * wide
     elif place.stored is not None and place.stored.format is not None and place.stored.is_integer:
         one, zero = constant_scale(place.stored.zero_point, numbers)
-        row, shift = place.stored.format, float(zero)
-        numbers = (np.clip(np.rint(numbers / one) + shift, row.lowest, row.highest) - shift) * float(one)
+        fmt, shift = place.stored.format, float(zero)
+        numbers = (np.clip(np.rint(numbers / one) + shift, fmt.lowest, fmt.highest) - shift) * float(one)
     return numbers * place.gain
 
 

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
 from transforms.finetune.layer_targets import weigh
-from transforms.layers.linear_layer import Layer, Rows
+from transforms.layers.linear_layer import LinearLayer, Rows
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.run.segmented_model import SteppedModel, Store
+from transforms.run.segmented_model import ActivationStore, SegmentedRun
 
 AHEAD = 1 << 28  # bytes of rows of layers that are read together
 
 
 @dataclass(frozen=True)
-class RowChoice:
+class RowSampler:
     """Which rows count: ``most`` for each input of a layer, but not less than ``least``.
 
     They are picked evenly from all ``samples``; ``seed``: of the picking.
@@ -34,14 +34,14 @@ class RowChoice:
     least: int
     seed: int
 
-    def share(self, layer: Layer) -> int:
+    def share(self, layer: LinearLayer) -> int:
         """Return the largest number of rows of one sample."""
         _, _, positions, channels = layer.size
         return -(-max(self.least, self.most * positions * channels) // self.samples)
 
 
 @dataclass(frozen=True)
-class WantedRows:
+class SampledRows:
     """Rows of a sample: the ``shape`` of the output, which rows of it, and how much each counts."""
 
     shape: tuple[int, ...]
@@ -49,16 +49,16 @@ class WantedRows:
     weights: Float64Array | None
 
 
-class WantedReader:
+class SampledRowReader:
     """The float model on its way through the layers."""
 
     def __init__(
         self,
-        model: SteppedModel,
+        model: SegmentedRun,
         layers: Sequence[MatchedLayer],
         streams: Sequence[str | None],
-        choice: RowChoice,
-        store: Store,
+        choice: RowSampler,
+        store: ActivationStore,
         ahead: int = AHEAD,
     ) -> None:
         """Start in front of the first layer.
@@ -69,9 +69,9 @@ class WantedReader:
         """
         self._model, self._layers, self._streams = model, layers, streams
         self._choice, self._store, self._ahead = choice, store, ahead
-        self._read: dict[int, list[WantedRows]] = {}
+        self._read: dict[int, list[SampledRows]] = {}
 
-    def read(self, number: int, *, last: bool = False) -> Iterator[tuple[WantedRows, NDArray[Any]]]:
+    def read(self, number: int, *, last: bool = False) -> Iterator[tuple[SampledRows, NDArray[Any]]]:
         """Yield the rows of a layer, sample by sample, with what the float layer makes of them [G, R, N].
 
         Layers are read or forgotten in their order. Rows are let go of by :meth:`forget`, or one after
@@ -122,12 +122,14 @@ class WantedReader:
             end += 1
         return end
 
-    def _choose(self, number: int, found: dict[str, NDArray[Any]], random: np.random.Generator) -> WantedRows:
+    def _choose(
+        self, number: int, found: dict[str, NDArray[Any]], random: np.random.Generator
+    ) -> SampledRows:
         layer, stream = self._layers[number].layer, self._streams[number]
         shape = found[self._layers[number].target].shape
         picked = _pick(layer.count(shape), self._choice.share(layer), random)
         weights = None if stream is None else weigh(layer, shape, found[stream])
-        return WantedRows(shape, picked, None if weights is None else weights[picked])
+        return SampledRows(shape, picked, None if weights is None else weights[picked])
 
 
 def _pick(rows: int, most: int, random: np.random.Generator) -> Rows | slice:

@@ -12,11 +12,11 @@ import numpy as np
 from ops.array_types import Float64Array
 from ops.grids import Grid
 from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadratic, solve_form
-from transforms.finetune.gram import LayerSums
+from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.round_bias import least_scale, round_biases
 from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.layers.stored_constant import Parameters
+from transforms.layers.stored_constant import QParams
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Times the mean of the Gram matrix's diagonal: how strongly the shift of the weights is held back."""
@@ -41,7 +41,7 @@ class TuneOptions:
 
 
 @dataclass
-class Candidate:
+class LayerSolution:
     """Weights [G, N, K] on a grid, and scale and zero point of integers where they are new.
 
     ``bias`` is [U * G, N] for U layers that have these weights, one after another.
@@ -50,14 +50,14 @@ class Candidate:
     what: str
     weights: Float64Array
     bias: Float64Array
-    scale: Parameters | None = None
+    scale: QParams | None = None
 
 
 @dataclass
 class Tuned:
     """The candidate with the least error on held-out samples, and the errors of before and after there."""
 
-    best: Candidate
+    best: LayerSolution
     before: float
     after: float
     power: float
@@ -65,9 +65,9 @@ class Tuned:
 
 def tune_layer(
     matched: MatchedLayer,
-    current: Candidate,
-    fit: LayerSums,
-    held: LayerSums,
+    current: LayerSolution,
+    fit: SharedGramStats,
+    held: SharedGramStats,
     options: TuneOptions,
 ) -> Tuned:
     """Return the best weights and bias for a layer; ``current`` where nothing is better on ``held``.
@@ -85,14 +85,14 @@ def tune_layer(
     return Tuned(best, before, least, held.power())
 
 
-def _error(sums: LayerSums, candidate: Candidate) -> float:
+def _error(sums: SharedGramStats, candidate: LayerSolution) -> float:
     return float(sums.error(candidate.weights, candidate.bias).sum())
 
 
 class _Tuning:
     """One layer with the sums over the rows that its weights are fitted to."""
 
-    def __init__(self, matched: MatchedLayer, fit: LayerSums, options: TuneOptions) -> None:
+    def __init__(self, matched: MatchedLayer, fit: SharedGramStats, options: TuneOptions) -> None:
         self._matched, self._fit, self._options = matched, fit, options
         packed = matched.float_weight
         self._start: Float64Array = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
@@ -100,7 +100,7 @@ class _Tuning:
         self._problem = LayerProblem(self._start, self._sums.xx, self._sums.yx)
         self._forms: dict[float | None, Quadratic] = {}
 
-    def candidates(self, current: Candidate, held: LayerSums) -> Iterator[Candidate]:
+    def candidates(self, current: LayerSolution, held: SharedGramStats) -> Iterator[LayerSolution]:
         """Yield the current weights with another bias, and then other weights."""
         if any(self._fit.has_bias):
             yield self._with_bias("bias", current.weights, None)
@@ -114,7 +114,7 @@ class _Tuning:
         if self._options.algorithm == "adaquant" and self._options.rescale:
             yield from self._with_learned_scale(damping)
 
-    def _with_learned_scale(self, damping: float | None) -> Iterator[Candidate]:
+    def _with_learned_scale(self, damping: float | None) -> Iterator[LayerSolution]:
         """Yield weights on the scales that AdaQuant learns along with them, where each output has its own."""
         *_, (_, grid, parameters) = self._grids()
         if parameters is None or parameters[0].size != math.prod(self._start.shape[:2]):
@@ -134,7 +134,7 @@ class _Tuning:
             self._forms[damping] = quadratic(self._problem, chosen, shift=damping is not None)
         return self._forms[damping]
 
-    def _best_damping(self, held: LayerSums) -> float | None:
+    def _best_damping(self, held: SharedGramStats) -> float | None:
         """Return the damping whose target, not yet rounded, is best on held-out samples; None: no shift."""
         best, least = None, self._float_error(held, self._start)
         for damping in DAMPINGS:
@@ -143,19 +143,19 @@ class _Tuning:
                 best, least = damping, error
         return best
 
-    def _float_error(self, held: LayerSums, weights: Float64Array) -> float:
+    def _float_error(self, held: SharedGramStats, weights: Float64Array) -> float:
         return float(held.error(weights, self._fit.bias(weights)).sum())
 
-    def _solve(self, what: str, grid: Grid, form: Quadratic, scale: Parameters | None) -> Candidate:
+    def _solve(self, what: str, grid: Grid, form: Quadratic, scale: QParams | None) -> LayerSolution:
         algorithm = "gptq" if self._options.algorithm == "auto" else self._options.algorithm
         weights = solve_form(form, grid, algorithm, self._options.solver)
         return self._with_bias(what, weights, scale)
 
-    def _with_bias(self, what: str, weights: Float64Array, scale: Parameters | None) -> Candidate:
+    def _with_bias(self, what: str, weights: Float64Array, scale: QParams | None) -> LayerSolution:
         own = None if scale is None else scale[0]
-        return Candidate(what, weights, round_biases(self._matched, self._fit.bias(weights), own), scale)
+        return LayerSolution(what, weights, round_biases(self._matched, self._fit.bias(weights), own), scale)
 
-    def _grids(self) -> Iterator[tuple[str, Grid, Parameters | None]]:
+    def _grids(self) -> Iterator[tuple[str, Grid, QParams | None]]:
         importance = np.maximum(np.diagonal(self._sums.xx, axis1=-2, axis2=-1), 0)
         biases = self._fit.bias(self._start)
         return layer_grids(self._matched, importance, biases, rescale=self._options.rescale)

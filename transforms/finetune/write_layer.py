@@ -7,19 +7,19 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.finetune.round_bias import constant_scale, product_scale
-from transforms.finetune.tune_layer import Candidate
+from transforms.finetune.tune_layer import LayerSolution
 from transforms.graph import walk
 from transforms.graph.constants import load
 from transforms.layers.matched_layer import Bias, MatchedLayer
-from transforms.layers.stored_constant import Parameters, Stored, find
+from transforms.layers.stored_constant import QParams, StoredConstant, find
 
 
-def current(layer: MatchedLayer) -> Candidate:
+def current(layer: MatchedLayer) -> LayerSolution:
     """Return the weights and the biases that a layer has."""
     packed = layer.layer.pack(layer.weight.values()).astype(np.float64)
     weights = packed.reshape(*packed.shape[:2], -1)
     biases = np.concatenate([_current_bias(user) for user in layer.users])
-    return Candidate("as it was", weights, biases, layer.weight.parameters)
+    return LayerSolution("as it was", weights, biases, layer.weight.parameters)
 
 
 def _current_bias(layer: MatchedLayer) -> NDArray[np.float64]:
@@ -29,7 +29,7 @@ def _current_bias(layer: MatchedLayer) -> NDArray[np.float64]:
     return bias
 
 
-def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: Candidate, names: walk.Names) -> None:
+def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: LayerSolution, names: walk.Names) -> None:
     """Put weights, scale and biases of a candidate into the layer's place in a graph.
 
     A layer without bias gets one: int32 where its operands are integers, float32 elsewhere; a MatMul gets an
@@ -55,10 +55,10 @@ def _write_bias(
         add(graph, layer, place, numbers, names)
         place.stored = find(graph, place.node, place.index, (), 0)
         return
-    own_copy(graph, place.node, place.index, place.stored, names)
+    unshare_constant(graph, place.node, place.index, place.stored, names)
     stored = place.stored
     product = product_scale(layer, None)
-    parameters: Parameters | None = None
+    parameters: QParams | None = None
     if product is not None:
         stored.axis = len(stored.shape) - 1 if product.shape else None
         parameters = product, np.zeros(product.shape, np.int32)
@@ -127,7 +127,9 @@ def _add_bias(
         bias.node.inputs.append(tensor)
 
 
-def own_copy(graph: gs.Graph, node: gs.Node, index: int, stored: Stored, names: walk.Names) -> bool:
+def unshare_constant(
+    graph: gs.Graph, node: gs.Node, index: int, stored: StoredConstant, names: walk.Names
+) -> bool:
     """Let a node read its input ``index``, stored as said, from a copy; return whether that was needed.
 
     It is where others read the constant, too, or what the nodes between make of it. Scales stay shared.

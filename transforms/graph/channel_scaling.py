@@ -51,17 +51,17 @@ class PairFinder:
         self._fixed = {id(t) for inner in walk.graphs(model) for t in (*inner.inputs, *inner.outputs)}
         self._exclude = exclude
 
-    def pairs(self, graph: gs.Graph) -> list[Pair]:
+    def pairs(self, graph: gs.Graph) -> list[LayerPair]:
         """Return the pairs in the order of their first layers; a layer of two pairs is one object."""
-        layers: dict[int, Layer] = {}
+        layers: dict[int, ScaledLayer] = {}
         members = {id(node) for node in graph.nodes}
         found = []
         for node in graph.nodes:
             way, end = self._follow(node, members)
             if way is not None and end is not None:
-                first, second = (layers.setdefault(id(n), Layer(n)) for n in (node, end))
+                first, second = (layers.setdefault(id(n), ScaledLayer(n)) for n in (node, end))
                 repeat = len(second.in_shift) // way.channels
-                found.append(Pair(first, second, repeat, way.companions))
+                found.append(LayerPair(first, second, repeat, way.companions))
         return found
 
     def _follow(self, node: gs.Node, members: set[int]) -> tuple[_Way | None, gs.Node | None]:
@@ -152,7 +152,7 @@ Exponents = NDArray[np.int64]
 Ranges = NDArray[np.float64]
 
 
-class Layer:
+class ScaledLayer:
     """A dot product whose second operand is a constant weight of its own.
 
     ``out_shift`` and ``in_shift`` hold exponents of two, one per channel of the whole layer: results are to
@@ -241,14 +241,14 @@ class Companion:
 
 
 @dataclass(frozen=True)
-class Pair:
+class LayerPair:
     """Two layers, of which the second alone reads what the first makes.
 
     Each channel of the first is ``repeat`` inputs in a row of the second.
     """
 
-    first: Layer
-    second: Layer
+    first: ScaledLayer
+    second: ScaledLayer
     repeat: int
     companions: list[Companion] = field(default_factory=list)
 

@@ -21,7 +21,7 @@ _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16)
 
 
 @dataclass
-class Part:
+class FusedGroup:
     """A part: the names of its nodes as loaded, those of them whose results are left, its prepared nodes."""
 
     names: list[str] = field(default_factory=list)
@@ -29,9 +29,9 @@ class Part:
     nodes: list[gs.Node] = field(default_factory=list)
 
 
-def find_parts(
+def find_fused_groups(
     loaded: gs.Graph, prepared: gs.Graph, kept_loaded: NodeSet, kept_prepared: NodeSet
-) -> list[Part]:
+) -> list[FusedGroup]:
     """Return the parts of a model in the order of its nodes; what is kept float anyway is in none.
 
     Nodes with bodies are in none, those in the bodies are. Nodes of one name are in one part: a name chooses
@@ -59,8 +59,8 @@ def _candidates(graph: gs.Graph, kept: NodeSet) -> Iterator[gs.Node]:
     shapes, fixed = shape_arithmetic(graph), _constant_nodes(graph)
     for node in walk.nodes(graph):
         floats = any(_is_float(tensor) for tensor in (*node.inputs, *node.outputs))
-        is_open = node not in kept and id(node) not in shapes and id(node) not in fixed
-        if floats and is_open and label_of(node) and not any(walk.bodies(node)):
+        is_unquantized_float = node not in kept and id(node) not in shapes and id(node) not in fixed
+        if floats and is_unquantized_float and label_of(node) and not any(walk.bodies(node)):
             yield node
 
 
@@ -142,10 +142,10 @@ def _collect(
     groups: _Groups,
     open_nodes: dict[int, gs.Node],
     roots: dict[int, int],
-) -> list[Part]:
-    parts: dict[int, Part] = {}
+) -> list[FusedGroup]:
+    parts: dict[int, FusedGroup] = {}
     for node in nodes:
-        part, name = parts.setdefault(groups.root(node), Part()), label_of(node)
+        part, name = parts.setdefault(groups.root(node), FusedGroup()), label_of(node)
         is_end = any(tensor.name in left for tensor in node.outputs)
         for names in (part.names, part.ends)[: 1 + is_end]:
             if name not in names:

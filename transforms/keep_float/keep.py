@@ -22,7 +22,7 @@ from transforms.keep_float.bf16_error import Bf16Error, Progress
 from transforms.keep_float.switchable_bf16 import SwitchedRounding
 from transforms.pipelines.convert_bf16 import Bf16Options
 from transforms.run.run_model import RunOptions
-from transforms.search.smallest_set import Kept, give_up, smallest_set
+from transforms.search.smallest_set import Kept, drop_greedily, smallest_set
 from transforms.search.target import Target, TargetError
 
 _RANKED_ON, _SEARCHED_ON = 4, 8
@@ -107,7 +107,7 @@ class _Search:
             if not self._target.holds(evaluate(self._everything)):
                 return self._everything
             if kept != self._everything and self._target.holds(evaluate(kept)):
-                kept = give_up(kept, dict.fromkeys(kept, 0.0), evaluate, self._target)
+                kept = drop_greedily(kept, dict.fromkeys(kept, 0.0), evaluate, self._target)
             else:
                 kept = smallest_set(len(self._everything), evaluate, self._target, self._rank)
         return kept
@@ -125,7 +125,9 @@ class _Search:
             ends = several.keys() - whole
             return list(chain.from_iterable(self._ends[i] if i in ends else self._names[i] for i in kept))
 
-        whole = give_up(frozenset(several), several, lambda one: self._written(_patterns(one)), self._target)
+        whole = drop_greedily(
+            frozenset(several), several, lambda one: self._written(_patterns(one)), self._target
+        )
         return self._in_order(_patterns(whole))
 
     def _extended(self, kept: Kept) -> Kept:
@@ -144,7 +146,7 @@ class _Search:
         def _value(chosen: Kept) -> float:
             return self._written_with(kept | chosen)
 
-        return kept | give_up(added.keys(), added, _value, self._target)
+        return kept | drop_greedily(added.keys(), added, _value, self._target)
 
     def _holds(self, kept: Iterable[int]) -> bool:
         return self._target.holds(self._written_with(kept))

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes
 from transforms.graph.selection import NodeSet, counterparts, select
 from transforms.keep_float.bf16_error import Bf16Error, open_graph
-from transforms.keep_float.fused_groups import find_parts
+from transforms.keep_float.fused_groups import find_fused_groups
 from transforms.keep_float.rounding_switches import add_switches
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.convert_bf16 import Bf16Options, Conversion, prepare_bf16
@@ -33,7 +33,7 @@ class SwitchedRounding:
         loaded = copy_graph(graph)
         exclude = prepare_bf16(graph, options, Conversion(options.format)).resolve_in(graph)
         exclude |= NodeSet(_new_casts(loaded, graph))
-        self.parts = find_parts(loaded, graph, kept.resolve_in(loaded), exclude)
+        self.parts = find_fused_groups(loaded, graph, kept.resolve_in(loaded), exclude)
         plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
         if options.format == "simulate_bf16":
             _leave_activations(plan, graph)

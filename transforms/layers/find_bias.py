@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dot_products
 from transforms.graph.constants import Constants
-from transforms.layers.linear_layer import Layer, Unfit
+from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer
 from transforms.layers.matched_layer import Bias
 from transforms.layers.stored_constant import find
 
@@ -17,7 +17,7 @@ _ROUNDING = frozenset(
 )
 
 
-def bias_place(graph: gs.Graph, node: gs.Node, layer: Layer) -> Bias | None:
+def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | None:
     """Return where the bias of a layer is or can be; None where there is no place for one.
 
     Behind a MatMul there can be an Add where none adds a constant yet, and the rank of the output is known.
@@ -29,10 +29,10 @@ def bias_place(graph: gs.Graph, node: gs.Node, layer: Layer) -> Bias | None:
             return Bias(node, 2, None, layer.bias_gain)
         try:
             stored = find(graph, node, 2, (), 0)
-        except Unfit as error:
-            raise Unfit(f"its bias: {error}") from error
+        except UnsupportedLayer as error:
+            raise UnsupportedLayer(f"its bias: {error}") from error
         if not _is_per_output(stored.shape, layer, 2):
-            raise Unfit(f"its bias {list(stored.shape)} is no number for each output")
+            raise UnsupportedLayer(f"its bias {list(stored.shape)} is no number for each output")
         return Bias(node, 2, stored, layer.bias_gain)
     found = added_constant(node.outputs[0], Constants(graph), through=True)
     if found is None:
@@ -40,13 +40,13 @@ def bias_place(graph: gs.Graph, node: gs.Node, layer: Layer) -> Bias | None:
     add, index = found
     try:
         stored = find(graph, add, index, (), 0)
-    except Unfit:
+    except UnsupportedLayer:
         return None
     rank = max(2, len(layer.shape)) if node.outputs[0].shape is None else len(node.outputs[0].shape)
     return Bias(add, index, stored) if _is_per_output(stored.shape, layer, rank) else None
 
 
-def _is_per_output(shape: tuple[int, ...], layer: Layer, rank: int) -> bool:
+def _is_per_output(shape: tuple[int, ...], layer: LinearLayer, rank: int) -> bool:
     """Return whether an array of a shape broadcasts to one number for each output."""
     groups, outputs = layer.size[:2]
     if int(np.prod(shape)) == 1 and groups * outputs > 1:

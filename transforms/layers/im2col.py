@@ -23,7 +23,7 @@ _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
 @dataclass(frozen=True)
-class Taps:
+class Im2colTables:
     """What each output reads of an image: ``table`` [outputs, taps] of all axes, and two things about it.
 
     ``is_plain``: every output reads the one number at its own place. ``leaves``: some read beyond the image.
@@ -42,7 +42,7 @@ class Taps:
         kernel: Sequence[int],
         made: Sequence[int],
         read: Sequence[int],
-    ) -> Taps:
+    ) -> Im2colTables:
         """Return them for sizes ``read`` of the input and ``made`` of the output."""
         table, size = combine(tables(op, attrs, kernel, made, read), read), math.prod(read)
         is_plain = np.array_equal(table, np.arange(size)[:, None])

@@ -24,12 +24,12 @@ from transforms.layers import im2col
 Rows = NDArray[np.integer]
 
 
-class Unfit(ValueError):
+class UnsupportedLayer(ValueError):
     """A layer that is no such problem; the message is the reason, in words that follow the layer's name."""
 
 
 @dataclass
-class Layer(ABC):
+class LinearLayer(ABC):
     """One layer: ``attrs`` of its node, ``shape`` of its weight and which operand that is."""
 
     op: str
@@ -113,10 +113,10 @@ class Layer(ABC):
 
 
 @dataclass
-class Convolution(Layer):
+class Convolution(LinearLayer):
     """Conv and ConvTranspose of one to three dimensions, or more."""
 
-    _tables: dict[tuple[tuple[int, ...], ...], im2col.Taps] = field(default_factory=dict, repr=False)
+    _tables: dict[tuple[tuple[int, ...], ...], im2col.Im2colTables] = field(default_factory=dict, repr=False)
 
     @property
     def groups(self) -> int:
@@ -170,13 +170,13 @@ class Convolution(Layer):
         """As of Layer."""
         return 1, -1, *[1] * (rank - 2)
 
-    def _taps(self, made: tuple[int, ...], read: tuple[int, ...]) -> im2col.Taps:
+    def _taps(self, made: tuple[int, ...], read: tuple[int, ...]) -> im2col.Im2colTables:
         if (made, read) not in self._tables:
-            self._tables[made, read] = im2col.Taps.of(self.op, self.attrs, self.shape[2:], made, read)
+            self._tables[made, read] = im2col.Im2colTables.of(self.op, self.attrs, self.shape[2:], made, read)
         return self._tables[made, read]
 
 
-class Product(Layer):
+class Product(LinearLayer):
     """Gemm and MatMul with a constant matrix on either side, MatMul also with a stack of matrices.
 
     Each matrix of a stack is a group: that of the rows that it is multiplied with.
@@ -280,15 +280,15 @@ def _by_channel(tensor: AnyArray) -> AnyArray:
     return tensor.swapaxes(0, 1).reshape(tensor.shape[1], -1)
 
 
-def layer_of(node: gs.Node, shape: tuple[int, ...], index: int) -> Layer:
+def layer_of(node: gs.Node, shape: tuple[int, ...], index: int) -> LinearLayer:
     """Return the layer that a dot product is with a weight of a shape as its operand ``index``.
 
     Raises Unfit for a weight without numbers, and for a convolution whose data are constant.
     """
     if node.op in ("Conv", "ConvTranspose"):
         if index != 1:
-            raise Unfit("its data are a constant, not its weight")
+            raise UnsupportedLayer("its data are a constant, not its weight")
         return Convolution(node.op, dict(node.attrs), shape, index)
     if not shape or 0 in shape:
-        raise Unfit(f"its weight {list(shape)} holds no matrix")
+        raise UnsupportedLayer(f"its weight {list(shape)} holds no matrix")
     return Product(node.op, dict(node.attrs), shape, index)

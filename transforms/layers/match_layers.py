@@ -13,9 +13,9 @@ from ops.formats import Format
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import Constants
 from transforms.layers.find_bias import added_constant, bias_place
-from transforms.layers.linear_layer import Layer, Unfit, layer_of
-from transforms.layers.matched_layer import Bias, LeftAlone, MatchedLayer
-from transforms.layers.stored_constant import OTHERS, Stored, block_rows, weight_place
+from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer, layer_of
+from transforms.layers.matched_layer import Bias, MatchedLayer, SkippedLayer
+from transforms.layers.stored_constant import OTHERS, StoredConstant, block_rows, weight_place
 
 _OF_INTEGERS = frozenset(
     {"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat"}
@@ -30,7 +30,7 @@ _LEAST_LIKENESS = 0.5
 
 def match_layers(
     float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format] | None = None
-) -> tuple[list[MatchedLayer], list[LeftAlone]]:
+) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
     """Return the layers that can be tuned in execution order, and those that are left alone with reasons.
 
     Layers that read one stored weight are one, see :func:`transforms.layers.match_layers.join_users`.
@@ -47,21 +47,21 @@ def match_layers(
     main = {id(node) for node in quantized_graph.nodes}
     for node in walk.nodes(quantized_graph):
         if node.op in _OF_INTEGERS:
-            left.append(LeftAlone(_name(node), node.op, "it is no float operator behind DequantizeLinear"))
+            left.append(SkippedLayer(_name(node), node.op, "it is no float operator behind DequantizeLinear"))
         if not dot_products.is_dot_product(node):
             continue
         try:
             if id(node) not in main:
-                raise Unfit("it is inside a body of If, Loop or Scan")
+                raise UnsupportedLayer("it is inside a body of If, Loop or Scan")
             matched.append(finder.match(node))
-        except Unfit as error:
-            left.append(LeftAlone(_name(node), node.op, str(error)))
+        except UnsupportedLayer as error:
+            left.append(SkippedLayer(_name(node), node.op, str(error)))
     return join_users(matched, left)
 
 
 def of_operators(
     layers: list[MatchedLayer], op_types: Sequence[str]
-) -> tuple[list[MatchedLayer], list[LeftAlone]]:
+) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
     """Return the layers of operator types, and the others with the reason; all without types.
 
     Raises ValueError for an operator type of which there is no layer, and where none is of these types alone.
@@ -79,7 +79,7 @@ def of_operators(
         names = " and ".join(f"'{user.name}' ({user.node.op})" for user in sharing.users)
         raise ValueError(f"operator type '{op_types[0]}': no layer has its weight for itself, {names} share")
     others = [
-        LeftAlone(user.name, user.node.op, _NOT_ASKED[user.node.op in op_types])
+        SkippedLayer(user.name, user.node.op, _NOT_ASKED[user.node.op in op_types])
         for layer in layers
         if not any(layer is one for one in asked)
         for user in layer.users
@@ -107,10 +107,12 @@ class _Finder:
         """Return a layer with its counterpart; Unfit with the reason where there is none."""
         index, weight = weight_place(self._graph, node, self._formats)
         if weight.format is None:
-            raise Unfit("its weight is float32")
+            raise UnsupportedLayer("its weight is float32")
         layer = layer_of(node, weight.shape, index)
         if not layer.channels(weight.axis):
-            raise Unfit(f"its weight has scales along axis {weight.axis}, which is not that of outputs")
+            raise UnsupportedLayer(
+                f"its weight has scales along axis {weight.axis}, which is not that of outputs"
+            )
         counterpart = self._counterpart(node)
         numbers = self._weight(counterpart, index, weight)
         bias = bias_place(self._graph, node, layer)
@@ -138,22 +140,24 @@ class _Finder:
         for found in candidates:
             if found is not None and found.op == node.op:
                 return found
-        raise Unfit("the float model has no layer of its name")
+        raise UnsupportedLayer("the float model has no layer of its name")
 
-    def _weight(self, counterpart: gs.Node, index: int, stored: Stored) -> NDArray[np.float32]:
+    def _weight(self, counterpart: gs.Node, index: int, stored: StoredConstant) -> NDArray[np.float32]:
         values = self._constants.values(counterpart.inputs[index])
         if values is None or values.dtype != np.float32:
-            raise Unfit("the weight of the float layer is no float32 constant")
+            raise UnsupportedLayer("the weight of the float layer is no float32 constant")
         if tuple(values.shape) != stored.shape:
-            raise Unfit(f"its weight is {list(stored.shape)}, that of the float layer {list(values.shape)}")
+            raise UnsupportedLayer(
+                f"its weight is {list(stored.shape)}, that of the float layer {list(values.shape)}"
+            )
         if not np.isfinite(values).all():
-            raise Unfit("the weight of the float layer holds numbers that are not finite")
+            raise UnsupportedLayer("the weight of the float layer holds numbers that are not finite")
         if _likeness(stored.values(), values) < _LEAST_LIKENESS:
-            raise Unfit("its weight is no rounding of that of the float layer")
+            raise UnsupportedLayer("its weight is no rounding of that of the float layer")
         return values
 
     def _target(
-        self, counterpart: gs.Node, bias: Bias | None, layer: Layer
+        self, counterpart: gs.Node, bias: Bias | None, layer: LinearLayer
     ) -> tuple[gs.Tensor, Float64Array]:
         """Return the float tensor that the layer should make, and the float bias in it."""
         groups, outputs = layer.size[:2]
@@ -170,11 +174,11 @@ class _Finder:
         node, index = found
         return node.outputs[0], self._numbers(node.inputs[index], 1.0, layer)
 
-    def _numbers(self, tensor: gs.Tensor, gain: float, layer: Layer) -> Float64Array:
+    def _numbers(self, tensor: gs.Tensor, gain: float, layer: LinearLayer) -> Float64Array:
         values = self._constants.values(tensor)
         groups, outputs = layer.size[:2]
         if values is None or values.size not in (1, groups * outputs):
-            raise Unfit("the bias of the float layer is no number for each output")
+            raise UnsupportedLayer("the bias of the float layer is no number for each output")
         wide = np.broadcast_to(values.reshape(-1).astype(np.float64) * gain, groups * outputs)
         return wide.reshape(groups, outputs)
 
@@ -191,8 +195,8 @@ def _name(node: gs.Node) -> str:
 
 
 def join_users(
-    layers: list[MatchedLayer], left: list[LeftAlone]
-) -> tuple[list[MatchedLayer], list[LeftAlone]]:
+    layers: list[MatchedLayer], left: list[SkippedLayer]
+) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
     """Return one layer for each weight, in the place of its last user, and the layers that are left alone.
 
     A weight that something else reads, too, keeps its numbers, and its layers are left alone: another
@@ -203,7 +207,7 @@ def join_users(
         known = [layer for layer in layers if id(layer.weight.source) == key]
         first, *rest = known
         if not _has_all(known) or not all(_is_alike(first, user) for user in rest):
-            others += (LeftAlone(user.name, user.node.op, f"its weight: {OTHERS}") for user in known)
+            others += (SkippedLayer(user.name, user.node.op, f"its weight: {OTHERS}") for user in known)
             continue
         for user in rest:
             user.weight = first.weight

@@ -9,8 +9,8 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
-from transforms.layers.linear_layer import Layer
-from transforms.layers.stored_constant import Stored
+from transforms.layers.linear_layer import LinearLayer
+from transforms.layers.stored_constant import StoredConstant
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Bias:
 
     node: gs.Node
     index: int
-    stored: Stored | None
+    stored: StoredConstant | None
     gain: float = 1.0
     is_extra: bool = False
 
@@ -39,8 +39,8 @@ class MatchedLayer:
 
     name: str
     node: gs.Node
-    layer: Layer
-    weight: Stored
+    layer: LinearLayer
+    weight: StoredConstant
     bias: Bias | None
     source: gs.Tensor
     target: str
@@ -55,7 +55,7 @@ class MatchedLayer:
 
 
 @dataclass(frozen=True)
-class LeftAlone:
+class SkippedLayer:
     """A dot product that is not tuned, and why."""
 
     name: str

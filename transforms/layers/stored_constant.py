@@ -22,10 +22,10 @@ from ops.reference import finite_blocks, join_blocks
 from transforms.block_format import block_format_of
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import Constants, exportable, load
-from transforms.layers.linear_layer import Unfit
+from transforms.layers.linear_layer import UnsupportedLayer
 from transforms.scheme.recorded_scheme import recorded_scheme
 
-Parameters = tuple[Float32Array, NDArray[np.generic]]
+QParams = tuple[Float32Array, NDArray[np.generic]]
 """Scale and zero point of integers, both scalars or both with one number for each index of an axis."""
 
 _BLOCKS = (BFP, MX)
@@ -37,7 +37,7 @@ _FLOAT_ROWS = {dtypes.BFLOAT16: "bfloat16", dtypes.FLOAT16: "float16"}
 
 
 @dataclass
-class Stored:
+class StoredConstant:
     """A constant and the ``chain`` of nodes through which a node reads it, by its input ``index``.
 
     ``format`` is None for plain float32. Integers have ``scale`` and ``zero_point``, along ``axis`` or for
@@ -68,7 +68,7 @@ class Stored:
         return self.format is not None and self.format.is_integer
 
     @property
-    def parameters(self) -> Parameters | None:
+    def parameters(self) -> QParams | None:
         """Scale and zero point of integers."""
         return None if self.scale is None or self.zero_point is None else (self.scale, self.zero_point)
 
@@ -82,7 +82,7 @@ class Stored:
             stored = self._integers(stored, self.scale)
         return dequantize(stored, self.scale, self.zero_point, self.axis)
 
-    def write(self, values: Float32Array, names: walk.Names, parameters: Parameters | None = None) -> None:
+    def write(self, values: Float32Array, names: walk.Names, parameters: QParams | None = None) -> None:
         """Store other numbers, rounded to the grid; ``parameters`` replace those of integers, shape and all.
 
         A scale that others read, too, is left to them.
@@ -112,7 +112,7 @@ class Stored:
         axis = -1 if self.float_axis is None else self.float_axis
         return np.asarray(ops.quantize_dequantize(values, self.format, axis), np.float32)
 
-    def _write_parameters(self, parameters: Parameters, names: walk.Names) -> None:
+    def _write_parameters(self, parameters: QParams, names: walk.Names) -> None:
         assert self.format is not None
         self.scale = np.asarray(parameters[0], np.float32)
         zero_point = np.asarray(parameters[1]).astype(self.format.dtype)
@@ -138,7 +138,9 @@ class Stored:
             node.inputs.append(new)
 
 
-def find(graph: gs.Graph, node: gs.Node, index: int, candidates: Sequence[Format], axis: int) -> Stored:
+def find(
+    graph: gs.Graph, node: gs.Node, index: int, candidates: Sequence[Format], axis: int
+) -> StoredConstant:
     """Return what a node reads as its input ``index``; ``axis`` is that of blocks, should it have any.
 
     ``candidates`` are the block formats that plain numbers are tried on, the coarsest first. Others may read
@@ -149,43 +151,45 @@ def find(graph: gs.Graph, node: gs.Node, index: int, candidates: Sequence[Format
     while not isinstance(tensor, gs.Constant):
         producer = walk.producer(tensor)
         if producer is None or producer.op not in _ROUNDING:
-            raise Unfit("it is computed")
+            raise UnsupportedLayer("it is computed")
         chain.insert(0, producer)
         tensor = producer.inputs[0]
     if known.shape(tensor) is None:
-        raise Unfit("callers may replace it, since it is an input as well")
+        raise UnsupportedLayer("callers may replace it, since it is an input as well")
     stored = _describe(tensor, chain, candidates, axis)
     if any(walk.is_output(one, graph) for one in stored.tensors):
-        raise Unfit("it is an output of the model, too")
+        raise UnsupportedLayer("it is an output of the model, too")
     return stored
 
 
-def _describe(source: gs.Constant, chain: list[gs.Node], candidates: Sequence[Format], axis: int) -> Stored:
+def _describe(
+    source: gs.Constant, chain: list[gs.Node], candidates: Sequence[Format], axis: int
+) -> StoredConstant:
     ops_of = [node.op for node in chain]
     element = dtypes.element_type(source)
     if not chain:
         if element != dtypes.FLOAT:
-            raise Unfit("it is not float32 where it is read")
-        return Stored(source, chain, detect(load(source), candidates, axis))
+            raise UnsupportedLayer("it is not float32 where it is read")
+        return StoredConstant(source, chain, detect(load(source), candidates, axis))
     if any(op in _BLOCKS for op in ops_of):
         if len(chain) > 1:
-            raise Unfit("it is rounded more than once")
+            raise UnsupportedLayer("it is rounded more than once")
         float_axis = int(chain[0].attrs.get("axis", 1)) if len(source.shape) > 1 else 0
-        return Stored(source, chain, block_format_of(chain[0]), float_axis=float_axis)
+        return StoredConstant(source, chain, block_format_of(chain[0]), float_axis=float_axis)
     if ops_of in (["Cast"], ["Cast", "Cast"]):
         name = _FLOAT_ROWS.get(element or 0) or _FLOAT_ROWS.get(int(chain[0].attrs["to"]))
         if name is None:
-            raise Unfit("it is cast from a type that is no format here")
-        return Stored(source, chain, ops.FORMATS[name])
+            raise UnsupportedLayer("it is cast from a type that is no format here")
+        return StoredConstant(source, chain, ops.FORMATS[name])
     if len(chain) > 2 or "Cast" in ops_of or (len(chain) == 2 and not ops_of[1].endswith("DequantizeLinear")):
-        raise Unfit("it is rounded more than once")
+        raise UnsupportedLayer("it is rounded more than once")
     return _linear(source, chain)
 
 
-def _linear(source: gs.Constant, chain: list[gs.Node]) -> Stored:
+def _linear(source: gs.Constant, chain: list[gs.Node]) -> StoredConstant:
     last = chain[-1]
     if not all(isinstance(tensor, gs.Constant) for tensor in last.inputs[1:]):
-        raise Unfit("its scale is computed")
+        raise UnsupportedLayer("its scale is computed")
     scale = np.asarray(load(last.inputs[1]))
     stored = load(source)
     if len(last.inputs) > 2 and not last.inputs[2].is_empty():
@@ -193,17 +197,19 @@ def _linear(source: gs.Constant, chain: list[gs.Node]) -> Stored:
     else:
         kind = np.uint8 if stored.dtype == np.float32 else stored.dtype
         zero_point = np.zeros(scale.shape, kind)
-    row = ops.FORMATS.get(str(zero_point.dtype))
-    if row is None or scale.dtype != np.float32 or scale.ndim > 1:
-        raise Unfit(f"it is stored as {zero_point.dtype} with a scale of {scale.dtype}{list(scale.shape)}")
-    if not row.is_integer:
+    fmt = ops.FORMATS.get(str(zero_point.dtype))
+    if fmt is None or scale.dtype != np.float32 or scale.ndim > 1:
+        raise UnsupportedLayer(
+            f"it is stored as {zero_point.dtype} with a scale of {scale.dtype}{list(scale.shape)}"
+        )
+    if not fmt.is_integer:
         if (scale != 1).any() or zero_point.astype(np.float32).any():
-            raise Unfit(f"it is stored as {row.name} with a scale")
-        return Stored(source, chain, row)
+            raise UnsupportedLayer(f"it is stored as {fmt.name} with a scale")
+        return StoredConstant(source, chain, fmt)
     axis = int(last.attrs.get("axis", 1)) if scale.size > 1 else None
     if scale.size == 1 and scale.ndim:
         scale, zero_point = scale.reshape(()), zero_point.reshape(())
-    return Stored(source, chain, row, axis, scale, zero_point)
+    return StoredConstant(source, chain, fmt, axis, scale, zero_point)
 
 
 def detect(values: NDArray[np.generic], candidates: Sequence[Format], axis: int) -> Format | None:
@@ -212,22 +218,22 @@ def detect(values: NDArray[np.generic], candidates: Sequence[Format], axis: int)
         return None
     axis = axis % values.ndim if -values.ndim <= axis < values.ndim else -1
     numbers = np.asarray(values, np.float32)
-    return next((row for row in candidates if _holds(row, numbers, axis)), None)
+    return next((fmt for fmt in candidates if _holds(fmt, numbers, axis)), None)
 
 
-def _holds(row: Format, values: NDArray[np.float32], axis: int) -> bool:
+def _holds(fmt: Format, values: NDArray[np.float32], axis: int) -> bool:
     """Return whether numbers are on a block format's grid.
 
     They are if it rounds them to themselves, with one exception: MXINT8's lowest number, -2 * 2^E, would now
     take its block to the exponent E + 1. Half of it leaves the others where they were.
     """
-    if np.array_equal(ops.quantize_dequantize(values, row, axis), values):
+    if np.array_equal(ops.quantize_dequantize(values, fmt, axis), values):
         return True
-    if row.attributes.get("element_dtype") != "int8":
+    if fmt.attributes.get("element_dtype") != "int8":
         return False
-    is_lowest = (np.frexp(values)[0] == -0.5) & (values == -_largest_of_blocks(values, row.block, axis))
+    is_lowest = (np.frexp(values)[0] == -0.5) & (values == -_largest_of_blocks(values, fmt.block, axis))
     others = np.where(is_lowest, values / 2, values)
-    return bool(np.array_equal(ops.quantize_dequantize(others, row, axis), others))
+    return bool(np.array_equal(ops.quantize_dequantize(others, fmt, axis), others))
 
 
 def _largest_of_blocks(values: NDArray[np.float32], block: int, axis: int) -> NDArray[np.float32]:
@@ -243,13 +249,13 @@ def block_rows(graph: gs.Graph) -> list[Format]:
     each first, whose numbers finer ones often hold, too.
     """
     scheme = recorded_scheme(graph)
-    own = [row for node in walk.nodes(graph) if (row := block_format_of(node))]
+    own = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
     ranks = [scheme.named_formats if scheme else [], own, list(ops.FORMATS.values())]
-    found = [row for rank in ranks for row in sorted(rank, key=lambda row: row.bits) if row.block > 1]
-    return list({row.name: row for row in found}.values())
+    found = [fmt for rank in ranks for fmt in sorted(rank, key=lambda fmt: fmt.bits) if fmt.block > 1]
+    return list({fmt.name: fmt for fmt in found}.values())
 
 
-def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -> tuple[int, Stored]:
+def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -> tuple[int, StoredConstant]:
     """Return which operand of a dot product is its stored weight, and how; the second where both are.
 
     Other nodes may read what this one reads, but not what that is made of. Raises Unfit with the reason where
@@ -261,9 +267,9 @@ def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -
         try:
             stored = find(graph, node, index, candidates, dot_products.sum_axis(node, index, rank))
             if any(len(walk.uses(one)) > 1 for one in stored.tensors[:-1]):
-                raise Unfit(OTHERS)
+                raise UnsupportedLayer(OTHERS)
             return index, stored
-        except Unfit as error:
+        except UnsupportedLayer as error:
             reasons.append(str(error))
     both = "both operands are computed" if set(reasons) == {"it is computed"} else f"its weight: {reasons[0]}"
-    raise Unfit(both)
+    raise UnsupportedLayer(both)

@@ -10,9 +10,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.mix_precision.mixed_model import MixedModel, layers_of
-from transforms.plan.quant_spec import is_open
+from transforms.plan.quant_spec import is_unquantized_float
 from transforms.plan.scheme_targets import operators
-from transforms.run.instrumented_model import ObservedModel
+from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.run_model import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.finetune_rule import OPERATORS
@@ -83,7 +83,7 @@ def find_candidates(
     return chosen
 
 
-def refuse_dear(choices: Sequence[LayerRule], scheme: Scheme, strategy: str) -> None:
+def require_savings(choices: Sequence[LayerRule], scheme: Scheme, strategy: str) -> None:
     """Raise ValueError for formats that save no bits: with strategy ``budget`` of weights, else at all."""
     plain = LayerRule(scheme.activation, scheme.weight)
     parts = ("weight",) if strategy == "budget" else ("weight", "activation")
@@ -102,7 +102,7 @@ def measure_candidates(
 ) -> list[Candidate]:
     """Return the candidates with their sizes, those of activations as they are on one sample."""
     read = {t.name: t for group in nodes.values() for node in group for t in _activations(node)}
-    found = ObservedModel(graph, [], list(read), run).run(feed).arrays
+    found = InstrumentedModel(graph, [], list(read), run).run(feed).arrays
     return [
         Candidate(
             name,
@@ -115,7 +115,7 @@ def measure_candidates(
 
 
 def _takes_formats(node: gs.Node) -> bool:
-    return all(is_open(tensor) for tensor in node.inputs[:2]) and len(node.inputs) > 1
+    return all(is_unquantized_float(tensor) for tensor in node.inputs[:2]) and len(node.inputs) > 1
 
 
 def _activations(node: gs.Node) -> list[gs.Tensor]:
@@ -127,5 +127,5 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _bits(name: str | None, scheme: Scheme) -> float:
-    row = scheme.format(name or scheme.activation)
-    return _FLOAT_BITS if row is None else row.bits
+    fmt = scheme.format(name or scheme.activation)
+    return _FLOAT_BITS if fmt is None else fmt.bits

@@ -45,7 +45,7 @@ class MixingOptions:
 
 
 @dataclass(frozen=True)
-class Bench:
+class EvaluationSet:
     """Where layers are measured: feeds, the outputs of the float model that count, and how models run.
 
     ``folder`` is where the work is written and ``workers`` do it; both may be on other machines that share
@@ -72,9 +72,9 @@ def repeatable(data: CalibrationData, graph: gs.Graph) -> CalibrationData:
 
 
 @contextmanager
-def open_bench(
+def open_evaluation(
     model: MixedModel, data: CalibrationData, rule: MixingRule, options: MixingOptions
-) -> Iterator[Bench]:
+) -> Iterator[EvaluationSet]:
     """Yield what measurements stand on; results go to the folder of the options, or are not kept."""
     assert isinstance(data.source, Feeds)
     feeds = [feed for _, feed in data.source][: rule.data_size or None]
@@ -90,9 +90,11 @@ def open_bench(
         yield _make(folder_of_this, feeds, expected, options)
 
 
-def _make(folder: Path, feeds: Sequence[Feed], expected: Sequence[Outputs], options: MixingOptions) -> Bench:
+def _make(
+    folder: Path, feeds: Sequence[Feed], expected: Sequence[Outputs], options: MixingOptions
+) -> EvaluationSet:
     log = TaskLog(folder / "results.jsonl")
-    return Bench(feeds, expected, options.run, folder, options.workers, log)
+    return EvaluationSet(feeds, expected, options.run, folder, options.workers, log)
 
 
 def _outputs(graph: gs.Graph, index: int) -> list[str]:

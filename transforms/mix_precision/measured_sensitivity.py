@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from transforms.mix_precision.candidates import Candidate
-from transforms.mix_precision.evaluation import Bench
+from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.mixed_model import MixedModel
-from transforms.mix_precision.sensitivity import Damage, Sensitivity
+from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.mix_precision.switch_worker import SwitchTask, forget, measure, write_folder
 from transforms.mix_precision.switchable_model import Switch, switched_model
 from transforms.run.tasks import Progress, run_tasks
@@ -21,7 +21,7 @@ def measure_sensitivity(
     candidates: Sequence[Candidate],
     choices: Sequence[LayerRule],
     metric: str,
-    bench: Bench,
+    bench: EvaluationSet,
     *,
     progress: Progress | None = None,
 ) -> Sensitivity:
@@ -45,7 +45,7 @@ def measure_sensitivity(
         forget()
     op = {one.name: one.op for one in candidates}
     damages = (
-        Damage(layer, op[layer], label, *numbers)
+        LayerSensitivity(layer, op[layer], label, *numbers)
         for (layer, label), numbers in zip(wanted, found.values(), strict=True)
     )
     return Sensitivity("measured", metric, len(bench.feeds), tuple(damages))
@@ -56,7 +56,7 @@ def _write(
     candidates: Sequence[Candidate],
     choices: Sequence[LayerRule],
     wanted: Sequence[Switch],
-    bench: Bench,
+    bench: EvaluationSet,
 ) -> None:
     """Write the model whose layers can be switched, and all that is run through it."""
     base = model.build({}, finished=False)

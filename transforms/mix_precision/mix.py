@@ -13,8 +13,13 @@ from transforms.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.files.atomic_write import replacing
 from transforms.files.model_files import clear_leftovers
-from transforms.mix_precision.candidates import Candidate, find_candidates, measure_candidates, refuse_dear
-from transforms.mix_precision.evaluation import Bench, MixingOptions, open_bench, repeatable
+from transforms.mix_precision.candidates import (
+    Candidate,
+    find_candidates,
+    measure_candidates,
+    require_savings,
+)
+from transforms.mix_precision.evaluation import EvaluationSet, MixingOptions, open_evaluation, repeatable
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
@@ -28,13 +33,13 @@ from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.assign_precision import Assignment, Choices, Step, assign, checked_target
 from transforms.search.knapsack import Option, Size, least_bits
-from transforms.search.output_metrics import METRICS, Pair, lost_top1
+from transforms.search.output_metrics import METRICS, OutputsPair, lost_top1
 from transforms.search.target import EVALUATE, LOST_TOP1, Target
 from transforms.search.user_metric import load_metric
 
 
 @dataclass(frozen=True)
-class Watch:
+class ProgressHooks:
     """What is told of the progress: samples that ranges are measured on, layers, models that are tried."""
 
     calibrating: calibrate.Progress | None = None
@@ -79,7 +84,7 @@ def mix_precision(
     scheme: Scheme,
     data: CalibrationData | None,
     options: MixingOptions | None = None,
-    watch: Watch | None = None,
+    watch: ProgressHooks | None = None,
 ) -> MixedPrecision:
     """Quantize a float model by a scheme, and move layers to the formats of its ``auto_mixed_precision``.
 
@@ -89,20 +94,20 @@ def mix_precision(
     MissingDataError or ValueError without data that are needed, and ValueError as
     :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
     """
-    options, watch = options or MixingOptions(), watch or Watch()
+    options, watch = options or MixingOptions(), watch or ProgressHooks()
     rule = scheme.auto_mixed_precision
     if rule is None:
         raise ValueError("the scheme says nothing of auto_mixed_precision")
     model = MixedModel(graph, scheme)
     nodes = find_candidates(model, rule.target_op_types, rule.include_nodes, rule.exclude_nodes)
     choices = rule.choices(scheme.activation, scheme.weight)
-    refuse_dear(choices, scheme, rule.strategy)
+    require_savings(choices, scheme, rule.strategy)
     everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
     data = None if data is None else repeatable(data, graph)
     model.measure(data, [{}, *everywhere], progress=watch.calibrating)
     if data is None:
         return _move_all(model, nodes, choices, rule)
-    with open_bench(model, data, rule, options) as bench:
+    with open_evaluation(model, data, rule, options) as bench:
         candidates = measure_candidates(nodes, graph, bench.feeds[0], bench.run)
         mixing = _Mixing(model, candidates, choices, rule, bench, options)
         return mixing.run(watch)
@@ -117,7 +122,7 @@ class _Mixing:
         candidates: list[Candidate],
         choices: Sequence[LayerRule],
         rule: MixingRule,
-        bench: Bench,
+        bench: EvaluationSet,
         options: MixingOptions,
     ) -> None:
         self._model, self._candidates, self._choices = model, candidates, choices
@@ -125,7 +130,7 @@ class _Mixing:
         self._labels = {choice.label: choice for choice in choices}
         self._metric = rule.bound.metric if rule.bound else "sqnr"
 
-    def run(self, watch: Watch) -> MixedPrecision:
+    def run(self, watch: ProgressHooks) -> MixedPrecision:
         """Measure, assign and build."""
         target = self._target()
         if target and not self._options.analyse_only:
@@ -161,7 +166,7 @@ class _Mixing:
             return target
         return target.at(load_metric(self._rule.evaluate)(self._bench.expected))
 
-    def _sensitivity(self, watch: Watch) -> Sensitivity:
+    def _sensitivity(self, watch: ProgressHooks) -> Sensitivity:
         """Return the sensitivities, found now or by an earlier run with the same folder."""
         names = [one.name for one in self._candidates]
         said = json.dumps([names, list(self._labels), self._rule.sensitivity, self._rule.measured_by])
@@ -174,7 +179,7 @@ class _Mixing:
             temporary.write_text(found.to_json(), encoding="utf-8")
         return found
 
-    def _find_sensitivity(self, watch: Watch) -> Sensitivity:
+    def _find_sensitivity(self, watch: ProgressHooks) -> Sensitivity:
         if self._rule.sensitivity == "trace":
             return trace_sensitivity(
                 self._model, self._candidates, self._choices, self._bench, progress=watch.measuring
@@ -229,7 +234,7 @@ class _Mixing:
         session = open_light(*graph_proto.export_light(graph), self._bench.run)
         names = list(self._bench.expected[0])
         made = (session.run(feed, names) for feed in self._bench.feeds)
-        pairs: Iterator[Pair] = zip(self._bench.expected, made, strict=True)
+        pairs: Iterator[OutputsPair] = zip(self._bench.expected, made, strict=True)
         if self._metric == LOST_TOP1:
             return lost_top1(pairs, self._options.labels)
         if self._metric == EVALUATE:

@@ -16,7 +16,7 @@ from transforms.graph.dot_products import is_dot_product
 from transforms.graph.selection import label_of
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
-from transforms.plan.fake_quant import Rounder, rounders
+from transforms.plan.fake_quant import FakeQuant, fake_quants
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import Targets, named
 from transforms.plan.weight_cache import WeightMemory
@@ -96,11 +96,11 @@ class MixedModel:
         mixed.raw |= {name: node.outputs[index] for name, node, index in made}
         return mixed
 
-    def rounders(self, mix: Mix) -> dict[str, list[dict[int, Rounder]]]:
+    def fake_quants(self, mix: Mix) -> dict[str, list[dict[int, FakeQuant]]]:
         """Return what is done to the operands of layers in a mix: for each node of a name, by input."""
         known = ((plan, mixed) for other, plan, mixed in self._measured if other == mix)
         plan, mixed = next(known, None) or self._plan(mix)
-        found = rounders(plan, self._ranges, self._memory)
+        found = fake_quants(plan, self._ranges, self._memory)
         return {
             name: [{i: found[id(node), i] for i in range(2) if (id(node), i) in found} for node in nodes]
             for name, nodes in mixed.layers.items()

@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Damage:
+class LayerSensitivity:
     """What a format does to one layer.
 
     ``layer``: its node's name. ``label``: the formats, see LayerRule.label. ``value``: in the unit of the
@@ -33,7 +33,7 @@ class Sensitivity:
     method: str
     metric: str
     samples: int
-    damages: tuple[Damage, ...]
+    damages: tuple[LayerSensitivity, ...]
 
     def harm_of(self, layer: str, label: str) -> float:
         """Return the harm of a format in a layer; ValueError where it was not looked at."""
@@ -42,7 +42,7 @@ class Sensitivity:
                 return damage.harm
         raise ValueError(f"the sensitivities say nothing of '{label}' in layer '{layer}'")
 
-    def ranked(self) -> list[Damage]:
+    def ranked(self) -> list[LayerSensitivity]:
         """Return the damages by rising harm, like ones in their order."""
         return sorted(self.damages, key=lambda damage: damage.harm)
 
@@ -67,7 +67,7 @@ class Sensitivity:
     def to_csv(self) -> str:
         """Return the damages as lines of comma-separated values, under a line with the names of columns."""
         text = io.StringIO()
-        columns = [field.name for field in fields(Damage)]
+        columns = [field.name for field in fields(LayerSensitivity)]
         writer = csv.DictWriter(text, columns, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writeheader()
         writer.writerows(asdict(damage) for damage in self.damages)  # floats as repr does, to the last bit
@@ -79,11 +79,11 @@ def _without_infinity(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: str(x) if isinstance(x, float) and math.isinf(x) else x for key, x in row.items()}
 
 
-def _damage(row: Mapping[str, Any]) -> Damage:
+def _damage(row: Mapping[str, Any]) -> LayerSensitivity:
     value, harm = float(row["value"]), float(row["harm"])
     if math.isnan(value) or not harm >= 0:
         raise ValueError(f"value {value} and harm {harm} of a layer")
-    return Damage(_str(row["layer"]), _str(row["op"]), _str(row["label"]), value, harm)
+    return LayerSensitivity(_str(row["layer"]), _str(row["op"]), _str(row["label"]), value, harm)
 
 
 def _str(value: object) -> str:

@@ -12,8 +12,8 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.graph import dot_products
-from transforms.layers.linear_layer import Layer, Unfit, layer_of
-from transforms.plan.fake_quant import Rounder
+from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer, layer_of
+from transforms.plan.fake_quant import FakeQuant
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -46,8 +46,8 @@ class TracedLayer:
         self,
         node: gs.Node,
         operands: Mapping[int, Operand],
-        plain: Mapping[int, Rounder],
-        moved: Mapping[str, Mapping[int, Rounder]],
+        plain: Mapping[int, FakeQuant],
+        moved: Mapping[str, Mapping[int, FakeQuant]],
     ) -> None:
         """Start with no sample."""
         self.output, self.operands = str(node.outputs[0].name), operands
@@ -55,7 +55,7 @@ class TracedLayer:
         self._plain, self._moved = plain, moved
         self._squares = dict.fromkeys(moved, 0.0)
         self._power = 0.0
-        self._layer: Layer | None = None
+        self._layer: LinearLayer | None = None
         if self._index is not None:
             self._layer = layer_of(node, tuple(node.inputs[self._index].shape), self._index)
 
@@ -150,7 +150,7 @@ class TracedLayer:
             self._squares[label] += _dot(error, error)
 
     def _make(
-        self, arrays: Arrays, found: Mapping[int, Rounder], delta: NDArray[np.float32] | None = None
+        self, arrays: Arrays, found: Mapping[int, FakeQuant], delta: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
         """Return what the layer makes, some rows of it, with its operands rounded."""
         read = [found.get(i, _as_it_is)(arrays[one.name]) for i, one in self.operands.items()]
@@ -174,7 +174,7 @@ def constant_operand(node: gs.Node) -> int | None:
         return None
     try:
         layer_of(node, tuple(node.inputs[index].shape), index)
-    except Unfit:
+    except UnsupportedLayer:
         return None
     return index
 
@@ -184,7 +184,7 @@ def _as_it_is(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _error(
-    found: Rounder | None, values: NDArray[np.float32], start: NDArray[np.float32]
+    found: FakeQuant | None, values: NDArray[np.float32], start: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Return by how much rounding takes values away from a start, without an array in between."""
     rounded = values if found is None else found(values)

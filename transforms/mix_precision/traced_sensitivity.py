@@ -27,9 +27,9 @@ from transforms.convert_opset import convert_opset
 from transforms.gradients import add_gradients
 from transforms.graph import dtypes, walk
 from transforms.mix_precision.candidates import Candidate
-from transforms.mix_precision.evaluation import Bench
+from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.mixed_model import MixedModel, layers_of
-from transforms.mix_precision.sensitivity import Damage, Sensitivity
+from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.mix_precision.traced_layer import Operand, Sample, TracedLayer, constant_operand
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
@@ -56,7 +56,7 @@ def trace_sensitivity(
     model: MixedModel,
     candidates: Sequence[Candidate],
     choices: Sequence[LayerRule],
-    bench: Bench,
+    bench: EvaluationSet,
     *,
     progress: Progress | None = None,
 ) -> Sensitivity:
@@ -67,15 +67,15 @@ def trace_sensitivity(
     signs are the same at every call.
     """
     names = [one.name for one in candidates]
-    everywhere = {choice.label: model.rounders(dict.fromkeys(names, choice)) for choice in choices}
-    plain = model.rounders({})
+    everywhere = {choice.label: model.fake_quants(dict.fromkeys(names, choice)) for choice in choices}
+    plain = model.fake_quants({})
     traced = _TracedModel(model.graph, names, _outputs(model.graph, bench), bench.run)
     places = [(name, i, node) for name, nodes in traced.nodes.items() for i, node in enumerate(nodes)]
 
     def _layer(place: tuple[str, int, gs.Node]) -> TracedLayer:
         name, i, node = place
-        rounders = {label: found[name][i] for label, found in everywhere.items()}
-        return TracedLayer(node, traced.operands[id(node)], plain[name][i], rounders)
+        fake_quants = {label: found[name][i] for label, found in everywhere.items()}
+        return TracedLayer(node, traced.operands[id(node)], plain[name][i], fake_quants)
 
     layers = [_layer(place) for place in places]
     room = max(_LEAST_KEPT, len(choices) * sum(layer.weight_bytes for layer in layers))
@@ -84,7 +84,7 @@ def trace_sensitivity(
         name: _sum(layers[k].harms(power) for k, at in enumerate(places) if at[0] == name) for name in names
     }
     damages = (
-        Damage(one.name, one.op, label, _decibels(harm), harm)
+        LayerSensitivity(one.name, one.op, label, _decibels(harm), harm)
         for one in candidates
         for label, harm in harms[one.name].items()
     )
@@ -92,7 +92,11 @@ def trace_sensitivity(
 
 
 def _add_samples(
-    traced: _TracedModel, layers: Sequence[TracedLayer], bench: Bench, room: int, progress: Progress | None
+    traced: _TracedModel,
+    layers: Sequence[TracedLayer],
+    bench: EvaluationSet,
+    room: int,
+    progress: Progress | None,
 ) -> float:
     """Add samples to all layers, each of which sums up by itself; return the power of the outputs.
 
@@ -194,7 +198,7 @@ def _own_edges(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, O
     return operands
 
 
-def _outputs(graph: gs.Graph, bench: Bench) -> dict[str, str]:
+def _outputs(graph: gs.Graph, bench: EvaluationSet) -> dict[str, str]:
     """Return, by the outputs that count, float32 tensors: themselves, or what a last Cast narrows to them."""
     found = {name: name for name in float_outputs(graph) if name in bench.expected[0]}
     for tensor in graph.outputs:

@@ -17,7 +17,7 @@ import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms.graph import walk
-from transforms.model.sparse_to_dense import densify, refuse_large_sparse, sparse_tensors
+from transforms.model.sparse_to_dense import refuse_large_sparse, sparse_tensors, sparse_to_dense
 
 LARGE = 1 << 16
 """Bytes from which a weight is kept out of the light model."""
@@ -34,7 +34,7 @@ def split(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.ndarray
     light = onnx.ModelProto()
     _copy_fields(model, light, skip={"graph"})
     _copy_fields(model.graph, light.graph, skip={"initializer"})
-    densify(light.graph)
+    sparse_to_dense(light.graph)
     inputs = {value.name for value in model.graph.input}
     weights = {}
     for tensor in model.graph.initializer:

@@ -22,7 +22,7 @@ from transforms.model.constant_size import count_constants
 from transforms.model.detached_weights import fill, split, without_data
 from transforms.model.inlined_size import refuse_explosion
 from transforms.model.metadata import ModelInfo, carry_in, carry_out, read_info, write_info
-from transforms.model.sparse_to_dense import densify
+from transforms.model.sparse_to_dense import sparse_to_dense
 
 _MOST_SIZES = 1 << 23
 """Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""
@@ -56,7 +56,7 @@ def inline(light: onnx.ModelProto) -> onnx.ModelProto:
         return light
     refuse_explosion(light)
     light = onnx.inliner.inline_local_functions(light)
-    densify(light.graph)
+    sparse_to_dense(light.graph)
     return light
 
 

@@ -18,7 +18,7 @@ GROWTH = 1000
 """Or so many times the bytes that are stored, if that is more: one value in a thousand is sparse enough."""
 
 
-def densify(graph: onnx.GraphProto) -> int:
+def sparse_to_dense(graph: onnx.GraphProto) -> int:
     """Replace sparse initializers and sparse values of Constant nodes, in bodies too, by dense ones.
 
     Returns how many there were. Indices are one number per value, counted in row-major order, or one row of

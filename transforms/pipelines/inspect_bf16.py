@@ -12,7 +12,7 @@ from transforms.graph import dtypes, schemas, walk
 from transforms.graph.selection import Exclusion
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
-from transforms.plan.rounding_plan import RoundingPlan, is_narrowing, is_saturation, is_widening
+from transforms.plan.rounding_plan import RoundingPlan, is_downcast, is_saturation, is_upcast
 
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
 _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}
@@ -69,7 +69,7 @@ def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:
     for node in walk.nodes(graph):
         inputs = [] if id(node) in plan.shape_nodes else node.inputs  # Shape only looks at a float tensor
         tensors = [*inputs, *node.outputs]
-        if is_narrowing(node, dtypes.BFLOAT16) or is_widening(node, dtypes.BFLOAT16) or is_saturation(node):
+        if is_downcast(node, dtypes.BFLOAT16) or is_upcast(node, dtypes.BFLOAT16) or is_saturation(node):
             continue
         if not any(dtypes.is_type(t, dtypes.FLOAT) or dtypes.is_type(t, dtypes.BFLOAT16) for t in tensors):
             continue

@@ -155,7 +155,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     prepared = prepare(graph, targets.excluded, optimized=scheme.optimize)
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
-    if any(row.name == "bfloat16" for row in (*scheme.named_formats, scheme.other_format) if row):
+    if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):
         done.changes["weights saturated at +-3.38953139e38"] = saturate(graph, exclude=targets.excluded)
     if scheme.equalize_layers:
         excluded = targets.excluded
@@ -164,7 +164,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
         own = scheme.format(scheme.activation), scheme.format(scheme.weight)
         done.changes["layers balanced by a Mul in front"] = balance_channels(
             graph,
-            depthwise=any(row.block > 1 for row in own if row),
+            depthwise=any(fmt.block > 1 for fmt in own if fmt),
             outliers=_has_room_for_outliers(scheme),
             exclude=targets.excluded,
         )

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.plan.node_formats import FormatTable
-from transforms.plan.quant_spec import Quantization
+from transforms.plan.quant_spec import QuantSite
 from transforms.plan.scheme_targets import Targets
 from transforms.scheme import Scheme
 
@@ -18,7 +18,7 @@ def check_targets(
     scheme: Scheme,
     targets: Targets,
     formats: FormatTable,
-    quantizations: Sequence[Quantization],
+    quantizations: Sequence[QuantSite],
 ) -> None:
     """Raise ValueError for a layer or tensor that a scheme names and that got nothing in the format named.
 
@@ -32,9 +32,9 @@ def check_targets(
         wanted = [
             (node, name)
             for part, name in {"activation": rule.activation, "weight": rule.weight}.items()
-            if name is not None and (row := scheme.format(name)) is not None
+            if name is not None and (fmt := scheme.format(name)) is not None
             for node in walk.nodes(graph)
-            if node in selection and getattr(formats[node], part) == row
+            if node in selection and getattr(formats[node], part) == fmt
         ]
         if wanted and not any((id(node), name) in used for node, name in wanted):
             kinds = ", ".join(sorted({node.op for node, _ in wanted}))
@@ -43,7 +43,7 @@ def check_targets(
 
 
 def _check_tensors(
-    graph: gs.Graph, scheme: Scheme, targets: Targets, quantizations: Sequence[Quantization]
+    graph: gs.Graph, scheme: Scheme, targets: Targets, quantizations: Sequence[QuantSite]
 ) -> None:
     named = [q for q in quantizations if id(q.tensor) in targets.tensors]
     for quantization in named:

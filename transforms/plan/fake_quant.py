@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 import ops
 from ops.integers import dequantize, quantize
-from transforms.plan.qparams import GridParameters, Parameters, Ranges
-from transforms.plan.quant_spec import BIAS, Quantizer
+from transforms.plan.qparams import QParams, QParamsTable, Ranges
+from transforms.plan.quant_spec import BIAS, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory
 
@@ -20,10 +20,10 @@ Edge = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Rounder:
+class FakeQuant:
     """What is done to one input of a node: grids one after another, with scale and zero point of integers."""
 
-    steps: tuple[tuple[Quantizer, Parameters | None], ...]
+    steps: tuple[tuple[QuantSpec, QParams | None], ...]
 
     def __call__(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return float32 numbers as they are read."""
@@ -32,23 +32,23 @@ class Rounder:
         return values
 
 
-def rounders(
+def fake_quants(
     plan: QuantizationPlan, ranges: Ranges | None, memory: WeightMemory | None = None
-) -> dict[Edge, Rounder]:
+) -> dict[Edge, FakeQuant]:
     """Return what a plan does to inputs of nodes, biases aside, which are as fine as the sums are."""
-    parameters = GridParameters(plan, ranges, memory)
+    parameters = QParamsTable(plan, ranges, memory)
 
-    def _of(tensor: gs.Tensor, step: Quantizer) -> tuple[Quantizer, Parameters | None]:
+    def _of(tensor: gs.Tensor, step: QuantSpec) -> tuple[QuantSpec, QParams | None]:
         return step, parameters.of(tensor, step) if step.needs_range else None
 
     return {
-        (id(node), index): Rounder(tuple(_of(quantization.tensor, step) for step in quantization.steps))
+        (id(node), index): FakeQuant(tuple(_of(quantization.tensor, step) for step in quantization.steps))
         for node, index, quantization in each_use(plan)
         if quantization.role != BIAS
     }
 
 
-def _put(values: NDArray[np.float32], step: Quantizer, parameters: Parameters | None) -> NDArray[np.float32]:
+def _put(values: NDArray[np.float32], step: QuantSpec, parameters: QParams | None) -> NDArray[np.float32]:
     if parameters is None:
         axis = -1 if step.axis is None else step.axis
         return np.asarray(ops.quantize_dequantize(values, step.format, axis), np.float32)

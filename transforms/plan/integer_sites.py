@@ -48,7 +48,7 @@ _ONE_INPUT = ARITHMETIC - {"Add", "Mul", "Sub", "Div", "Concat"}
 Edge = tuple[int, int]
 
 
-class IntegerReach:
+class IntegerSites:
     """The inputs of nodes and the outputs of the model that are integers; which tensors share a scale.
 
     ``edges`` holds ``(id(node), index of the input)``, ``outputs`` ids of tensors that are quantized for

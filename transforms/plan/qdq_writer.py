@@ -13,8 +13,8 @@ import ops
 from ops.integers import as_float_type, quantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
-from transforms.plan.qparams import Parameters
-from transforms.plan.quant_spec import Quantizer
+from transforms.plan.qparams import QParams
+from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
 
@@ -29,7 +29,7 @@ _NEUTRAL = {
 }
 
 
-class TensorWriter:
+class QdqWriter:
     """Makes nodes and constants with names that are free, and remembers which domains they need."""
 
     def __init__(self, graph: gs.Graph, scheme: Scheme, memory: WeightMemory | None = None) -> None:
@@ -40,15 +40,15 @@ class TensorWriter:
         self.domains: set[str] = set()
 
     def put(
-        self, source: gs.Tensor, step: Quantizer, parameters: Parameters | None, target: gs.Tensor | None
+        self, source: gs.Tensor, step: QuantSpec, parameters: QParams | None, target: gs.Tensor | None
     ) -> list[gs.Node]:
         """Return the nodes that put a tensor on a grid; the last makes ``target``, a new tensor if None."""
-        row = step.format
-        if row.op in (ops.formats.BFP, ops.formats.MX):
-            return [self._block_node(source, step, target or self._variable(source, row.name))]
-        pair, domain = self._pair(row)
+        fmt = step.format
+        if fmt.op in (ops.formats.BFP, ops.formats.MX):
+            return [self._block_node(source, step, target or self._variable(source, fmt.name))]
+        pair, domain = self._pair(fmt)
         inputs = self._inputs(source, step, parameters)
-        low = gs.Variable(self._names.derive(source.name, "quantized"), _element(row), source.shape)
+        low = gs.Variable(self._names.derive(source.name, "quantized"), _element(fmt), source.shape)
         high = target or self._variable(source, "dequantized")
         return [
             self._node(pair[0], domain, [source, *inputs], low, _axis(step)),
@@ -56,24 +56,24 @@ class TensorWriter:
         ]
 
     def store(
-        self, source: gs.Constant, step: Quantizer, parameters: Parameters | None, *, keep_node: bool
+        self, source: gs.Constant, step: QuantSpec, parameters: QParams | None, *, keep_node: bool
     ) -> tuple[gs.Tensor, list[gs.Node]]:
         """Return what stands for a constant on a grid, and the nodes that make it of what is stored.
 
         A block format needs none. ``keep_node`` stores the float numbers and lets nodes round them.
         """
-        row = step.format
+        fmt = step.format
         if keep_node:
             nodes = self.put(source, step, parameters, None)
             return nodes[-1].outputs[0], nodes
-        if row.op in (ops.formats.BFP, ops.formats.MX):
+        if fmt.op in (ops.formats.BFP, ops.formats.MX):
             values = self._memory.recall(source.values, step, lambda: on_blocks(source.values, step))
-            return self._constant(source, row.name, values), []
-        (_, op), domain = self._pair(row)
+            return self._constant(source, fmt.name, values), []
+        (_, op), domain = self._pair(fmt)
         return self._store(source, step, parameters, op, domain)
 
     def store_bias(
-        self, source: gs.Constant, step: Quantizer, parameters: Parameters
+        self, source: gs.Constant, step: QuantSpec, parameters: QParams
     ) -> tuple[gs.Tensor, list[gs.Node]]:
         """Return what stands for an int32 bias, by ONNX's own operator, with which runtimes fuse layers."""
         return self._store(source, step, parameters, _STANDARD[1], self._scheme.qdq_domain)
@@ -83,7 +83,7 @@ class TensorWriter:
         return self._variable(tensor, "raw")
 
     def _store(
-        self, source: gs.Constant, step: Quantizer, parameters: Parameters | None, op: str, domain: str
+        self, source: gs.Constant, step: QuantSpec, parameters: QParams | None, op: str, domain: str
     ) -> tuple[gs.Tensor, list[gs.Node]]:
         grid = None if parameters is None else (parameters[0].tobytes(), parameters[1].tobytes())
         values = self._memory.recall(
@@ -94,13 +94,13 @@ class TensorWriter:
         target = self._variable(source, "dequantized")
         return target, [self._node(op, domain, inputs, target, _axis(step))]
 
-    def _pair(self, row: ops.Format) -> tuple[tuple[str, str], str]:
-        if row.is_float or row.bits > _WIDEST_STANDARD:
+    def _pair(self, fmt: ops.Format) -> tuple[tuple[str, str], str]:
+        if fmt.is_float or fmt.bits > _WIDEST_STANDARD:
             return _EXTENDED, self._scheme.domain
         return _STANDARD, self._scheme.qdq_domain
 
     def _inputs(
-        self, source: gs.Tensor, step: Quantizer, parameters: Parameters | None
+        self, source: gs.Tensor, step: QuantSpec, parameters: QParams | None
     ) -> tuple[gs.Constant, gs.Constant]:
         if parameters is None:
             return self._neutral_inputs(step.format)
@@ -109,15 +109,15 @@ class TensorWriter:
             self._constant(source, "zero_point", parameters[1]),
         )
 
-    def _neutral_inputs(self, row: ops.Format) -> tuple[gs.Constant, gs.Constant]:
+    def _neutral_inputs(self, fmt: ops.Format) -> tuple[gs.Constant, gs.Constant]:
         """Return scale 1 and zero point 0, which all values of a float type share."""
-        if row.name not in self._neutral:
-            names = (self._names.derive(row.name, part) for part in ("scale", "zero_point"))
-            scale, zero_point = map(gs.Constant, names, _NEUTRAL[row.name])
-            self._neutral[row.name] = scale, zero_point
-        return self._neutral[row.name]
+        if fmt.name not in self._neutral:
+            names = (self._names.derive(fmt.name, part) for part in ("scale", "zero_point"))
+            scale, zero_point = map(gs.Constant, names, _NEUTRAL[fmt.name])
+            self._neutral[fmt.name] = scale, zero_point
+        return self._neutral[fmt.name]
 
-    def _block_node(self, source: gs.Tensor, step: Quantizer, target: gs.Tensor) -> gs.Node:
+    def _block_node(self, source: gs.Tensor, step: QuantSpec, target: gs.Tensor) -> gs.Node:
         attrs = {**step.format.attributes, "axis": step.axis}
         return self._node(step.format.op, self._scheme.domain, [source], target, attrs)
 
@@ -135,22 +135,20 @@ class TensorWriter:
         return gs.Constant(self._names.derive(like.name, suffix), exportable(np.asarray(values)))
 
 
-def _axis(step: Quantizer) -> dict[str, int]:
+def _axis(step: QuantSpec) -> dict[str, int]:
     return {} if step.axis is None else {"axis": step.axis}
 
 
-def on_blocks(values: NDArray[np.generic], step: Quantizer) -> NDArray[np.generic]:
+def on_blocks(values: NDArray[np.generic], step: QuantSpec) -> NDArray[np.generic]:
     """Return an array on the grid of a block format, with blocks along the axis of the step."""
     return ops.quantize_dequantize(values, step.format, -1 if step.axis is None else step.axis)
 
 
-def _stored(
-    values: NDArray[np.floating], step: Quantizer, parameters: Parameters | None
-) -> NDArray[np.generic]:
+def _stored(values: NDArray[np.floating], step: QuantSpec, parameters: QParams | None) -> NDArray[np.generic]:
     if parameters is not None:
         return quantize(values, *parameters, step.format, step.axis)
     return as_float_type(values, step.format)
 
 
-def _element(row: ops.Format) -> object:
-    return dtypes.BFLOAT16 if row.name == "bfloat16" else row.dtype
+def _element(fmt: ops.Format) -> object:
+    return dtypes.BFLOAT16 if fmt.name == "bfloat16" else fmt.dtype

@@ -15,12 +15,12 @@ import ops
 from ops.integers import finite_range, range_scale, weight_scale
 from transforms.calibrate.range_statistics import TensorAxis
 from transforms.graph import dot_products
-from transforms.plan.quant_spec import BIAS, WEIGHT, Quantization, Quantizer
+from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory
 from transforms.plan.weight_importance import WEIGHTED, importance, weighed_inputs, weight_method
 
-Parameters = tuple[NDArray[np.float32], NDArray[Any]]
+QParams = tuple[NDArray[np.float32], NDArray[Any]]
 """Scale and zero point, both scalars or both with one number per channel."""
 
 _LARGEST_BIAS = np.float64(2**31 - 1)
@@ -37,7 +37,7 @@ class Ranges(Protocol):
         """Return the mean square of each channel along those axes of tensors for which it was measured."""
 
 
-class GridParameters:
+class QParamsTable:
     """The scale and zero point of every step of every quantization of a plan that is an integer."""
 
     def __init__(
@@ -50,7 +50,7 @@ class GridParameters:
         """
         self._plan, self._ranges, self._memory = plan, ranges, memory or WeightMemory()
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
-        wanted: dict[tuple[int, Quantizer], tuple[Quantization, Quantizer]] = {}
+        wanted: dict[tuple[int, QuantSpec], tuple[QuantSite, QuantSpec]] = {}
         for quantization in plan.quantizations:
             for step in quantization.steps:
                 if step.needs_range and quantization.role != BIAS:
@@ -66,25 +66,25 @@ class GridParameters:
         for node, bias in self._biases():
             self._widen(node, bias)
 
-    def of(self, tensor: gs.Tensor, step: Quantizer) -> Parameters:
+    def of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
         """Return scale and zero point of a tensor that is no bias."""
         return self._chosen[id(tensor), step]
 
-    def of_bias(self, node: gs.Node) -> Parameters:
+    def of_bias(self, node: gs.Node) -> QParams:
         """Return scale (x_scale * w_scale, a scalar or one per channel) and zero point of an int32 bias."""
         (x_scale, _), (w_scale, _) = (self._chosen[self._operands[id(node), index]] for index in range(2))
         scale = np.asarray(x_scale * w_scale, np.float32)
         return scale, np.zeros(scale.shape, np.int32)
 
-    def _choose(self, quantization: Quantization, step: Quantizer) -> Parameters:
-        tensor, row = quantization.tensor, step.format
+    def _choose(self, quantization: QuantSite, step: QuantSpec) -> QParams:
+        tensor, fmt = quantization.tensor, step.format
         if quantization.role == WEIGHT:
             return self._choose_weight(tensor, step)
         members = [self._range(member, step) for member in self._plan.group(tensor)]
         low, high = min(low for low, _ in members), max(high for _, high in members)
-        return range_scale(low, high, row, symmetric=step.symmetric)
+        return range_scale(low, high, fmt, symmetric=step.symmetric)
 
-    def _choose_weight(self, tensor: gs.Tensor, step: Quantizer) -> Parameters:
+    def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
         values = np.asarray(tensor.values, np.float32)
         if not step.symmetric:
             low, high = finite_range(values, step.axis)
@@ -100,7 +100,7 @@ class GridParameters:
         )
         return scale, np.zeros(scale.shape, step.format.dtype)
 
-    def _range(self, tensor: gs.Tensor, step: Quantizer) -> tuple[float, float]:
+    def _range(self, tensor: gs.Tensor, step: QuantSpec) -> tuple[float, float]:
         if isinstance(tensor, gs.Constant):
             low, high = finite_range(np.asarray(tensor.values, np.float32))
             return float(low), float(high)

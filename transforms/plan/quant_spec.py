@@ -23,7 +23,7 @@ QUANTIZED_BY = frozenset({"DequantizeLinear", ops.formats.BFP, ops.formats.MX, "
 
 
 @dataclass(frozen=True)
-class Quantizer:
+class QuantSpec:
     """A grid: the format, the axis of its blocks or of a scale per channel, symmetry of its range."""
 
     format: ops.Format
@@ -37,14 +37,14 @@ class Quantizer:
 
 
 @dataclass
-class Quantization(Rounding):
+class QuantSite(Rounding):
     """A tensor that is put on one grid, or on several one after another, for some of its uses."""
 
-    steps: tuple[Quantizer, ...] = ()
+    steps: tuple[QuantSpec, ...] = ()
     role: str = ACTIVATION
 
 
-def is_open(tensor: gs.Tensor) -> bool:
+def is_unquantized_float(tensor: gs.Tensor) -> bool:
     """Return whether a tensor is float32, holds numbers and is not on a grid already."""
     if tensor.is_empty() or not dtypes.is_type(tensor, dtypes.FLOAT):
         return False

@@ -26,17 +26,17 @@ import ops
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.selection import NodeSet
 from transforms.plan.check_scheme_targets import check_targets
-from transforms.plan.integer_sites import Edge, IntegerReach
+from transforms.plan.integer_sites import Edge, IntegerSites
 from transforms.plan.node_formats import FormatTable
 from transforms.plan.quant_spec import (
     ACTIVATION,
     BIAS,
     CONSTANT,
     WEIGHT,
-    Quantization,
-    Quantizer,
+    QuantSite,
+    QuantSpec,
     block_axis,
-    is_open,
+    is_unquantized_float,
     scale_axis,
 )
 from transforms.plan.rounding_plan import RoundingPlan
@@ -59,11 +59,11 @@ class QuantizationPlan:
         self._places = _places(graph)
         self._homes = walk.constant_homes(graph)
         self._shared: dict[int, list[gs.Tensor]] = {}
-        self.integers = IntegerReach(graph, self._takes_integers, share_slices=scheme.align_slice)
+        self.integers = IntegerSites(graph, self._takes_integers, share_slices=scheme.align_slice)
         self._floats = _Reach(self._float_plan())
         self._open = _Reach(RoundingPlan(graph, dtypes.FLOAT, commuting=False) if scheme.tensors else None)
-        self._chosen: dict[Edge, tuple[Quantizer | None, str]] = {}
-        self._found: dict[tuple[int, tuple[Quantizer, ...], str], Quantization] = {}
+        self._chosen: dict[Edge, tuple[QuantSpec | None, str]] = {}
+        self._found: dict[tuple[int, tuple[QuantSpec, ...], str], QuantSite] = {}
         self._plan()
         self.quantizations = list(self._found.values())
         check_targets(graph, scheme, self._targets, self.formats, self.quantizations)
@@ -103,7 +103,7 @@ class QuantizationPlan:
         home, _ = self._places.get(id(tensor), (None, None))
         return home is self.graph
 
-    def made(self, tensor: gs.Tensor) -> Quantizer | None:
+    def made(self, tensor: gs.Tensor) -> QuantSpec | None:
         """Return the grid of the layer that makes a tensor: through moves, rectifiers and added biases.
 
         An input of the model has the format of the whole scheme. None where the layer computes in float32, as
@@ -118,7 +118,7 @@ class QuantizationPlan:
             grid = self._grid(self._computed(node) if computes else self._made(node), tensor)
         return None if grid and grid.needs_range and not self.is_in_main_graph(tensor) else grid
 
-    def default(self, tensor: gs.Tensor) -> Quantizer | None:
+    def default(self, tensor: gs.Tensor) -> QuantSpec | None:
         """Return the grid that the whole scheme has for a tensor."""
         return self._grid(self.formats.default.activation, tensor)
 
@@ -132,7 +132,7 @@ class QuantizationPlan:
         rows = {id(n): self.formats[n].activation if every else self.formats[n].other for n in nodes}
         if not any(rows.values()):
             return None
-        bfloat16 = any(row and row.name == "bfloat16" for row in rows.values())
+        bfloat16 = any(fmt and fmt.name == "bfloat16" for fmt in rows.values())
         kept = NodeSet(node for node in nodes if rows[id(node)] is None)
         return RoundingPlan(self.graph, dtypes.BFLOAT16 if bfloat16 else dtypes.FLOAT16, exclude=kept)
 
@@ -147,31 +147,31 @@ class QuantizationPlan:
             if quantizer is not None:
                 self._quantization(tensor, quantizer, ACTIVATION).is_output = True
 
-    def _quantization(self, tensor: gs.Tensor, quantizer: Quantizer, role: str) -> Quantization:
+    def _quantization(self, tensor: gs.Tensor, quantizer: QuantSpec, role: str) -> QuantSite:
         home, producer = self._places.get(id(tensor)) or (self._homes[id(tensor)], None)
         steps = (quantizer,)
-        new = Quantization(tensor, home, producer, steps=steps, role=role)
+        new = QuantSite(tensor, home, producer, steps=steps, role=role)
         return self._found.setdefault((id(tensor), steps, role), new)
 
-    def _choose(self, node: gs.Node, index: int, tensor: gs.Tensor) -> tuple[Quantizer | None, str]:
+    def _choose(self, node: gs.Node, index: int, tensor: gs.Tensor) -> tuple[QuantSpec | None, str]:
         """Return the grid on which a node reads a tensor, None for float32, and what the tensor is to it."""
         edge = id(node), index
         if edge not in self._chosen:
             self._chosen[edge] = self._decide(node, index, tensor)
         return self._chosen[edge]
 
-    def _decide(self, node: gs.Node, index: int, tensor: gs.Tensor) -> tuple[Quantizer | None, str]:
+    def _decide(self, node: gs.Node, index: int, tensor: gs.Tensor) -> tuple[QuantSpec | None, str]:
         role = self._role(node, index, tensor)
-        if not is_open(tensor):
+        if not is_unquantized_float(tensor):
             return None, role
         named = self._targets.tensors.get(id(tensor))
         if named is not None:
-            row = self.scheme.format(named[1]) if (id(node), index) in self._open.edges else None
-            if role == BIAS and row and row.is_integer and not (row.bits == 32 and self._has_int32(node)):
+            fmt = self.scheme.format(named[1]) if (id(node), index) in self._open.edges else None
+            if role == BIAS and fmt and fmt.is_integer and not (fmt.bits == 32 and self._has_int32(node)):
                 role = CONSTANT
         else:
-            row = self._row(node, index, role)
-        return self._grid(row, tensor, node, index, role), role
+            fmt = self._row(node, index, role)
+        return self._grid(fmt, tensor, node, index, role), role
 
     def _role(self, node: gs.Node, index: int, tensor: gs.Tensor) -> str:
         if dot_products.is_dot_product(node):
@@ -227,16 +227,16 @@ class QuantizationPlan:
 
     def _computed(self, node: gs.Node) -> ops.Format | None:
         """Return the format of activations of a node, None for integers in a body."""
-        row = self.formats[node].activation
-        return None if row is not None and row.is_integer and id(node) not in self._main else row
+        fmt = self.formats[node].activation
+        return None if fmt is not None and fmt.is_integer and id(node) not in self._main else fmt
 
     def _made(self, node: gs.Node) -> ops.Format | None:
         """Return the format of what a node makes that is neither a dot product nor an integer layer."""
         return self._computed(node) if self.scheme.quantize_all_op_types else self.formats[node].other
 
-    def _choose_output(self, tensor: gs.Tensor) -> Quantizer | None:
+    def _choose_output(self, tensor: gs.Tensor) -> QuantSpec | None:
         producer = walk.producer(tensor)
-        if producer is None or not is_open(tensor):
+        if producer is None or not is_unquantized_float(tensor):
             return None
         named = self._targets.tensors.get(id(tensor))
         if named is not None:
@@ -247,22 +247,22 @@ class QuantizationPlan:
 
     def _grid(
         self,
-        row: ops.Format | None,
+        fmt: ops.Format | None,
         tensor: gs.Tensor,
         node: gs.Node | None = None,
         index: int = 0,
         role: str = ACTIVATION,
-    ) -> Quantizer | None:
-        if row is None:
+    ) -> QuantSpec | None:
+        if fmt is None:
             return None
-        if row.is_integer:
+        if fmt.is_integer:
             symmetric = (
-                not row.name.startswith("u") if role in (WEIGHT, BIAS) else self.scheme.is_symmetric(row)
+                not fmt.name.startswith("u") if role in (WEIGHT, BIAS) else self.scheme.is_symmetric(fmt)
             )
             weight = role == WEIGHT and node is not None
             axis = scale_axis(node, index, tensor, self.formats[node].per_channel) if weight else None
-            return Quantizer(row, axis, symmetric)
-        return Quantizer(row) if row.is_float else Quantizer(row, block_axis(node, index, tensor))
+            return QuantSpec(fmt, axis, symmetric)
+        return QuantSpec(fmt) if fmt.is_float else QuantSpec(fmt, block_axis(node, index, tensor))
 
 
 class _Reach:
@@ -288,7 +288,7 @@ def _has_channels(bias: gs.Tensor, count: int) -> bool:
     return list(bias.shape[-1:]) == [count] and math.prod(bias.shape) == count
 
 
-def each_use(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, Quantization]]:
+def each_use(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, QuantSite]]:
     """Yield every input of a node that reads a quantized value."""
     for quantization in plan.quantizations:
         for node, index in quantization.uses:

@@ -105,12 +105,12 @@ class RoundingPlan:
         """Return whether the tensor is float32 and not yet the outcome of a rounding."""
         if not dtypes.is_type(tensor, dtypes.FLOAT):
             return False
-        return not any(is_widening(node, self._element) for node in tensor.inputs)
+        return not any(is_upcast(node, self._element) for node in tensor.inputs)
 
     def _rounds(self, tensor: gs.Tensor, node: gs.Node, index: int) -> bool:
         if not self._is_open(tensor) or _is_half(node, self._element):
             return False
-        if schemas.is_bound(node, index, self._opsets):
+        if schemas.must_stay_float32(node, index, self._opsets):
             return False
         if isinstance(tensor, gs.Constant) and schemas.schema(node, self._opsets) is None:
             return False
@@ -127,26 +127,26 @@ class RoundingPlan:
             return False
         result = node.outputs[0]
         return all(
-            not schemas.is_bound(user, i, self._opsets)
+            not schemas.must_stay_float32(user, i, self._opsets)
             for user in result.outputs
             for i in _places_of(result, user)
         )
 
 
-def is_narrowing(node: gs.Node, element: int) -> bool:
+def is_downcast(node: gs.Node, element: int) -> bool:
     """Return whether the node is the first half of a pair: float32 to the element type."""
     if node.op == "Cast":
         return node.attrs.get("to") == element
     return node.op == QUANTIZE and len(node.inputs) > 2 and dtypes.is_type(node.inputs[2], element)
 
 
-def is_widening(node: gs.Node, element: int) -> bool:
+def is_upcast(node: gs.Node, element: int) -> bool:
     """Return whether the node is the second half of a pair: the element type to float32."""
     return node.op in ("Cast", DEQUANTIZE) and bool(node.inputs) and dtypes.is_type(node.inputs[0], element)
 
 
 def _is_half(node: gs.Node, element: int) -> bool:
-    return is_narrowing(node, element) or is_widening(node, element)
+    return is_downcast(node, element) or is_upcast(node, element)
 
 
 def is_saturation(node: gs.Node) -> bool:

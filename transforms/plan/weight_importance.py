@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from transforms.calibrate.range_statistics import TensorAxis
 from transforms.graph import dot_products
-from transforms.plan.quant_spec import WEIGHT, Quantizer
+from transforms.plan.quant_spec import WEIGHT, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.scheme.scheme import AUTO, Scheme
 
@@ -24,7 +24,7 @@ MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 _COARSE = 4  # bits from which down a largest weight per channel is no good measure of its scale
 
 
-def weight_method(scheme: Scheme, step: Quantizer) -> str:
+def weight_method(scheme: Scheme, step: QuantSpec) -> str:
     """Return how a weight on a symmetric integer grid gets its scale."""
     if scheme.weight_method != AUTO:
         return scheme.weight_method

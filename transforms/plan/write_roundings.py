@@ -11,7 +11,7 @@ from transforms.graph import dtypes, walk
 from transforms.plan.rounding_plan import Rounding, RoundingPlan
 
 
-class Pair(Protocol):
+class RoundingPair(Protocol):
     """How the two halves of a rounding are written."""
 
     element: int
@@ -24,7 +24,9 @@ class Pair(Protocol):
         """Return the node from the element type back to float32."""
 
 
-def insert_rounding(graph: gs.Graph, plan: RoundingPlan, pair: Pair, *, keep_io_types: bool = True) -> int:
+def insert_rounding(
+    graph: gs.Graph, plan: RoundingPlan, pair: RoundingPair, *, keep_io_types: bool = True
+) -> int:
     """Insert the pairs of a plan and return how many tensors are rounded.
 
     The first half of a tensor ``t`` makes ``t_bf16``, the second ``t_float32``; an output keeps its name for
@@ -35,7 +37,7 @@ def insert_rounding(graph: gs.Graph, plan: RoundingPlan, pair: Pair, *, keep_io_
 
 
 class _Writer:
-    def __init__(self, graph: gs.Graph, pair: Pair, keep_io_types: bool) -> None:
+    def __init__(self, graph: gs.Graph, pair: RoundingPair, keep_io_types: bool) -> None:
         self._graph, self._pair, self._keep_io_types = graph, pair, keep_io_types
         self._names = walk.Names(graph)
         self._front: dict[int, list[gs.Node]] = {}

@@ -46,7 +46,7 @@ class Observation:
     is_doubtful: bool
 
 
-class ObservedModel:
+class InstrumentedModel:
     """A float model of which tensors can be seen for each feed."""
 
     def __init__(

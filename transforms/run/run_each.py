@@ -23,7 +23,7 @@ _OF_A_RUN = 2
 """Threads of a run. One would be no faster for small models: samples that run at once wait for Python."""
 
 
-def same_everywhere(options: RunOptions | None) -> RunOptions:
+def with_fixed_threads(options: RunOptions | None) -> RunOptions:
     """Return options with which each run of a model has the same number of threads on every machine."""
     return dataclasses.replace(options or RunOptions(), threads=_OF_A_RUN)
 

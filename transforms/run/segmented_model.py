@@ -19,14 +19,14 @@ from ops.array_types import Feed
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.model import graph_proto
-from transforms.run.run_each import run_each, same_everywhere
+from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.run.run_model import RunOptions
 from transforms.run.session import LightModel, open_light
 
 _UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
 
 
-class Store:
+class ActivationStore:
     """Arrays by key, in memory until ``limit`` bytes are there (None: without limit), then in files."""
 
     def __init__(self, limit: int | None = None) -> None:
@@ -36,7 +36,7 @@ class Store:
         self._opened = ExitStack()
         self._folder: Path | None = None
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> ActivationStore:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -73,7 +73,7 @@ class Store:
         return np.asanyarray(np.load(path, mmap_mode="r"))
 
 
-class SteppedModel:
+class SegmentedRun:
     """A model on its way through all samples."""
 
     def __init__(
@@ -81,7 +81,7 @@ class SteppedModel:
         graph: gs.Graph,
         feeds: Sequence[Feed],
         wanted: Collection[str],
-        store: Store,
+        store: ActivationStore,
         options: RunOptions | None = None,
     ) -> None:
         """Start in front of the first node; ``wanted`` are all tensors that will be asked for."""
@@ -206,7 +206,7 @@ class SteppedModel:
             kind = onnx.helper.np_dtype_to_tensor_dtype(self._types[name])
             light.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
         light.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-        return open_light(light, weights, same_everywhere(self._options))
+        return open_light(light, weights, with_fixed_threads(self._options))
 
 
 def _reads(node: gs.Node) -> set[str]:

@@ -38,7 +38,7 @@ def make_format(name: str, definition: Mapping[str, Any]) -> ops.Format:
 
 
 def _base(name: str, definition: Mapping[str, Any]) -> ops.Format:
-    blocks = [row.name for row in ops.FORMATS.values() if row.op in _LEGAL]
+    blocks = [fmt.name for fmt in ops.FORMATS.values() if fmt.op in _LEGAL]
     base = definition.get("base")
     if base not in blocks:
         given = "has no base" if base is None else f"has base {base!r}"

@@ -142,7 +142,7 @@ class Scheme:
         rules = (*self.layers.values(), *(mixing.choices(self.activation, self.weight) if mixing else ()))
         names = {self.activation, self.weight, *self.tensors.values()}
         names |= {name for rule in rules for name in (rule.activation, rule.weight) if name}
-        return [row for name in sorted(names) if (row := self.format(name)) is not None]
+        return [fmt for name in sorted(names) if (fmt := self.format(name)) is not None]
 
     def bias_format(
         self, activation: ops.Format | None, weight: ops.Format | None, rule: LayerRule | None = None
@@ -155,11 +155,11 @@ class Scheme:
             return ops.FORMATS["int32"]
         return self.other_format
 
-    def is_symmetric(self, row: ops.Format) -> bool:
+    def is_symmetric(self, fmt: ops.Format) -> bool:
         """Return whether ranges of activations in an integer format are symmetric around zero."""
         if isinstance(self.activation_symmetric, bool):
             return self.activation_symmetric
-        return row.is_signed
+        return fmt.is_signed
 
     def with_(self, **changes: Any) -> Scheme:
         """Return the scheme with other values for some keys."""
@@ -201,10 +201,10 @@ class Scheme:
         if part == "bias" and name == AUTO:
             return
         refuse_unknown(name, self._legal_formats(), f"{place}: format")
-        row = self.format(name)
-        if row is None or not row.is_integer:
+        fmt = self.format(name)
+        if fmt is None or not fmt.is_integer:
             return
-        if part == "activation" and row.bits < _LEAST_ACTIVATION_BITS:
+        if part == "activation" and fmt.bits < _LEAST_ACTIVATION_BITS:
             raise ValueError(f"{place} is '{name}', but {name} is for weights")
         if part == "bias" and name != "int32":
             raise ValueError(f"{place} is '{name}', the only integers for a bias are int32")
@@ -235,7 +235,7 @@ def read_scheme(source: str | Path) -> Scheme:
 
 def _multiplies_into_int32(*operands: ops.Format | None) -> bool:
     """Return whether the scale of a product is coarse enough for biases: 32-bit operands leave no room."""
-    return all(row is not None and row.is_integer and row.bits <= _WIDEST_FACTOR for row in operands)
+    return all(fmt is not None and fmt.is_integer and fmt.bits <= _WIDEST_FACTOR for fmt in operands)
 
 
 def scheme_from_keys(values: dict[str, Any]) -> Scheme:

@@ -83,7 +83,7 @@ def assign(
     is missing, too small or of no use, and options that are no layer's or there twice.
     """
     _check(options, baseline, strategy, budget)
-    walk = _Walk(options, baseline, evaluate, target, progress)
+    walk = _GreedySearch(options, baseline, evaluate, target, progress)
     if strategy == "speed":
         walk.descend(together=target is None)
     elif strategy == "quality":
@@ -109,7 +109,7 @@ def cheapest(options: Iterable[Option], baseline: Mapping[str, Size]) -> dict[st
     return {layer: option.label for layer, option in chosen.items()}
 
 
-class _Walk:
+class _GreedySearch:
     """A present assignment, which holds unless it was set by force, and what was tried on the way."""
 
     def __init__(
@@ -205,7 +205,7 @@ class _Walk:
         )
 
 
-def _from_below(walk: _Walk) -> None:
+def _from_below(walk: _GreedySearch) -> None:
     """Move back as few of the most harmful as the target wants, then each down again that can be."""
     steps = _restorations(walk)
     low, high = 0, len(steps) - 1  # the last is the baseline, which holds
@@ -221,7 +221,7 @@ def _from_below(walk: _Walk) -> None:
         pass
 
 
-def _restorations(walk: _Walk) -> list[dict[str, str]]:
+def _restorations(walk: _GreedySearch) -> list[dict[str, str]]:
     """Return assignments from every layer's cheapest option to none moved, the most harmful going first.
 
     A layer goes to its smallest option that is larger and less harmful, or where there is none back to the
@@ -247,7 +247,7 @@ def _restorations(walk: _Walk) -> list[dict[str, str]]:
     return steps
 
 
-def _within(walk: _Walk, budget: float | None) -> None:
+def _within(walk: _GreedySearch, budget: float | None) -> None:
     """Choose formats for the budget, or for the least above it that keeps to the target."""
     choose = partial(choose_formats, walk.options, walk.baseline)
     if budget is None:

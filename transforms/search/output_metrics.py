@@ -22,7 +22,7 @@ from ops.metrics import Sums
 Outputs = Mapping[str, NDArray[Any]]
 """Outputs of one sample by name."""
 
-Pair = tuple[Outputs, Outputs]
+OutputsPair = tuple[Outputs, Outputs]
 """Outputs of the float model and of the other, for one sample."""
 
 _SUM_SLACK = 2.0**-8
@@ -46,15 +46,15 @@ class Metric:
     larger_is_better: bool
     worst: float
     harm: Callable[[float], float]
-    measure: Callable[[Iterable[Pair]], float]
+    measure: Callable[[Iterable[OutputsPair]], float]
 
-    def score(self, pairs: Iterable[Pair]) -> float:
+    def score(self, pairs: Iterable[OutputsPair]) -> float:
         """Return the metric of samples; ValueError without samples, and without an output that counts."""
         value = self.measure(_some(pairs))
         return self.worst if math.isnan(value) else value
 
 
-def lost_top1(pairs: Iterable[Pair], labels: NDArray[np.integer[Any]] | None = None) -> float:
+def lost_top1(pairs: Iterable[OutputsPair], labels: NDArray[np.integer[Any]] | None = None) -> float:
     """Return the share of rows that the float model had right and the other has wrong.
 
     A row is everything along the last axis, the place of its largest element the answer. Right is what
@@ -74,28 +74,28 @@ def lost_top1(pairs: Iterable[Pair], labels: NDArray[np.integer[Any]] | None = N
     return float(np.mean(right & (found != expected))) if len(right) else 0.0
 
 
-def _l2(pairs: Iterable[Pair]) -> float:
+def _l2(pairs: Iterable[OutputsPair]) -> float:
     return _mean([_sums([pair]).l2() for pair in pairs])
 
 
-def _cosine(pairs: Iterable[Pair]) -> float:
+def _cosine(pairs: Iterable[OutputsPair]) -> float:
     return _mean([_sums([pair]).cosine() for pair in pairs])
 
 
-def _sqnr(pairs: Iterable[Pair]) -> float:
+def _sqnr(pairs: Iterable[OutputsPair]) -> float:
     return _sums(pairs).sqnr()
 
 
-def _psnr(pairs: Iterable[Pair]) -> float:
+def _psnr(pairs: Iterable[OutputsPair]) -> float:
     return _sums(pairs).psnr()
 
 
-def _kl(pairs: Iterable[Pair]) -> float:
+def _kl(pairs: Iterable[OutputsPair]) -> float:
     rows = [_divergences(f, q) for pair in pairs for f, q in _floats(pair) if f.size]
     return _mean(np.concatenate(rows).tolist() if rows else [0.0])
 
 
-def _top1(pairs: Iterable[Pair]) -> float:
+def _top1(pairs: Iterable[OutputsPair]) -> float:
     expected, found = _answers(pairs)
     return float(np.mean(expected == found)) if len(expected) else 1.0
 
@@ -145,7 +145,7 @@ def in_words(metric: str, value: float) -> str:
     return f"{value:.6g} {unit}".rstrip()
 
 
-def _some(pairs: Iterable[Pair]) -> Iterator[Pair]:
+def _some(pairs: Iterable[OutputsPair]) -> Iterator[OutputsPair]:
     rest = iter(pairs)
     first = next(rest, None)
     if first is None:
@@ -153,7 +153,7 @@ def _some(pairs: Iterable[Pair]) -> Iterator[Pair]:
     return chain([first], rest)
 
 
-def _floats(pair: Pair) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+def _floats(pair: OutputsPair) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     expected, found = pair
     names = [name for name, array in expected.items() if is_float_array(array)]
     if not names:
@@ -169,7 +169,7 @@ def is_float_array(array: NDArray[Any]) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def _sums(pairs: Iterable[Pair]) -> Sums:
+def _sums(pairs: Iterable[OutputsPair]) -> Sums:
     totals = Sums()
     for pair in pairs:
         for f, q in _floats(pair):
@@ -185,7 +185,7 @@ def _rows(array: NDArray[Any]) -> NDArray[np.float64]:
     return array.astype(np.float64).reshape(-1, array.shape[-1] if array.ndim else 1)
 
 
-def _answers(pairs: Iterable[Pair]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _answers(pairs: Iterable[OutputsPair]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return where the largest element of each row is in both models, -1 and -2 in rows with NaN."""
     expected, found = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
     for pair in pairs:

@@ -36,13 +36,15 @@ def smallest_set(
     """
     rank, everything = rank or evaluate, frozenset(range(count))
     harms = {i: METRICS[target.metric].harm(rank(everything - {i})) for i in range(count)}
-    first = give_up(everything, harms, evaluate, target)
+    first = drop_greedily(everything, harms, evaluate, target)
     beside = {i: _harm_beside(first, i, rank, target) for i in range(count)}
-    best = min(first, give_up(everything, beside, evaluate, target), key=len)
+    best = min(first, drop_greedily(everything, beside, evaluate, target), key=len)
     return _first_that_holds(count, len(best), evaluate, target) or best
 
 
-def give_up(kept: Kept, harms: Mapping[int, float], evaluate: Evaluate, target: Target) -> frozenset[int]:
+def drop_greedily(
+    kept: Kept, harms: Mapping[int, float], evaluate: Evaluate, target: Target
+) -> frozenset[int]:
     """Return what is left of ``kept`` when all is given up that can be, the least harmful first."""
 
     def _value(moved: Choices) -> float:
