@@ -33,7 +33,8 @@ _ADDRESSES = 12 << 30
 
 _HEAVY = (
     "tools.jobs.bf16", "tools.jobs.quantize", "tools.infer", "tools.evaluate", "tools.jobs.finetune",
-    "transforms.run.run_model", "transforms.compare.compare_results", "transforms.run.samples", "PIL.PngImagePlugin",
+    "transforms.run.run_model", "transforms.compare.compare_results", "transforms.run.samples",
+    "PIL.PngImagePlugin",
     "tools.auto_mixed_precision", "tools.formats", "tools.quantize", "tools.finetune", "tqdm",
     "tools.convert_fp32_to_bf16", "tools.convert_fp16_to_bf16", "PIL.JpegImagePlugin", "tools.jobs.mix",
 )  # fmt: skip

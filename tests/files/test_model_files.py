@@ -171,7 +171,8 @@ def test_a_kill_leaves_the_old_or_the_new_model_and_the_next_run_cleans_up(
 
 def test_a_live_writer_keeps_its_files(tmp_path: Path) -> None:
     with temporary(tmp_path / "m.onnx") as own:
-        script = "import sys, time; from pathlib import Path; from transforms.files.temporary_files import temporary\n"
+        script = "import sys, time; from pathlib import Path\n"
+        script += "from transforms.files.temporary_files import temporary\n"
         script += "with temporary(Path(sys.argv[1])) as f: print(f, flush=True); time.sleep(600)"
         command = [sys.executable, "-c", script, str(tmp_path / "m.onnx")]
         with subprocess.Popen(
