@@ -97,13 +97,14 @@ class _Tool:
 _tool: _Tool | None = None
 
 
-def take_signals() -> None:
-    """Let signals end this process in one line; does nothing unless it was started to be a tool."""
+def take_signals() -> bool:
+    """Let signals end this process in one line if it was started to be a tool; return whether it was."""
     global _tool
     words = sys.orig_argv
     module = next((after for word, after in pairwise(words) if word == "-m"), "")
     if module.startswith("tools.") and _tool is None:
         _tool = _Tool(module)
+    return _tool is not None
 
 
 @contextmanager

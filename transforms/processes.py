@@ -13,6 +13,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 _ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
@@ -27,6 +28,7 @@ def open_processes(jobs: int) -> Iterator[Executor]:
     They are idle at the end of the block, or killed: what they were doing when an exception or an interrupt
     left it is wanted by nobody.
     """
+    check_current_folder()
     _start_resource_tracker()
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")
@@ -45,6 +47,14 @@ def open_processes(jobs: int) -> Iterator[Executor]:
             raise
         finally:
             executor.shutdown(cancel_futures=True)
+
+
+def check_current_folder() -> None:
+    """Raise OSError of one line where processes cannot be started, as the current folder is there no more."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "the current folder, in which processes start") from error
 
 
 @contextmanager
