@@ -44,9 +44,20 @@ def open_processes(jobs: int) -> Iterator[Executor]:
         except BaseException:
             for process in set(multiprocessing.active_children()) - others:
                 process.kill()
+            with _quiet_threads():
+                executor.shutdown(cancel_futures=True)
             raise
-        finally:
-            executor.shutdown(cancel_futures=True)
+        executor.shutdown()
+
+
+@contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """Let the executor's thread fail at tasks that were called off when it finds its processes killed."""
+    before, threading.excepthook = threading.excepthook, lambda failed: None
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def check_current_folder() -> None:
