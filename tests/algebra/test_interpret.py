@@ -14,8 +14,9 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests.helpers import fusion
+from transforms.algebra import norm_terms
 from transforms.algebra.context import ALIGNED, REDUCED, make_context
-from transforms.algebra.interpret import interpret, norm_terms
+from transforms.algebra.interpret import interpret
 from transforms.algebra.polynomial import ONE, Monomial, Polynomial, Symbol, is_close, monomial
 from transforms.graph import shapes
 from transforms.graph.constants import Constants

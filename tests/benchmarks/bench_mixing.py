@@ -29,10 +29,10 @@ from tests.benchmarks.bench_quantize import VOCABULARY, WORDS, verdict
 from tests.benchmarks.transformer import Size, transformer
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.mix_precision import measured_sensitivity, switch_worker
 from transforms.mix_precision.candidates import Candidate, find_candidates, measure_candidates
 from transforms.mix_precision.evaluation import Bench
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
-from transforms.mix_precision.mix import measured_sensitivity, switch_worker
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
 from transforms.model import graph_proto

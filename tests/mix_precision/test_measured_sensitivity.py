@@ -14,10 +14,10 @@ import pytest
 
 from tests.helpers import mixing, tunable
 from tools.cli import executors
+from transforms.mix_precision import measured_sensitivity
 from transforms.mix_precision.candidates import find_candidates, measure_candidates
 from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
-from transforms.mix_precision.mix import measured_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.model.model_hash import model_hash

@@ -20,8 +20,8 @@ from tests.rank_correlation import spearman
 from tools import auto_mixed_precision
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.mix_precision import mix
 from transforms.mix_precision.evaluation import MixingOptions
-from transforms.mix_precision.mix import mix
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.run.run_model import RunOptions, open_model
 from transforms.scheme import Scheme, preset

@@ -9,9 +9,9 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from pathlib import Path
 
 import pytest
-from tests.tool_process import wait_for
 
-from tests import tasks
+from tests.helpers import tasks
+from tests.helpers.tool_process import wait_for
 from transforms.run.processes import open_processes
 
 

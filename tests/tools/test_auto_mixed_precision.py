@@ -21,7 +21,7 @@ from tools import auto_mixed_precision, quantize
 from tools.jobs import mix as mixing_file
 from tools.jobs import tune_quantized
 from transforms import model_io
-from transforms.mix_precision.mix import measured_sensitivity, mix
+from transforms.mix_precision import measured_sensitivity, mix
 from transforms.model import provenance
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_model import RunOptions, open_model

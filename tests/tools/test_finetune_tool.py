@@ -20,7 +20,7 @@ from transforms.finetune.output_error import OutputError
 from transforms.model import provenance
 from transforms.run import devices
 from transforms.run.run_model import RunOptions
-from transforms.scheme.scheme import finetune_rule
+from transforms.scheme import finetune_rule
 
 MODEL = tunable.conv_net()
 DATA, UNSEEN = tunable.samples(MODEL, 20), tunable.samples(MODEL, 40)[20:]
