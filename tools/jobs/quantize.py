@@ -26,7 +26,7 @@ from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.run.feeds import model_inputs, random_feeds
 from transforms.run.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
-from transforms.scheme_table import SchemeTable
+from transforms.scheme.scheme_table import SchemeTable
 
 _OVERRIDES = {
     "per_channel": "per_channel",

@@ -19,8 +19,8 @@ from ops.array_types import Float32Array
 from ops.formats import BFP, MX, Format
 from ops.integers import as_float_type, dequantize, quantize
 from ops.reference import finite_blocks, join_blocks
-from transforms.block_format import block_format_of
 from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants, exportable, load
 from transforms.layers.linear_layer import UnsupportedLayer
 from transforms.scheme.recorded_scheme import recorded_scheme

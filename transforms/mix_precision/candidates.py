@@ -9,13 +9,13 @@ from fnmatch import fnmatchcase
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.mix_precision.mixed_model import MixedModel, layers_of
 from transforms.plan.quant_spec import is_unquantized_float
 from transforms.plan.scheme_targets import operators
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.run_model import RunOptions
 from transforms.scheme import Scheme
-from transforms.scheme.finetune_rule import OPERATORS
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.knapsack import Size
 
@@ -77,7 +77,7 @@ def find_candidates(
     }
     if not chosen:
         raise ValueError(
-            f"no layer is left whose formats can be changed: one of {', '.join(OPERATORS)}, not inside If,"
+            f"no layer is left whose formats can be changed: one of {', '.join(DOT_PRODUCTS)}, not inside If,"
             " Loop or Scan, that the scheme neither keeps in float nor gives formats of its own"
         )
     return chosen

@@ -155,7 +155,7 @@ class IntegerSites:
     def _continued(self, node: gs.Node) -> gs.Tensor | None:
         """Return the result of a layer with which the node goes on, before anything else sees it."""
         if node.op in _RECTIFIERS:
-            return node.inputs[0] if self._is_unseen(node.inputs[0], DOT_PRODUCTS | {"Add"}) else None
+            return node.inputs[0] if self._is_unseen(node.inputs[0], (*DOT_PRODUCTS, "Add")) else None
         if node.op != "Add" or not any(isinstance(tensor, gs.Constant) for tensor in node.inputs):
             return None
         return next((t for t in node.inputs if self._is_unseen(self._moved(t), DOT_PRODUCTS)), None)

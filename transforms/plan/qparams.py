@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 import ops
 from ops.integers import finite_range, range_scale, weight_scale
-from transforms.calibrate.range_statistics import TensorAxis
 from transforms.graph import dot_products
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory
-from transforms.plan.weight_importance import WEIGHTED, importance, weighed_inputs, weight_method
+from transforms.plan.weight_importance import WEIGHTED, TensorAxis, importance, weighed_inputs, weight_method
 
 QParams = tuple[NDArray[np.float32], NDArray[Any]]
 """Scale and zero point, both scalars or both with one number per channel."""
