@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from transforms.search.output_metrics import METRICS, in_words
 
 STRATEGIES = ("speed", "quality", "budget")
-"""How formats are assigned to layers so that a target holds: :func:`transforms.search.assign_precision.assign`."""
+"""How formats are assigned to layers for a target: :func:`transforms.search.assign_precision.assign`."""
 
 LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
 """Numbers beside those of METRICS: :func:`transforms.search.output_metrics.lost_top1`, and what a function
