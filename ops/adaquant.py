@@ -17,7 +17,6 @@ from ops.adam import Singles, step_factor
 from ops.fixed_grid import Floats, Grid
 from ops.quadratic import Quadratic
 from ops.subnormals import keeps_subnormals
-from ops.tune_scale import check_scale
 
 PATIENCE = 100  # iterations without a better rounding of an output, after which an early stop comes
 
@@ -63,7 +62,7 @@ def learn_scale(
     the output together, so that the gradient is that of both. Raises ValueError for blocks and floating
     numbers.
     """
-    check_scale(grid)
+    _check_scale(grid)
     steps = _Steps(iterations, learning_rate, iterations)
     scale = _walk(quadratic, grid, steps, learn_scale=True)[1].astype(np.float32)
     return replace(grid, scale=scale.astype(np.float64))
@@ -100,3 +99,9 @@ def _normalized(hessian: Floats) -> Singles:
     largest = np.abs(hessian).max((-2, -1), keepdims=True)
     scaled = hessian / np.where(largest > 0, largest, 1.0)
     return np.array(scaled.reshape(-1, *hessian.shape[-2:]), np.float32, order="C")
+
+
+def _check_scale(grid: Grid) -> None:
+    """Raise ValueError for a grid that has no scale to tune, of blocks and floating numbers."""
+    if grid.element is not None or grid.scale.shape[-1] != 1:
+        raise ValueError("only integers have a scale to tune, blocks and floating numbers have none")

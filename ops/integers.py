@@ -44,8 +44,8 @@ def range_scale(
     _check_range(least, greatest)
     if symmetric:
         middle = 0 if row.is_signed else (row.highest + 1) / 2
-        steps = row.highest - middle
-        scale = _finite(_as_scale(np.maximum(np.abs(least), np.abs(greatest)) / steps), steps)
+        top = row.highest - middle
+        scale = _finite(_as_scale(np.maximum(np.abs(least), np.abs(greatest)) / top), top)
         return scale, np.full(scale.shape, middle, row.dtype)
     least, greatest = np.minimum(least, 0), np.maximum(greatest, 0)
     scale = _as_scale((greatest - least) / (row.highest - row.lowest))

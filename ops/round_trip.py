@@ -59,12 +59,13 @@ def make_grid(attributes: Attributes) -> bytes:
             attributes.get("scale_rule", "floor"),
             attributes["rounding_mode"],
         )
-    three = attributes["block_size"], attributes["bit_width"], attributes["rounding_mode"]
+    width = attributes["block_size"], attributes["bit_width"], attributes["rounding_mode"]
+    bfloat16_first = bool(attributes.get("convert_to_bfloat_before_bfp", 0))
     if attributes.get("bfp_method", "to_bfp") == "to_bfp":
-        return _library.bfp_grid(*three)
-    return _library.microexponent_grid(
-        *three, attributes["sub_block_size"], attributes["sub_block_shift_bits"]
-    )
+        compiler = bool(attributes.get("use_compiler_version_cpu_kernel", 0))
+        return _library.bfp_grid(*width, compiler, bfloat16_first)
+    groups = attributes["sub_block_size"], attributes["sub_block_shift_bits"]
+    return _library.microexponent_grid(*width, *groups, bfloat16_first)
 
 
 def _check(x: NDArray[np.generic], axis: int, out: NDArray[np.generic] | None) -> None:

@@ -17,7 +17,6 @@ from ops.fixed_grid import Floats, Grid
 from ops.gptq import gptq
 from ops.quadratic import LayerProblem, Quadratic, error, quadratic, shifted_target
 from ops.subnormals import keeps_subnormals
-from ops.tune_scale import fit_scale, search_scale
 
 __all__ = [
     "ALGORITHMS",
@@ -28,11 +27,9 @@ __all__ = [
     "adaround",
     "coordinate_descent",
     "error",
-    "fit_scale",
     "gptq",
     "learn_scale",
     "quadratic",
-    "search_scale",
     "shifted_target",
     "solve",
     "solve_form",

@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from transforms import graph_proto, walk
+from transforms import graph_proto
+from transforms.graph import walk
 
 MODELS = Path(__file__).resolve().parents[2] / "shared" / "models"
 """Real models, which are not part of the project."""

@@ -14,10 +14,11 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests import fusion
-from transforms import dimensions, statistic
+from transforms import statistic
 from transforms.algebra import interpret
-from transforms.constants import Constants
 from transforms.frame import ALIGNED, REDUCED, make_frame
+from transforms.graph import shapes
+from transforms.graph.constants import Constants
 from transforms.polynomial import ONE, Monomial, Polynomial, Symbol, is_close, monomial
 
 A, B = Symbol("a"), Symbol("b")
@@ -148,9 +149,9 @@ def test_size_of_the_last_axis_follows_from_weights() -> None:
         gs.Node("Softmax", inputs=[scaled], outputs=[normal]),
     ]
     assert len(nodes) == 3
-    assert [dimensions.size(tensor, -1) for tensor in (unknown, product, normal)] == [None, 5, 5]
-    assert dimensions.size(normal, -2) is None
-    assert dimensions.size(gs.Variable("k", np.float32, ["N", 4]), -2) is None
+    assert [shapes.size(tensor, -1) for tensor in (unknown, product, normal)] == [None, 5, 5]
+    assert shapes.size(normal, -2) is None
+    assert shapes.size(gs.Variable("k", np.float32, ["N", 4]), -2) is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_size_of_the_last_axis_follows_from_weights() -> None:
 def test_reduced_axes(attributes: dict[str, object], rank: int | None, expected: object) -> None:
     x = gs.Variable("x", np.float32, None)
     node = gs.Node("ReduceMean", attrs=attributes, inputs=[x], outputs=[gs.Variable("y")])
-    assert dimensions.reduced_axes(node, rank, Constants(gs.Graph([node], [x]))) == expected
+    assert shapes.reduced_axes(node, rank, Constants(gs.Graph([node], [x]))) == expected
 
 
 def test_interpretation_of_a_graph() -> None:

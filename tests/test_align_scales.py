@@ -8,7 +8,7 @@ import pytest
 
 from tests import plans
 from tests.quantization import Given
-from transforms.align_scales import align_concat, align_slice
+from transforms.align_scales import align_concat
 from transforms.grid_parameters import GridParameters
 from transforms.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
@@ -119,33 +119,6 @@ SPLIT = """(float[4,4] x) => (float[4,4] y, float[4,4] z) {
     z = MatMul(y, v) }"""
 
 
-def test_parts_of_a_split() -> None:
-    planned = plan(SPLIT)
-    assert groups(planned) == set()
-    assert align_slice(planned) == 1
-    assert groups(planned) == {frozenset("apq")}
-    assert align_slice(planned) == 0
-
-
-def test_parts_of_slices() -> None:
-    text = SPLIT.replace(
-        "p, q = Split <axis = 1, num_outputs = 2> (a)", "p = Slice(a, l, h, n) q = Slice(a, h, m, n)"
-    )
-    constants = "<int64[1] l = {0}, int64[1] h = {2}, int64[1] m = {4}, int64[1] n = {1}>"
-    planned = plan(text.replace("z) {", f"z) {constants} {{"))
-    assert align_slice(planned) == 2
-    assert groups(planned) == {frozenset("apq")}
-    assert align_slice(planned) == 0
-
-
 def test_a_plan_that_was_made_with_aligned_slices_has_them() -> None:
     planned = plan(SPLIT, align_slice=True)
     assert set(plans.source_names(planned).values()) == {"x", "u", "a", "y", "v", "z"}
-    assert align_slice(planned) == 0
-
-
-def test_a_part_that_is_not_quantized_keeps_the_rest_apart() -> None:
-    text = SPLIT.replace("r = Transpose(q)", "e = Exp(q) r = Transpose(e)")
-    planned = plan(text)
-    assert align_slice(planned) == 0
-    assert groups(planned) == set()

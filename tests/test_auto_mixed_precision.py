@@ -20,7 +20,7 @@ from tests import build, mixing, tunable
 from tools import auto_mixed_precision, mixing_file, quantize, tune_quantized
 from transforms import measured_sensitivity, mix_precision, model_io, provenance
 from transforms.finetune_model import copy_graph
-from transforms.mixing_rule import MixingRule, make_mixing_rule
+from transforms.mixing_rule import MixingRule
 from transforms.output_metrics import METRICS, Outputs, lost_top1
 from transforms.recorded_scheme import recorded_scheme
 from transforms.run_model import RunOptions, open_model
@@ -460,7 +460,7 @@ def test_an_option_takes_the_place_of_keys_that_do_not_go_with_it(
     (folder / "scheme.toml").write_text(scheme.to_toml())
     line = ["--input", "m.onnx", "--config", str(folder / "scheme.toml"), "--output", "n.onnx"]
     parsed = auto_mixed_precision._parser().parse_args([*line, *options, *given])
-    rule = make_mixing_rule(mixing_file.scheme_in_use(parsed).auto_mixed_precision)
+    rule = mixing_file.scheme_in_use(parsed).auto_mixed_precision
     assert rule == MixingRule(**then, **expected, **budget)
 
 

@@ -15,10 +15,11 @@ from onnx import helper
 
 import ops
 from tests import build, conversion, real_models
-from transforms import graph_proto, model_io, walk
+from transforms import graph_proto, model_io
 from transforms.balance_channels import balance_channels
+from transforms.graph import walk
+from transforms.graph.selection import Selection, select
 from transforms.prepare import prepare
-from transforms.selection import Selection, select
 
 Weights = dict[str, NDArray]
 Shape = tuple[int | str, ...]

@@ -8,9 +8,9 @@ from onnx import TensorProto
 
 from tests import build, corpus
 from transforms import bf16_state, model_io, provenance
+from transforms.graph.selection import Selection, select
 from transforms.insert_cast import insert_cast
 from transforms.read_model import ModelError
-from transforms.selection import Selection, select
 from transforms.widen_float16 import widen_float16
 
 STORED = """(float[1] x) => (float[1] y) { w = Cast <to = 1> (half_w) a = Mul(x, w) y = Tanh(a) }"""

@@ -14,6 +14,7 @@ from onnx import helper
 from tests import bombs, build
 from tests.bombs import constant, folded, functions
 from tests.refusal import Scene
+from tools import quantize
 from transforms import model_io
 from transforms.constant_size import LARGEST
 from transforms.inlined_size import MOST_NODES
@@ -331,3 +332,27 @@ def test_vectors_that_inference_would_take_for_sizes() -> None:
     built = folded([node("Cast", ["long"], ["big"], "cast", to=7)], [])
     built.graph.input.append(build.value("long", [1 << 31]))
     assert model_io.load(built).nodes
+
+
+def test_long_row_of_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the count of nodes; each Relu after the product goes on with its layer."""
+    nodes = [node("MatMul", ["x", "w"], ["r0"], "product")]
+    nodes += [node("Relu", [f"r{i}"], [f"r{i + 1}"], f"relu{i}") for i in range(1500)]
+    nodes += [node("MatMul", ["r1500", "w"], ["y"], "last")]
+    ends = [build.value(name, ["n", 4]) for name in "xy"]
+    built = build.model(nodes, ends[:1], ends[1:], {"w": np.eye(4, dtype=np.float32)})
+    path, out = build.save(built, tmp_path / "model.onnx"), tmp_path / "out.onnx"
+    options = ["--input", str(path), "--output", str(out), "--config", "MX9", "--set", "optimize=false"]
+    assert quantize.main(options) == 0
+    assert "Kept in float: nothing" in capsys.readouterr().out or out.exists()
+
+
+@pytest.mark.parametrize(
+    "dims", [(0, (1 << 63) - 1), (0, 1 << 31, 1 << 31), (1,) * 65], ids=lambda d: str(d)[:20]
+)
+def test_shape_that_no_array_can_have(scene: Scene, dims: tuple[int, ...]) -> None:
+    built = build.dense(dtype=scene.dtype)
+    built.graph.initializer[0].dims[:] = dims
+    built.graph.initializer[0].raw_data = b"" if 0 in dims else built.graph.initializer[0].raw_data[:4]
+    scene.write(built)
+    assert "weight0" in scene.refused()

@@ -28,11 +28,11 @@ def _changed(ends: str, old: str, new: str) -> tuple[onnx.ModelProto, onnx.Model
 
 
 @pytest.mark.parametrize(("ends", "old", "new", "reason"), [
-    ("(float[N,3] x) => (float[N,3] z, float[N,3] y)", "y = Abs(x) z = Neg(x)", "y = Neg(x) z = Neg(x)", "relative error"),
-    ("(float[N,3] x) => (float[A,B] y)", "y = Abs(x)", "a = Abs(x) y = Concat <axis = 0> (a, a)", r"\[4, 3\] instead of"),
-    ("(float[3] x) => (int64[A] y)", "y = ArgMax(x)", "y = ArgMin(x)", "100.0% of the numbers are others"),
-    ("(float[3] x) => (float[3] y)", "y = Identity(x)", "a = Abs(x) b = Neg(a) y = Log(b)", "infinities or NaN"),
-    ("(float[3] x) => (seq(float[3]) y)", "y = SequenceConstruct(x, x)", "y = SequenceConstruct(x)", "1 elements"),
+    ("(float[N] x) => (float[N] z, float[N] y)", "y = Abs(x) z = Neg(x)", "y = Neg(x) z = Neg(x)", "relati"),
+    ("(float[N,3] x) => (float[A,B] y)", "y = Abs(x)", "y = Concat <axis = 0> (x, x)", r"\[4, 3\] instead"),
+    ("(float[3] x) => (int64[A] y)", "y = ArgMax(x)", "y = ArgMin(x)", "100.0% of the numbers"),
+    ("(float[3] x) => (float[3] y)", "y = Abs(x)", "a = Abs(x) b = Neg(a) y = Log(b)", "100.0% of the inf"),
+    ("(float[3] x) => (seq(float[3]) y)", "y = SequenceConstruct(x, x)", "y = SequenceConstruct(x)", "1 el"),
 ])  # fmt: skip
 def test_another_meaning_is_an_error_that_names_the_output(
     ends: str, old: str, new: str, reason: str
@@ -50,7 +50,7 @@ def test_rounding_is_none() -> None:
 def test_a_raised_model_that_does_not_run_is_an_error() -> None:
     old, new = "a = Reshape(x, s) y = Abs(a)", "a = Reshape(x, t) y = Abs(a)"
     ends = "(float[4] x) => (float[A,B] y) <int64[2] s = {2, 2}, int64[2] t = {3, 2}>"
-    with pytest.raises(model_io.ModelError, match="^the raised model does not run: [^\n]*$"):
+    with pytest.raises(model_io.ModelError, match=r"^the raised model does not run: [^\n]*$"):
         compare_raised(*_changed(ends, old, new), {})
 
 
@@ -64,7 +64,7 @@ def test_free_sizes_are_made_up(ends: str) -> None:
 
 
 @pytest.mark.parametrize(("old", "reason"), [
-    ("(float[3] x) => (float[2,3] y) { y = RandomNormal <shape = [2,3]> () }", "RandomNormal makes other numbers each time"),
+    ("(float[3] x) => (float[2,3] y) { y = RandomNormal <shape = [2,3]> () }", "makes other numbers"),
     ("(seq(float[3]) s) => (float[3] y) <int64 i = {0}> { y = SequenceAt(s, i) }", "can not be fed"),
     ("(float[3] x) => (float[3] y) <int64[1] w = {5}> { y = Gather(x, w) }", "out of data bounds"),
     ("(float[99999,99999] x) => (float[99999,99999] y) { y = Abs(x) }", r"tensor 'x' of \[99999, 99999\]"),
@@ -101,8 +101,9 @@ def test_a_run_ends_when_its_time_is_up(
 ) -> None:
     """A loop of 2^60 rounds would never."""
     monkeypatch.setattr(module, "_SECONDS", 0.2)
-    text = """(float[2] x) => (float[2] y) <int64 n = {1152921504606846976}, bool on = {1}> { y = Loop (n, on, x)
-        <body = b (int64 i, bool g, float[2] s) => (bool m, float[2] r) { m = Identity(g) r = Neg(s) }> }"""
+    text = """(float[2] x) => (float[2] y) <int64 n = {1152921504606846976}, bool on = {1}> {
+        y = Loop (n, on, x) <body = b (int64 i, bool g, float[2] s) => (bool m, float[2] r) {
+            m = Identity(g) r = Neg(s) }> }"""
     start = time.monotonic()
     with caplog.at_level(logging.DEBUG):
         assert not compare_raised(_parse(text), _parse(text, 17), {})

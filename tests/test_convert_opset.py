@@ -11,9 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests import build, conversion, corpus
-from transforms import graph_proto, model_io, walk
+from transforms import graph_proto, model_io
 from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
-from transforms.selection import select
+from transforms.graph import walk
+from transforms.graph.selection import select
 
 
 @pytest.mark.parametrize("opset", (7, 9, 11, 12))
@@ -92,7 +93,8 @@ def _raise(model: onnx.ModelProto, version: int = 13) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("op", ("Softmax", "LogSoftmax", "Hardmax"))
 @pytest.mark.parametrize(("shape", "axis", "opset"), [
-    ("N,3,4", 1, 13), ("N,3,4", 2, 13), ("N,M,4", 1, 13), ("N,M,4", 2, 13), ("N,M,K", 2, 13), ("2,3,4", 0, 13),
+    ("N,3,4", 1, 13), ("N,3,4", 2, 13), ("N,M,4", 1, 13), ("N,M,4", 2, 13), ("N,M,K", 2, 13),
+    ("2,3,4", 0, 13),
     ("N,M,4", 0, 14), ("2,3,K", 1, 14), ("N,M,K", 1, 14), ("2,M,4", -2, 13), ("N,3,4", -3, 14),
 ])  # fmt: skip
 def test_flattened_axes_of_any_size(op: str, shape: str, axis: int, opset: int) -> None:
@@ -129,8 +131,9 @@ def test_the_mask_of_a_dropout_stays_what_it_was(opset: int, kind: str) -> None:
 
 
 def test_nodes_without_an_equal_are_named() -> None:
-    scan = """(float[1,3,2] x, float[1,2] s) => (float[1,2] r, float[1,3,2] y) { r, y = Scan <num_scan_inputs = 1,
-        body = b (float[2] p, float[2] q) => (float[2] t, float[2] o) { t = Add(p, q) o = Tanh(t) }> (, s, x) }"""
+    scan = """(float[1,3,2] x, float[1,2] s) => (float[1,2] r, float[1,3,2] y) {
+        r, y = Scan <num_scan_inputs = 1, body = b (float[2] p, float[2] q) => (float[2] t, float[2] o) {
+            t = Add(p, q) o = Tanh(t) }> (, s, x) }"""
     with pytest.raises(
         model_io.ModelError, match=r"from opset 8 to 13: Scan 'r': a Scan of opset 8 has other inputs"
     ):
@@ -165,7 +168,7 @@ def test_excluded_nodes_are_found_again() -> None:
     graph = model_io.load(_parse(text, 10))
     exclude = select(graph, op_types=["Softmax", "Resize"])
     convert_opset(graph, 13)
-    found = exclude.follow(graph)
+    found = exclude.resolve_in(graph)
     outside = {node.op for node in graph.nodes if node not in found}
     assert outside == {"Tanh", "Reshape"}
     assert sum(node.op == "Reshape" for node in graph.nodes if node not in found) == 1

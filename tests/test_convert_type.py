@@ -9,12 +9,13 @@ import pytest
 from onnx import TensorProto
 
 from tests import conversion, corpus
-from transforms import dtypes, graph_proto, model_io, walk
+from transforms import graph_proto, model_io
 from transforms.convert_opset import convert_opset
 from transforms.convert_type import convert_type
 from transforms.fold_weights import fold_weights
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import select
 from transforms.insert_cast import insert_cast
-from transforms.selection import select
 
 LOW = TensorProto.BFLOAT16
 

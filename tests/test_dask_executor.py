@@ -61,9 +61,8 @@ def test_a_scheduler_without_workers(
     assert dask_executor._PATIENCE == 30
     monkeypatch.setattr(dask_executor, "_PATIENCE", 1.0)
     words = rf"^the Dask scheduler at '{cluster.address}' has no worker, and none came in 1 s$"
-    with pytest.raises(ValueError, match=words):
-        with executors.workers(1, cluster.address)():
-            pass
+    with pytest.raises(ValueError, match=words), executors.workers(1, cluster.address)():
+        pass
 
 
 def test_a_scheduler_that_is_lost_at_work(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from tests import build, conversion, plans
-from transforms import dot_products
+from transforms.graph import dot_products
 
 Array = NDArray[np.float32]
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests import build, corpus, small_networks
 from tests.test_exclusion_from_fusion import decomposed
-from transforms import dtypes, graph_proto, model_io
+from transforms import graph_proto, model_io
 from transforms.balance_channels import balance_channels
 from transforms.bf16_state import tally
 from transforms.convert_bodies import convert_bodies
@@ -25,13 +25,14 @@ from transforms.fuse_gelu import find_gelu, fuse_gelu
 from transforms.fuse_hardswish import fuse_hardswish
 from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
 from transforms.fuse_matmul import fuse_matmul
+from transforms.graph import dtypes
+from transforms.graph.selection import NodeSet, Selection, select
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
 from transforms.optimize import optimize
 from transforms.rounding_plan import RoundingPlan
 from transforms.saturate import saturate
 from transforms.saturate_activations import saturate_activations
-from transforms.selection import NodeSet, Selection, select
 from transforms.simulate_bf16 import simulate_bf16
 
 Rewrite = Callable[..., object]

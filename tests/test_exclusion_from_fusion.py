@@ -18,10 +18,10 @@ from transforms.convert_opset import convert_opset
 from transforms.fuse_gelu import find_gelu, fuse_gelu
 from transforms.fuse_hardswish import fuse_hardswish
 from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
+from transforms.graph.selection import Selection, select
 from transforms.optimize import optimize
 from transforms.prepare import prepare
 from transforms.read_model import ModelError
-from transforms.selection import Selection, select
 
 WIDTH = 8
 

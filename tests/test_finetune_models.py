@@ -18,11 +18,12 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests import quantized_models, real_models
-from transforms import dot_products, model_io
+from transforms import model_io
 from transforms.calibrate_plan import CalibrationData
-from transforms.constants import Constants
 from transforms.finetune_model import finetune_model
 from transforms.float_twin import float_twin
+from transforms.graph import dot_products
+from transforms.graph.constants import Constants
 from transforms.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset
 

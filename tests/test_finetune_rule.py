@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from transforms.finetune_rule import FinetuneRule, make_finetune_rule
+from transforms.finetune_rule import FinetuneRule
 from transforms.presets import PRESETS
 from transforms.scheme import preset, read_scheme
 
 
 def test_nothing_said_is_no_rule() -> None:
-    assert make_finetune_rule({}) is None
-    assert make_finetune_rule(preset("A8W8").finetune) is None
+    assert FinetuneRule.parse("finetune", {}) is None
+    assert preset("A8W8").finetune is None
 
 
 def test_file_with_a_table(tmp_path: Path) -> None:
     path = tmp_path / "scheme.toml"
     path.write_text('preset = "MX9"\n[finetune]\nalgorithm = "adaquant"\nlearning_rate = 1\ndata_size = 8\n')
-    rule = make_finetune_rule(read_scheme(path).finetune)
+    rule = read_scheme(path).finetune
     assert rule == FinetuneRule("adaquant", learning_rate=1.0, data_size=8)
 
 
@@ -28,7 +29,7 @@ def test_file_with_a_table(tmp_path: Path) -> None:
 def test_tuned_presets_are_plain_ones_with_an_algorithm(name: str) -> None:
     plain, _, algorithm = name.rpartition("_")
     assert preset(name).with_(finetune={}) == preset(plain)
-    assert make_finetune_rule(preset(name).finetune) == FinetuneRule(algorithm.lower())
+    assert preset(name).finetune == FinetuneRule(algorithm.lower())
 
 
 def test_documented_presets_are_there() -> None:
@@ -70,3 +71,20 @@ def test_what_is_wrong_is_named(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as error:
         preset("A8W8").with_(finetune=values)
     assert words in str(error.value)
+
+
+def test_a_scheme_holds_the_parsed_rule_and_writes_it_as_it_was_written() -> None:
+    scheme = preset("A8W8").with_(finetune={"learning_rate": 1, "algorithm": "adaquant"})
+    assert isinstance(scheme.finetune, FinetuneRule)
+    assert scheme.to_toml().endswith('[finetune]\nlearning_rate = 1\nalgorithm = "adaquant"\n')
+    assert scheme.with_(finetune=scheme.finetune).to_toml() == scheme.to_toml()
+
+
+def test_a_rule_that_was_not_written_says_all_its_values(tmp_path: Path) -> None:
+    """Also one that was changed since it was written, and one of defaults alone, which is no empty table."""
+    written = preset("A8W8").with_(finetune={"algorithm": "adaround"}).finetune
+    assert written is not None
+    for rule in (FinetuneRule(), replace(written, num_iterations=5)):
+        path = tmp_path / "scheme.toml"
+        path.write_text(preset("A8W8").with_(finetune=rule).to_toml())
+        assert read_scheme(path).finetune == rule

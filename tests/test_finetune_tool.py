@@ -42,7 +42,9 @@ def _run(folder: Path, *more: str, output: str = "tuned.onnx") -> int:
 
 
 def _error(folder: Path, name: str) -> float:
-    return OutputError(model_io.load(folder / "float.onnx"), UNSEEN).of(model_io.load(folder / name))
+    return (
+        OutputError(model_io.load(folder / "float.onnx"), UNSEEN).each(model_io.load(folder / name)).relative
+    )
 
 
 def test_the_tuned_model_is_better(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

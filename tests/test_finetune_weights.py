@@ -31,7 +31,7 @@ def _gain(
 ) -> float:
     """Return by how many dB the outputs are better."""
     errors = OutputError(float_graph, feeds)
-    return float(10 * np.log10(errors.of(before) / errors.of(after)))
+    return float(10 * np.log10(errors.each(before).relative / errors.each(after).relative))
 
 
 KEPT = {"keep_weight_nodes": True}

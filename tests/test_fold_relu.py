@@ -9,8 +9,9 @@ import pytest
 
 import ops
 from tests import conversion
-from transforms import graph_proto, model_io, walk
+from transforms import graph_proto, model_io
 from transforms.fold_relu import fold_relu
+from transforms.graph import walk
 
 INF = float("inf")
 

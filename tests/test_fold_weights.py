@@ -10,8 +10,9 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from tests import build, conversion, corpus
-from transforms import graph_proto, model_io, walk
+from transforms import graph_proto, model_io
 from transforms.fold_weights import fold_weights
+from transforms.graph import walk
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
 

@@ -7,8 +7,9 @@ import onnx
 import pytest
 
 from tests import conversion, corpus
-from transforms import graph_proto, model_io, walk
+from transforms import graph_proto, model_io
 from transforms.fuse_hardswish import fuse_hardswish
+from transforms.graph import walk
 
 ALPHA = "alpha = 0.1666666716337204"
 FORM = f"h = HardSigmoid <{ALPHA}, beta = 0.5> (x)"

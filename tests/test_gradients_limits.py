@@ -13,8 +13,9 @@ import pytest
 
 import ops
 from tests.gradient_check import check, with_gradients
-from transforms import graph_proto, walk
+from transforms import graph_proto
 from transforms.gradients import Gradients, add_gradients
+from transforms.graph import walk
 
 X = np.array([0.75, -1.5, 2.25], np.float32)
 SEED = np.array([1.0, 2.0, -4.0], np.float32)

@@ -12,9 +12,10 @@ import pytest
 
 from tests import real_models
 from tests.gradient_check import EPS, OPTIONS, Feed, with_gradients
-from transforms import model_io, walk
+from transforms import model_io
 from transforms.convert_opset import convert_opset
-from transforms.dot_products import is_dot_product, is_operand
+from transforms.graph import walk
+from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.quantize_graph import prepare_for
 from transforms.run_model import OpenModel, open_model
 from transforms.scheme import preset

@@ -22,8 +22,8 @@ from tests.bombs import folded
 from tools import infer, quantize
 from transforms.array_files import MOST_PIXELS, read_array
 from transforms.feeds import open_feeds
+from transforms.files.named_file import named
 from transforms.finetune_checkpoint import Checkpoint
-from transforms.named_file import named
 from transforms.run_model import ModelInput
 from transforms.scheme import preset, read_scheme
 
@@ -278,3 +278,19 @@ def test_errors_without_words_are_named(tmp_path: Path) -> None:
             raise error
     with pytest.raises(ValueError, match=r"'a' can not be read: it is nested too deeply"), named("a"):
         raise RecursionError
+
+
+def test_errors_of_the_runtime_name_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    built = build.dense()
+    built.graph.node[0].op_type = "NoSuchOperator"
+    path = build.save(built, tmp_path / "model.onnx")
+    for tool, words in (
+        (
+            quantize,
+            ["--config", "A8W8", "--random-data", "1", "--input", path, "--output", tmp_path / "out.onnx"],
+        ),
+        (infer, ["--model", path, "--data", tmp_path, "--output_dir", tmp_path / "out"]),
+    ):
+        assert tool.main([str(word) for word in words]) == 1
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1 and f"'{path}'" in lines[0]

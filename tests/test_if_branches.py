@@ -8,8 +8,9 @@ import onnx_graphsurgeon as gs
 from onnx import helper
 
 from tests import build, conversion, corpus
-from transforms import dtypes, graph_proto, walk
-from transforms.if_branches import Branch, add_switch, choose, copied
+from transforms import graph_proto
+from transforms.graph import dtypes, walk
+from transforms.graph.if_nodes import Branch, add_switch, choose, copied
 
 
 def test_a_switch_says_which_of_two_nodes_is_computed() -> None:

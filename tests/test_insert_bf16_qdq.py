@@ -9,9 +9,9 @@ from onnx import TensorProto, numpy_helper
 
 from tests import conversion, corpus
 from transforms import graph_proto, model_io
+from transforms.graph.selection import select
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
-from transforms.selection import select
 
 PAIR = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
 

@@ -9,9 +9,11 @@ import pytest
 from onnx import TensorProto
 
 from tests import conversion, corpus
-from transforms import dtypes, graph_proto, model_io, walk
+from transforms import graph_proto, model_io
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import select
 from transforms.insert_cast import insert_cast
-from transforms.selection import select
+from transforms.run_model import open_model
 
 LOW = TensorProto.BFLOAT16
 
@@ -152,3 +154,19 @@ def test_pairs_stand_where_captured_values_are_ready() -> None:
     branch = model.graph.node[[n.op_type for n in model.graph.node].index("If")].attribute[0].g
     assert "b = Exp(a_float32)" in wiring(branch), "the pair of a captured tensor stays outside"
     assert "a_bf16 = Cast(a)" in wiring(model.graph)
+
+
+def test_the_ratio_of_a_dropout_stays_as_it_is() -> None:
+    """Oracle: ONNX Runtime, which refused a body with a Dropout of what it captures, ratio rounded."""
+    text = """(float[B,4,6] x, int64 n) => (float[B,4,6] y) {
+        h = Neg(x)
+        y = Loop(n, , h) <body = body (int64 i, bool k, float[B,4,6] s) => (bool l, float[B,4,6] o)
+            <float r = {0.3}> {
+            l = Identity(k) d = Dropout(h, r) t = Transpose <perm = [1, 0, 2]> (d)
+            u = Transpose <perm = [1, 0, 2]> (t) o = Add(u, s) }> }"""
+    graph = model_io.load(corpus.parse(text))
+    insert_cast(graph)
+    (dropout,) = (node for node in walk.nodes(graph) if node.op == "Dropout")
+    assert dropout.inputs[1].name == "r" and dropout.inputs[0].name.endswith("_float32")
+    feed = {"x": np.ones((2, 4, 6), np.float32), "n": np.array(2)}
+    assert np.array_equal(open_model(graph).run(feed)["y"], np.full((2, 4, 6), -3, np.float32))

@@ -128,7 +128,7 @@ def test_scales_that_matrices_have_in_common_against_every_candidate() -> None:
 
 def _gain(float_graph: gs.Graph, before: gs.Graph, after: gs.Graph, feeds: Any) -> float:
     errors = OutputError(float_graph, feeds)
-    return float(10 * np.log10(errors.of(before) / errors.of(after)))
+    return float(10 * np.log10(errors.each(before).relative / errors.each(after).relative))
 
 
 @pytest.mark.parametrize(("name", "changes"), UNSIGNED)

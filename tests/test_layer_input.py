@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests import tunable
-from transforms import walk
+from transforms.graph import walk
 from transforms.layer_input import LayerInput, layer_input
 from transforms.match_layers import match_layers
 from transforms.partial_run import SteppedModel, Store

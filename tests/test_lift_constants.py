@@ -8,7 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import build, conversion, corpus
-from transforms import graph_proto, light_model, model_io, walk
+from transforms import graph_proto, light_model, model_io
+from transforms.graph import walk
 from transforms.lift_constants import lift_constants
 
 BIG = np.arange(light_model.LARGE, dtype=np.float32)

@@ -8,10 +8,12 @@ import pytest
 from onnx import helper
 
 import ops
+from ops.grids import weight_grid
 from tests import build, tunable
-from transforms import walk
+from tests.operator_sessions import BFP, MX, assert_same, block_session
+from transforms.graph import walk
 from transforms.match_layers import match_layers
-from transforms.stored import block_rows, detect, row_of
+from transforms.stored import block_rows, detect
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
 CONV_DATA, MATMUL_DATA = tunable.samples(CONV), tunable.samples(MATMUL)
@@ -186,9 +188,34 @@ def test_float_numbers_are_of_no_format() -> None:
     assert detect(values, block_rows(gs.Graph()), 1) is None
 
 
-def test_the_row_of_a_node_is_that_of_the_table_or_a_new_one() -> None:
-    for row in ops.FORMATS.values():
-        if row.block > 1:
-            assert row_of(row.op, dict(row.attributes)).name == row.name
-    other = row_of("BFPQuantizeDequantize", {"bit_width": 14, "block_size": 4, "rounding_mode": 2})
-    assert other.attributes["block_size"] == 4 and other.bits == 8
+@pytest.mark.parametrize("preset", ["BFP16", "MX6", "MXFP4E2M1"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"bfp_method": "to_bfp_prime"},
+        {"bit_width": 13},
+        {"bfp_method": "to_bfp", "bit_width": 13},
+        {"bit_width": 12, "block_size": 4, "rounding_mode": 1},
+        {"element_dtype": "fp4_e2m1", "block_size": 16},
+        {},
+    ],
+)
+def test_weights_have_the_grid_of_their_node_whatever_it_leaves_out(preset: str, attributes: dict) -> None:
+    """Oracle: the operator. It gives the values, and leaves what is rounded to the grid as it is."""
+    float_graph, quantized = tunable.pair(CONV, preset, CONV_DATA, keep_weight_nodes=True)
+    op = MX if "element_dtype" in attributes else BFP
+    for node in walk.nodes(quantized):
+        if node.op in (BFP, MX):
+            node.op, axis = op, node.attrs["axis"]
+            node.attrs = {**attributes, "axis": axis}
+    layers, left = match_layers(float_graph, quantized)
+    assert len(layers) == 4 and not left
+    for layer in layers:
+        stored = layer.weight
+        session = block_session(op, {**attributes, "axis": stored.float_axis})
+        weights = np.asarray(stored.source.values, np.float32)
+        assert_same(stored.values(), session.run(None, {"x": weights})[0])
+        assert stored.format is not None
+        block = weight_grid(weights.reshape(len(weights), 1, -1), stored.format)
+        rounded = block.round(weights.reshape(len(weights), -1).astype(np.float64)).astype(np.float32)
+        assert_same(block_session(op, {**attributes, "axis": 1}).run(None, {"x": rounded})[0], rounded)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
-from transforms.dtypes import BFLOAT16, FLOAT, FLOAT16
+from transforms.graph.dtypes import BFLOAT16, FLOAT, FLOAT16
 from transforms.match_tensors import Match, format_of, match_tensors
 
 CONTRIB = "ai.onnx.contrib"
@@ -108,9 +108,13 @@ def test_quantize_and_dequantize(prefix: str, domain: str, zero: np.ndarray, nam
     ("op", "attrs", "name"),
     [
         ("BFPQuantizeDequantize", {}, "bfp16"),
-        ("BFPQuantizeDequantize", {"bfp_method": "to_bfp_prime", "bit_width": 16}, "mx9"),
-        ("BFPQuantizeDequantize", {"bfp_method": "to_bfp_prime_shared", "bit_width": 11}, "mx4"),
-        ("BFPQuantizeDequantize", {"bit_width": 12}, "BFPQuantizeDequantize 12"),
+        ("BFPQuantizeDequantize", {"bfp_method": "to_bfp_prime", "block_size": 16}, "mx9"),
+        (
+            "BFPQuantizeDequantize",
+            {"bfp_method": "to_bfp_prime_shared", "bit_width": 11, "block_size": 16},
+            "mx4",
+        ),
+        ("BFPQuantizeDequantize", {"bit_width": 12}, "BFPQuantizeDequantize bit_width=12"),
         ("MXQuantizeDequantize", {}, "mxint8"),
         ("MXQuantizeDequantize", {"element_dtype": "fp8_e4m3"}, "mxfp8_e4m3"),
         ("MXQuantizeDequantize", {"element_dtype": "fp4_e2m1"}, "mxfp4"),
@@ -180,3 +184,31 @@ def test_integers_scalars_and_unknown_types_are_left_out() -> None:
 
 def test_other_nodes_round_to_nothing() -> None:
     assert format_of(gs.Node("Relu")) == "" and format_of(gs.Node("Cast", attrs={"to": FLOAT})) == ""
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "name"),
+    [
+        ("BFPQuantizeDequantize", {"axis": 1}, "bfp16"),
+        ("BFPQuantizeDequantize", {"block_size": 32, "axis": 1}, "BFPQuantizeDequantize block_size=32"),
+        (
+            "BFPQuantizeDequantize",
+            {"bfp_method": "to_bfp_prime"},
+            "BFPQuantizeDequantize bfp_method=to_bfp_prime",
+        ),
+        (
+            "MXQuantizeDequantize",
+            {"element_dtype": "fp4_e2m1", "block_size": 16},
+            "MXQuantizeDequantize element_dtype=fp4_e2m1 block_size=16",
+        ),
+    ],
+)
+def test_block_formats_are_named_after_their_blocks_too(op: str, attributes: dict, name: str) -> None:
+    """By definition of the operators: missing attributes have defaults, other blocks are another format."""
+    assert format_of(gs.Node(op, "node", attrs=attributes)) == name
+
+
+def test_a_node_that_its_operator_refuses_is_named() -> None:
+    node = gs.Node("MXQuantizeDequantize", "node1", attrs={"block_size": 0})
+    with pytest.raises(ValueError, match="node 'node1': MXQuantizeDequantize: block_size is 0, legal are"):
+        format_of(node)

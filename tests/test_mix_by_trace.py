@@ -16,6 +16,7 @@ import onnx
 import pytest
 
 from tests import build, mixing, tunable
+from tests.rank_correlation import spearman
 from tools import auto_mixed_precision
 from transforms import mix_precision, model_io
 from transforms.calibrate_plan import CalibrationData
@@ -23,7 +24,7 @@ from transforms.mixing_bench import MixingOptions
 from transforms.output_metrics import METRICS
 from transforms.run_model import RunOptions, open_model
 from transforms.scheme import Scheme, preset
-from transforms.sensitivity import Sensitivity, spearman
+from transforms.sensitivity import Sensitivity
 
 EXAMPLES = Path(__file__).parent / "examples"
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests import quantized_models, real_models
+from tests.rank_correlation import spearman
 from transforms import graph_proto, model_io
 from transforms.calibrate_plan import CalibrationData
 from transforms.layer_rule import LayerRule
@@ -23,7 +24,6 @@ from transforms.mixing_bench import MixingOptions
 from transforms.output_metrics import METRICS
 from transforms.run_model import open_model
 from transforms.scheme import Scheme, preset
-from transforms.sensitivity import spearman
 from transforms.target import TargetError
 
 pytestmark = [

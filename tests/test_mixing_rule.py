@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from transforms.layer_rule import LayerRule
-from transforms.mixing_rule import MixingRule, make_mixing_rule
+from transforms.mixing_rule import MixingRule
 from transforms.presets import MIXED, PRESETS
 from transforms.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset, read_scheme
@@ -17,14 +17,14 @@ from transforms.target import Target
 
 
 def rule(name: str, **table: Any) -> MixingRule:
-    found = make_mixing_rule(preset(name).with_(auto_mixed_precision=table).auto_mixed_precision)
+    found = preset(name).with_(auto_mixed_precision=table).auto_mixed_precision
     assert found is not None
     return found
 
 
 def test_nothing_said_is_no_rule() -> None:
-    assert make_mixing_rule({}) is None
-    assert make_mixing_rule(preset("A16W8").auto_mixed_precision) is None
+    assert MixingRule.parse("auto_mixed_precision", {}) is None
+    assert preset("A16W8").auto_mixed_precision is None
 
 
 def test_file_with_a_table(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_file_with_a_table(tmp_path: Path) -> None:
         'exclude_nodes = ["/head/*"]\nl2_target = 1\nstrategy = "quality"\ndual_quant_nodes = true\n'
     )
     scheme = read_scheme(path)
-    assert make_mixing_rule(scheme.auto_mixed_precision) == MixingRule(
+    assert scheme.auto_mixed_precision == MixingRule(
         target=("bfp16", "mx6"),
         target_op_types=("MatMul",),
         exclude_nodes=("/head/*",),
@@ -82,10 +82,10 @@ def test_targets(table: dict[str, Any], target: Target | None, measured_by: str)
 @pytest.mark.parametrize("name", MIXED)
 def test_mixed_presets(name: str) -> None:
     scheme = preset(name)
-    found = make_mixing_rule(scheme.auto_mixed_precision)
+    found = scheme.auto_mixed_precision
     assert found is not None
     plain = {"BF16_MIXED_BFP16": "BF16", "BF16_MIXED_MXINT8": "BF16", "S16S8_MIXED_S8S8": "A16W8"}[name]
-    assert scheme.with_(auto_mixed_precision={}) == preset(plain)
+    assert scheme.with_(auto_mixed_precision=None) == preset(plain)
     labels = [one.label for one in found.choices(scheme.activation, scheme.weight)]
     assert labels == [{"BFP16": "bfp16", "MXINT8": "mxint8", "S8S8": "int8"}[name.rpartition("_")[2]]]
     drop = Target("sqnr", 3.0, relative=True)
@@ -197,7 +197,7 @@ def test_formats_of_the_scheme_itself_may_be_targets() -> None:
         formats={"small": {"base": "bfp16", "bit_width": 13}},
         auto_mixed_precision={"target": ["small", "float32"]},
     )
-    assert scheme.auto_mixed_precision == {"target": ("small", "float32")}
+    assert scheme.auto_mixed_precision == MixingRule(("small", "float32"))
 
 
 @pytest.mark.parametrize("table", [{"bits_target": 6}, {"bytes_target": 5000}, {"sqnr_target": 30}])

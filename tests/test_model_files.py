@@ -20,8 +20,8 @@ from onnx import numpy_helper
 
 from tests import build
 from transforms import model_io
-from transforms.folder_lock import locked
-from transforms.temporary_files import temporary
+from transforms.files.folder_lock import locked
+from transforms.files.temporary_files import temporary
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDE = 256
@@ -171,9 +171,7 @@ def test_a_kill_leaves_the_old_or_the_new_model_and_the_next_run_cleans_up(
 
 def test_a_live_writer_keeps_its_files(tmp_path: Path) -> None:
     with temporary(tmp_path / "m.onnx") as own:
-        script = (
-            "import sys, time; from pathlib import Path; from transforms.temporary_files import temporary\n"
-        )
+        script = "import sys, time; from pathlib import Path; from transforms.files.temporary_files import temporary\n"
         script += "with temporary(Path(sys.argv[1])) as f: print(f, flush=True); time.sleep(600)"
         command = [sys.executable, "-c", script, str(tmp_path / "m.onnx")]
         with subprocess.Popen(
@@ -218,6 +216,6 @@ def test_without_a_lock_the_old_data_stay(tmp_path: Path, monkeypatch: pytest.Mo
     _, data = save(tmp_path / "m.onnx", 1)
     with locked(tmp_path) as alone, locked(tmp_path, patience=0) as other:
         assert alone and not other
-    monkeypatch.setattr("transforms.folder_lock._wait", lambda descriptor, until: False)
+    monkeypatch.setattr("transforms.files.folder_lock._wait", lambda descriptor, until: False)
     save(tmp_path / "m.onnx", 2)
     assert data.exists() and holds(tmp_path / "m.onnx", 2)

@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 
 from tests import conversion, plans
-from transforms import graph_proto, model_io, optimize, walk
+from transforms import graph_proto, model_io, optimize
+from transforms.graph import walk
 
 LINEAR_IN_LOOP = """(float[2,3,4] x, int64 n, bool c) => (float[2,3,4] y) {
     m = MatMul(x, w) h = Add(m, b)

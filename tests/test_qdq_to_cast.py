@@ -11,7 +11,8 @@ import pytest
 
 import ops
 from tests import conversion, corpus
-from transforms import graph_proto, model_io, walk
+from transforms import graph_proto, model_io
+from transforms.graph import walk
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
 from transforms.qdq_to_cast import qdq_to_cast

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests import corpus, plans
-from transforms import dtypes, model_io
+from transforms import model_io
+from transforms.graph import dtypes
 from transforms.lift_constants import lift_constants
 from transforms.presets import PLAIN
 from transforms.quantization_plan import QuantizationPlan, each_use

@@ -13,8 +13,9 @@ import pytest
 
 from tests import build
 from tests.real_models import session
-from transforms import graph_proto, walk
+from transforms import graph_proto
 from transforms.calibrate_plan import CalibrationData
+from transforms.graph import walk
 from transforms.quantize_before_relu import quantize_before_relu
 from transforms.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset

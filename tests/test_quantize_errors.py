@@ -185,7 +185,7 @@ def test_nan_in_weights(bench: Bench) -> None:
 
 def test_a_model_that_is_quantized(bench: Bench) -> None:
     bench.write(corpus.build("quantized"))
-    expected = "the model is quantized already: 'd' is a DequantizeLinear node"
+    expected = f"the model is quantized already: 'd' is a DequantizeLinear node (in '{bench.source}')"
     assert bench.refuses("A8W8") == bench.refuses_alone("MX9") == expected
 
 

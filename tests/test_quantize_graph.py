@@ -15,8 +15,9 @@ from onnx import helper
 import ops
 from tests import build, conversion, corpus, plans
 from tests.quantization import EXTENDED, node, on_grid, ops_used, random, source, stored
-from transforms import dtypes, graph_proto, model_io
+from transforms import graph_proto, model_io
 from transforms.calibrate_plan import CalibrationData, MissingDataError
+from transforms.graph import dtypes
 from transforms.insert_cast import insert_cast
 from transforms.presets import PLAIN
 from transforms.quantize_graph import Quantized, quantize_graph

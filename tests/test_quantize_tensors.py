@@ -10,7 +10,7 @@ import pytest
 import ops
 from tests import plans
 from tests.quantization import EXTENDED, random, scheme
-from transforms import dtypes
+from transforms.graph import dtypes
 from transforms.quantize_tensors import TensorWriter, on_blocks
 from transforms.quantizer import Quantizer
 from transforms.scheme import Scheme

@@ -11,8 +11,9 @@ import onnx.parser
 import pytest
 
 from tests import conversion
-from transforms import graph_proto, model_io, walk
+from transforms import graph_proto, model_io
 from transforms.convert_opset import convert_opset
+from transforms.graph import walk
 
 _SCALES = (0.3, 0.37, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 1.77, 2.0, 2.3, 3.0)
 
@@ -103,7 +104,8 @@ def test_in_bodies_and_functions() -> None:
     body = """(float[1,1,4,4] x) => (float[A,B,C,D] y) <bool c = {1}, float[4] s = {1, 1, 1.5, 0.4}> {
         y = If (c) <then_branch = t () => (float[A,B,C,D] p) {
                 p = If (c) <then_branch = u () => (float[A,B,C,D] q) { q = Resize <mode = "nearest"> (x, s) },
-                            else_branch = v () => (float[A,B,C,D] r) { r = Resize <mode = "linear"> (x, s) }> },
+                            else_branch = v () => (float[A,B,C,D] r) {
+                                r = Resize <mode = "linear"> (x, s) }> },
             else_branch = e () => (float[A,B,C,D] n) { n = Resize <mode = "nearest"> (x, s) }> }"""
     model = _parse(body, 10)
     raised = _raise(model)

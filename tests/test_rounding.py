@@ -24,10 +24,8 @@ from ops.rounding import (
     adaround,
     coordinate_descent,
     error,
-    fit_scale,
     gptq,
     quadratic,
-    search_scale,
     shifted_target,
     solve,
 )
@@ -227,47 +225,6 @@ def test_groups_are_as_if_each_were_alone(algorithm: str) -> None:
         alone = LayerProblem(problem.weight[g], gram[g], together.cross[g])
         expected = solve(alone, weight_grid(weight[g], "mx6"), algorithm, QUICK)
         np.testing.assert_array_equal(found[g], expected)
-
-
-@pytest.mark.parametrize("per_channel", [False, True])
-def test_fitted_scale_has_the_least_error_of_all(per_channel: bool) -> None:
-    weight, problem = make_layer((4, 1, 30), seed=12)
-    form = quadratic(problem, 0.01, shift=True)
-    grid = weight_grid(weight, "int4", per_channel=per_channel)
-    found = gptq(form, grid)
-    fitted = fit_scale(form, grid, found, per_channel=per_channel)
-    integers = np.rint(found / grid.scale)
-    least = form.error(integers * fitted.scale)
-    assert least < form.error(found)
-    assert (len(np.unique(fitted.scale)) == 1) != per_channel
-    assert np.all(fitted.scale == fitted.scale.astype(np.float32))
-    for factor in (0.999, 1.001):
-        assert form.error(integers * fitted.scale * factor) > least
-
-
-@pytest.mark.parametrize("per_channel", [False, True])
-def test_searched_scale_is_the_best_of_those_tried(per_channel: bool) -> None:
-    weight, problem = make_layer((4, 1, 30), seed=13)
-    form, grid = quadratic(problem, 0.01, shift=True), weight_grid(weight, "int4", per_channel=per_channel)
-    factors = (1.0, 0.8, 0.6)
-    found = form.row_errors(gptq(form, search_scale(form, grid, per_channel=per_channel, factors=factors)))
-    grids = [replace(grid, scale=(f * grid.scale).astype(np.float32).astype(np.float64)) for f in factors]
-    errors = np.array([form.row_errors(gptq(form, other)) for other in grids])
-    if per_channel:
-        np.testing.assert_array_equal(found, errors.min(0))
-    else:
-        assert found.sum() == errors.sum((1, 2)).min()
-
-
-def test_only_integers_have_a_scale_to_tune() -> None:
-    weight, problem = make_layer((2, 1, 32))
-    form = quadratic(problem, 0.01, shift=False)
-    for name in ("mx6", "bfloat16"):
-        grid = weight_grid(weight, name)
-        with pytest.raises(ValueError, match="only integers have a scale"):
-            fit_scale(form, grid, grid.round(problem.weight))
-        with pytest.raises(ValueError, match="only integers have a scale"):
-            search_scale(form, grid)
 
 
 _DIGEST = """

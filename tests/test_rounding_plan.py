@@ -9,8 +9,9 @@ import pytest
 from onnx import helper
 
 from tests import build
-from transforms import dtypes, model_io, schemas
+from transforms import model_io
 from transforms.convert_type import convert_type
+from transforms.graph import dtypes, schemas
 from transforms.rounding_plan import RoundingPlan
 
 

@@ -8,9 +8,10 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests import build, corpus
-from transforms import light_model, model_io, walk
+from transforms import light_model, model_io
+from transforms.graph import walk
+from transforms.graph.selection import select
 from transforms.saturate import BFLOAT16_MAX, saturate, tensors_with_nan
-from transforms.selection import select
 
 LIMIT = np.uint32(0x7F7F0000).view(np.float32)
 ABOVE = np.nextafter(LIMIT, np.float32(np.inf))

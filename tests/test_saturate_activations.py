@@ -9,9 +9,9 @@ import pytest
 
 from tests import conversion, corpus
 from transforms import graph_proto, model_io
+from transforms.graph.selection import select
 from transforms.insert_cast import insert_cast
 from transforms.saturate_activations import saturate_activations
-from transforms.selection import select
 
 LIMIT = np.uint32(0x7F7F0000).view(np.float32)
 HUGE = np.float32(3.4e38)

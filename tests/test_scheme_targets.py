@@ -9,13 +9,13 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests import plans
-from transforms import walk
 from transforms.fuse_layernorm import fuse_layernorm
+from transforms.graph import walk
+from transforms.graph.selection import NodeSet, select
 from transforms.node_formats import FormatTable
 from transforms.prepare import prepare
 from transforms.scheme import preset
 from transforms.scheme_targets import SchemeTargets, Targets
-from transforms.selection import NodeSet, select
 
 FOLDED = """(float[1,3,8,8] x) => (float[1,3,8,8] y) {
     [first] a = Conv <pads = [1, 1, 1, 1]> (x, w, b) [norm] c = BatchNormalization(a, g, h, m, v)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests import corpus
-from transforms import model_io, walk
+from transforms import model_io
 from transforms.convert_opset import convert_opset
-from transforms.selection import Selection, counterparts, label_of, select
+from transforms.graph import walk
+from transforms.graph.selection import Selection, counterparts, label_of, select
 from transforms.widen_float16 import widen_float16
 
 GRAPH = """(float[N] x, bool c) => (float[N] y) { [enc_0] a = Tanh(x) [enc_1] b = Exp(a) [dec_0] d = Neg(b)

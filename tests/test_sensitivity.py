@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transforms.sensitivity import Damage, Sensitivity, spearman
+from tests.rank_correlation import spearman
+from transforms.sensitivity import Damage, Sensitivity
 
 
 def table(harms: list[float], label: str = "int8") -> Sensitivity:

@@ -199,7 +199,7 @@ def test_models_that_share_weights_get_better(name: str) -> None:
     float_graph, quantized = tunable.pair(TWINS, name, DATA)
     done = finetune_model(float_graph, quantized, DATA)
     errors = OutputError(float_graph, UNSEEN)
-    assert 10 * np.log10(errors.of(quantized) / errors.of(done.graph)) > 0.3
+    assert 10 * np.log10(errors.each(quantized).relative / errors.each(done.graph).relative) > 0.3
     assert done.walk.layers[0].is_kept
 
 
@@ -213,7 +213,7 @@ def test_one_weight_that_is_read_in_steps_gets_no_worse(name: str, gain: float) 
     float_graph, quantized = tunable.pair(STEPS, name, STEPS_DATA)
     done = finetune_model(float_graph, quantized, STEPS_DATA)
     errors = OutputError(float_graph, tunable.samples(STEPS, 440)[40:])
-    assert 10 * np.log10(errors.of(quantized) / errors.of(done.graph)) >= gain
+    assert 10 * np.log10(errors.each(quantized).relative / errors.each(done.graph).relative) >= gain
 
 
 @pytest.mark.parametrize("name", ["A8W8", "BF16", "MX6"])

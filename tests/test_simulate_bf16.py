@@ -9,9 +9,10 @@ from onnx import numpy_helper
 
 from tests import build, conversion, corpus
 from tests.rounded import bf16
-from transforms import graph_proto, model_io, walk
+from transforms import graph_proto, model_io
+from transforms.graph import walk
+from transforms.graph.selection import select
 from transforms.lift_constants import lift_constants
-from transforms.selection import select
 from transforms.simulate_bf16 import simulate_bf16
 from transforms.widen_float16 import widen_float16
 

@@ -21,8 +21,8 @@ from tests.refusal import Scene
 from tools.command_line import one_file
 from tools.output_file import check_writable, write_array, write_text
 from transforms import model_io
-from transforms.atomic_write import destination, replacing
 from transforms.calibration_cache import calibrate_cached
+from transforms.files.atomic_write import destination, replacing
 from transforms.finetune_checkpoint import Checkpoint
 
 

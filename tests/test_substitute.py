@@ -6,7 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from tests import fusion
-from transforms.substitute import detach, position, release, remove_unused, replace, take_over
+from transforms.graph.rewire import detach, position, release, remove_unused, replace, take_over
 
 
 def chain(body: str, outputs: str = "float[N] y") -> gs.Graph:

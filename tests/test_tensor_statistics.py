@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from ops import metrics
-from transforms.dtypes import BFLOAT16, FLOAT
+from transforms.graph.dtypes import BFLOAT16, FLOAT
 from transforms.grid_histogram import GridHistogram
 from transforms.match_tensors import match_tensors
 from transforms.tensor_statistics import LayerStatistics, SideBySide, WatchedModel

@@ -50,7 +50,8 @@ def test_tuned_presets(
     assert error(tmp_path / "tuned.onnx") < error(tmp_path / "plain.onnx")
     stored = {p.key: p.value for p in onnx.load(tmp_path / "tuned.onnx").metadata_props}
     (tmp_path / "scheme.toml").write_text(stored["onnx_narrow.scheme"])
-    assert read_scheme(tmp_path / "scheme.toml").finetune["num_iterations"] == 50
+    tuning = read_scheme(tmp_path / "scheme.toml").finetune
+    assert tuning is not None and tuning.num_iterations == 50
 
 
 def test_limit_is_the_smaller_of_both(

@@ -6,7 +6,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from tests import corpus
-from transforms import model_io, walk
+from transforms import model_io
+from transforms.graph import walk
 
 
 def load(name: str) -> gs.Graph:

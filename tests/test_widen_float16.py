@@ -8,7 +8,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from tests import build, conversion, corpus
-from transforms import dtypes, graph_proto, model_io, walk
+from transforms import graph_proto, model_io
+from transforms.graph import dtypes, walk
 from transforms.widen_float16 import widen_float16
 
 HALF = TensorProto.FLOAT16

@@ -147,10 +147,10 @@ def _work(
         work(options)
         sys.stdout.flush()
     except (ValueError, OSError) as error:
-        return _fail(parser, options, _of_source(options, error) + _one_line(error))
+        return _fail(parser, options, _one_line(error) + _of_source(options, error))
     except Exception as error:
         text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
-        return _fail(parser, options, f"{_of_source(options, error)}{text} ({type(error).__name__})")
+        return _fail(parser, options, f"{text} ({type(error).__name__}){_of_source(options, error)}")
     return DONE
 
 
@@ -162,13 +162,13 @@ def _fail(parser: argparse.ArgumentParser, options: argparse.Namespace, message:
 
 
 def _of_source(options: argparse.Namespace, error: Exception) -> str:
-    """Return the file that an error is to begin with: one about a model, or unforeseen, that names none."""
+    """Return the file that an error is to end with: one about a model, or unforeseen, that names none."""
     reading = sys.modules.get("transforms.read_model")  # not imported, no model was read
     about_model = reading is not None and isinstance(error, reading.ModelError)
     if isinstance(error, ValueError | OSError) and not about_model:
         return ""
     given = [str(getattr(options, name)) for name in _SOURCES if getattr(options, name, None)]
-    return "" if not given or any(Path(one).name in str(error) for one in given) else f"'{given[0]}': "
+    return "" if not given or any(Path(one).name in str(error) for one in given) else f" (in '{given[0]}')"
 
 
 def _one_line(error: BaseException) -> str:

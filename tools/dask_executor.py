@@ -9,7 +9,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from transforms import cleanup
+from transforms.files import cleanup
 from transforms.processes import interrupts_for_this_process_alone
 
 LOCAL = "local"

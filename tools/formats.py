@@ -73,7 +73,8 @@ def read_weights(path: Path) -> Samples:
     """Return the float32 and float16 weights of a model, as float32. Raises ValueError if it has none."""
     import numpy as np
 
-    from transforms import model_io, walk
+    from transforms import model_io
+    from transforms.graph import walk
 
     graph = model_io.load(path)
     floats = (t for t in walk.constants(graph) if t.dtype in (np.float32, np.float16))

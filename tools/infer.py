@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from tools.command_line import make_parser, run
 from tools.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
 from tools.output_file import write_array
-from transforms.atomic_write import destination
-from transforms.model_files import clear_leftovers
+from transforms.files.atomic_write import destination
+from transforms.files.model_files import clear_leftovers
 
 if TYPE_CHECKING:
     from transforms.run_model import OpenModel

@@ -64,7 +64,9 @@ class _Tool:
         try:
             for process in _active_children():
                 process.kill()
-            remove = getattr(sys.modules.get("transforms.cleanup"), "remove_all", None)  # none while imported
+            remove = getattr(
+                sys.modules.get("transforms.files.cleanup"), "remove_all", None
+            )  # none while imported
             if remove is not None:
                 remove()
             os.write(2, f"{self._name}: error: interrupted\n".encode())

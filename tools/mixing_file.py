@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 from pathlib import Path
 
 from tools import mixing_summary, pareto_plot, plot_file, sensitivity_chart
@@ -21,7 +20,7 @@ from transforms import model_io, provenance
 from transforms.array_files import read_array
 from transforms.calibrate_plan import CalibrationData
 from transforms.mix_precision import MixedPrecision, MixingOptions
-from transforms.mixing_rule import TARGETS, MixingRule, make_mixing_rule
+from transforms.mixing_rule import TARGETS, MixingRule
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
 
@@ -85,21 +84,19 @@ def scheme_in_use(options: argparse.Namespace) -> Scheme:
     scheme = read_scheme(options.config)
     for assignment in options.set:
         scheme = scheme.with_(**parse_assignment(assignment, scheme))
-    keys = [field.name for field in fields(MixingRule)]
-    given = {key: getattr(options, _OPTIONS.get(key, key)) for key in keys}
+    given = {key: getattr(options, _OPTIONS.get(key, key)) for key in MixingRule.key_names()}
     said = {key: value for key, value in given.items() if value is not None}
     replaced = set().union(*(old for old, new in _ALTERNATIVES if new & said.keys()))
-    kept = {key: value for key, value in scheme.auto_mixed_precision.items() if key not in replaced}
-    rule = {**kept, **said}
-    scheme = scheme.with_(auto_mixed_precision=rule)
-    if not rule:
+    before = scheme.auto_mixed_precision.said if scheme.auto_mixed_precision else {}
+    kept = {key: value for key, value in before.items() if key not in replaced}
+    if not kept and not said:
         raise ValueError(f"'{options.config}' has no table [auto_mixed_precision]: give --target FORMAT")
-    return scheme
+    return scheme.with_(auto_mixed_precision={**kept, **said})
 
 
 def _check_effect(scheme: Scheme, options: argparse.Namespace) -> None:
     """Raise ValueError for an option that would do nothing with this scheme."""
-    rule = make_mixing_rule(scheme.auto_mixed_precision)
+    rule = scheme.auto_mixed_precision
     assert rule is not None, "the scheme has the table"
     if rule.sensitivity != "measured" and (options.jobs > 1 or options.dask):
         option = "dask" if options.dask else "jobs"

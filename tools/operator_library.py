@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms import walk
-from transforms.substitute import STANDARD_DOMAINS
+from transforms.graph import walk
+from transforms.graph.rewire import STANDARD_DOMAINS
 
 _OURS = ("ai.onnx.contrib", "com.amd.quark")
 _BUILT_IN = ("ai.onnx.ml", "com.microsoft")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools import output_file
-from transforms.atomic_write import replacing
+from transforms.files.atomic_write import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,12 +19,13 @@ from tools.write_quantized import write_quantized
 from transforms import model_io, provenance
 from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.feeds import model_inputs, random_feeds
+from transforms.files.read_toml import parse_toml
 from transforms.float_twin import float_twin
 from transforms.mix_precision import MixingOptions
 from transforms.quantize_graph import Quantized, quantize_graph
-from transforms.read_toml import parse_toml
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme, read_scheme
+from transforms.scheme_table import SchemeTable
 
 _OVERRIDES = {
     "per_channel": "per_channel",
@@ -68,8 +69,6 @@ def quantize_file(options: argparse.Namespace) -> None:
         graph, done, used = mixed.graph, mixed.done, mixed.scheme
     else:
         done, used = _quantize(graph, scheme, data), scheme
-    if options.random_data and done.calibrated:
-        print(_RANDOM, file=sys.stderr)
     if not done.count:
         print(f"Nothing to do: no tensor of '{options.input}' can take a format of this scheme.")
         return
@@ -84,12 +83,14 @@ def quantize_file(options: argparse.Namespace) -> None:
         twin = float_twin(lambda: model_io.load(options.input), graph)
         graph = tune_quantized(graph, twin, scheme, "--calibration-data", options)
     write_quantized(graph, done, output, entries, options)
+    if options.random_data and done.calibrated:
+        print(_RANDOM, file=sys.stderr)
 
 
 def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> Quantized:
     try:
         with Progress("calibrating", "sample") as bar:
-            return quantize_graph(graph, scheme.with_(finetune={}), data, progress=bar.show)
+            return quantize_graph(graph, scheme.with_(finetune=None), data, progress=bar.show)
     except MissingDataError as error:
         hint = "give --calibration-data DIR, or --random-data N to try things out"
         raise ValueError(f"{error}: {hint}") from error
@@ -125,6 +126,8 @@ def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
             values = {table: values}
     for name, given in values.items():
         before = getattr(scheme, name, None)
+        if isinstance(before, SchemeTable):
+            before = before.said
         if isinstance(before, dict) and isinstance(given, dict):
             values[name] = before | given
     return values

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
 from tools.operator_library import needed_library
-from transforms import dtypes, walk
-from transforms.dot_products import is_dot_product, is_operand
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.quantize_graph import Quantized
 from transforms.quantizer import QUANTIZED_BY
 from transforms.rounding_plan import is_narrowing, is_widening
@@ -40,7 +40,8 @@ def _plural(role: str, count: int) -> str:
 
 def _kept(graph: gs.Graph) -> str:
     """Say which nodes read float numbers that no quantization made."""
-    kept = Counter(node.op for node in walk.nodes(graph) if _computes_in_float(node))
+    ends = _ends_of_layers(graph)
+    kept = Counter(node.op for node in walk.nodes(graph) if _computes_in_float(node, ends))
     if not kept:
         return "Kept in float: nothing"
     names = ", ".join(f"{op} {count}" for op, count in kept.most_common())
@@ -48,8 +49,8 @@ def _kept(graph: gs.Graph) -> str:
     return f"Kept in float: {count} {_plural('node', count)}: {names}"
 
 
-def _computes_in_float(node: gs.Node) -> bool:
-    if _quantizes(node) or _ends_a_layer(node):
+def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:
+    if _quantizes(node) or id(node) in ends:
         return False
     data = [t for i, t in enumerate(node.inputs) if not is_dot_product(node) or is_operand(node, i)]
     floats = [t for t in data if isinstance(t, gs.Variable) and dtypes.is_type(t, dtypes.FLOAT)]
@@ -61,14 +62,18 @@ def _quantizes(node: gs.Node) -> bool:
     return pairs or is_narrowing(node, dtypes.BFLOAT16) or is_widening(node, dtypes.BFLOAT16)
 
 
-def _ends_a_layer(node: gs.Node) -> bool:
-    """Return whether a Relu, a Clip or the Add of a bias goes on with what a layer makes, up to the
-    quantization behind them.
+def _ends_of_layers(graph: gs.Graph) -> set[int]:
+    """Return the ids of each Relu, Clip and Add of a bias that goes on with what a layer makes, up to the
+    quantization after it.
     """
-    readers = [reader for tensor in node.outputs for reader in tensor.outputs]
-    adds_bias = node.op == "Add" and any(n.op == "MatMul" for t in node.inputs for n in t.inputs)
-    goes_on = adds_bias or node.op in ("Relu", "Clip")
-    return goes_on and bool(readers) and all(_quantizes(r) or _ends_a_layer(r) for r in readers)
+    ends: set[int] = set()
+    for node in reversed(list(walk.nodes(graph))):  # readers come first, those in bodies too
+        readers = [reader for tensor in node.outputs for reader in tensor.outputs]
+        adds_bias = node.op == "Add" and any(n.op == "MatMul" for t in node.inputs for n in t.inputs)
+        goes_on = adds_bias or node.op in ("Relu", "Clip")
+        if goes_on and readers and all(id(r) in ends or _quantizes(r) for r in readers):
+            ends.add(id(node))
+    return ends
 
 
 def _runs(graph: gs.Graph, cpu_error: str | None) -> str:

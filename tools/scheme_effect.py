@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator
 
 import ops
-from transforms.mixing_rule import make_mixing_rule
 from transforms.scheme import AUTO, Scheme
 from transforms.weight_importance import WEIGHTED
 
@@ -65,7 +64,7 @@ def _of_formats(scheme: Scheme) -> Iterator[Need]:
 
 def _of_activations(scheme: Scheme) -> Iterator[ops.Format]:
     """Yield the formats that computed tensors have or may get."""
-    mixing = make_mixing_rule(scheme.auto_mixed_precision)
+    mixing = scheme.auto_mixed_precision
     rules = (*scheme.layers.values(), *(mixing.choices(scheme.activation, scheme.weight) if mixing else ()))
     names = [scheme.activation, *scheme.tensors.values(), *(rule.activation for rule in rules)]
     yield from (row for name in names if name and (row := scheme.format(name)) is not None)

@@ -12,7 +12,6 @@ from tools.tuning_summary import tuning_lines
 from transforms import provenance
 from transforms.feeds import model_inputs, open_feeds
 from transforms.finetune_model import FinetuneOptions
-from transforms.finetune_rule import make_finetune_rule
 from transforms.mix_precision import MixedPrecision
 from transforms.run_model import RunOptions
 from transforms.scheme import Scheme
@@ -26,7 +25,7 @@ def tune_quantized(
     ``twin`` is the float model as it was quantized, ``flag`` the option that names the folder of samples.
     Raises ValueError without them, or if they do not fit.
     """
-    rule = make_finetune_rule(scheme.finetune)
+    rule = scheme.finetune
     assert rule is not None, "asked for by the scheme"
     folder = getattr(options, flag.removeprefix("--").replace("-", "_"))
     if folder is None:

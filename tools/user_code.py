@@ -19,7 +19,7 @@ def check_code(scheme: Scheme, options: argparse.Namespace) -> None:
     outside the scheme's folder, links resolved, without ``options.allow_code``, and for that option without
     effect.
     """
-    place = str(scheme.auto_mixed_precision.get(_KEY, ""))
+    place = _place(scheme)
     if not place or _is_own_word(place, options):
         if options.allow_code:
             raise ValueError(f"--allow-code goes with a scheme whose key {_KEY} names a file")
@@ -38,4 +38,8 @@ def _is_own_word(place: str, options: argparse.Namespace) -> bool:
     keys = [assignment.partition("=")[0].replace(" ", "") for assignment in options.set]
     if _KEY in options.given or f"{_TABLE}.{_KEY}" in keys:
         return True
-    return read_scheme(options.config).auto_mixed_precision.get(_KEY) != place
+    return _place(read_scheme(options.config)) != place
+
+
+def _place(scheme: Scheme) -> str:
+    return scheme.auto_mixed_precision.evaluate if scheme.auto_mixed_precision else ""

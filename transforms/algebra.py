@@ -15,9 +15,10 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import dimensions
-from transforms.constants import Constants
 from transforms.frame import ALIGNED, CONSTANT, FLOAT_BITS, REDUCED, Frame, Value
+from transforms.graph import shapes
+from transforms.graph.constants import Constants
+from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.polynomial import ONE, Monomial, Polynomial, Symbol
 from transforms.statistic import (
     ERF,
@@ -31,7 +32,6 @@ from transforms.statistic import (
     square_root,
     variance_form,
 )
-from transforms.substitute import STANDARD_DOMAINS
 
 _MAX_TERMS = 24
 
@@ -197,7 +197,7 @@ def _number_of_type(to: object) -> int:
 
 def _reduce(reader: _Reader, node: gs.Node) -> Value | None:
     value = reader.value(node)
-    axes = dimensions.reduced_axes(node, reader.frame.rank, reader.constants)
+    axes = shapes.reduced_axes(node, reader.frame.rank, reader.constants)
     if value is None or value.layout != ALIGNED or axes != reader.frame.axes:
         return None
     result = mean(value.polynomial)
@@ -216,14 +216,14 @@ def _restore_axes(reader: _Reader, node: gs.Node) -> Value | None:
     if value is None or value.layout == CONSTANT:
         return None
     frame, is_reduced = reader.frame, value.layout == REDUCED
-    fits = dimensions.RESTORES[node.op](node, is_reduced, frame.axes, frame.shape, reader.constants)
+    fits = shapes.RESTORES[node.op](node, is_reduced, frame.axes, frame.shape, reader.constants)
     return Value(value.polynomial, ALIGNED) if fits else None
 
 
 def _squeeze(reader: _Reader, node: gs.Node) -> Value | None:
     """Squeeze of the reduced axes of a statistic."""
     value = reader.value(node)
-    axes = dimensions.listed_axes(node, reader.frame.rank, reader.constants)
+    axes = shapes.listed_axes(node, reader.frame.rank, reader.constants)
     if value is None or value.layout != ALIGNED or value.polynomial.has(X) or not value.polynomial.is_uniform:
         return None
     return Value(value.polynomial, REDUCED) if axes == reader.frame.axes else None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transforms.array_header import ArrayHeader, read_header, refuse_expansion, stored_bytes
-from transforms.named_file import named
+from transforms.files.array_header import ArrayHeader, read_header, refuse_expansion, stored_bytes
+from transforms.files.named_file import named
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
-from transforms.dot_products import is_dot_product, sum_axis
-from transforms.scaled_layers import Exponents, Layer, Ranges
-from transforms.selection import Exclusion, resolve
-from transforms.substitute import position
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import is_dot_product, sum_axis
+from transforms.graph.rewire import position
+from transforms.graph.scaled_layers import Exponents, Layer, Ranges
+from transforms.graph.selection import Exclusion, resolve
 
 _UNEVEN = 64  # largest over smallest range: formats with 7 bits for magnitudes keep one bit of the smallest
 _OUTLIER = 16  # over the median range

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, provenance, schemas, walk
+from transforms import provenance
+from transforms.graph import dtypes, schemas, walk
+from transforms.graph.selection import Exclusion
 from transforms.read_model import ModelError
 from transforms.rounding_plan import RoundingPlan, is_narrowing, is_saturation, is_widening
-from transforms.selection import Exclusion
 
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
 _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}

@@ -7,8 +7,8 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.integers import range_scale
-from transforms import dtypes, walk
-from transforms.constants import load
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
 from transforms.matched_layer import MatchedLayer
 
 Floats = NDArray[np.float64]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dot_products
-from transforms.constants import Constants
+from transforms.graph import dot_products
+from transforms.graph.constants import Constants
 from transforms.layer_problem import Layer, Unfit
 from transforms.matched_layer import Bias
 from transforms.stored import find

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from transforms import graph_proto, light_model
 from transforms.constant_size import count_constants
-from transforms.named_file import named
+from transforms.files.named_file import named
 from transforms.read_model import ModelError, read_bytes
 
 

@@ -14,8 +14,8 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ops.formats import Format
-from transforms import dtypes, walk
 from transforms.calibration_methods import CalibrationOptions, choose_range
+from transforms.graph import dtypes, walk
 from transforms.histogram import Histogram
 from transforms.not_finite import first_nan
 from transforms.observe import Observation, ObservedModel, float_outputs

@@ -15,14 +15,14 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from transforms import provenance
-from transforms.atomic_write import destination, replacing
 from transforms.calibration import Calibration, CalibrationOptions, Progress, calibrate
 from transforms.feeds import Feeds
-from transforms.folder_lock import locked
-from transforms.model_files import clear_leftovers
+from transforms.files.atomic_write import destination, replacing
+from transforms.files.folder_lock import locked
+from transforms.files.model_files import clear_leftovers
+from transforms.files.named_file import in_words
 from transforms.model_hash import model_hash
 from transforms.model_io import check_output
-from transforms.named_file import in_words
 from transforms.observed import Observed, TensorAxis
 from transforms.observed_json import decode, encode
 from transforms.run_model import RunOptions

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from transforms import walk
+from transforms.graph import walk
 from transforms.node_formats import FormatTable
 from transforms.quantizer import Quantization
 from transforms.scheme import Scheme

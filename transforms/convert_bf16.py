@@ -13,12 +13,12 @@ from transforms import bf16_state
 from transforms.convert_opset import convert_opset
 from transforms.convert_type import convert_type
 from transforms.fold_weights import fold_weights
+from transforms.graph.selection import NodeSet, Selection, select
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
 from transforms.prepare import prepare
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.saturate_activations import saturate_activations
-from transforms.selection import NodeSet, Selection, select
 from transforms.simulate_bf16 import simulate_bf16
 
 BFLOAT16_OPSET = 22

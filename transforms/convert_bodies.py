@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, schemas, walk
+from transforms.graph import dtypes, schemas, walk
+from transforms.graph.selection import Exclusion, resolve
 from transforms.insert_cast import CastPair
 from transforms.rounding_plan import is_narrowing, is_widening
-from transforms.selection import Exclusion, resolve
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Raising the version of the standard operator set, with ``onnx.version_converter``, without changing a meaning.
+"""Raising the version of the standard operator set without changing what a node means.
 
-The converter passes over some changes of definitions in silence. What it is known to do rightly is in the table
-of :mod:`transforms.opset_raises`; what becomes of nodes that it does not is the matter of
+``onnx.version_converter`` passes over some changes of definitions in silence. What it is known to do rightly
+is in the table of :mod:`transforms.opset_raises`; what becomes of nodes that it does not is the matter of
 :mod:`transforms.opset_rules`; and the model that comes out is compared with the one that went in.
 """
 
@@ -13,14 +13,15 @@ import onnx
 import onnx.version_converter
 import onnx_graphsurgeon as gs
 
-from transforms import model_pass, walk
+from transforms import model_pass
 from transforms.compare_raised import compare_raised
+from transforms.graph import walk
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.selection import label_of
 from transforms.opset_raises import CHECKED, changes, definition
 from transforms.opset_rules import RULES
 from transforms.read_model import ModelError
-from transforms.selection import label_of
 from transforms.set_aside import SetAside
-from transforms.substitute import STANDARD_DOMAINS
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
 
 
 def _raise(model: onnx.ModelProto, graph: gs.Graph, version: int) -> onnx.ModelProto:
-    """Return a light model of the graph raised to an opset, or the least above in which all nodes have equals."""
+    """Return a light model of the graph raised to an opset, or the least in which all nodes have equals."""
     aside = SetAside(model, graph.opset, version, walk.Names(graph))
     _refuse_unchecked(graph, aside.least)
     raised = aside.put_back(onnx.version_converter.convert_version(aside.model, aside.least))

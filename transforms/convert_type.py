@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, schemas, walk
 from transforms.convert_bodies import convert_bodies, is_narrowed, take_over
+from transforms.graph import dtypes, schemas, walk
+from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.insert_cast import CastPair, insert_cast
 from transforms.rounding_plan import is_narrowing, is_widening
-from transforms.selection import Exclusion, NodeSet, resolve
 
 
 def convert_type(

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import ops
-from ops.formats import BFP, MX
+from ops.formats import ATTRIBUTES, BFP, GROUPS, block_format, check_attribute, check_groups
 from transforms.legal_keys import refuse_unknown
 
-_EXPONENT_BITS = 8  # of a block
-_LONGEST_BLOCK = 2**31 - 1
-_PRIME: Mapping[str, Any] = MappingProxyType({"sub_block_size": 2, "sub_block_shift_bits": 1})
-_ELEMENTS = {row.attributes["element_dtype"]: row for row in ops.FORMATS.values() if row.op == MX}
+_HIDDEN = frozenset({"convert_to_bfloat_before_bfp", "use_compiler_version_cpu_kernel"})
+_GROUPS = {key: ATTRIBUTES[BFP][key].default for key in GROUPS}
 
-_LEGAL: Mapping[str, Mapping[str, Container[Any]]] = {
-    BFP: {
-        "bit_width": range(10, 25),
-        "block_size": range(1, _LONGEST_BLOCK + 1),
-        "rounding_mode": range(3),
-        "bfp_method": ("to_bfp", "to_bfp_prime"),
-        "sub_block_size": range(1, _LONGEST_BLOCK + 1),
-        "sub_block_shift_bits": range(9),
-    },
-    MX: {
-        "element_dtype": tuple(_ELEMENTS),
-        "block_size": range(1, _LONGEST_BLOCK + 1),
-        "rounding_mode": range(3),
-        "scale_rule": ("floor", "ceil", "even", "rceil"),
-    },
+_LEGAL: Mapping[str, Mapping[str, Sequence[int] | Sequence[str]]] = {
+    op: {key: known.legal for key, known in attributes.items() if key not in _HIDDEN}
+    for op, attributes in ATTRIBUTES.items()
 }
 
 
@@ -48,7 +34,7 @@ def make_format(name: str, definition: Mapping[str, Any]) -> ops.Format:
     if base.op == BFP:
         attributes = _with_groups(attributes, changes)
     _check(name, base.op, attributes)
-    return _ROW[base.op](name, MappingProxyType(attributes))
+    return block_format(name, base.op, MappingProxyType(attributes))
 
 
 def _base(name: str, definition: Mapping[str, Any]) -> ops.Format:
@@ -63,46 +49,16 @@ def _base(name: str, definition: Mapping[str, Any]) -> ops.Format:
 def _with_groups(attributes: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Complete the attributes of groups within a block, which one method has and the other has not."""
     if attributes.get("bfp_method", "to_bfp") != "to_bfp":
-        return {**_PRIME, **attributes}
-    return {key: value for key, value in attributes.items() if key in changes or key not in _PRIME}
+        return {**_GROUPS, **attributes}
+    return {key: value for key, value in attributes.items() if key in changes or key not in _GROUPS}
 
 
 def _check(name: str, op: str, attributes: Mapping[str, Any]) -> None:
     legal = dict(_LEGAL[op])
     if op == BFP and attributes.get("bfp_method", "to_bfp") == "to_bfp":
-        legal = {key: values for key, values in legal.items() if key not in _PRIME}
+        legal = {key: values for key, values in legal.items() if key not in _GROUPS}
+    subject = f"format '{name}'"
     for key, value in attributes.items():
-        refuse_unknown(key, legal, f"format '{name}': attribute")
-        if type(value) not in (int, str) or value not in legal[key]:
-            raise ValueError(f"format '{name}': {key} is {value!r}, legal are {_text(legal[key])}")
-    if attributes["block_size"] % attributes.get("sub_block_size", 1):
-        raise ValueError(
-            f"format '{name}': sub_block_size is {attributes['sub_block_size']}, "
-            f"legal are divisors of block_size {attributes['block_size']}"
-        )
-
-
-def _text(legal: Container[Any]) -> str:
-    if isinstance(legal, range):
-        return f"integers from {legal[0]} to {legal[-1]}"
-    assert isinstance(legal, tuple)
-    return ", ".join(map(repr, legal))
-
-
-def _bfp(name: str, attributes: Mapping[str, Any]) -> ops.Format:
-    """A row of the table: a sign and the mantissa for each element, its share of exponent and shifts."""
-    width, block = attributes["bit_width"], attributes["block_size"]
-    shifts = attributes.get("sub_block_shift_bits", 0) / attributes.get("sub_block_size", 1)
-    bits = width - _EXPONENT_BITS + _EXPONENT_BITS / block + shifts
-    return ops.Format(name, BFP, bits, 2.0**128 - 2.0 ** (137 - width), attributes)
-
-
-def _mx(name: str, attributes: Mapping[str, Any]) -> ops.Format:
-    known = _ELEMENTS[attributes["element_dtype"]]
-    element = known.bits - _EXPONENT_BITS / known.block
-    return ops.Format(
-        name, MX, element + _EXPONENT_BITS / attributes["block_size"], known.highest, attributes
-    )
-
-
-_ROW = {BFP: _bfp, MX: _mx}
+        refuse_unknown(key, legal, f"{subject}: attribute")
+        check_attribute(subject, key, value, legal[key])
+    check_groups(subject, attributes)

@@ -22,8 +22,8 @@ def densify(graph: onnx.GraphProto) -> int:
     """Replace sparse initializers and sparse values of Constant nodes, in bodies too, by dense ones.
 
     Returns how many there were. Indices are one number per value, counted in row-major order, or one row of
-    coordinates per value. Raises ModelError, naming tensor, index and limit, for indices outside of the tensor
-    or that do not ascend, and, before any is made, for tensors that would be too large together.
+    coordinates per value. Raises ModelError, naming tensor, index and limit, for indices outside of the
+    tensor or that do not ascend, and, before any is made, for tensors that would be too large together.
     """
     refuse_large_sparse(sparse_tensors(graph.node, graph))
     return _densify(graph)

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
+from transforms.graph import dtypes, walk
 from transforms.match_tensors import format_of
 
 

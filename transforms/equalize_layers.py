@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import walk
-from transforms.layer_pairs import PairFinder
-from transforms.scaled_layers import Exponents, Pair, Ranges
-from transforms.selection import Exclusion, resolve
+from transforms.graph import walk
+from transforms.graph.channel_scaling import PairFinder
+from transforms.graph.scaled_layers import Exponents, Pair, Ranges
+from transforms.graph.selection import Exclusion, resolve
 
 _SWEEPS = 1000  # chains of layers of real models need about ten
 _CENTRED = 20  # sweeps in which medians may rise
@@ -30,7 +30,7 @@ def equalize_layers(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     scale with them.
 
     Does nothing to channels of no weight on one side, where within each pair of a graph the ratios differ by
-    a factor of four at most, and where :class:`transforms.layer_pairs.PairFinder` finds no pair: across a
+    a factor of four at most, and where :class:`transforms.graph.channel_scaling.PairFinder` finds no pair: across a
     Clip, whose bounds are the same for all channels, at sums of layers, at tensors with several readers, and
     with weights that are used elsewhere.
     """

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from transforms.array_header import read_headers
-from transforms.atomic_write import replacing
-from transforms.named_file import in_words
+from transforms.files.array_header import read_headers
+from transforms.files.atomic_write import replacing
+from transforms.files.named_file import in_words
 from transforms.tune_layer import Candidate
 
 _EVERY = 10.0  # seconds between two times that the file is written

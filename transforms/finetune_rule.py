@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from transforms.legal_keys import refuse_unknown
-from transforms.scheme_values import checked_value
+from transforms.scheme_table import SchemeTable
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 STEPPED = ("adaquant", "adaround")
@@ -19,7 +16,7 @@ _LEAST = {"num_iterations": 1, "learning_rate": 0, "fixed_seed": 0, "data_size":
 
 
 @dataclass(frozen=True)
-class FinetuneRule:
+class FinetuneRule(SchemeTable):
     """How a quantized model is tuned.
 
     ``algorithm``; ``num_iterations``, ``learning_rate`` (in steps of the grid; 0: the algorithm's own) and
@@ -43,9 +40,7 @@ class FinetuneRule:
 
     def __post_init__(self) -> None:
         """Check every value, and that those of stepped algorithms go with one."""
-        for key in dataclasses.fields(self):
-            value = checked_value(f"finetune {key.name}", str(key.type), getattr(self, key.name))
-            object.__setattr__(self, key.name, value)
+        self._check_types("finetune")
         refuse_unknown(self.algorithm, ALGORITHMS, "finetune algorithm")
         for op in self.target_op_type:
             refuse_unknown(op, OPERATORS, "finetune target_op_type")
@@ -57,11 +52,3 @@ class FinetuneRule:
             default = getattr(FinetuneRule, name)
             if self.algorithm not in STEPPED and getattr(self, name) != default:
                 raise ValueError(f"finetune {name} goes with algorithm {' or '.join(STEPPED)}")
-
-
-def make_finetune_rule(values: Mapping[str, Any]) -> FinetuneRule | None:
-    """Return the rule written as a table of its keys, None without any; ValueError for an unknown key."""
-    known = [key.name for key in dataclasses.fields(FinetuneRule)]
-    for key in values:
-        refuse_unknown(str(key), known, "finetune key")
-    return FinetuneRule(**values) if values else None

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import walk
 from transforms.finetune_checkpoint import Checkpoint, as_report
+from transforms.graph import walk
 from transforms.layer_sums import LayerSums
 from transforms.match_layers import match_layers, of_operators
 from transforms.matched_layer import LeftAlone, MatchedLayer

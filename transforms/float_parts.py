@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import NodeSet, counterparts, label_of
 from transforms.rounding_plan import shape_arithmetic
-from transforms.selection import NodeSet, counterparts, label_of
 
 _COPIES = frozenset({"Identity", "Dropout"})
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16)

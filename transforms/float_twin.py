@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import onnx_graphsurgeon as gs
 
+from transforms.graph.selection import Selection
 from transforms.lift_constants import lift_constants
 from transforms.match_layers import match_layers
 from transforms.prepare import prepare
 from transforms.quantize_graph import prepare_for
 from transforms.recorded_scheme import recorded_scheme
-from transforms.selection import Selection
 
 
 def float_twin(load: Callable[[], gs.Graph], quantized_graph: gs.Graph) -> gs.Graph:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes
-from transforms.dot_products import is_dot_product
+from transforms.graph import dtypes
+from transforms.graph.dot_products import is_dot_product
 from transforms.rounding_plan import shape_arithmetic
 
 MASK = 1e4

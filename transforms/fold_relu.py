@@ -7,10 +7,10 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
-from transforms import dtypes, walk
-from transforms.constants import Constants
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import Constants
+from transforms.graph.rewire import STANDARD_DOMAINS, detach, remove_unused
 from transforms.rounding_plan import QUANTIZE
-from transforms.substitute import STANDARD_DOMAINS, detach, remove_unused
 
 _QUANTIZE_DOMAINS = {
     "QuantizeLinear": (*STANDARD_DOMAINS, "com.microsoft"),

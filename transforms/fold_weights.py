@@ -7,7 +7,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms import dtypes, walk
+from transforms.graph import dtypes, walk
 from transforms.rounding_plan import is_narrowing
 
 

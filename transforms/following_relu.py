@@ -13,8 +13,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import walk
-from transforms.constants import Constants
+from transforms.graph import walk
+from transforms.graph.constants import Constants
 
 Limits = tuple[float, float]
 

@@ -8,8 +8,8 @@ from math import prod
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import dimensions
-from transforms.dimensions import Shape
+from transforms.graph import shapes
+from transforms.graph.shapes import Shape
 from transforms.polynomial import Polynomial
 
 ALIGNED = "aligned"  # as many dimensions as x, each of size 1 or of x's size
@@ -67,8 +67,8 @@ class Frame:
 
 def make_frame(root: gs.Tensor, element_type: int, axes: tuple[int, ...] = ()) -> Frame:
     """Return the frame of a tensor and of axes that count from the end."""
-    sizes = tuple(dimensions.size(root, axis) for axis in axes)
-    return Frame(root, element_type, dimensions.shape_of(root), axes, sizes)
+    sizes = tuple(shapes.size(root, axis) for axis in axes)
+    return Frame(root, element_type, shapes.shape_of(root), axes, sizes)
 
 
 def is_float(element_type: int | None) -> bool:

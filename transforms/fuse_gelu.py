@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from transforms import walk
 from transforms.algebra import RULES, interpret
-from transforms.constants import Constants
-from transforms.dtypes import element_type
 from transforms.frame import Frame, is_float, make_frame
+from transforms.graph import walk
+from transforms.graph.constants import Constants
+from transforms.graph.dtypes import element_type
+from transforms.graph.rewire import STANDARD_DOMAINS, replace, take_over
+from transforms.graph.selection import Exclusion, resolve
 from transforms.polynomial import monomial
-from transforms.selection import Exclusion, resolve
-from transforms.substitute import STANDARD_DOMAINS, replace, take_over
 
 log = logging.getLogger(__name__)
 

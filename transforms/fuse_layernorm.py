@@ -15,15 +15,15 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import dimensions, walk
 from transforms.algebra import interpret
-from transforms.constants import Constants
-from transforms.dtypes import element_type
 from transforms.frame import Frame, is_float, make_frame
+from transforms.graph import shapes, walk
+from transforms.graph.constants import Constants
+from transforms.graph.dtypes import element_type
+from transforms.graph.rewire import STANDARD_DOMAINS, replace, take_over
+from transforms.graph.selection import Exclusion, resolve
 from transforms.polynomial import ONE, Polynomial, is_close
-from transforms.selection import Exclusion, resolve
 from transforms.statistic import MEAN, RSQRT, X
-from transforms.substitute import STANDARD_DOMAINS, replace, take_over
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +90,8 @@ def _frames(graph: gs.Graph, constants: Constants) -> Iterator[Frame]:
         if node.op not in ("ReduceMean", "ReduceSum") or node.domain not in STANDARD_DOMAINS:
             continue
         root = _origin(node.inputs[0], inside)
-        shape, element = dimensions.shape_of(root), element_type(root)
-        axes = dimensions.reduced_axes(node, None if shape is None else len(shape), constants)
+        shape, element = shapes.shape_of(root), element_type(root)
+        axes = shapes.reduced_axes(node, None if shape is None else len(shape), constants)
         if axes and element is not None and is_float(element) and (id(root), axes) not in seen:
             seen.add((id(root), axes))
             yield make_frame(root, element, axes)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dimensions
 from transforms.gradient_step import NoRuleError, Step
+from transforms.graph import shapes
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 _MATRIX = 2
@@ -212,7 +212,7 @@ def matmul(s: Step, index: int) -> gs.Tensor:
         full, operand = s("MatMul", g, _turned(s, right)), left
     else:
         full, operand = s("MatMul", _turned(s, left), g), right
-    stack = dimensions.shape_of(s.y)
+    stack = shapes.shape_of(s.y)
     if stack is not None:
         stack = (*stack[: len(stack) - sum(rank > 1 for rank in ranks)], *s.sizes(operand)[-_MATRIX:])
     summed = s.summed_like(full, operand, stack)

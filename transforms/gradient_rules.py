@@ -13,7 +13,7 @@ from transforms import gradient_moves as moves
 from transforms import gradient_products as products
 from transforms import gradient_reductions as reductions
 from transforms.gradient_step import Step
-from transforms.substitute import STANDARD_DOMAINS
+from transforms.graph.rewire import STANDARD_DOMAINS
 
 ANY = None
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dimensions, walk
-from transforms.constants import Constants
+from transforms.graph import shapes, walk
+from transforms.graph.constants import Constants
 
 Value: TypeAlias = gs.Tensor | float | Sequence[int] | np.ndarray | None
 """An input of a new node: a tensor, a float32 scalar, a list of int64, an array, or none."""
@@ -127,9 +127,9 @@ class Step:
             raise NoRuleError(f"its input '{tensor.name}' is computed")
         return found
 
-    def sizes(self, tensor: gs.Tensor) -> dimensions.Shape:
+    def sizes(self, tensor: gs.Tensor) -> shapes.Shape:
         """Return what is known of the shape of a tensor; NoRuleError where its rank is not."""
-        shape = dimensions.shape_of(tensor)
+        shape = shapes.shape_of(tensor)
         if shape is None:
             raise NoRuleError(f"the rank of '{tensor.name}' is not known")
         return shape
@@ -140,21 +140,21 @@ class Step:
 
     def fixed_sizes(self, tensor: gs.Tensor, first: int = 0) -> list[int] | None:
         """Return the sizes from an axis on, None where one of them is not fixed."""
-        shape = dimensions.shape_of(tensor)
+        shape = shapes.shape_of(tensor)
         if shape is None or not _is_fixed(shape[first:]):
             return None
         return [size for size in shape[first:] if isinstance(size, int)]
 
     def shape(self, tensor: gs.Tensor) -> Value:
         """Return the shape of a tensor as an int64 input of a node."""
-        shape = dimensions.shape_of(tensor)
+        shape = shapes.shape_of(tensor)
         if shape is not None and _is_fixed(shape):
             return np.asarray(shape, np.int64)
         return self.writer.once(("shape", id(tensor)), lambda: self("Shape", tensor))
 
     def axes_of_shape(self, tensor: gs.Tensor, first: int, last: int) -> Value:
         """Return the sizes of the axes ``first`` to ``last`` as an int64 input of a node."""
-        known = (dimensions.shape_of(tensor) or (None,) * last)[first:last]
+        known = (shapes.shape_of(tensor) or (None,) * last)[first:last]
         if _is_fixed(known):
             return np.asarray(known, np.int64)
         return self("Slice", self.shape(tensor), [first], [last])
@@ -173,17 +173,15 @@ class Step:
             return self(op, value, list(axes), keepdims=1)
         return self(op, value, axes=list(axes), keepdims=1)
 
-    def summed_like(
-        self, value: gs.Tensor, like: gs.Tensor, large: dimensions.Shape | None = None
-    ) -> gs.Tensor:
+    def summed_like(self, value: gs.Tensor, like: gs.Tensor, large: shapes.Shape | None = None) -> gs.Tensor:
         """Sum a value over the axes along which ``like`` was broadcast to its shape (the output's)."""
-        small = dimensions.shape_of(like)
-        large = dimensions.shape_of(self.y) if large is None else large
+        small = shapes.shape_of(like)
+        large = shapes.shape_of(self.y) if large is None else large
         if small is None or large is None:
             return self._summed_at_run_time(value, like)
         lead = len(large) - len(small)
         pairs = list(zip(small, large[lead:], strict=True))
-        if not all(a == 1 or isinstance(a, int) or dimensions.are_same(a, b) for a, b in pairs):
+        if not all(a == 1 or isinstance(a, int) or shapes.are_same(a, b) for a, b in pairs):
             return self._summed_at_run_time(value, like)
         inner = [lead + axis for axis, (a, b) in enumerate(pairs) if a == 1 and b != 1]
         if inner:
@@ -201,5 +199,5 @@ class Step:
         return self("Reshape", total, shape)
 
 
-def _is_fixed(shape: Sequence[dimensions.Dimension]) -> bool:
+def _is_fixed(shape: Sequence[shapes.Dimension]) -> bool:
     return all(isinstance(size, int) for size in shape)

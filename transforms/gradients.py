@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
 from transforms.convert_opset import CAST_TO_BFLOAT16
 from transforms.gradient_rules import FLAT, QUANTIZERS, Rule, rule_for
 from transforms.gradient_step import NoRuleError, Step, Writer
-from transforms.substitute import STANDARD_DOMAINS, detach
+from transforms.graph import dtypes, walk
+from transforms.graph.rewire import STANDARD_DOMAINS, detach
 
 LEAST_OPSET = CAST_TO_BFLOAT16
 """First opset in which reductions and reshapes have the forms that are written here."""

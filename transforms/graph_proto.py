@@ -16,10 +16,10 @@ import onnx.inliner
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
-from transforms import walk
 from transforms.carried import ModelInfo, carry_in, carry_out, read_info, write_info
 from transforms.constant_size import count_constants
 from transforms.densify import densify
+from transforms.graph import walk
 from transforms.inlined_size import refuse_explosion
 from transforms.light_model import fill, split, without_data
 

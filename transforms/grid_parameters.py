@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import ops
 from ops.integers import finite_range, range_scale, weight_scale
-from transforms import dot_products
+from transforms.graph import dot_products
 from transforms.observed import TensorAxis
 from transforms.quantization_plan import QuantizationPlan, each_use
 from transforms.quantizer import BIAS, WEIGHT, Quantization, Quantizer

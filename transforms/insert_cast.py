@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes
+from transforms.graph import dtypes
+from transforms.graph.selection import Exclusion
 from transforms.insert_rounding import insert_rounding
 from transforms.rounding_plan import RoundingPlan
-from transforms.selection import Exclusion
 
 _ELEMENTS = {"bfloat16": (dtypes.BFLOAT16, "bf16"), "float16": (dtypes.FLOAT16, "fp16")}
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import walk
 from transforms.convert_opset import convert_opset
+from transforms.graph import walk
 from transforms.grid_parameters import GridParameters, Parameters, Ranges
 from transforms.insert_rounding import import_domains, place
 from transforms.quantization_plan import QuantizationPlan

@@ -7,7 +7,7 @@ from typing import Protocol
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
+from transforms.graph import dtypes, walk
 from transforms.rounding_plan import Rounding, RoundingPlan
 
 

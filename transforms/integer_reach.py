@@ -21,10 +21,10 @@ from collections.abc import Callable, Collection, Iterator
 
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
-from transforms.dot_products import DOT_PRODUCTS, is_dot_product, is_operand
 from transforms.float_zones import float_zone
-from transforms.substitute import STANDARD_DOMAINS
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_operand
+from transforms.graph.rewire import STANDARD_DOMAINS
 
 ARITHMETIC = frozenset(
     {"Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Relu", "Clip"}

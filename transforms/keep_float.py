@@ -15,11 +15,11 @@ from itertools import chain
 
 import onnx_graphsurgeon as gs
 
-from transforms import walk
 from transforms.bf16_error import Bf16Error, Feed, Progress
 from transforms.convert_bf16 import Bf16Options
+from transforms.graph import walk
+from transforms.graph.selection import label_of
 from transforms.run_model import RunOptions
-from transforms.selection import label_of
 from transforms.smallest_set import Kept, give_up, smallest_set
 from transforms.switched_rounding import SwitchedRounding
 from transforms.target import Target, TargetError

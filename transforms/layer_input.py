@@ -13,8 +13,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import walk
-from transforms.constants import load
+from transforms.graph import walk
+from transforms.graph.constants import load
 
 _STORABLE = {np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)}
 

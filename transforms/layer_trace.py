@@ -23,11 +23,12 @@ from functools import partial
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, graph_proto, walk
+from transforms import graph_proto
 from transforms.candidates import Candidate
 from transforms.convert_opset import convert_opset
 from transforms.finetune_model import copy_graph
 from transforms.gradients import add_gradients
+from transforms.graph import dtypes, walk
 from transforms.layer_rule import LayerRule
 from transforms.light_session import open_light
 from transforms.mixed_model import MixedModel, layers_of

@@ -16,8 +16,8 @@ import onnx.external_data_helper as external
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
-from transforms import walk
 from transforms.densify import densify, refuse_large_sparse, sparse_tensors
+from transforms.graph import walk
 
 LARGE = 1 << 16
 """Bytes from which a weight is kept out of the light model."""

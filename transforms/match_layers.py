@@ -9,9 +9,9 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.formats import Format
-from transforms import dot_products, walk
 from transforms.bias_place import added_constant, bias_place
-from transforms.constants import Constants
+from transforms.graph import dot_products, walk
+from transforms.graph.constants import Constants
 from transforms.layer_problem import Layer, Unfit, layer_of
 from transforms.matched_layer import Bias, LeftAlone, MatchedLayer
 from transforms.node_formats import is_float

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx
 import onnx_graphsurgeon as gs
 
-from ops.formats import BFP, FORMATS, MX
-from transforms import dtypes, walk
+from ops.formats import BFP, MX
+from transforms.block_format import block_format_of
+from transforms.graph import dtypes, walk
 
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE)})
 _SUFFIXES = ("bf16", "fp16", "quantized")
@@ -17,16 +18,6 @@ _SUFFIXES = ("bf16", "fp16", "quantized")
 
 _QUANTIZE = {"QuantizeLinear", "ExtendedQuantizeLinear"}
 _DEQUANTIZE = {"DequantizeLinear", "ExtendedDequantizeLinear"}
-_BLOCK_ATTRIBUTES = {"bfp_method": "to_bfp", "bit_width": 16, "element_dtype": "int8"}
-"""The attributes that tell block formats apart, with the operators' defaults."""
-
-
-def _block_key(op: str, attributes: Mapping[str, object]) -> tuple[object, ...]:
-    values = (attributes.get(name, default) for name, default in _BLOCK_ATTRIBUTES.items())
-    return op, *(value.removesuffix("_shared") if isinstance(value, str) else value for value in values)
-
-
-_BLOCK_FORMATS = {_block_key(row.op, row.attributes): name for name, row in FORMATS.items() if row.block > 1}
 _BLOCK_OPERATORS = {BFP, MX}
 
 
@@ -84,10 +75,12 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
 
 
 def format_of(node: gs.Node) -> str:
-    """Return the name of the format that a node rounds to, "" if it rounds to none."""
-    if node.op in _BLOCK_OPERATORS:
-        key = _block_key(node.op, node.attrs)
-        return _BLOCK_FORMATS.get(key, " ".join(map(str, (node.op, *node.attrs.values()))))
+    """Return the name of the format that a node rounds to, "" if it rounds to none.
+
+    Raises ValueError naming node and attribute for a block format that its operator refuses.
+    """
+    if row := block_format_of(node):
+        return row.name
     if node.op in _QUANTIZE and len(node.inputs) > 2:
         return _type_name(dtypes.element_type(node.inputs[2]))
     if node.op in _QUANTIZE:

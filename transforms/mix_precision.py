@@ -12,18 +12,18 @@ import onnx_graphsurgeon as gs
 
 from transforms import calibration, graph_proto, run_tasks
 from transforms.assign_precision import Assignment, Choices, Step, assign, checked_target
-from transforms.atomic_write import replacing
 from transforms.calibrate_plan import CalibrationData, MissingDataError
 from transforms.candidates import Candidate, find_candidates, measure_candidates, refuse_dear
 from transforms.choose_formats import Option, Size, least_bits
+from transforms.files.atomic_write import replacing
+from transforms.files.model_files import clear_leftovers
 from transforms.layer_rule import LayerRule
 from transforms.layer_trace import trace_sensitivity
 from transforms.light_session import open_light
 from transforms.measured_sensitivity import measure_sensitivity
 from transforms.mixed_model import Mix, MixedModel
 from transforms.mixing_bench import Bench, MixingOptions, open_bench, repeatable
-from transforms.mixing_rule import MixingRule, make_mixing_rule
-from transforms.model_files import clear_leftovers
+from transforms.mixing_rule import MixingRule
 from transforms.output_metrics import METRICS, Pair, lost_top1
 from transforms.quantize_graph import Quantized
 from transforms.scheme import Scheme
@@ -91,7 +91,7 @@ def mix_precision(
     :func:`transforms.quantize_graph.quantize_graph` does.
     """
     options, watch = options or MixingOptions(), watch or Watch()
-    rule = make_mixing_rule(scheme.auto_mixed_precision)
+    rule = scheme.auto_mixed_precision
     if rule is None:
         raise ValueError("the scheme says nothing of auto_mixed_precision")
     model = MixedModel(graph, scheme)

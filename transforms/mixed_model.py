@@ -12,16 +12,15 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibration import Calibration, Progress
-from transforms.dot_products import is_dot_product
 from transforms.finetune_model import copy_graph
+from transforms.graph.dot_products import is_dot_product
+from transforms.graph.selection import label_of
 from transforms.layer_rule import LayerRule
-from transforms.mixing_rule import make_mixing_rule
 from transforms.quantization_plan import QuantizationPlan
 from transforms.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.rounders import Rounder, rounders
 from transforms.scheme import Scheme
 from transforms.scheme_targets import Targets, named
-from transforms.selection import label_of
 from transforms.weight_memory import WeightMemory
 
 Mix = Mapping[str, LayerRule]
@@ -53,9 +52,9 @@ class MixedModel:
         self.prepared = Quantized()
         self._targets = prepare_for(graph, scheme, self.prepared)
         self.graph = graph
-        rule = make_mixing_rule(scheme.auto_mixed_precision)
+        rule = scheme.auto_mixed_precision
         dual = scheme.dual_quant_nodes or (rule is not None and rule.dual_quant_nodes)
-        self.scheme = scheme.with_(auto_mixed_precision={}, finetune={}, dual_quant_nodes=dual)
+        self.scheme = scheme.with_(auto_mixed_precision=None, finetune=None, dual_quant_nodes=dual)
         self._memory = WeightMemory()
         self._ranges: Calibration | None = None
         self._measured: list[tuple[Mix, QuantizationPlan, Mixed]] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms import walk
+from transforms.graph import walk
 
 _MOVING = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Clip"})
 

@@ -12,9 +12,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import cleanup, graph_proto, provenance
+from transforms import graph_proto, provenance
 from transforms.calibrate_plan import CalibrationData
 from transforms.feeds import Feeds, model_inputs, open_feeds
+from transforms.files import cleanup
 from transforms.light_session import open_light
 from transforms.mixed_model import MixedModel
 from transforms.mixing_rule import MixingRule

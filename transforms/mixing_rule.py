@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from transforms.assign_precision import STRATEGIES
 from transforms.finetune_rule import OPERATORS
 from transforms.layer_rule import LayerRule
 from transforms.legal_keys import refuse_unknown
 from transforms.output_metrics import METRICS
-from transforms.scheme_values import checked_value
+from transforms.scheme_table import SchemeTable
 from transforms.target import EVALUATE, LOST_TOP1, Target
 from transforms.user_metric import split_place
 
+MIXING = "auto_mixed_precision"
 SENSITIVITIES = ("trace", "measured")
 
 TARGETS: Mapping[str, tuple[str, bool]] = {
@@ -42,7 +41,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True)
-class MixingRule:
+class MixingRule(SchemeTable):
     """Which layers may get which formats in place of the scheme's, and what the outputs must keep to.
 
     Formats: ``target``, one or several, of activation and weight alike or ``int8/int4``, of activation and
@@ -90,9 +89,7 @@ class MixingRule:
 
     def __post_init__(self) -> None:
         """Check every value, and that keys go together."""
-        for key in dataclasses.fields(self):
-            value = checked_value(_place(key.name), str(key.type), getattr(self, key.name))
-            object.__setattr__(self, key.name, value)
+        self._check_types(MIXING)
         self._check_ranges()
         self._check_names()
         self._check_formats()
@@ -173,13 +170,5 @@ class MixingRule:
             raise ValueError(f"{_place('strategy')} '{self.strategy}' goes with one of {keys}{more}")
 
 
-def make_mixing_rule(values: Mapping[str, Any]) -> MixingRule | None:
-    """Return the rule written as a table of its keys, None without any; ValueError for an unknown key."""
-    known = [key.name for key in dataclasses.fields(MixingRule)]
-    for key in values:
-        refuse_unknown(str(key), known, "auto_mixed_precision key")
-    return MixingRule(**values) if values else None
-
-
 def _place(key: str) -> str:
-    return f"auto_mixed_precision {key}"
+    return f"{MIXING} {key}"

@@ -18,13 +18,14 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto, light_model, model_files
-from transforms.atomic_write import destination, naming
-from transforms.data_files import data_name
-from transforms.model_files import clear_leftovers, put_in_place
-from transforms.named_file import named
+from transforms import graph_proto, light_model
+from transforms.files import model_files
+from transforms.files.atomic_write import destination, naming
+from transforms.files.data_files import data_name
+from transforms.files.model_files import clear_leftovers, put_in_place
+from transforms.files.named_file import named
+from transforms.files.temporary_files import temporary
 from transforms.read_model import ModelError, check_opsets, read
-from transforms.temporary_files import temporary
 
 __all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save"]
 
@@ -151,13 +152,15 @@ def _write_arrays(path: Path, arrays: Iterator[np.ndarray]) -> str:
     """Write arrays one after another, each at a multiple of the alignment; return the SHA-256 of the file."""
     digest = hashlib.sha256()
     with path.open("wb") as file, ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
+        hashing = beside.submit(digest.update, b"")
         for array in arrays:
             content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             for part in (b"\0" * (-file.tell() % _ALIGNMENT), content):
+                hashing.result()
                 hashing = beside.submit(digest.update, part)
                 file.write(part)
-                hashing.result()
         _flush(file)
+        hashing.result()
     return digest.hexdigest()
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto, light_model, walk
+from transforms import graph_proto, light_model
+from transforms.graph import walk
 
 _REPLACED = ("nodes", "inputs", "outputs", "import_domains", "opset", "ir_version")
 

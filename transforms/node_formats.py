@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms import walk
+from transforms.graph import walk
 from transforms.layer_rule import LayerRule
 from transforms.scheme import AUTO, FLOAT32, Scheme
 from transforms.scheme_targets import Targets, operators

@@ -10,7 +10,8 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import helper
 
-from transforms import dtypes, graph_proto, walk
+from transforms import graph_proto
+from transforms.graph import dtypes, walk
 from transforms.light_session import open_light
 from transforms.observe import insert_behind, set_outputs
 from transforms.run_model import RunOptions

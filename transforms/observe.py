@@ -15,7 +15,8 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import helper
 
-from transforms import dtypes, graph_proto, walk
+from transforms import graph_proto
+from transforms.graph import dtypes, walk
 from transforms.light_session import LightModel, open_light
 from transforms.run_model import RunOptions
 

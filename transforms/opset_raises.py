@@ -1,14 +1,15 @@
 """Which changed definitions of operators a model may be taken over, when its opset is raised.
 
 An operator gets a new definition in an opset; most only add element types, which the schemas of the onnx
-package tell. Any other change must be in :data:`CHECKED`, with how it was found to keep the meaning of every
-node, or be the matter of a rule (:mod:`transforms.opset_rules`): what is in neither is refused. Every entry is
-held against ONNX Runtime, before and after the raise, by the tests.
+package tell. Any other change must be in :data:`CHECKED`, with how it was found to keep the meaning of
+every node, or be the matter of a rule (:mod:`transforms.opset_rules`): what is in neither is refused.
+Every entry is held against ONNX Runtime, before and after the raise, by the tests.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 
 import onnx
 
@@ -83,9 +84,9 @@ def definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
 
 @lru_cache(maxsize=4096)
 def changes(op: str, before: int, after: int) -> tuple[int, ...]:
-    """Return the opsets above ``before`` and up to ``after`` that change more of an operator than its types."""
+    """Return the opsets after ``before``, up to ``after``, that change more of an operator than its types."""
     found = [definition(op, before), *(definition(op, opset) for opset in range(before + 1, after + 1))]
-    pairs = zip(found, found[1:], strict=False)
+    pairs = pairwise(found)
     return tuple(
         new.since_version for old, new in pairs if new is not None and new != old and is_change(old, new)
     )

@@ -7,11 +7,12 @@ axes that grow and up along axes that shrink; a tensor that keeps all of its siz
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto, helper
 
-from transforms import walk
+from transforms.graph import walk
 from transforms.proto_facts import Facts, constant, is_made_of_shapes
 from transforms.read_model import ModelError
 
@@ -70,7 +71,7 @@ class _Parts:
         self._nodes.append(constant(name, values))
         return name
 
-    def make(self, op: str, what: str, *inputs: str, **attributes: int) -> str:
+    def make(self, op: str, what: str, *inputs: str, **attributes: Any) -> str:
         output = self._names.derive(self._node.output[0], what)
         name = self._names.derive(output, "node")
         self._nodes.append(helper.make_node(op, inputs, [output], name, **attributes))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
-from transforms import walk
+from transforms.graph import walk
 from transforms.opset_resize import resize_nodes
 from transforms.proto_facts import Facts, Shape, constant
 from transforms.read_model import ModelError
@@ -60,7 +60,7 @@ def _along_the_rest(node: NodeProto, facts: Facts, opset: int, names: walk.Names
     if shape is not None and 0 in shape:
         return Rewritten([helper.make_node("Identity", node.input, node.output, node.name)])
     sizes, flat, made = (names.derive(node.output[0], suffix) for suffix in ("shape", "flat", "rows"))
-    back = {} if _zeros_stay(shape, axis) else {"allowzero": 1}
+    back: dict[str, Any] = {} if _zeros_stay(shape, axis) else {"allowzero": 1}
     nodes = [
         helper.make_node("Shape", node.input, [sizes], names.derive(sizes, "node")),
         helper.make_node("Flatten", node.input, [flat], names.derive(flat, "node"), axis=axis),

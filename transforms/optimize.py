@@ -13,11 +13,13 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime
 
-from transforms import cleanup, dtypes, model_pass, walk
+from transforms import model_pass
 from transforms.empty_tensors import unsafe_optimizers
+from transforms.files import cleanup
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.unique_names import rename_made
 from transforms.read_model import ModelError
-from transforms.selection import Exclusion, resolve
-from transforms.unique_names import rename_made
 
 log = logging.getLogger(__name__)
 

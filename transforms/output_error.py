@@ -11,7 +11,8 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import graph_proto, walk
+from transforms import graph_proto
+from transforms.graph import walk
 from transforms.light_session import open_light
 from transforms.run_model import RunOptions
 from transforms.run_samples import run_each, same_everywhere
@@ -72,10 +73,6 @@ class OutputError:
         self._float, self._scored = float_graph, set(_scores(float_graph))
         self._wanted: dict[frozenset[str], list[Found]] = {}
         self._of_float(frozenset(self._scored))
-
-    def of(self, graph: gs.Graph) -> float:
-        """Return the relative error of a model with the same inputs and outputs, the mean of all outputs."""
-        return self.each(graph).relative
 
     def each(self, graph: gs.Graph) -> Errors:
         """Return the errors of a model with the same inputs and outputs."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms import walk
-from transforms.constants import load
+from transforms.graph import walk
+from transforms.graph.constants import load
 from transforms.stored import Stored
 
 

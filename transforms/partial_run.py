@@ -15,7 +15,9 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import cleanup, dtypes, graph_proto, walk
+from transforms import graph_proto
+from transforms.files import cleanup
+from transforms.graph import dtypes, walk
 from transforms.light_session import LightModel, open_light
 from transforms.run_model import RunOptions
 from transforms.run_samples import run_each, same_everywhere

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from transforms import walk
 from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
 from transforms.fuse_gelu import find_gelu, fuse_gelu
 from transforms.fuse_hardswish import fuse_hardswish
 from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
 from transforms.fuse_matmul import fuse_matmul
+from transforms.graph import walk
+from transforms.graph.selection import NodeSet, Selection
 from transforms.optimize import optimize
 from transforms.read_model import ModelError
-from transforms.selection import NodeSet, Selection
 from transforms.widen_float16 import widen_float16
 
 _FUSIONS = {

@@ -18,8 +18,10 @@ _MOST_NODES = 100
 """Nodes at most that are run for one value: sizes and scales take a handful."""
 
 _SMALL = frozenset(
-    ("Add", "Cast", "Ceil", "Concat", "Constant", "Div", "Floor", "Gather", "Identity", "Mul", "Reshape")
-    + ("Round", "Shape", "Slice", "Sqrt", "Squeeze", "Sub", "Unsqueeze")
+    (
+        *("Add", "Cast", "Ceil", "Concat", "Constant", "Div", "Floor", "Gather", "Identity", "Mul"),
+        *("Reshape", "Round", "Shape", "Slice", "Sqrt", "Squeeze", "Sub", "Unsqueeze"),
+    )
 )
 """Operators that are run for a value: none of them makes much of little."""
 
@@ -75,7 +77,7 @@ class Facts:
             return None
 
     def _collect(self, name: str, nodes: list[NodeProto], seen: set[str]) -> bool:
-        """Gather the nodes that make a tensor, those that it needs first; return whether inputs play no part."""
+        """Gather the nodes that make a tensor, in order; return whether inputs play no part."""
         if not name or name in seen:
             return True
         seen.add(name)

@@ -2,7 +2,7 @@
 
 Each value is put on a grid where it is read: in the format of the node that reads it.
 
-* Operands of dot products (:mod:`transforms.dot_products`) take any format. Blocks run along the axis of the
+* Operands of dot products (:mod:`transforms.graph.dot_products`) take any format. Blocks run along the axis of the
   sum, integer weights have one scale, or one for each output channel.
 * Integers also reach the arithmetic around dot products (:mod:`transforms.integer_reach`), in the outermost
   graph: ranges are not measured inside bodies of If, Loop and Scan.
@@ -23,8 +23,9 @@ from collections.abc import Iterator
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms import dot_products, dtypes, walk
 from transforms.check_targets import check_targets
+from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.selection import NodeSet
 from transforms.integer_reach import Edge, IntegerReach
 from transforms.node_formats import FormatTable, is_float
 from transforms.quantizer import (
@@ -41,7 +42,6 @@ from transforms.quantizer import (
 from transforms.rounding_plan import RoundingPlan
 from transforms.scheme import Scheme
 from transforms.scheme_targets import SchemeTargets, Targets
-from transforms.selection import NodeSet
 
 
 class QuantizationPlan:

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from transforms import bf16_state, provenance, walk
+from transforms import bf16_state, provenance
 from transforms.align_scales import align_concat
 from transforms.balance_channels import balance_channels
 from transforms.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibration import Progress
-from transforms.dot_products import is_dot_product
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.equalize_layers import equalize_layers
 from transforms.fold_relu import fold_relu
+from transforms.graph import walk
+from transforms.graph.dot_products import is_dot_product
 from transforms.grid_parameters import Ranges
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.leave_out_zero_points import leave_out_zero_points
@@ -149,7 +150,7 @@ def _refuse_quantized(graph: gs.Graph) -> None:
 def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
     names = tensors_with_nan(graph)
     if names:
-        raise ValueError(f"NaN in {len(names)} weights, '{names[0]}' the first: no format can stand for it")
+        raise ModelError(f"NaN in {len(names)} weights, '{names[0]}' the first: no format can stand for it")
     prepared = prepare(graph, targets.excluded, optimized=scheme.optimize)
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})

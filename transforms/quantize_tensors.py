@@ -13,7 +13,7 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 
 import ops
 from ops.integers import quantize
-from transforms import dtypes, walk
+from transforms.graph import dtypes, walk
 from transforms.grid_parameters import Parameters
 from transforms.node_formats import is_float
 from transforms.quantizer import Quantizer

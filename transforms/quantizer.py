@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 import ops
 from ops.integers import finite_range
-from transforms import dot_products, dtypes
+from transforms.graph import dot_products, dtypes
 from transforms.rounding_plan import Rounding
 from transforms.scheme import AUTO
 

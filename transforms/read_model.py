@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,13 +13,16 @@ import onnx
 import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
 
-from transforms.named_file import named
+from transforms.files.named_file import named
 
 _BLOCK = 1 << 22
 """Bytes of external data that are hashed at a time."""
 
 _LARGEST_FILE = (1 << 31) - 1
 """Bytes of a protobuf message, and so of a model without its external data."""
+
+_MOST_DIMENSIONS, _MOST_ELEMENTS = 64, 1 << 59
+"""What NumPy can index, also of arrays without elements."""
 
 _SHARED = 16
 """Tensors may lie in the same bytes of external data, but not come to more than so many times the files."""
@@ -75,8 +79,7 @@ def check_opsets(model: onnx.ModelProto) -> None:
 
     Of an opset of ONNX itself that is newer than the package, the meaning of operators is unknown.
     """
-    imports = (model, *model.functions)
-    for opset in (one for holder in imports for one in holder.opset_import):
+    for opset in (one for owner in (model, *model.functions) for one in owner.opset_import):
         standard = opset.domain in ("", "ai.onnx")
         least, most = (1, onnx.defs.onnx_opset_version()) if standard else (0, _HIGHEST_OPSET)
         if not least <= opset.version <= most:
@@ -203,12 +206,15 @@ def _claimed_entries(tensor: onnx.TensorProto) -> int:
 
 
 def _count(tensor: onnx.TensorProto) -> int:
-    count = 1
-    for size in tensor.dims:
-        if size < 0:
-            raise ModelError(f"tensor '{tensor.name}' has a negative dimension in {list(tensor.dims)}")
-        count *= size
-    return count
+    if len(tensor.dims) > _MOST_DIMENSIONS:
+        raise ModelError(
+            f"tensor '{tensor.name}' has {len(tensor.dims)} dimensions, at most {_MOST_DIMENSIONS} are read"
+        )
+    if min(tensor.dims, default=0) < 0:
+        raise ModelError(f"tensor '{tensor.name}' has a negative dimension in {list(tensor.dims)}")
+    if math.prod(max(size, 1) for size in tensor.dims) > _MOST_ELEMENTS:
+        raise ModelError(f"tensor '{tensor.name}' has a shape that no array can have: {list(tensor.dims)}")
+    return math.prod(tensor.dims)
 
 
 def _claimed_bytes(tensor: onnx.TensorProto) -> int:

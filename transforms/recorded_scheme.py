@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from transforms import provenance
-from transforms.read_toml import parse_toml
+from transforms.files.read_toml import parse_toml
 from transforms.scheme import Scheme, scheme_from_keys
 
 

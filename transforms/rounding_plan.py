@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, schemas, walk
+from transforms.graph import dtypes, schemas, walk
+from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.saturate import BFLOAT16_MAX
-from transforms.selection import Exclusion, NodeSet, resolve
 
 _SHAPE_SOURCES = frozenset({"Shape", "Size"})
 QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"

@@ -11,8 +11,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms import dtypes, walk
-from transforms.if_branches import Branch, add_switch, choose, copied
+from transforms.graph import dtypes, walk
+from transforms.graph.if_nodes import Branch, add_switch, choose, copied
 from transforms.insert_cast import CastPair
 from transforms.rounding_plan import Rounding, RoundingPlan
 from transforms.saturate import BFLOAT16_MAX

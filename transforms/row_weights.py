@@ -12,7 +12,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import walk
+from transforms.graph import walk
 from transforms.layer_problem import Layer
 
 Floats = NDArray[np.float64]

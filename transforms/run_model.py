@@ -14,8 +14,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Kernel
 
 import ops
 from transforms import graph_proto, model_io
-from transforms.array_header import ArrayHeader
 from transforms.bounds import refuse_bomb
+from transforms.files.array_header import ArrayHeader
 from transforms.read_model import ModelError
 from transforms.widen_bf16 import widen_bf16
 

@@ -16,8 +16,8 @@ from transforms.array_files import (
     read_array,
     read_array_header,
 )
-from transforms.array_header import read_headers
-from transforms.named_file import named
+from transforms.files.array_header import read_headers
+from transforms.files.named_file import named
 from transforms.run_model import ModelInput, check_feed
 
 SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)

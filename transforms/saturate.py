@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
-from transforms.selection import Exclusion, NodeSet, resolve
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import Exclusion, NodeSet, resolve
 
 BFLOAT16_MAX = np.float32(3.38953139e38)
 """The largest finite bfloat16, bits 0x7F7F."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import Exclusion
 from transforms.rounding_plan import Rounding, RoundingPlan, is_saturation
 from transforms.saturate import BFLOAT16_MAX
-from transforms.selection import Exclusion
 
 
 def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: bool = True) -> int:

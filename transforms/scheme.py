@@ -14,13 +14,14 @@ from typing import Any
 
 import ops
 from transforms.custom_formats import make_format
-from transforms.finetune_rule import make_finetune_rule
+from transforms.files.named_file import in_words
+from transforms.files.read_toml import read_toml
+from transforms.finetune_rule import FinetuneRule
 from transforms.layer_rule import LayerRule, make_rule
 from transforms.legal_keys import refuse_unknown
-from transforms.mixing_rule import make_mixing_rule
-from transforms.named_file import in_words
+from transforms.mixing_rule import MIXING, MixingRule
 from transforms.presets import PRESETS
-from transforms.read_toml import read_toml
+from transforms.scheme_table import SchemeTable
 from transforms.scheme_values import checked_value
 from transforms.toml_text import to_toml
 
@@ -30,6 +31,7 @@ FLOAT32, AUTO = "float32", "auto"
 _PARTS = ("activation", "weight", "bias")
 _LEAST_ACTIVATION_BITS = 8  # of integers: operators and runtimes take 4 bits for weights only
 _WIDEST_FACTOR = 16
+_TABLES: Mapping[str, type[SchemeTable]] = {"finetune": FinetuneRule, MIXING: MixingRule}
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,9 @@ class Scheme:
     * ``tensors``: for single tensors by name, before everything else;
     * ``formats``: new block formats, each a ``base`` and attributes of its operator;
     * ``auto_mixed_precision``: which layers may get other formats where the outputs allow it, see
-      :class:`transforms.mixing_rule.MixingRule`;
-    * ``finetune``: how weights are tuned afterwards, see :class:`transforms.finetune_rule.FinetuneRule`.
+      :class:`transforms.mixing_rule.MixingRule`; None for none;
+    * ``finetune``: how weights are tuned afterwards, see :class:`transforms.finetune_rule.FinetuneRule`; None
+      for not at all. The constructor takes tables of their keys for both.
 
     Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
     ``quantize_all_op_types``.
@@ -96,19 +99,22 @@ class Scheme:
     formats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     layers: Mapping[str, LayerRule] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
-    auto_mixed_precision: Mapping[str, Any] = field(default_factory=dict)
-    finetune: Mapping[str, Any] = field(default_factory=dict)
+    auto_mixed_precision: MixingRule | None = None
+    finetune: FinetuneRule | None = None
 
     def __post_init__(self) -> None:
         """Check every value, and bring lists and tables into the shape that the annotations name."""
         for key in dataclasses.fields(self):
+            if key.name in _TABLES:
+                continue
             value = checked_value(key.name, str(key.type), getattr(self, key.name))
             object.__setattr__(self, key.name, value)
         rules = {pattern: make_rule(pattern, rule) for pattern, rule in self.layers.items()}
         object.__setattr__(self, "layers", rules)
         for name in self.formats:
             self.format(name)
-        make_finetune_rule(self.finetune)
+        for name, table in _TABLES.items():
+            object.__setattr__(self, name, table.parse(name, getattr(self, name)))
         self._check_mixing()
         for part, place, chosen in self._choices():
             self._check_format(part, place, chosen)
@@ -131,7 +137,7 @@ class Scheme:
     @property
     def named_formats(self) -> list[ops.Format]:
         """The formats that operands and single tensors have or may get, in the order of their names."""
-        mixing = make_mixing_rule(self.auto_mixed_precision)
+        mixing = self.auto_mixed_precision
         rules = (*self.layers.values(), *(mixing.choices(self.activation, self.weight) if mixing else ()))
         names = {self.activation, self.weight, *self.tensors.values()}
         names |= {name for rule in rules for name in (rule.activation, rule.weight) if name}
@@ -163,7 +169,8 @@ class Scheme:
         """Return the full scheme as TOML, from which :func:`read_scheme` reads an equal one."""
         values = {key.name: getattr(self, key.name) for key in dataclasses.fields(self)}
         values["layers"] = {pattern: rule.said for pattern, rule in self.layers.items()}
-        return to_toml({key: value for key, value in values.items() if value != {}})
+        values |= {name: values[name].said for name in _TABLES if values[name] is not None}
+        return to_toml({key: value for key, value in values.items() if value is not None and value != {}})
 
     def _legal_formats(self) -> list[str]:
         return [FLOAT32, *ops.FORMATS, *self.formats]
@@ -180,7 +187,7 @@ class Scheme:
 
     def _check_mixing(self) -> None:
         """Check that layers may get formats that there are, and others than they have anyway."""
-        mixing = make_mixing_rule(self.auto_mixed_precision)
+        mixing = self.auto_mixed_precision
         for rule in mixing.choices(self.activation, self.weight) if mixing else ():
             for part, name in rule.said.items():
                 self._check_format(part, f"auto_mixed_precision: {part} of '{rule.label}'", name)

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 
 import onnx_graphsurgeon as gs
 
-from transforms import walk
+from transforms.graph import walk
+from transforms.graph.selection import NodeSet, Selection, label_of, select, with_bodies
 from transforms.layer_rule import LayerRule
 from transforms.scheme import Scheme
-from transforms.selection import NodeSet, Selection, label_of, select, with_bodies
 
 _MERGED = "/MatMulAddFusion"
 """What the optimizer puts behind the name of a MatMul that it makes a Gemm of, together with an Add."""

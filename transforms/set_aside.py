@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import onnx
 
-from transforms import walk
+from transforms.graph import walk
+from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.opset_raises import changes
 from transforms.opset_rules import LEAST, RULES
 from transforms.proto_facts import Facts, bodies
 from transforms.read_model import ModelError
-from transforms.substitute import STANDARD_DOMAINS
 
 _DOMAIN = "set.aside"
 

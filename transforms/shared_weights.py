@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from transforms import walk
+from transforms.graph import walk
 from transforms.matched_layer import LeftAlone, MatchedLayer
 from transforms.stored import OTHERS
 

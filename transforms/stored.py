@@ -18,8 +18,9 @@ import ops
 from ops.formats import BFP, MX, Format
 from ops.integers import dequantize, quantize
 from ops.reference import finite_blocks, join_blocks
-from transforms import dot_products, dtypes, walk
-from transforms.constants import Constants, load
+from transforms.block_format import block_format_of
+from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.constants import Constants, load
 from transforms.layer_problem import Unfit
 from transforms.quantize_tensors import as_float_type, exportable
 from transforms.recorded_scheme import recorded_scheme
@@ -170,9 +171,8 @@ def _describe(source: gs.Constant, chain: list[gs.Node], candidates: Sequence[Fo
     if any(op in _BLOCKS for op in ops_of):
         if len(chain) > 1:
             raise Unfit("it is rounded more than once")
-        attributes = {k: v for k, v in chain[0].attrs.items() if k != "axis"}
-        row = row_of(chain[0].op, attributes)
-        return Stored(source, chain, row, float_axis=int(chain[0].attrs.get("axis", 1)))
+        float_axis = int(chain[0].attrs.get("axis", 1)) if len(source.shape) > 1 else 0
+        return Stored(source, chain, block_format_of(chain[0]), float_axis=float_axis)
     if ops_of in (["Cast"], ["Cast", "Cast"]):
         name = _FLOAT_ROWS.get(element or 0) or _FLOAT_ROWS.get(int(chain[0].attrs["to"]))
         if name is None:
@@ -244,26 +244,10 @@ def block_rows(graph: gs.Graph) -> list[Format]:
     each first, whose numbers finer ones often hold, too.
     """
     scheme = recorded_scheme(graph)
-    own = [
-        row_of(node.op, {key: value for key, value in node.attrs.items() if key != "axis"})
-        for node in walk.nodes(graph)
-        if node.op in _BLOCKS
-    ]
+    own = [row for node in walk.nodes(graph) if (row := block_format_of(node))]
     ranks = [scheme.named_formats if scheme else [], own, list(ops.FORMATS.values())]
     found = [row for rank in ranks for row in sorted(rank, key=lambda row: row.bits) if row.block > 1]
     return list({row.name: row for row in found}.values())
-
-
-def row_of(op: str, attributes: dict[str, object]) -> Format:
-    """Return the format of a block operator with these attributes, a new one where the table has none."""
-    for row in ops.FORMATS.values():
-        if row.op == op and {k: attributes.get(k, v) for k, v in row.attributes.items()} == {
-            **row.attributes
-        } == {**row.attributes, **attributes}:
-            return row
-    bits = float(attributes.get("bit_width", 16)) - 8 + 8 / float(attributes.get("block_size", 8))  # type: ignore[arg-type]
-    name = " ".join([op, *(f"{key}={value}" for key, value in sorted(attributes.items()))])
-    return Format(name, op, bits, 0.0, attributes)
 
 
 def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -> tuple[int, Stored]:

@@ -11,9 +11,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.integers import dequantize
-from transforms import dtypes, walk
-from transforms.constants import load
-from transforms.if_branches import Branch, add_switch, choose, copied
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
+from transforms.graph.if_nodes import Branch, add_switch, choose, copied
 from transforms.light_model import LARGE
 from transforms.mixed_model import Mixed
 

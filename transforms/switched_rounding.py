@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes
 from transforms.bf16_error import Bf16Error, open_graph
 from transforms.convert_bf16 import Bf16Options, Conversion, prepare_bf16
 from transforms.finetune_model import copy_graph
 from transforms.float_parts import find_parts
+from transforms.graph import dtypes
+from transforms.graph.selection import NodeSet, counterparts, select
 from transforms.rounding_plan import RoundingPlan
 from transforms.rounding_switches import add_switches
-from transforms.selection import NodeSet, counterparts, select
 from transforms.simulate_bf16 import input_tensors
 
 

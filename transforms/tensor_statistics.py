@@ -13,7 +13,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.metrics import Sums
-from transforms import dtypes, walk
+from transforms.graph import dtypes, walk
 from transforms.match_tensors import Match
 from transforms.run_model import OpenModel, RunOptions, open_model
 

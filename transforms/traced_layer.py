@@ -11,7 +11,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import dot_products
+from transforms.graph import dot_products
 from transforms.layer_problem import Layer, Unfit, layer_of
 from transforms.rounders import Rounder
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import dot_products
+from transforms.graph import dot_products
 from transforms.observed import TensorAxis
 from transforms.quantization_plan import QuantizationPlan, each_use
 from transforms.quantizer import WEIGHT, Quantizer

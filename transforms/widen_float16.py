@@ -6,8 +6,9 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import carried, dtypes, walk
+from transforms import carried
 from transforms.carried import ModelInfo
+from transforms.graph import dtypes, walk
 
 _TYPE_ATTRIBUTES = ("to", "dtype")
 """Attributes that name the element type of an output, as in Cast, EyeLike or RandomNormal."""

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import walk
 from transforms.bias_grid import constant_scale, product_scale
+from transforms.graph import walk
 from transforms.matched_layer import Bias, MatchedLayer
 from transforms.own_copy import own_copy
 from transforms.stored import Parameters, find

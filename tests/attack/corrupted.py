@@ -31,8 +31,13 @@ def attack(seed: int, folder: Path) -> str | None:
     for path in before.keys() | after.keys():
         if before.get(path) != after.get(path) and Path(path).name not in _MAY_CHANGE:
             return f"{what}: the input {path} changed"
-    found = fault(outcome, (Path(name).name, str(inside)), outside, scene.written)
+    found = fault(outcome, _names(scene), outside, scene.written)
     return f"{what}: {found}" if found else None
+
+
+def _names(scene: Scene) -> list[str]:
+    """Return what an error may name: a file, or what the scheme is about."""
+    return [*(Path(name).name for name in scene.files), "'no*'", "relu2", "sample 'random0'", "/in/"]
 
 
 def _damage(name: str, scene: Scene, random: np.random.Generator) -> bytes:

@@ -148,7 +148,9 @@ def fault(outcome: Outcome, names: Sequence[str], written: Path, expected: Seque
         return f"took {outcome.seconds:.1f} s and {outcome.megabytes:.0f} MB, code {outcome.code}: {errors}"
     left = [str(path.relative_to(written)) for path in written.rglob("*") if path.is_file()]
     if outcome.code == 1:
-        return _fault_of_refusal(outcome, names, [name for name in left if not name.startswith("results/")])
+        return _fault_of_refusal(
+            outcome, names, [name for name in left if not name.startswith(("results/", "result.json"))]
+        )
     strange = [name for name in left if name.split("/")[0] not in expected]
     return f"left {strange} beside {list(expected)}" if strange else _fault_of_models(written)
 

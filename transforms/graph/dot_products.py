@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms.substitute import STANDARD_DOMAINS
+from transforms.graph.rewire import STANDARD_DOMAINS
 
 DOT_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 

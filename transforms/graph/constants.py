@@ -8,8 +8,8 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
-from transforms import walk
-from transforms.dtypes import element_type
+from transforms.graph import walk
+from transforms.graph.dtypes import element_type
 
 _PLAIN_VALUES = {
     "value_float": np.float32,

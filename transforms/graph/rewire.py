@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import walk
+from transforms.graph import walk
 
 STANDARD_DOMAINS = (None, "", "ai.onnx")
 """How a node says that its operator is one of ONNX itself."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
-from transforms import walk
+from transforms.graph import walk
 
 _SUFFIX = "optimized"
 

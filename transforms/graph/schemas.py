@@ -7,8 +7,8 @@ from functools import lru_cache
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes
-from transforms.substitute import STANDARD_DOMAINS
+from transforms.graph import dtypes
+from transforms.graph.rewire import STANDARD_DOMAINS
 
 _TYPE_STRINGS = {
     dtypes.FLOAT: "tensor(float)",
@@ -41,15 +41,21 @@ def is_bound(node: gs.Node, index: int, opsets: dict[str, int]) -> bool:
     """Return whether an input has to stay float32.
 
     Either the schema names that type, as for the scales of Resize, or the input is the scale of a
-    quantization: it says what integers that are stored already mean. Or its bits are looked at (BitCast).
+    quantization: it says what integers that are stored already mean. Or its bits are looked at (BitCast). Or
+    it is the ratio of a Dropout, which counts in training alone: where nodes in a body make it, ONNX Runtime
+    1.31 takes the Dropout out too late to find the types of what the body captures.
     """
     found = schema(node, opsets)
     if found is None or not found.inputs:
         return False
-    if found.name == "BitCast":
+    if found.name == "BitCast" or _is_ratio(found, index):
         return True
     parameter = found.inputs[min(index, len(found.inputs) - 1)]
     return parameter.type_str == _TYPE_STRINGS[dtypes.FLOAT] or _is_scale(parameter, found)
+
+
+def _is_ratio(found: onnx.defs.OpSchema, index: int) -> bool:
+    return found.name == "Dropout" and index == 1
 
 
 def _is_scale(parameter: onnx.defs.OpSchema.FormalParameter, found: onnx.defs.OpSchema) -> bool:
@@ -102,7 +108,7 @@ def _shares_bound_type(node: gs.Node, found: onnx.defs.OpSchema, opsets: dict[st
     return any(
         found.inputs[min(index, len(found.inputs) - 1)].type_str in variables
         for index in range(len(node.inputs))
-        if is_bound(node, index, opsets)
+        if is_bound(node, index, opsets) and not _is_ratio(found, index)
     )
 
 

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from transforms.atomic_write import make_durable
-from transforms.data_files import data_files, drop_unused, mentioned
-from transforms.folder_lock import locked
-from transforms.temporary_files import NOTE, stale_files, temporary
+from transforms.files.atomic_write import make_durable
+from transforms.files.data_files import data_files, drop_unused, mentioned
+from transforms.files.folder_lock import locked
+from transforms.files.temporary_files import NOTE, stale_files, temporary
 
 
 def put_in_place(

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from transforms import cleanup
-from transforms.folder_lock import lock
+from transforms.files import cleanup
+from transforms.files.folder_lock import lock
 
 UNFINISHED, NOTE = "tmp", "note"
 """What a temporary file may be: an output that is not whole yet, or a note on what is to be cleaned up."""

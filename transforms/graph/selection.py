@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 import onnx_graphsurgeon as gs
 
-from transforms import walk
+from transforms.graph import walk
 
 Mark = tuple[str, ...]
 

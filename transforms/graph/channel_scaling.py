@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
-from transforms.dot_products import bias, is_dot_product
-from transforms.scaled_layers import Companion, Layer, Pair
-from transforms.substitute import STANDARD_DOMAINS
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import bias, is_dot_product
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.scaled_layers import Companion, Layer, Pair
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity"})
@@ -45,14 +45,8 @@ class PairFinder:
     has no other user.
     """
 
-    def __init__(
-        self, model: gs.Graph, exclude: Container[gs.Node] = (), *, through_clips: bool = False
-    ) -> None:
-        """Note what may not be changed in any graph: inputs, outputs, and nodes in ``exclude``.
-
-        With ``through_clips`` a Clip counts as what it is not, an operator that commutes with factors.
-        """
-        self._homogeneous = _HOMOGENEOUS | {"Clip"} if through_clips else _HOMOGENEOUS
+    def __init__(self, model: gs.Graph, exclude: Container[gs.Node] = ()) -> None:
+        """Note what may not be changed in any graph: inputs, outputs, and nodes in ``exclude``."""
         self._fixed = {id(t) for inner in walk.graphs(model) for t in (*inner.inputs, *inner.outputs)}
         self._exclude = exclude
 
@@ -114,7 +108,7 @@ class PairFinder:
         if node.op == "Flatten" and way.rank is not None and node.attrs.get("axis", 1) == 1:
             way.rank, way.is_flattened = None, True
             return True
-        homogeneous = node.op in self._homogeneous and all(
+        homogeneous = node.op in _HOMOGENEOUS and all(
             isinstance(tensor, gs.Constant) or tensor.is_empty() for tensor in others
         )
         return index == 0 and (homogeneous or (node.op in _POOLS and way.rank is not None))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from transforms.temporary_files import is_temporary
+from transforms.files.temporary_files import is_temporary
 
 _NAME = re.compile(r".+\.[0-9a-f]{16}\.data", re.S)
 _DIGITS = 16

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import walk
+from transforms.graph import walk
 
 
 @dataclass(frozen=True)

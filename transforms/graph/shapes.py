@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import onnx_graphsurgeon as gs
 
-from transforms.constants import Constants
+from transforms.graph.constants import Constants
 
 Dimension = int | str | None
 Shape = tuple[Dimension, ...]
