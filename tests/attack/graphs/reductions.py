@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.attack.graphs.elementwise import within
 from tests.attack.graphs.moves import Rule, axis_of, some_axes
-from tests.attack.graphs.scope import Rejected, Scope
+from tests.attack.graphs.scope import Scope
 
 _REDUCTIONS = (
     "Sum",
