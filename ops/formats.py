@@ -57,6 +57,11 @@ class Format:
         return "int" in self.name and self.op == LINEAR
 
     @property
+    def is_float(self) -> bool:
+        """Whether elements are of a float type, which every value can have."""
+        return self.op == LINEAR and not self.is_integer
+
+    @property
     def is_signed(self) -> bool:
         """Whether there are negative numbers."""
         return not self.name.startswith("u")
@@ -157,8 +162,8 @@ def _mx(name: str, element_dtype: str) -> Format:
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        row.name: row
-        for row in (
+        fmt.name: fmt
+        for fmt in (
             Format("int4", LINEAR, 4, 7),
             Format("uint4", LINEAR, 4, 15),
             Format("int8", LINEAR, 8, 127),
@@ -205,9 +210,9 @@ def format_of(op: str, attributes: Attributes) -> Format | None:
         return None
     found = _resolve(op, attributes)
     numbers = _numbers(op, found)
-    for row in FORMATS.values():
-        if row.op == op and _numbers(op, _resolve(op, row.attributes)) == numbers:
-            return block_format(row.name, op, MappingProxyType(found))
+    for fmt in FORMATS.values():
+        if fmt.op == op and _numbers(op, _resolve(op, fmt.attributes)) == numbers:
+            return block_format(fmt.name, op, MappingProxyType(found))
     unusual = [f"{key}={value}" for key, value in numbers.items() if value != ATTRIBUTES[op][key].default]
     return block_format(" ".join([op, *unusual]), op, MappingProxyType(found))
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools import command_line, plot_file
+from tools.charts import plot_file
+from tools.cli import command_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _why_not(options: argparse.Namespace) -> str | None:
-    return None if options.plot else command_line.in_vain(options, ["force"], "--plot")
+    return None if options.plot else command_line.unused_option(options, ["force"], "--plot")
 
 
 def show_formats(options: argparse.Namespace) -> None:

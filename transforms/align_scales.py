@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from transforms.graph import walk
-from transforms.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import QuantizationPlan
 
 
 def align_concat(plan: QuantizationPlan) -> int:

@@ -9,8 +9,8 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import Exclusion
-from transforms.insert_rounding import import_domains, insert_rounding
-from transforms.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPlan
+from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPlan
+from transforms.plan.write_roundings import import_domains, insert_rounding
 
 
 class QdqPair:

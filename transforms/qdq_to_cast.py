@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import detach
-from transforms.rounding_plan import DEQUANTIZE, QUANTIZE
+from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE
 
 OPSET = 13
 """The first in which Cast makes bfloat16."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tests import build
+from tests.helpers import build
 
 Random = np.random.Generator
 

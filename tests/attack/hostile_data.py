@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tests import build
 from tests.attack.hostile_case import Case, Random, huge, on_data, pick
 from tests.attack.hostile_graphs import NAMES
 from tests.attack.valid_files import quantized
+from tests.helpers import build
 
 
 def header(shape: tuple[int, ...], dtype: str = "<f4") -> bytes:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper
 
-from tests import bombs, build
 from tests.attack.hostile_case import Case, Random, huge, on_model, pick
-from tests.bombs import constant, folded
+from tests.helpers import bombs, build
+from tests.helpers.bombs import constant, folded
 
 node = helper.make_node
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import onnx
 
-from tools import finetune_file
-from transforms import finetune_checkpoint
+from tools.jobs import finetune
+from transforms.finetune import checkpoint
 
 SECONDS = 10.0
 """Processor time of a run on a file of a few kilobytes."""
@@ -32,10 +32,11 @@ _MEGABYTES = 1500
 _ADDRESSES = 12 << 30
 
 _HEAVY = (
-    "tools.bf16_conversion", "tools.quantize_file", "tools.infer", "tools.evaluate", "tools.finetune_file",
-    "transforms.run_model", "transforms.compare_results", "transforms.samples", "PIL.PngImagePlugin",
+    "tools.jobs.bf16", "tools.jobs.quantize", "tools.infer", "tools.evaluate", "tools.jobs.finetune",
+    "transforms.run.run_model", "transforms.compare.compare_results", "transforms.run.samples",
+    "PIL.PngImagePlugin",
     "tools.auto_mixed_precision", "tools.formats", "tools.quantize", "tools.finetune", "tqdm",
-    "tools.convert_fp32_to_bf16", "tools.convert_fp16_to_bf16", "PIL.JpegImagePlugin", "tools.mixing_file",
+    "tools.convert_fp32_to_bf16", "tools.convert_fp16_to_bf16", "PIL.JpegImagePlugin", "tools.jobs.mix",
 )  # fmt: skip
 
 
@@ -72,8 +73,8 @@ def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, keep: Path | 
 
 
 def _keep_checkpoint() -> None:
-    finetune_checkpoint._EVERY = -1.0
-    finetune_file.Path.unlink = lambda path, missing_ok=False: None
+    checkpoint._EVERY = -1.0
+    finetune.Path.unlink = lambda path, missing_ok=False: None
 
 
 def _run_here(tool: str, arguments: Sequence[str], folder: Path) -> None:

@@ -15,8 +15,8 @@ import onnx
 from onnx import helper
 from PIL import Image
 
-from tests import bombs, build, small_networks, tunable
 from tests.attack.tool_run import run_tool
+from tests.helpers import bombs, build, small_networks, tunable
 
 Files = dict[str, bytes]
 

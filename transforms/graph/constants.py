@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -17,6 +18,8 @@ _PLAIN_VALUES = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
+
+_PACKED = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
 
 
 class Constants:
@@ -77,3 +80,8 @@ def load(constant: gs.Constant) -> NDArray:
     if isinstance(values, LazyValues) and not isinstance(values, SparseValues):
         return onnx.numpy_helper.to_array(values.tensor)
     return constant.values
+
+
+def exportable(values: NDArray[np.generic]) -> NDArray[np.generic] | LazyValues:
+    """Return 4-bit integers as the model stores them, two to a byte, which graph-surgeon does not know of."""
+    return LazyValues(onnx.numpy_helper.from_array(values)) if values.dtype in _PACKED else values

@@ -14,6 +14,9 @@ BFLOAT16 = int(onnx.TensorProto.BFLOAT16)
 NUMPY = {FLOAT: np.dtype(np.float32), FLOAT16: np.dtype(np.float16), BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 """The NumPy type of each element type that the conversions deal in."""
 
+BFLOAT16_MAX = np.float32(3.38953139e38)
+"""The largest finite bfloat16, bits 0x7F7F."""
+
 
 def element_type(tensor: gs.Tensor) -> int | None:
     """Return the ``onnx.TensorProto.DataType`` of a tensor; None where it is unknown or no plain tensor."""

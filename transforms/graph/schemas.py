@@ -37,7 +37,7 @@ def schema(node: gs.Node, opsets: dict[str, int]) -> onnx.defs.OpSchema | None:
     return _find(node.op, domain, opsets[domain]) if domain in opsets else None
 
 
-def is_bound(node: gs.Node, index: int, opsets: dict[str, int]) -> bool:
+def must_stay_float32(node: gs.Node, index: int, opsets: dict[str, int]) -> bool:
     """Return whether an input has to stay float32.
 
     Either the schema names that type, as for the scales of Resize, or the input is the scale of a
@@ -75,7 +75,7 @@ def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
         for tensors, parameters in ((node.inputs, found.inputs), (node.outputs, found.outputs))
         for index, tensor in enumerate(tensors)
         if dtypes.is_type(tensor, dtypes.FLOAT)
-        and not (tensors is node.inputs and is_bound(node, index, opsets))
+        and not (tensors is node.inputs and must_stay_float32(node, index, opsets))
     )
 
 
@@ -85,7 +85,8 @@ def _body_allows(found: onnx.defs.OpSchema, element: int) -> bool:
 
     That of MeanVarianceNormalization has float32 constants in it, whatever type its schema allows.
     """
-    if not found.has_function or found.has_type_and_shape_inference_function:
+    is_function: bool = found.has_function  # type: ignore[attr-defined]  # missing in the stubs
+    if not is_function or found.has_type_and_shape_inference_function:
         return True
     names = [parameter.name for parameter in found.inputs]
     node = onnx.helper.make_node(found.name, names, [found.outputs[0].name], domain=found.domain)
@@ -108,7 +109,7 @@ def _shares_bound_type(node: gs.Node, found: onnx.defs.OpSchema, opsets: dict[st
     return any(
         found.inputs[min(index, len(found.inputs) - 1)].type_str in variables
         for index in range(len(node.inputs))
-        if is_bound(node, index, opsets) and not _is_ratio(found, index)
+        if must_stay_float32(node, index, opsets) and not _is_ratio(found, index)
     )
 
 
