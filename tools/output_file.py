@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def check_writable(path: Path, *, force: bool, inputs: Iterable[Path | None] = ()) -> None:
+def check_writable(path: Path, *, force: bool, inputs: Iterable[str | Path | None] = ()) -> None:
     """Raise OSError, before any work, when the folder is missing, or the file exists and not ``force``.
 
     ValueError when it is no regular file, or an input. Removes what dead processes left in the folder.
@@ -24,7 +24,7 @@ def check_writable(path: Path, *, force: bool, inputs: Iterable[Path | None] = (
         raise FileNotFoundError(f"folder '{path.parent}' does not exist")
     if path.exists() and not force:
         raise FileExistsError(f"'{path}' exists; --force overwrites it")
-    refuse_source(path, [one for one in inputs if one and one.exists()])
+    refuse_source(path, [Path(one) for one in inputs if one and Path(one).exists()])
     clear_leftovers(target.parent)
 
 
