@@ -11,6 +11,7 @@ import ops
 from tests import build, tunable
 from transforms import walk
 from transforms.match_layers import match_layers
+from transforms.scheme import preset
 from transforms.stored import block_rows, detect, row_of
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
@@ -192,3 +193,20 @@ def test_the_row_of_a_node_is_that_of_the_table_or_a_new_one() -> None:
             assert row_of(row.op, dict(row.attributes)).name == row.name
     other = row_of("BFPQuantizeDequantize", {"bit_width": 14, "block_size": 4, "rounding_mode": 2})
     assert other.attributes["block_size"] == 4 and other.bits == 8
+
+
+def test_formats_that_the_model_was_quantized_to_are_looked_for_first() -> None:
+    """Numbers of a coarse format of one's own lie on grids of the table, too: who quantized knows which."""
+    changes = {
+        "formats": {"own": {"base": "bfp16", "bit_width": 11}},
+        "weight": "own",
+        "activation": "float32",
+    }
+    model = tunable.matmul_net()
+    float_graph, quantized = tunable.pair(model, "BFP16", tunable.samples(model, 4), **changes)
+    formats = preset("BFP16").with_(**changes).named_formats
+    for handed_in in ((), formats):
+        layers, left = match_layers(float_graph, quantized, handed_in)
+        assert not left
+        found = {layer.weight.format.name for layer in layers if layer.weight.format}
+        assert (found == {"own"}) == bool(handed_in)

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.formats import Format
 from transforms import graph_proto, light_model
 from transforms.finetune_checkpoint import Checkpoint
 from transforms.finetune_weights import FineTuned, Memory, Progress, finetune_weights
@@ -57,6 +58,7 @@ def finetune_model(
     feeds: Sequence[Feed],
     options: FinetuneOptions | None = None,
     *,
+    formats: Sequence[Format] = (),
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> Finetuned:
@@ -64,8 +66,9 @@ def finetune_model(
 
     Weights are tuned with scales and exponents chosen anew; should the outputs not become surely better
     (:mod:`transforms.surely_better`), with those that are there, and at last biases alone. ``float_graph`` is
-    the float model in the form that was quantized (:func:`transforms.float_twin.float_twin`). Neither graph
-    is changed. A ``checkpoint`` is written when the work is interrupted, too.
+    the float model in the form that was quantized (:func:`transforms.float_twin.float_twin`), ``formats`` are
+    those that it was quantized to, beyond those that the metadata of a file tell. Neither graph is changed. A
+    ``checkpoint`` is written when the work is interrupted, too.
 
     Raises ValueError where no layer can be tuned, and as
     :func:`transforms.finetune_weights.finetune_weights`.
@@ -82,6 +85,7 @@ def finetune_model(
                 graph,
                 feeds,
                 dataclasses.replace(options.walk, tune=tune),
+                formats=formats,
                 judge=partial(judge.error, graph) if options.selective else None,
                 memory=Memory(checkpoint, recipe) if checkpoint else None,
                 progress=progress,

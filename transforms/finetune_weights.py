@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.formats import Format
 from transforms import walk
 from transforms.finetune_checkpoint import Checkpoint, as_report
 from transforms.layer_sums import LayerSums
@@ -71,11 +72,13 @@ def finetune_weights(
     feeds: Sequence[Feed],
     options: WalkOptions | None = None,
     *,
+    formats: Sequence[Format] = (),
     judge: Callable[[], float] | None = None,
     memory: Memory | None = None,
     progress: Progress | None = None,
 ) -> FineTuned:
-    """Tune the quantized graph in place; see :func:`transforms.match_layers.match_layers` for which layers.
+    """Tune the quantized graph in place; see :func:`transforms.match_layers.match_layers` for which layers,
+    and for ``formats``.
 
     A layer is given new weights if they are better on the samples that are held out, and if ``judge``, where
     it is given, returns a lower number after that than before. ``progress`` is called with what became of a
@@ -88,7 +91,7 @@ def finetune_weights(
     options = options or WalkOptions()
     if len(feeds) < 2:
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
-    layers, left = match_layers(float_graph, quantized_graph)
+    layers, left = match_layers(float_graph, quantized_graph, formats)
     if not layers:
         first = f": '{left[0].name}' ({left[0].op}): {left[0].reason}" if left else ""
         raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")
