@@ -76,16 +76,20 @@ cdef bytes grid_bytes(Grid grid):
     return (<const char*>&grid)[:sizeof(Grid)]
 
 
-def bfp_grid(size_t block_size, int bit_width, int rounding_mode, bint compiler=False):
+def bfp_grid(size_t block_size, int bit_width, int rounding_mode, bint compiler=False, bint bfloat16_first=False):
     """The constants of block floating point."""
-    if compiler:
-        return grid_bytes(compiler_grid(block_size, bit_width - 9, rounding_mode))
-    return grid_bytes(plain_grid(block_size, bit_width - 9, rounding_mode))
+    cdef Grid grid = compiler_grid(block_size, bit_width - 9, rounding_mode) if compiler \
+        else plain_grid(block_size, bit_width - 9, rounding_mode)
+    grid.bfloat16_first = bfloat16_first
+    return grid_bytes(grid)
 
 
-def microexponent_grid(size_t block_size, int bit_width, int rounding_mode, size_t sub_block_size, int shift_bits):
+def microexponent_grid(size_t block_size, int bit_width, int rounding_mode, size_t sub_block_size, int shift_bits,
+                       bint bfloat16_first=False):
     """The constants of Microexponents."""
-    return grid_bytes(prime_grid(block_size, bit_width - 9, rounding_mode, sub_block_size, shift_bits))
+    cdef Grid grid = prime_grid(block_size, bit_width - 9, rounding_mode, sub_block_size, shift_bits)
+    grid.bfloat16_first = bfloat16_first
+    return grid_bytes(grid)
 
 
 def microscaling_grid(size_t block_size, str element_dtype, str scale_rule, int rounding_mode):

@@ -5,7 +5,7 @@ Adding a format is adding a row. A row names the operator that does the same in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -57,6 +57,11 @@ class Format:
         return "int" in self.name and self.op == LINEAR
 
     @property
+    def is_float(self) -> bool:
+        """Whether elements are of a float type, which every value can have."""
+        return self.op == LINEAR and not self.is_integer
+
+    @property
     def is_signed(self) -> bool:
         """Whether there are negative numbers."""
         return not self.name.startswith("u")
@@ -76,25 +81,89 @@ class Format:
         return np.dtype(getattr(ml_dtypes, self.name, self.name))
 
 
-def _bfp(name: str, bits: float, bit_width: int, block_size: int, **more: Any) -> Format:
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of a block operator: what a node without it has, what it may be, and aliases of that."""
+
+    default: int | str
+    legal: Sequence[int] | Sequence[str]
+    aliases: Mapping[int | str, int | str] = field(default_factory=dict)
+
+
+_BLOCK_SIZES = range(1, 2**31)
+_SWITCH = range(2)
+_ELEMENT_BITS = {"int8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "fp6_e3m2": 6, "fp6_e2m3": 6, "fp4_e2m1": 4}
+_HIGHEST = {
+    "int8": 127 / 64,
+    "fp6_e2m3": 1.875,
+    "fp4_e2m1": 1.5,
+}  # over the power of two below; 1.75 for others
+
+ATTRIBUTES: Mapping[str, Mapping[str, Attribute]] = MappingProxyType(
+    {
+        BFP: {
+            "bit_width": Attribute(16, range(10, 25)),
+            "block_size": Attribute(8, _BLOCK_SIZES),
+            "rounding_mode": Attribute(0, range(3)),
+            "bfp_method": Attribute(
+                "to_bfp", ("to_bfp", "to_bfp_prime"), {"to_bfp_prime_shared": "to_bfp_prime"}
+            ),
+            "sub_block_size": Attribute(2, _BLOCK_SIZES),
+            "sub_block_shift_bits": Attribute(1, range(9)),
+            "convert_to_bfloat_before_bfp": Attribute(0, _SWITCH),
+            "use_compiler_version_cpu_kernel": Attribute(0, _SWITCH),
+        },
+        MX: {
+            "element_dtype": Attribute("int8", tuple(_ELEMENT_BITS)),
+            "block_size": Attribute(32, _BLOCK_SIZES),
+            "rounding_mode": Attribute(0, range(3), {7: 0}),
+            "scale_rule": Attribute("floor", ("floor", "ceil", "even", "rceil")),
+        },
+    }
+)
+"""The attributes of the block operators but the axis, as the native code reads them."""
+
+GROUPS = frozenset({"sub_block_size", "sub_block_shift_bits"})
+"""The attributes that Microexponents have, and ordinary block floating point does not look at."""
+_MANNERS = frozenset(
+    {"rounding_mode", "convert_to_bfloat_before_bfp"}
+)  # how numbers get there, not which there are
+
+
+def block_format(name: str, op: str, attributes: Attributes) -> Format:
+    """Return the format of a block operator with attributes, of which only methods and rules may be missing.
+
+    Bits are those of an element, and its share of the block's exponent and of shifts.
+    """
+    block = attributes["block_size"]
+    if op == MX:
+        element = attributes["element_dtype"]
+        highest = _HIGHEST.get(element, 1.75) * 2.0**127
+        return Format(name, op, _ELEMENT_BITS[element] + 8 / block, highest, attributes)
+    width, is_prime = attributes["bit_width"], attributes.get("bfp_method", "to_bfp") != "to_bfp"
+    shifts = attributes["sub_block_shift_bits"] / attributes["sub_block_size"] if is_prime else 0
+    return Format(name, op, width - 8 + 8 / block + shifts, 2.0**128 - 2.0 ** (137 - width), attributes)
+
+
+def _bfp(name: str, bit_width: int, block_size: int, **more: Any) -> Format:
     attributes = {"bit_width": bit_width, "block_size": block_size, "rounding_mode": 2, **more}
-    return Format(name, BFP, bits, 2.0**128 - 2.0 ** (137 - bit_width), MappingProxyType(attributes))
+    return block_format(name, BFP, MappingProxyType(attributes))
 
 
-def _microexponent(name: str, bits: float, bit_width: int) -> Format:
+def _microexponent(name: str, bit_width: int) -> Format:
     prime = {"bfp_method": "to_bfp_prime", "sub_block_size": 2, "sub_block_shift_bits": 1}
-    return _bfp(name, bits, bit_width, 16, **prime)
+    return _bfp(name, bit_width, 16, **prime)
 
 
-def _mx(name: str, bits: float, element_dtype: str, highest: float) -> Format:
+def _mx(name: str, element_dtype: str) -> Format:
     attributes = {"element_dtype": element_dtype, "block_size": 32, "rounding_mode": 2}
-    return Format(name, MX, bits, highest * 2.0**127, MappingProxyType(attributes))
+    return block_format(name, MX, MappingProxyType(attributes))
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        row.name: row
-        for row in (
+        fmt.name: fmt
+        for fmt in (
             Format("int4", LINEAR, 4, 7),
             Format("uint4", LINEAR, 4, 15),
             Format("int8", LINEAR, 8, 127),
@@ -105,16 +174,16 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             Format("uint32", LINEAR, 32, 2**32 - 1),
             Format("float16", LINEAR, 16, 65504),
             Format("bfloat16", LINEAR, 16, 3.3895313892515355e38),
-            _bfp("bfp16", 9, 16, 8),
-            _microexponent("mx4", 4, 11),
-            _microexponent("mx6", 6, 13),
-            _microexponent("mx9", 9, 16),
-            _mx("mxint8", 8.25, "int8", 127 / 64),
-            _mx("mxfp8_e4m3", 8.25, "fp8_e4m3", 1.75),
-            _mx("mxfp8_e5m2", 8.25, "fp8_e5m2", 1.75),
-            _mx("mxfp6_e3m2", 6.25, "fp6_e3m2", 1.75),
-            _mx("mxfp6_e2m3", 6.25, "fp6_e2m3", 1.875),
-            _mx("mxfp4", 4.25, "fp4_e2m1", 1.5),
+            _bfp("bfp16", 16, 8),
+            _microexponent("mx4", 11),
+            _microexponent("mx6", 13),
+            _microexponent("mx9", 16),
+            _mx("mxint8", "int8"),
+            _mx("mxfp8_e4m3", "fp8_e4m3"),
+            _mx("mxfp8_e5m2", "fp8_e5m2"),
+            _mx("mxfp6_e3m2", "fp6_e3m2"),
+            _mx("mxfp6_e2m3", "fp6_e2m3"),
+            _mx("mxfp4", "fp4_e2m1"),
         )
     }
 )
@@ -125,3 +194,66 @@ def get_format(name: str) -> Format:
     if name not in FORMATS:
         raise ValueError(f"format '{name}' is unknown, legal are {', '.join(FORMATS)}")
     return FORMATS[name]
+
+
+def format_of(op: str, attributes: Attributes) -> Format | None:
+    """Return the format that a node rounds to by its own attributes; None for what is no block operator.
+
+    The attributes of the result are all that count, with the operator's defaults for those that are left out:
+    ``ops.quantize_dequantize`` then does what the node does. The name is that of the table if the numbers are
+    the same, however they are rounded to; otherwise it is the operator and what is not its default. Axis and
+    unknown attributes are not looked at.
+
+    Raises ValueError naming attribute and value for what the operator refuses.
+    """
+    if op not in ATTRIBUTES:
+        return None
+    found = _resolve(op, attributes)
+    numbers = _numbers(op, found)
+    for fmt in FORMATS.values():
+        if fmt.op == op and _numbers(op, _resolve(op, fmt.attributes)) == numbers:
+            return block_format(fmt.name, op, MappingProxyType(found))
+    unusual = [f"{key}={value}" for key, value in numbers.items() if value != ATTRIBUTES[op][key].default]
+    return block_format(" ".join([op, *unusual]), op, MappingProxyType(found))
+
+
+def _resolve(op: str, attributes: Attributes) -> dict[str, Any]:
+    """Return all attributes that count, with defaults, without other names for the same value."""
+    found = {}
+    for key, known in ATTRIBUTES[op].items():
+        value = attributes.get(key, known.default)
+        value = int(value) if isinstance(value, np.integer) else value
+        found[key] = known.aliases.get(value, value) if type(value) in (int, str) else value
+        check_attribute(op, key, found[key], known.legal)
+    is_plain = found.get("bfp_method") == "to_bfp"
+    if found.get("use_compiler_version_cpu_kernel") and not (is_plain and found["bit_width"] == 16):
+        needs = "legal is 0 unless bfp_method is 'to_bfp' and bit_width is 16"
+        raise ValueError(f"{op}: use_compiler_version_cpu_kernel is 1, {needs}")
+    if is_plain:
+        return {key: value for key, value in found.items() if key not in GROUPS}
+    check_groups(op, found)
+    return found
+
+
+def check_attribute(subject: str, key: str, value: object, legal: Sequence[int] | Sequence[str]) -> None:
+    """Raise ValueError naming subject, attribute and value unless it is a legal integer or text."""
+    if type(value) in (int, str) and value in legal:
+        return
+    words = (
+        f"integers from {legal[0]} to {legal[-1]}"
+        if isinstance(legal, range)
+        else ", ".join(map(repr, legal))
+    )
+    raise ValueError(f"{subject}: {key} is {value!r}, legal are {words}")
+
+
+def check_groups(subject: str, attributes: Attributes) -> None:
+    """Raise ValueError unless groups, if there are any, fit into blocks."""
+    group, block = attributes.get("sub_block_size", 1), attributes["block_size"]
+    if block % group:
+        raise ValueError(f"{subject}: sub_block_size is {group}, legal are divisors of block_size {block}")
+
+
+def _numbers(op: str, resolved: Attributes) -> dict[str, Any]:
+    """Return the attributes that say which numbers there are."""
+    return {key: value for key, value in resolved.items() if key not in _MANNERS}

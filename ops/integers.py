@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ops import _library
+from ops.array_types import Float32Array
+from ops.bfloat16 import to_bfloat16
 from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
 from ops.subnormals import keeps_subnormals
 
 Integers = NDArray[Any]
-Floats = NDArray[np.float32]
 
 ALPHAS = np.arange(100, 30, -2) / 100
 CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays made of them
@@ -27,7 +28,7 @@ CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays
 @keeps_subnormals
 def range_scale(
     low: ArrayLike, high: ArrayLike, format: str | Format, *, symmetric: bool
-) -> tuple[Floats, Integers]:
+) -> tuple[Float32Array, Integers]:
     """Return scale and zero point with which an integer format covers ranges of numbers.
 
     Symmetric: the scale is max(|low|, |high|) / highest and the zero point 0; for an unsigned format the zero
@@ -39,19 +40,19 @@ def range_scale(
 
     Raises ValueError for a format that is no integer and for a range that is not finite or has low > high.
     """
-    row = _integer_row(format)
+    fmt = _integer_row(format)
     least, greatest = np.asarray(low, np.float64), np.asarray(high, np.float64)
     _check_range(least, greatest)
     if symmetric:
-        middle = 0 if row.is_signed else (row.highest + 1) / 2
-        steps = row.highest - middle
-        scale = _finite(_as_scale(np.maximum(np.abs(least), np.abs(greatest)) / steps), steps)
-        return scale, np.full(scale.shape, middle, row.dtype)
+        middle = 0 if fmt.is_signed else (fmt.highest + 1) / 2
+        top = fmt.highest - middle
+        scale = _finite(_as_scale(np.maximum(np.abs(least), np.abs(greatest)) / top), top)
+        return scale, np.full(scale.shape, middle, fmt.dtype)
     least, greatest = np.minimum(least, 0), np.maximum(greatest, 0)
-    scale = _as_scale((greatest - least) / (row.highest - row.lowest))
-    zero_point = np.clip(np.rint(row.lowest - least / scale), row.lowest, row.highest)
-    steps = np.maximum(zero_point - row.lowest, row.highest - zero_point)
-    return _finite(scale, steps), np.asarray(zero_point).astype(row.dtype)
+    scale = _as_scale((greatest - least) / (fmt.highest - fmt.lowest))
+    zero_point = np.clip(np.rint(fmt.lowest - least / scale), fmt.lowest, fmt.highest)
+    steps = np.maximum(zero_point - fmt.lowest, fmt.highest - zero_point)
+    return _finite(scale, steps), np.asarray(zero_point).astype(fmt.dtype)
 
 
 @keeps_subnormals
@@ -70,17 +71,17 @@ def quantize(
 
     Raises ValueError for other types, an axis or a shape that does not fit, and a zero point out of range.
     """
-    row, x = _integer_row(format), np.asarray(x)
+    fmt, x = _integer_row(format), np.asarray(x)
     if x.dtype not in FLOAT_TYPES:
         legal = ", ".join(map(str, FLOAT_TYPES))
         raise ValueError(f"an array of {x.dtype} cannot be quantized, legal are {legal}")
-    result = np.empty(x.shape, _storage(row))
+    result = np.empty(x.shape, _storage(fmt))
     source = np.ascontiguousarray(x, np.float32).reshape(-1)
-    parameters = _channel_parameters(x.shape, scale, zero_point, row, axis)
-    _library.quantize_linear(source, _bytes(result), LINEAR_TYPES[row.name], *parameters)
-    if row.bits < 8:
+    parameters = _channel_parameters(x.shape, scale, zero_point, fmt, axis)
+    _library.quantize_linear(source, _bytes(result), LINEAR_TYPES[fmt.name], *parameters)
+    if fmt.bits < 8:
         result &= 15  # ml_dtypes keeps 4 bits in the low half of a byte
-    return result.view(row.dtype)
+    return result.view(fmt.dtype)
 
 
 @keeps_subnormals
@@ -93,11 +94,11 @@ def dequantize(
     ValueError as quantize does.
     """
     q = np.asarray(q)
-    row = _integer_row(q.dtype.name)
+    fmt = _integer_row(q.dtype.name)
     result = np.empty(q.shape, np.float32)
-    source = np.ascontiguousarray(q.astype(_storage(row), copy=False))
-    parameters = _channel_parameters(q.shape, scale, zero_point, row, axis)
-    _library.dequantize_linear(_bytes(source), result.reshape(-1), LINEAR_TYPES[row.name], *parameters)
+    source = np.ascontiguousarray(q.astype(_storage(fmt), copy=False))
+    parameters = _channel_parameters(q.shape, scale, zero_point, fmt, axis)
+    _library.dequantize_linear(_bytes(source), result.reshape(-1), LINEAR_TYPES[fmt.name], *parameters)
     return result
 
 
@@ -109,7 +110,7 @@ def weight_scale(
     *,
     method: str = "MinMax",
     importance: NDArray[np.floating] | None = None,
-) -> Floats:
+) -> Float32Array:
     """Return the symmetric scale of a weight: one, or one for each index of ``axis``.
 
     MinMax: the largest finite magnitude reaches the highest integer, see range_scale. MSE: that scale times
@@ -121,18 +122,18 @@ def weight_scale(
     Raises ValueError for an unknown method, a format that is no integer, an axis that is not there and an
     importance of another shape.
     """
-    row, w = _integer_row(format), np.asarray(w, np.float32)
+    fmt, w = _integer_row(format), np.asarray(w, np.float32)
     if method not in ("MinMax", "MSE"):
         raise ValueError(f"method '{method}' is unknown, legal are MinMax, MSE")
     shape = _channel_shape(w.shape, axis)
     low, high = finite_range(w, axis)
-    scale, zero_point = range_scale(low, high, row, symmetric=True)
+    scale, zero_point = range_scale(low, high, fmt, symmetric=True)
     if method == "MinMax" or w.size == 0:
         return scale
     candidates = _as_scale(ALPHAS[:, None] * scale.reshape(-1))
     zeros = np.full(candidates.shape, int(zero_point.flat[0]))
     weights = None if importance is None else _broadcast(importance, w.shape).reshape(shape)
-    errors = _errors(w.reshape(shape), candidates, zeros, row, weights)
+    errors = _errors(w.reshape(shape), candidates, zeros, fmt, weights)
     return candidates[errors.argmin(0), np.arange(scale.size)].reshape(scale.shape)
 
 
@@ -143,7 +144,7 @@ def weight_range(
     axis: int | None = None,
     *,
     importance: NDArray[np.floating] | None = None,
-) -> tuple[Floats, Integers]:
+) -> tuple[Float32Array, Integers]:
     """Return scale and zero point of least weighted error: one each, or one for each index of ``axis``.
 
     Both ends of the range of the finite numbers and 0 are taken times the best of ALPHAS in turn, twice, the
@@ -152,7 +153,7 @@ def weight_range(
 
     Raises ValueError as weight_scale does.
     """
-    row, w = _integer_row(format), np.asarray(w, np.float32)
+    fmt, w = _integer_row(format), np.asarray(w, np.float32)
     flat = w.reshape(_channel_shape(w.shape, axis))
     weights = None if importance is None else _broadcast(importance, w.shape).reshape(flat.shape)
     low, high = (np.asarray(end).astype(np.float64).reshape(-1) for end in finite_range(w, axis))
@@ -161,15 +162,15 @@ def weight_range(
     for i in (0, 1, 0, 1):
         moved = np.repeat(ends[:, None], len(ALPHAS), axis=1)
         moved[i] = ALPHAS[:, None] * (low, high)[i]
-        scales, points = range_scale(moved[0], moved[1], row, symmetric=False)
-        best = _errors(flat, scales, points.astype(np.float64), row, weights).argmin(0)
+        scales, points = range_scale(moved[0], moved[1], fmt, symmetric=False)
+        best = _errors(flat, scales, points.astype(np.float64), fmt, weights).argmin(0)
         ends[i] = moved[i][best, np.arange(low.size)]
-    scale, point = range_scale(ends[0], ends[1], row, symmetric=False)
+    scale, point = range_scale(ends[0], ends[1], fmt, symmetric=False)
     return scale.reshape(shape), point.reshape(shape)
 
 
 @keeps_subnormals
-def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floats, Floats]:
+def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Float32Array, Float32Array]:
     """Return the least and the greatest finite number of an array, or of each index of ``axis``, and 0."""
     others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
     low, high = x.min(others, initial=0), x.max(others, initial=0)
@@ -180,14 +181,14 @@ def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floa
 
 
 def _errors(
-    w: Floats,
-    candidates: Floats,
+    w: Float32Array,
+    candidates: Float32Array,
     zeros: NDArray[np.floating],
-    row: Format,
+    fmt: Format,
     importance: NDArray[np.floating] | None,
 ) -> NDArray[np.float64]:
     """Return the error of scales and zero points [k, channels] on w [outer, channels, inner], in chunks."""
-    lowest, highest = ((limit - zeros).astype(np.float32) for limit in (row.lowest, row.highest))
+    lowest, highest = ((limit - zeros).astype(np.float32) for limit in (fmt.lowest, fmt.highest))
     errors, counts = np.zeros(candidates.shape), np.zeros((0, 0, 0), np.float32)
     for chunk in _chunks(w.shape):
         if importance is not None:
@@ -221,11 +222,11 @@ def _chunks(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice, slice]]:
 
 
 def _integer_row(format: str | Format) -> Format:
-    row = format if isinstance(format, Format) else get_format(format)
-    if not row.is_integer:
+    fmt = format if isinstance(format, Format) else get_format(format)
+    if not fmt.is_integer:
         legal = ", ".join(name for name, other in FORMATS.items() if other.is_integer)
-        raise ValueError(f"format '{row.name}' has no scale and zero point, legal are {legal}")
-    return row
+        raise ValueError(f"format '{fmt.name}' has no scale and zero point, legal are {legal}")
+    return fmt
 
 
 def _check_range(low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
@@ -235,21 +236,21 @@ def _check_range(low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
         raise ValueError(f"range {low[i]:g} to {high[i]:g} is not finite, or its ends are exchanged")
 
 
-def _as_scale(scale: NDArray[np.float64]) -> Floats:
+def _as_scale(scale: NDArray[np.float64]) -> Float32Array:
     limits = np.finfo(np.float32)
     return np.where(scale == 0, np.float32(1), np.clip(scale, limits.tiny, limits.max).astype(np.float32))
 
 
-def _finite(scale: Floats, steps: ArrayLike) -> Floats:
+def _finite(scale: Float32Array, steps: ArrayLike) -> Float32Array:
     """Lower scales of which that many steps would overflow float32, by no more than they must be."""
     wide = np.float64(np.finfo(np.float32).max) / np.asarray(steps, np.float32)
     most = wide.astype(np.float32)
     return np.asarray(np.minimum(scale, np.where(most > wide, np.nextafter(most, np.float32(0)), most)))
 
 
-def _storage(row: Format) -> np.dtype[Any]:
+def _storage(fmt: Format) -> np.dtype[Any]:
     """Return the type that native code writes: 4-bit integers with their sign extended to a byte."""
-    return row.dtype if row.bits >= 8 else np.dtype(np.int8 if row.is_signed else np.uint8)
+    return fmt.dtype if fmt.bits >= 8 else np.dtype(np.int8 if fmt.is_signed else np.uint8)
 
 
 def _channel_shape(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
@@ -263,21 +264,28 @@ def _channel_shape(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, 
 
 
 def _channel_parameters(
-    shape: tuple[int, ...], scale: ArrayLike, zero_point: ArrayLike, row: Format, axis: int | None
-) -> tuple[Floats, NDArray[np.uint8], int]:
+    shape: tuple[int, ...], scale: ArrayLike, zero_point: ArrayLike, fmt: Format, axis: int | None
+) -> tuple[Float32Array, NDArray[np.uint8], int]:
     """Return scales and zero points per channel, these as bytes, and the elements in a row of one channel."""
     _, channels, inner = _channel_shape(shape, axis)
     scales, zeros = np.asarray(scale, np.float32), np.asarray(zero_point).astype(np.int64)
     for name, values in (("scale", scales), ("zero_point", zeros)):
         if values.size != 1 and values.shape != (channels,):
             raise ValueError(f"{name} has shape {list(values.shape)}, legal are 1 element or [{channels}]")
-    beyond = zeros[(zeros < row.lowest) | (zeros > row.highest)]
+    beyond = zeros[(zeros < fmt.lowest) | (zeros > fmt.highest)]
     if beyond.size:
-        limits = f"{row.lowest:.0f} to {row.highest:.0f}"
-        raise ValueError(f"zero_point {beyond[0]} exceeds the range of '{row.name}', {limits}")
-    typed = np.broadcast_to(zeros.reshape(-1), channels).astype(_storage(row))
+        limits = f"{fmt.lowest:.0f} to {fmt.highest:.0f}"
+        raise ValueError(f"zero_point {beyond[0]} exceeds the range of '{fmt.name}', {limits}")
+    typed = np.broadcast_to(zeros.reshape(-1), channels).astype(_storage(fmt))
     return np.ascontiguousarray(np.broadcast_to(scales.reshape(-1), channels)), _bytes(typed), inner
 
 
 def _bytes(x: NDArray[np.generic]) -> NDArray[np.uint8]:
     return x.reshape(-1).view(np.uint8)
+
+
+def as_float_type(values: NDArray[np.floating], fmt: Format) -> NDArray[np.generic]:
+    """Return numbers as bfloat16 or float16, as the Extended operators round them: float16 saturates."""
+    if fmt.name == "bfloat16":
+        return to_bfloat16(values)
+    return np.clip(values, -fmt.highest, fmt.highest).astype(np.float16)

@@ -12,9 +12,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.array_types import Float64Array
 from ops.subnormals import keeps_subnormals
-
-Floats = NDArray[np.float64]
 
 HALF_AWAY, HALF_UP, HALF_EVEN = 0, 1, 2
 LEAST_EXPONENT = -127  # of zeros and of float32's subnormal numbers
@@ -151,7 +150,7 @@ def microscaling(
 
 
 @keeps_subnormals
-def round_to_element(v: Floats, element: Element, rounding_mode: int = HALF_AWAY) -> Floats:
+def round_to_element(v: Float64Array, element: Element, rounding_mode: int = HALF_AWAY) -> Float64Array:
     """Round finite numbers to the grid of an element type, saturating. Floating elements round half to
     even."""
     if element.exponent_bits == 0:
@@ -161,7 +160,7 @@ def round_to_element(v: Floats, element: Element, rounding_mode: int = HALF_AWAY
 
 
 @keeps_subnormals
-def block_exponents(blocks: Floats, element: Element, scale_rule: str) -> Floats:
+def block_exponents(blocks: Float64Array, element: Element, scale_rule: str) -> Float64Array:
     """The exponent of each block's largest magnitude, or the one that another scale rule picks."""
     largest = np.abs(blocks).max(-1, keepdims=True)
     e = exponents(largest)
@@ -176,13 +175,13 @@ def block_exponents(blocks: Floats, element: Element, scale_rule: str) -> Floats
 
 
 @keeps_subnormals
-def exponents(x: Floats) -> Floats:
+def exponents(x: Float64Array) -> Float64Array:
     """floor(log2 |x|), exactly, and at least -127."""
     return np.where(x == 0, LEAST_EXPONENT, np.maximum(np.frexp(x)[1] - 1, LEAST_EXPONENT)).astype(np.float64)
 
 
 @keeps_subnormals
-def round_half(x: Floats, mode: int) -> Floats:
+def round_half(x: Float64Array, mode: int) -> Float64Array:
     """Round to integers, ties away from zero, toward +inf or to even. The sign of x is kept on zeros."""
     if mode == HALF_EVEN:
         return np.rint(x)
@@ -206,7 +205,7 @@ def _along(values: NDArray[Any], rank: int, axis: int) -> NDArray[Any]:
 
 
 @keeps_subnormals
-def finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[Floats, Floats]:
+def finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[Float64Array, Float64Array]:
     """Return a tensor cut into blocks [..., number, block_size] along an axis, padded with zeros, in float64.
 
     The second result has zeros for Inf and NaN.
@@ -219,7 +218,7 @@ def finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[F
 
 
 @keeps_subnormals
-def join_blocks(blocks: Floats, like: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
+def join_blocks(blocks: Float64Array, like: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
     """Return such blocks as a float32 tensor like the one that they were cut from."""
     length = like.shape[axis]
     fibres = blocks.reshape(*blocks.shape[:-2], -1)[..., :length]

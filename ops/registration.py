@@ -32,7 +32,7 @@ def get_library_path(device: str = "CPU", *, domain: str = DOMAIN) -> str:
     libraries = {DOMAIN: _extensions_library, AMD_DOMAIN: _own_library}
     if domain not in libraries:
         raise ValueError(f"domain '{domain}' has no operators here, legal are {', '.join(libraries)}")
-    meet_runtime()
+    bind_runtime()
     return libraries[domain]()
 
 
@@ -52,7 +52,7 @@ def add_to_extensions() -> None:
     _library.add_to_extensions(address)
 
 
-def meet_runtime() -> None:
+def bind_runtime() -> None:
     """Let our library see ONNX Runtime's functions, which shape inference calls without being handed them."""
     if not _library.knows_runtime():
         import onnxruntime
@@ -63,7 +63,7 @@ def meet_runtime() -> None:
 def meet_imported_runtime() -> None:
     """Do so if ONNX Runtime is imported already. Otherwise get_library_path does."""
     if "onnxruntime" in sys.modules:
-        meet_runtime()
+        bind_runtime()
 
 
 def _own_library() -> str:

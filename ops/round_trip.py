@@ -33,7 +33,7 @@ def quantize_dequantize(
     Raises ValueError for an unknown format, a type that is not a float, an axis that is not there, or an
     ``out`` of another type or shape.
     """
-    row, x = format if isinstance(format, Format) else get_format(format), np.asarray(x)
+    fmt, x = format if isinstance(format, Format) else get_format(format), np.asarray(x)
     _check(x, axis, out)
     result = np.empty_like(x) if out is None else out
     order = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))  # the axes as they lie in memory
@@ -44,7 +44,7 @@ def quantize_dequantize(
         source = source.copy()
     if x.size:
         fibres = order.index(axis % x.ndim) if x.ndim else 0
-        _ROUND[row.op](source.reshape(x.transpose(order).shape), dense, row, fibres)
+        _ROUND[fmt.op](source.reshape(x.transpose(order).shape), dense, fmt, fibres)
     if dense is not target:
         target[...] = dense
     return result
@@ -59,12 +59,13 @@ def make_grid(attributes: Attributes) -> bytes:
             attributes.get("scale_rule", "floor"),
             attributes["rounding_mode"],
         )
-    three = attributes["block_size"], attributes["bit_width"], attributes["rounding_mode"]
+    width = attributes["block_size"], attributes["bit_width"], attributes["rounding_mode"]
+    bfloat16_first = bool(attributes.get("convert_to_bfloat_before_bfp", 0))
     if attributes.get("bfp_method", "to_bfp") == "to_bfp":
-        return _library.bfp_grid(*three)
-    return _library.microexponent_grid(
-        *three, attributes["sub_block_size"], attributes["sub_block_shift_bits"]
-    )
+        compiler = bool(attributes.get("use_compiler_version_cpu_kernel", 0))
+        return _library.bfp_grid(*width, compiler, bfloat16_first)
+    groups = attributes["sub_block_size"], attributes["sub_block_shift_bits"]
+    return _library.microexponent_grid(*width, *groups, bfloat16_first)
 
 
 def _check(x: NDArray[np.generic], axis: int, out: NDArray[np.generic] | None) -> None:
@@ -84,21 +85,21 @@ def _overlaps_in_part(x: NDArray[np.generic], y: NDArray[np.generic]) -> bool:
     return np.may_share_memory(x, y) and x.ctypes.data != y.ctypes.data
 
 
-def _round_blocks(x: NDArray[np.generic], y: NDArray[np.generic], row: Format, axis: int) -> None:
+def _round_blocks(x: NDArray[np.generic], y: NDArray[np.generic], fmt: Format, axis: int) -> None:
     sizes = x.shape[:axis], x.shape[axis : axis + 1], x.shape[axis + 1 :]
     outer, length, inner = (int(np.prod(part)) for part in sizes)
     _library.quantize_blocks(
-        _bytes(x), _bytes(y), FLOAT_TYPES[x.dtype], outer, length, inner, make_grid(row.attributes)
+        _bytes(x), _bytes(y), FLOAT_TYPES[x.dtype], outer, length, inner, make_grid(fmt.attributes)
     )
 
 
-def _round_linear(x: NDArray[np.generic], y: NDArray[np.generic], row: Format, axis: int) -> None:
+def _round_linear(x: NDArray[np.generic], y: NDArray[np.generic], fmt: Format, axis: int) -> None:
     wide = x.reshape(-1).astype(np.float32, copy=False)
     result = y.reshape(-1) if y.dtype == np.float32 else np.empty_like(wide)
-    scale, zero_point = choose_scale(wide, row) if row.is_integer else (1.0, 0)
-    _library.round_linear(wide, result, LINEAR_TYPES[row.name], scale, zero_point)
+    scale, zero_point = choose_scale(wide, fmt) if fmt.is_integer else (1.0, 0)
+    _library.round_linear(wide, result, LINEAR_TYPES[fmt.name], scale, zero_point)
     largest = float(ml_dtypes.finfo(y.dtype).max)
-    if row.is_integer and (row.highest - row.lowest) * scale > largest:
+    if fmt.is_integer and (fmt.highest - fmt.lowest) * scale > largest:
         np.clip(result, -largest, largest, out=result)  # an integer may stand for more than the type holds
     if y.dtype != np.float32:
         with np.errstate(over="ignore"):
@@ -106,13 +107,13 @@ def _round_linear(x: NDArray[np.generic], y: NDArray[np.generic], row: Format, a
 
 
 @keeps_subnormals
-def choose_scale(x: NDArray[np.float32], row: Format) -> tuple[float, int]:
+def choose_scale(x: NDArray[np.float32], fmt: Format) -> tuple[float, int]:
     """Return scale and zero point with which an integer format covers the finite numbers of an array.
 
     As range_scale: symmetric for signed formats, asymmetric for unsigned ones.
     """
     low, high = finite_range(x)
-    scale, zero_point = range_scale(low, high, row, symmetric=row.is_signed)
+    scale, zero_point = range_scale(low, high, fmt, symmetric=fmt.is_signed)
     return float(scale), int(zero_point)
 
 

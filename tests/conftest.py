@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.refusal import TOOLS, Scene
+from tests.helpers.refusal import TOOLS, Scene
 
 # The same examples in every run, however slow the machine is; others: --hypothesis-profile=default.
 settings.register_profile(

@@ -18,6 +18,6 @@ touch README.md LICENSE
 NARROW_BUILD=sanitize PYTHONPATH="$folder/build" "$python" setup.py --quiet build_ext --inplace
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
 ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONPATH=. \
-    "$python" -m pytest -q -p no:cacheprovider tests/test_ops_blocks.py tests/test_ops_blocks_borders.py tests/test_ops_linear.py \
-    tests/test_ops_attributes.py tests/test_ops_bfloat16.py tests/test_ops_concurrency.py tests/test_formats.py \
-    tests/test_integers.py tests/test_scale_errors.py "$@"
+    "$python" -m pytest -q -p no:cacheprovider tests/ops/test_blocks.py tests/ops/test_blocks_borders.py tests/ops/test_linear.py \
+    tests/ops/test_attributes.py tests/ops/test_bfloat16.py tests/ops/test_concurrency.py tests/ops/test_formats.py \
+    tests/ops/test_integers.py tests/ops/test_scale_errors.py "$@"

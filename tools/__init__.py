@@ -5,7 +5,7 @@ import sys
 
 if sys.argv[:1] == ["-m"]:  # what Python says while it looks for the module that it runs
     try:
-        from tools import interrupts
+        from tools.cli import interrupts
 
         interrupts.take_signals()
     except KeyboardInterrupt:

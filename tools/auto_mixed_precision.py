@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools import command_line
-from tools.data_options import OF_DATA, SAMPLES_HELP, add_data_options
-from tools.option_values import LARGEST, MOST_AT_ONCE, number, whole
+from tools.cli import command_line
+from tools.cli.data_options import OF_DATA, SAMPLES_HELP, add_data_options
+from tools.cli.option_values import LARGEST, MOST_AT_ONCE, number, whole
 
 _EPILOG = f"""\
 The scheme of --config is the baseline, its table [auto_mixed_precision] says which formats layers may get and
@@ -67,9 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(options: argparse.Namespace) -> None:
     command_line.keep_products_on_one_thread()
-    from tools import mixing_file  # heavy imports only once the options are known to be right
+    from tools.jobs import mix
 
-    mixing_file.mix_file(options)
+    mix.mix_file(options)
 
 
 def _why_not(options: argparse.Namespace) -> str | None:
@@ -77,17 +77,17 @@ def _why_not(options: argparse.Namespace) -> str | None:
         return "one of --output and --analyze-only is needed, and not both"
     reason = _why_not_analyzed(options) if options.analyze_only else None
     if options.data is None:
-        reason = reason or command_line.in_vain(options, _OF_MEASURING, "--data")
+        reason = reason or command_line.unused_option(options, _OF_MEASURING, "--data")
     return reason or _why_not_on_a_cluster(options)
 
 
 def _why_not_analyzed(options: argparse.Namespace) -> str | None:
     if options.plot:
         return "--plot shows models that are tried, --analyze-only tries none"
-    reason = command_line.in_vain(options, _OF_MOVING, "--output, not with --analyze-only")
+    reason = command_line.unused_option(options, _OF_MOVING, "--output, not with --analyze-only")
     if reason or options.json or options.csv or options.chart:
         return reason
-    return command_line.in_vain(options, ["force"], "--output, --json, --csv or --chart")
+    return command_line.unused_option(options, ["force"], "--output, --json, --csv or --chart")
 
 
 def _why_not_on_a_cluster(options: argparse.Namespace) -> str | None:

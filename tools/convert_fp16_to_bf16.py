@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tools import bf16_command
+from tools.jobs import bf16_options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or machine error, 2 usage error."""
-    return bf16_command.run("convert_fp16_to_bf16", "float16", argv)
+    return bf16_options.run("convert_fp16_to_bf16", "float16", argv)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tools.command_line import in_vain, make_parser, one_file, run
-from tools.data_options import report_litter
-from tools.option_values import number
-from tools.output_file import check_writable, write_text
+from tools.cli.command_line import make_parser, run, same_file, unused_option
+from tools.cli.data_options import report_litter
+from tools.cli.option_values import number
+from tools.cli.output_file import check_writable, write_text
 
 if TYPE_CHECKING:
-    from transforms.compare_results import Comparison, Top1
+    from transforms.compare.compare_results import Comparison, Top1
 
 _DESCRIPTION = """\
 Compare the results of a quantized model with those of its baseline: .npy, .png and .jpg files of equal names
@@ -80,15 +80,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _why_not(options: argparse.Namespace) -> str | None:
     if not (options.json or options.csv):
-        return in_vain(options, ["force"], "--json or --csv")
-    return one_file(options, ("json", "csv"))
+        return unused_option(options, ["force"], "--json or --csv")
+    return same_file(options, ("json", "csv"))
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     from tqdm import tqdm
 
-    from transforms import compare_results
-    from transforms.array_files import read_array
+    from transforms.compare import compare_results
+    from transforms.run.array_files import read_array
 
     for path in filter(None, (options.json, options.csv)):
         check_writable(path, force=options.force, inputs=[options.top1])
@@ -132,7 +132,7 @@ def _print_files(comparisons: Sequence[Comparison]) -> None:
 
 
 def _print_summary(comparisons: Sequence[Comparison]) -> None:
-    from transforms.compare_results import METRICS, summarize
+    from transforms.compare.compare_results import METRICS, summarize
 
     summary = summarize(comparisons)
     for metric in METRICS:
@@ -197,7 +197,7 @@ def _count_non_finite(one: Comparison) -> str:
 
 
 def _figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    from transforms.compare_results import summarize
+    from transforms.compare.compare_results import summarize
 
     summary = summarize(comparisons)
     return {

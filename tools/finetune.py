@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools import command_line
-from tools.data_options import SAMPLES_HELP, add_data_options
-from tools.option_values import LARGEST, bytes_of, number, whole
+from tools.cli import command_line
+from tools.cli.data_options import SAMPLES_HELP, add_data_options
+from tools.cli.option_values import LARGEST, bytes_of, number, whole
 
 _ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -41,16 +41,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(options: argparse.Namespace) -> None:
     command_line.keep_products_on_one_thread()
-    from tools import finetune_file  # heavy imports only once the options are known to be right
+    from tools.jobs import finetune
 
     options.limit = options.limit or options.data_size
-    finetune_file.finetune_file(options)
+    finetune.finetune_file(options)
 
 
 def _why_not(options: argparse.Namespace) -> str | None:
     if options.algorithm not in ("adaquant", "adaround"):
         steps = ("num_iterations", "learning_rate", "early_stop")
-        if reason := command_line.in_vain(options, steps, "--algorithm adaquant or adaround"):
+        if reason := command_line.unused_option(options, steps, "--algorithm adaquant or adaround"):
             return reason
     if {"provider", "infer_device"} <= options.given.keys():
         return "--provider and --infer-device both say where models run: one of them is enough"

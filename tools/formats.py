@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools import command_line, plot_file
+from tools.charts import plot_file
+from tools.cli import command_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _why_not(options: argparse.Namespace) -> str | None:
-    return None if options.plot else command_line.in_vain(options, ["force"], "--plot")
+    return None if options.plot else command_line.unused_option(options, ["force"], "--plot")
 
 
 def show_formats(options: argparse.Namespace) -> None:
@@ -73,7 +74,8 @@ def read_weights(path: Path) -> Samples:
     """Return the float32 and float16 weights of a model, as float32. Raises ValueError if it has none."""
     import numpy as np
 
-    from transforms import model_io, walk
+    from transforms import model_io
+    from transforms.graph import walk
 
     graph = model_io.load(path)
     floats = (t for t in walk.constants(graph) if t.dtype in (np.float32, np.float16))

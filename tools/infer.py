@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.command_line import make_parser, run
-from tools.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
-from tools.output_file import write_array
-from transforms.atomic_write import destination
-from transforms.model_files import clear_leftovers
+from tools.cli.command_line import make_parser, run
+from tools.cli.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
+from tools.cli.output_file import write_array
+from transforms.files.atomic_write import destination
+from transforms.files.model_files import clear_leftovers
 
 if TYPE_CHECKING:
-    from transforms.run_model import OpenModel
-    from transforms.samples import Samples
+    from transforms.run.run_model import OpenModel
+    from transforms.run.samples import Samples
 
 _DESCRIPTION = """\
 Run a model on every sample of a folder and save its outputs as .npy files for `python -m tools.evaluate`: one
@@ -46,8 +46,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _infer(options: argparse.Namespace) -> None:
-    from transforms.run_model import RunOptions, open_model
-    from transforms.samples import Samples
+    from transforms.run.run_model import RunOptions, open_model
+    from transforms.run.samples import Samples
 
     _check_output_dir(options.output_dir, force=options.force)
     model = open_model(options.model, RunOptions(options.provider, options.threads))

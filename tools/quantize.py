@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools import command_line
-from tools.data_options import OF_DATA, OF_SAMPLES, SAMPLES_HELP, add_data_options
-from tools.option_values import whole
+from tools.cli import command_line
+from tools.cli.data_options import OF_DATA, OF_SAMPLES, SAMPLES_HELP, add_data_options
+from tools.cli.option_values import whole
 
 _EPILOG = f"""\
 presets (activation and weight):
@@ -56,9 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(options: argparse.Namespace) -> None:
     command_line.keep_products_on_one_thread()
-    from tools import quantize_file  # heavy imports only once the options are known to be right
+    from tools.jobs import quantize
 
-    quantize_file.quantize_file(options)
+    quantize.quantize_file(options)
 
 
 def _why_not(options: argparse.Namespace) -> str | None:
@@ -67,14 +67,14 @@ def _why_not(options: argparse.Namespace) -> str | None:
     if bool(options.input) != bool(options.output):
         return "--input and --output go together"
     if not options.input:
-        return command_line.in_vain(options, _OF_A_RUN, "--input and --output")
+        return command_line.unused_option(options, _OF_A_RUN, "--input and --output")
     if options.calibration_data is not None:
         both = "--random-data and --calibration-data do not go together"
         return both if options.random_data else None
-    reason = command_line.in_vain(options, (*OF_SAMPLES, "calibration_cache"), "--calibration-data")
+    reason = command_line.unused_option(options, (*OF_SAMPLES, "calibration_cache"), "--calibration-data")
     if reason or options.random_data:
         return reason
-    return command_line.in_vain(options, OF_DATA, "--calibration-data or --random-data")
+    return command_line.unused_option(options, OF_DATA, "--calibration-data or --random-data")
 
 
 def _parser() -> argparse.ArgumentParser:

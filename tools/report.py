@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tools.command_line import make_parser, run
-from tools.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
-from tools.output_file import check_writable, write_text
+from tools.cli.command_line import make_parser, run
+from tools.cli.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
+from tools.cli.output_file import check_writable, write_text
 
 _DESCRIPTION = """\
 Run a float model and the quantized model made from it on the samples of a folder, and write one HTML file
@@ -35,9 +35,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from tools.html_report import page
-    from transforms.compare_models import Data, compare_models
-    from transforms.run_model import RunOptions
+    from tools.charts.html_report import page
+    from transforms.compare.compare_models import Data, compare_models
+    from transforms.run.run_model import RunOptions
 
     check_writable(options.output, force=options.force, inputs=(options.float, options.quantized))
     report_litter(options.data)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from transforms import walk
-from transforms.quantization_plan import QuantizationPlan
+from transforms.graph import walk
+from transforms.plan.quantization_plan import QuantizationPlan
 
 
 def align_concat(plan: QuantizationPlan) -> int:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
-from transforms.dot_products import is_dot_product, sum_axis
-from transforms.scaled_layers import Exponents, Layer, Ranges
-from transforms.selection import Exclusion, resolve
-from transforms.substitute import position
+from transforms.graph import dtypes, walk
+from transforms.graph.channel_scaling import Exponents, Ranges, ScaledLayer
+from transforms.graph.dot_products import is_dot_product, sum_axis
+from transforms.graph.rewire import position
+from transforms.graph.selection import Exclusion, resolve
 
 _UNEVEN = 64  # largest over smallest range: formats with 7 bits for magnitudes keep one bit of the smallest
 _OUTLIER = 16  # over the median range
@@ -71,7 +71,7 @@ class _Balancer:
         count = 0
         for node in list(graph.nodes):
             rule = next((rule for rule in rules if self._is_open(node) and rule.applies(node)), None)
-            shift = None if rule is None else _find_shift(Layer(node), rule)
+            shift = None if rule is None else _find_shift(ScaledLayer(node), rule)
             if shift is not None:
                 self._divide_weight(node, shift)
                 self._multiply_input(graph, node, shift)
@@ -90,7 +90,7 @@ class _Balancer:
         weight = node.inputs[1]
         if len(walk.uses(weight)) > 1 or id(weight) in self._outputs:
             node.inputs[1] = gs.Constant(self._names.derive(weight.name, "balanced"), weight.values)
-        layer = Layer(node)
+        layer = ScaledLayer(node)
         layer.in_shift -= shift
         layer.apply()
 
@@ -105,7 +105,7 @@ class _Balancer:
         graph.nodes.insert(position(graph, node), multiply)
 
 
-def _find_shift(layer: Layer, rule: _Rule) -> Exponents | None:
+def _find_shift(layer: ScaledLayer, rule: _Rule) -> Exponents | None:
     """Return the exponent of two for each input channel; None where all are to stay."""
     ranges = layer.in_ranges()
     live = (ranges >= _LEAST) & (ranges <= _LARGEST)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, schemas, walk
+from transforms.graph import dtypes, schemas, walk
+from transforms.graph.selection import Exclusion, resolve
 from transforms.insert_cast import CastPair
-from transforms.rounding_plan import is_narrowing, is_widening
-from transforms.selection import Exclusion, resolve
+from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,7 @@ def _convert(node: gs.Node, slot: _Slot, pair: CastPair, names: walk.Names, outp
 def _is_rounded_around(node: gs.Node, slot: _Slot, element: int, outputs: set[int]) -> bool:
     if slot.node_input is not None:
         source = node.inputs[slot.node_input]
-        if not dtypes.is_type(source, dtypes.FLOAT) or not any(
-            is_widening(n, element) for n in source.inputs
-        ):
+        if not dtypes.is_type(source, dtypes.FLOAT) or not any(is_upcast(n, element) for n in source.inputs):
             return False
     if slot.node_output is not None and not is_narrowed(node.outputs[slot.node_output], element, outputs):
         return False
@@ -121,7 +119,7 @@ def is_narrowed(tensor: gs.Tensor, element: int, outputs: set[int]) -> bool:
     """Return whether a float32 tensor, not one of the outputs, is read by first halves of pairs alone."""
     if not dtypes.is_type(tensor, dtypes.FLOAT) or id(tensor) in outputs:
         return False
-    return all(is_narrowing(user, element) for user in tensor.outputs)
+    return all(is_downcast(user, element) for user in tensor.outputs)
 
 
 def _narrow_body_input(tensor: gs.Tensor, element: int) -> None:
@@ -138,10 +136,10 @@ def _narrow_body_output(body: gs.Graph, index: int, pair: CastPair, names: walk.
     tensor = body.outputs[index]
     if dtypes.is_type(tensor, pair.element):
         return  # an input of the body that it hands on
-    if any(is_widening(node, pair.element) for node in tensor.inputs):
+    if any(is_upcast(node, pair.element) for node in tensor.inputs):
         body.outputs[index] = tensor.inputs[0].inputs[0]
         return
-    known = [node.outputs[0] for node in tensor.outputs if is_narrowing(node, pair.element)]
+    known = [node.outputs[0] for node in tensor.outputs if is_downcast(node, pair.element)]
     if not known:
         known = [dtypes.variable(names.derive(tensor.name, pair.suffix), pair.element, tensor)]
         cast = pair.narrow(names.derive(known[0].name, "narrow"), tensor, known[0])

@@ -1,8 +1,8 @@
-"""Raising the version of the standard operator set, with ``onnx.version_converter``, without changing a meaning.
+"""Raising the version of the standard operator set without changing what a node means.
 
-The converter passes over some changes of definitions in silence. What it is known to do rightly is in the table
-of :mod:`transforms.opset_raises`; what becomes of nodes that it does not is the matter of
-:mod:`transforms.opset_rules`; and the model that comes out is compared with the one that went in.
+``onnx.version_converter`` passes over some changes of definitions in silence. What it is known to do rightly
+is in the table of :mod:`transforms.opset.raises`; what becomes of nodes that it does not is the matter of
+:mod:`transforms.opset.rules`; and the model that comes out is compared with the one that went in.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import onnx
 import onnx.version_converter
 import onnx_graphsurgeon as gs
 
-from transforms import model_pass, walk
-from transforms.compare_raised import compare_raised
-from transforms.opset_raises import CHECKED, changes, definition
-from transforms.opset_rules import RULES
-from transforms.read_model import ModelError
-from transforms.selection import label_of
-from transforms.set_aside import SetAside
-from transforms.substitute import STANDARD_DOMAINS
+from transforms.graph import walk
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.selection import label_of
+from transforms.model import proto_pass
+from transforms.model.read_model import ModelError
+from transforms.opset.compare_raised import compare_raised
+from transforms.opset.raises import CHECKED, changes, definition
+from transforms.opset.rules import RULES
+from transforms.opset.set_aside import SetAside
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
         if all(node.domain not in STANDARD_DOMAINS for node in walk.nodes(graph)):
             _import_standard(graph, version)  # nothing to convert, and perhaps no import to convert from
             return 1
-        model_pass.apply(graph, lambda model: _raise(model, graph, version))
+        proto_pass.apply(graph, lambda model: _raise(model, graph, version))
     except (RuntimeError, ModelError, onnx.version_converter.ConvertError) as error:
         message = f"the model can not be raised from opset {before} to {version}: {error}"
         raise ModelError(message) from error
@@ -53,7 +54,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
 
 
 def _raise(model: onnx.ModelProto, graph: gs.Graph, version: int) -> onnx.ModelProto:
-    """Return a light model of the graph raised to an opset, or the least above in which all nodes have equals."""
+    """Return a light model of the graph raised to an opset, or the least in which all nodes have equals."""
     aside = SetAside(model, graph.opset, version, walk.Names(graph))
     _refuse_unchecked(graph, aside.least)
     raised = aside.put_back(onnx.version_converter.convert_version(aside.model, aside.least))

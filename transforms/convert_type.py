@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, schemas, walk
 from transforms.convert_bodies import convert_bodies, is_narrowed, take_over
+from transforms.graph import dtypes, schemas, walk
+from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.insert_cast import CastPair, insert_cast
-from transforms.rounding_plan import is_narrowing, is_widening
-from transforms.selection import Exclusion, NodeSet, resolve
+from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 
 def convert_type(
@@ -51,18 +51,18 @@ class _Converter:
         return count
 
     def _can_convert(self, node: gs.Node, graph_outputs: set[int]) -> bool:
-        if is_narrowing(node, self._element) or is_widening(node, self._element):
+        if is_downcast(node, self._element) or is_upcast(node, self._element):
             return False
         if node in self._exclude or any(walk.bodies(node)):
             return False
         if any(_is_sequence(tensor) for tensor in (*node.inputs, *node.outputs)):
             return False  # what is in it would have to change wherever it goes
-        inputs = [i for i in _floats(node.inputs) if not schemas.is_bound(node, i, self._opsets)]
+        inputs = [i for i in _floats(node.inputs) if not schemas.must_stay_float32(node, i, self._opsets)]
         outputs = _floats(node.outputs)
         if not (inputs or outputs) or not schemas.allows(node, self._element, self._opsets):
             return False
         return (
-            all(any(is_widening(p, self._element) for p in node.inputs[i].inputs) for i in inputs)
+            all(any(is_upcast(p, self._element) for p in node.inputs[i].inputs) for i in inputs)
             and all(is_narrowed(node.outputs[i], self._element, graph_outputs) for i in outputs)
             and all(self._follows(node, i, inputs) for i in outputs)
         )
@@ -75,7 +75,7 @@ class _Converter:
 
     def _convert(self, node: gs.Node) -> None:
         for index in _floats(node.inputs):
-            if not schemas.is_bound(node, index, self._opsets):
+            if not schemas.must_stay_float32(node, index, self._opsets):
                 node.inputs[index] = node.inputs[index].inputs[0].inputs[0]
         for index in _floats(node.outputs):
             take_over(node, index, self._element)

@@ -1,15 +1,15 @@
 """Two quantizations on a tensor at the border of two formats, for compilers that want to see both.
 
 Which format a node computes in can not be told from the graph, so this is a rewrite of the plan
-(:mod:`transforms.quantization_plan`), before :func:`transforms.insert_qdq.insert_qdq` writes it down.
+(:mod:`transforms.plan.quantization_plan`), before :func:`transforms.insert_qdq.insert_qdq` writes it down.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from transforms.quantization_plan import QuantizationPlan
-from transforms.quantizer import Quantization, Quantizer
+from transforms.plan.quant_spec import QuantSite, QuantSpec
+from transforms.plan.quantization_plan import QuantizationPlan
 
 
 def dual_quant_nodes(plan: QuantizationPlan) -> int:
@@ -29,7 +29,7 @@ def dual_quant_nodes(plan: QuantizationPlan) -> int:
     return len({id(q.tensor) for q, doubled in zip(plan.quantizations, changed, strict=True) if doubled})
 
 
-def _parts(plan: QuantizationPlan, quantization: Quantization) -> list[Quantization]:
+def _parts(plan: QuantizationPlan, quantization: QuantSite) -> list[QuantSite]:
     """Return a quantization, or two where the model's output goes on to another format than the readers."""
     both = quantization.is_output and bool(quantization.uses)
     if not both or _steps(plan, quantization) is None:
@@ -37,13 +37,13 @@ def _parts(plan: QuantizationPlan, quantization: Quantization) -> list[Quantizat
     return [replace(quantization, uses=[]), replace(quantization, is_output=False)]
 
 
-def _double(plan: QuantizationPlan, quantization: Quantization) -> bool:
+def _double(plan: QuantizationPlan, quantization: QuantSite) -> bool:
     steps = _steps(plan, quantization)
     quantization.steps = steps or quantization.steps
     return steps is not None
 
 
-def _steps(plan: QuantizationPlan, quantization: Quantization) -> tuple[Quantizer, Quantizer] | None:
+def _steps(plan: QuantizationPlan, quantization: QuantSite) -> tuple[QuantSpec, QuantSpec] | None:
     """Return the grids of both sides of a border, None where there is none."""
     if len(quantization.steps) > 1:
         return None

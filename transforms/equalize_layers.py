@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import walk
-from transforms.layer_pairs import PairFinder
-from transforms.scaled_layers import Exponents, Pair, Ranges
-from transforms.selection import Exclusion, resolve
+from transforms.graph import walk
+from transforms.graph.channel_scaling import Exponents, LayerPair, PairFinder, Ranges
+from transforms.graph.selection import Exclusion, resolve
 
 _SWEEPS = 1000  # chains of layers of real models need about ten
 _CENTRED = 20  # sweeps in which medians may rise
@@ -30,15 +29,15 @@ def equalize_layers(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     scale with them.
 
     Does nothing to channels of no weight on one side, where within each pair of a graph the ratios differ by
-    a factor of four at most, and where :class:`transforms.layer_pairs.PairFinder` finds no pair: across a
-    Clip, whose bounds are the same for all channels, at sums of layers, at tensors with several readers, and
-    with weights that are used elsewhere.
+    a factor of four at most, and where :class:`transforms.graph.channel_scaling.PairFinder` finds no pair:
+    across a Clip, whose bounds are the same for all channels, at sums of layers, at tensors with several
+    readers, and with weights that are used elsewhere.
     """
     finder = PairFinder(graph, resolve(exclude, graph))
     return sum(_equalize(finder.pairs(inner)) for inner in walk.graphs(graph))
 
 
-def _equalize(pairs: list[Pair]) -> int:
+def _equalize(pairs: list[LayerPair]) -> int:
     if all(_is_alike(pair) for pair in pairs):
         return 0
     _settle(pairs)
@@ -49,7 +48,7 @@ def _equalize(pairs: list[Pair]) -> int:
     return sum(bool(pair.first.out_shift.any()) for pair in pairs)
 
 
-def _is_alike(pair: Pair) -> bool:
+def _is_alike(pair: LayerPair) -> bool:
     """Return whether one ratio is near to all channels, but for a minority below that cannot grow.
 
     What :func:`_settle` leaves is so, whatever its median is by then: a second run changes nothing.
@@ -62,7 +61,7 @@ def _is_alike(pair: Pair) -> bool:
     return 2 * low.sum() <= live.sum() and not (_least_shift(pair)[low] < 0).any()
 
 
-def _settle(pairs: list[Pair]) -> None:
+def _settle(pairs: list[LayerPair]) -> None:
     """Balance all pairs in turn until each channel is near the median of its pair, or cannot grow.
 
     With fixed medians that comes to an end, since a step lowers the largest of the weights that it changes,
@@ -83,7 +82,7 @@ def _settle(pairs: list[Pair]) -> None:
             break
 
 
-def _balance(pair: Pair, distances: Ranges) -> bool:
+def _balance(pair: LayerPair, distances: Ranges) -> bool:
     """Halve the distance of each channel from the median, in powers of two; return whether any moved."""
     shift = np.where(np.abs(distances) > _NEAR, np.rint(distances / 2), 0).astype(np.int64)
     shift = np.maximum(shift, np.minimum(_least_shift(pair), 0))
@@ -92,7 +91,7 @@ def _balance(pair: Pair, distances: Ranges) -> bool:
     return bool(shift.any())
 
 
-def _ratios(pair: Pair) -> Ranges:
+def _ratios(pair: LayerPair) -> Ranges:
     """Return the binary logarithm of each channel's range in the first layer over that in the second.
 
     NaN where one of them is out of the limits, or there is none.
@@ -103,7 +102,7 @@ def _ratios(pair: Pair) -> Ranges:
     return np.log2(np.where(live, made, np.nan)) - np.log2(np.where(live, read, np.nan))
 
 
-def _least_shift(pair: Pair) -> Exponents:
+def _least_shift(pair: LayerPair) -> Exponents:
     """Return the shift that makes the offset of each channel no larger than the largest of the layer was."""
     offsets = np.zeros(len(pair.first.out_shift))
     for companion in pair.companions:

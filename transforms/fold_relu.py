@@ -7,10 +7,10 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
-from transforms import dtypes, walk
-from transforms.constants import Constants
-from transforms.rounding_plan import QUANTIZE
-from transforms.substitute import STANDARD_DOMAINS, detach, remove_unused
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import Constants
+from transforms.graph.rewire import STANDARD_DOMAINS, detach, remove_unused
+from transforms.plan.rounding_plan import QUANTIZE
 
 _QUANTIZE_DOMAINS = {
     "QuantizeLinear": (*STANDARD_DOMAINS, "com.microsoft"),
@@ -87,11 +87,11 @@ def _clips_at(node: gs.Node, bounds: Bounds, constants: Constants) -> bool:
     scale, zero_point = constants.values(node.inputs[1]), _zero_point(node, constants)
     if scale is None or zero_point is None or scale.dtype != np.float32:
         return False
-    row = ops.FORMATS.get(str(zero_point.dtype))
-    if row is None or not row.is_integer or not np.all(scale > 0):
+    fmt = ops.FORMATS.get(str(zero_point.dtype))
+    if fmt is None or not fmt.is_integer or not np.all(scale > 0):
         return False
     low, high = (_quantize(bound, scale, zero_point) for bound in bounds)
-    return bool(np.all(low <= row.lowest) and np.all(high >= row.highest))
+    return bool(np.all(low <= fmt.lowest) and np.all(high >= fmt.highest))
 
 
 def _zero_point(node: gs.Node, constants: Constants) -> NDArray | None:

@@ -7,8 +7,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms import dtypes, walk
-from transforms.rounding_plan import is_narrowing
+from transforms.graph import dtypes, walk
+from transforms.plan.rounding_plan import is_downcast
 
 
 def fold_weights(graph: gs.Graph) -> int:
@@ -38,7 +38,7 @@ def _is_foldable(node: gs.Node) -> bool:
     if (
         not node.inputs
         or not isinstance(node.inputs[0], gs.Constant)
-        or not is_narrowing(node, dtypes.BFLOAT16)
+        or not is_downcast(node, dtypes.BFLOAT16)
     ):
         return False
     if not dtypes.is_type(node.inputs[0], dtypes.FLOAT):

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from transforms import walk
-from transforms.algebra import RULES, interpret
-from transforms.constants import Constants
-from transforms.dtypes import element_type
-from transforms.frame import Frame, is_float, make_frame
-from transforms.polynomial import monomial
-from transforms.selection import Exclusion, resolve
-from transforms.substitute import STANDARD_DOMAINS, replace, take_over
+from transforms.algebra.context import Context, is_float, make_context
+from transforms.algebra.interpret import RULES, interpret
+from transforms.algebra.polynomial import monomial
+from transforms.graph import walk
+from transforms.graph.constants import Constants
+from transforms.graph.dtypes import element_type
+from transforms.graph.rewire import STANDARD_DOMAINS, replace, take_over
+from transforms.graph.selection import Exclusion, resolve
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ _CORES = ("Erf", "Tanh")
 
 @dataclass(frozen=True)
 class _Match:
-    """``output = Gelu(x)``, x being the frame's tensor."""
+    """``output = Gelu(x)``, x being the context's tensor."""
 
-    frame: Frame
+    context: Context
     output: gs.Tensor
     approximate: str
 
@@ -85,14 +85,14 @@ def _matches(
         element = element_type(root)
         if element is None or not is_float(element):
             continue
-        frame = make_frame(root, element)
-        values = interpret(frame, constants, exclude)
+        context = make_context(root, element)
+        values = interpret(context, constants, exclude)
         outputs = [node.outputs[0] for node in graph.nodes if node.outputs and id(node.outputs[0]) in values]
         found = [
-            _Match(frame, output, approximate)
+            _Match(context, output, approximate)
             for output in outputs
             for approximate, form in _FORMS.items()
-            if values[id(output)].polynomial.is_close(form, frame.tolerance)
+            if values[id(output)].polynomial.is_close(form, context.tolerance)
         ]
         if found:
             return found[:1]
@@ -112,12 +112,12 @@ def _ancestors(core: gs.Node, constants: Constants) -> Iterator[gs.Tensor]:
 
 def _why_not(match: _Match) -> str | None:
     """Return what speaks against replacing the match, None where nothing does."""
-    if element_type(match.output) not in (None, match.frame.element_type):
-        return f"its type is not that of '{match.frame.root.name}'"
+    if element_type(match.output) not in (None, match.context.element_type):
+        return f"its type is not that of '{match.context.root.name}'"
     return None
 
 
 def _replace(graph: gs.Graph, match: _Match, names: walk.Names) -> None:
     attributes = {"approximate": match.approximate}
-    node = gs.Node("Gelu", names.derive(match.output.name, "gelu"), attributes, [match.frame.root])
+    node = gs.Node("Gelu", names.derive(match.output.name, "gelu"), attributes, [match.context.root])
     replace(graph, [take_over(node, match.output)], [node])

@@ -6,8 +6,8 @@ from collections.abc import Container
 
 import onnx_graphsurgeon as gs
 
-from transforms import walk
-from transforms.selection import Exclusion, resolve
+from transforms.graph import walk
+from transforms.graph.selection import Exclusion, resolve
 
 OPSET = 14
 

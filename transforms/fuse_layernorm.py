@@ -15,15 +15,15 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import dimensions, walk
-from transforms.algebra import interpret
-from transforms.constants import Constants
-from transforms.dtypes import element_type
-from transforms.frame import Frame, is_float, make_frame
-from transforms.polynomial import ONE, Polynomial, is_close
-from transforms.selection import Exclusion, resolve
-from transforms.statistic import MEAN, RSQRT, X
-from transforms.substitute import STANDARD_DOMAINS, replace, take_over
+from transforms.algebra.context import Context, is_float, make_context
+from transforms.algebra.interpret import interpret
+from transforms.algebra.norm_terms import MEAN, RSQRT, X
+from transforms.algebra.polynomial import ONE, Polynomial, is_close
+from transforms.graph import shapes, walk
+from transforms.graph.constants import Constants
+from transforms.graph.dtypes import element_type
+from transforms.graph.rewire import STANDARD_DOMAINS, replace, take_over
+from transforms.graph.selection import Exclusion, resolve
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ OPSET = 17
 
 @dataclass(frozen=True)
 class _Match:
-    """``output = (x - mean) / sqrt(variance + epsilon) * scale + bias``, x and the axes being the frame's."""
+    """``output = (x - mean) / sqrt(variance + epsilon) * scale + bias``, x and the axes from the context."""
 
-    frame: Frame
+    context: Context
     output: gs.Tensor
     epsilon: float
     scale: NDArray[np.float64]
@@ -75,26 +75,26 @@ def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[gs.Graph
     """Call ``act`` on every match that nothing speaks against; return how many there were."""
     constants, seen = Constants(graph), set()
     for inner in walk.graphs(graph):
-        for frame in list(_frames(inner, constants)):
-            for match in _matches(inner, frame, constants, exclude):
+        for context in list(_contexts(inner, constants)):
+            for match in _matches(inner, context, constants, exclude):
                 if id(match.output) not in seen:
                     seen.add(id(match.output))
                     act(inner, match)
     return len(seen)
 
 
-def _frames(graph: gs.Graph, constants: Constants) -> Iterator[Frame]:
+def _contexts(graph: gs.Graph, constants: Constants) -> Iterator[Context]:
     """Yield each tensor and axes of which the graph takes a mean or a sum."""
     inside, seen = {id(node) for node in graph.nodes}, set()
     for node in graph.nodes:
         if node.op not in ("ReduceMean", "ReduceSum") or node.domain not in STANDARD_DOMAINS:
             continue
         root = _origin(node.inputs[0], inside)
-        shape, element = dimensions.shape_of(root), element_type(root)
-        axes = dimensions.reduced_axes(node, None if shape is None else len(shape), constants)
+        shape, element = shapes.shape_of(root), element_type(root)
+        axes = shapes.reduced_axes(node, None if shape is None else len(shape), constants)
         if axes and element is not None and is_float(element) and (id(root), axes) not in seen:
             seen.add((id(root), axes))
-            yield make_frame(root, element, axes)
+            yield make_context(root, element, axes)
 
 
 def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
@@ -108,12 +108,12 @@ def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
 
 
 def _matches(
-    graph: gs.Graph, frame: Frame, constants: Constants, exclude: Container[gs.Node]
+    graph: gs.Graph, context: Context, constants: Constants, exclude: Container[gs.Node]
 ) -> list[_Match]:
-    """Return the normalisations of the frame's tensor, each as far down as only it uses what it computes."""
-    values = interpret(frame, constants, exclude)
+    """Return the normalisations of its tensor, each as far down as only it uses what it computes."""
+    values = interpret(context, constants, exclude)
     outputs = [node.outputs[0] for node in graph.nodes if node.outputs and id(node.outputs[0]) in values]
-    matches = [m for output in outputs if (m := _match(frame, output, values[id(output)].polynomial))]
+    matches = [m for output in outputs if (m := _match(context, output, values[id(output)].polynomial))]
     reasons = {id(match.output): _why_not(match) for match in matches}
     found = _largest(graph, [match for match in matches if reasons[id(match.output)] is None])
     if matches and not found:
@@ -138,7 +138,7 @@ def _largest(graph: gs.Graph, matches: list[_Match]) -> list[_Match]:
     return list(found.values())
 
 
-def _match(frame: Frame, output: gs.Tensor, polynomial: Polynomial) -> _Match | None:
+def _match(context: Context, output: gs.Tensor, polynomial: Polynomial) -> _Match | None:
     """Return the match where the polynomial is scale * x * rsqrt - scale * mean * rsqrt + bias."""
     roots = {symbol for product in polynomial.terms for symbol, _ in product if symbol.name == RSQRT}
     if len(roots) != 1:
@@ -148,41 +148,43 @@ def _match(frame: Frame, output: gs.Tensor, polynomial: Polynomial) -> _Match | 
     if not {of_x, of_mean} <= polynomial.terms.keys() <= {of_x, of_mean, ONE}:
         return None
     scale = polynomial.get(of_x)
-    if not is_close(scale, -polynomial.get(of_mean), frame.tolerance):
+    if not is_close(scale, -polynomial.get(of_mean), context.tolerance):
         return None
-    return _Match(frame, output, root.parameter, scale, polynomial.terms.get(ONE))
+    return _Match(context, output, root.parameter, scale, polynomial.terms.get(ONE))
 
 
 def _why_not(match: _Match) -> str | None:
     """Return what speaks against replacing the match, None where nothing does."""
-    frame = match.frame
-    if frame.element_type == onnx.TensorProto.DOUBLE:
+    context = match.context
+    if context.element_type == onnx.TensorProto.DOUBLE:
         return "LayerNormalization computes in float32 at most, the tensor is double"
-    if element_type(match.output) not in (None, frame.element_type):
-        return f"its type is not that of '{frame.root.name}'"
-    if not frame.count:
-        return f"the size of the normalised axes {frame.axes} of '{frame.root.name}' is unknown or 0"
-    if not _is_last(frame) and frame.rank is None:
-        return f"axes {frame.axes} of '{frame.root.name}' have to be moved and its rank is unknown"
+    if element_type(match.output) not in (None, context.element_type):
+        return f"its type is not that of '{context.root.name}'"
+    if not context.count:
+        return f"the size of the normalised axes {context.axes} of '{context.root.name}' is unknown or 0"
+    if not _is_last(context) and context.rank is None:
+        return f"axes {context.axes} of '{context.root.name}' have to be moved and its rank is unknown"
     return None
 
 
-def _is_last(frame: Frame) -> bool:
-    return frame.axes == tuple(range(-len(frame.axes), 0))
+def _is_last(context: Context) -> bool:
+    return context.axes == tuple(range(-len(context.axes), 0))
 
 
 def _replace(graph: gs.Graph, match: _Match, names: walk.Names) -> None:
-    frame, output = match.frame, match.output
-    if _is_last(frame):
-        normalize = _layer_norm(match, frame.root, names)
+    context, output = match.context, match.output
+    if _is_last(context):
+        normalize = _layer_norm(match, context.root, names)
         news = [normalize]
     else:
-        order = [axis for axis in range(-(frame.rank or 0), 0) if axis not in frame.axes] + list(frame.axes)
+        order = [axis for axis in range(-(context.rank or 0), 0) if axis not in context.axes] + list(
+            context.axes
+        )
         perm = [axis % len(order) for axis in order]
-        moved = _moved(frame.root, perm, names.derive(frame.root.name, "to_last_axis"))
-        before = gs.Node("Transpose", moved.name, {"perm": perm}, [frame.root], [moved])
+        moved = _moved(context.root, perm, names.derive(context.root.name, "to_last_axis"))
+        before = gs.Node("Transpose", moved.name, {"perm": perm}, [context.root], [moved])
         normalize = _layer_norm(match, moved, names)
-        normal = _moved(frame.root, perm, names.derive(output.name, "last_axis"))
+        normal = _moved(context.root, perm, names.derive(output.name, "last_axis"))
         normalize.outputs.append(normal)
         back = [int(axis) for axis in np.argsort(perm)]
         news = [before, normalize, gs.Node("Transpose", normal.name, {"perm": back}, [normal])]
@@ -199,11 +201,11 @@ def _layer_norm(match: _Match, x: gs.Tensor, names: walk.Names) -> gs.Node:
     inputs = [x, _parameter(match, match.scale, names.derive(match.output.name, "scale"))]
     if match.bias is not None:
         inputs.append(_parameter(match, match.bias, names.derive(match.output.name, "bias")))
-    attributes = {"axis": -len(match.frame.axes), "epsilon": float(np.float32(match.epsilon))}
+    attributes = {"axis": -len(match.context.axes), "epsilon": float(np.float32(match.epsilon))}
     return gs.Node("LayerNormalization", name, attributes, inputs)
 
 
 def _parameter(match: _Match, values: NDArray[np.float64], name: str) -> gs.Constant:
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(match.frame.element_type)
-    sizes = [size or 1 for size in match.frame.sizes]
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(match.context.element_type)
+    sizes = [size or 1 for size in match.context.sizes]
     return gs.Constant(name, np.ascontiguousarray(np.broadcast_to(values, sizes).astype(dtype)))

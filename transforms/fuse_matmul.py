@@ -11,10 +11,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms import dimensions, walk
-from transforms.constants import Constants
-from transforms.selection import Exclusion, resolve
-from transforms.substitute import STANDARD_DOMAINS, release, replace, take_over
+from transforms.graph import shapes, walk
+from transforms.graph.constants import Constants
+from transforms.graph.rewire import STANDARD_DOMAINS, release, replace, take_over
+from transforms.graph.selection import Exclusion, resolve
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def _with_add(graph: gs.Graph, member: _Member, constants: Constants) -> _Member
     if add.op != "Add" or add.domain not in STANDARD_DOMAINS or all(add is not node for node in graph.nodes):
         return member
     bias = add.inputs[1] if add.inputs[0] is product else add.inputs[0]
-    rank = len(dimensions.shape_of(product) or (None,))
+    rank = len(shapes.shape_of(product) or (None,))
     if not _is_row(constants.shape(bias), member.width, rank):
         return member
     return dataclasses.replace(member, nodes=(*member.nodes, add), bias=bias)
@@ -138,7 +138,7 @@ def _attributes(node: gs.Node) -> tuple[float, ...]:
 
 def _why_not(group: list[_Member], opset: int) -> str | None:
     """Return what speaks against fusing a group, None where nothing does."""
-    if opset < _NEGATIVE_SPLIT_AXIS and dimensions.shape_of(group[0].output) is None:
+    if opset < _NEGATIVE_SPLIT_AXIS and shapes.shape_of(group[0].output) is None:
         return f"Split of opset {opset} needs the rank of '{group[0].output.name}', which is unknown"
     return None
 

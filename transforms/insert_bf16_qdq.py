@@ -7,10 +7,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms import dtypes, walk
-from transforms.insert_rounding import import_domains, insert_rounding
-from transforms.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPlan
-from transforms.selection import Exclusion
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import Exclusion
+from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE, RoundingPlan
+from transforms.plan.write_roundings import import_domains, insert_rounding
 
 
 class QdqPair:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes
-from transforms.insert_rounding import insert_rounding
-from transforms.rounding_plan import RoundingPlan
-from transforms.selection import Exclusion
+from transforms.graph import dtypes
+from transforms.graph.selection import Exclusion
+from transforms.plan.rounding_plan import RoundingPlan
+from transforms.plan.write_roundings import insert_rounding
 
 _ELEMENTS = {"bfloat16": (dtypes.BFLOAT16, "bf16"), "float16": (dtypes.FLOAT16, "fp16")}
 
@@ -42,7 +42,7 @@ def insert_cast(
 
     Covers tensors between two nodes, inputs and outputs of the model, weights, and the same inside the
     bodies of If, Loop and Scan; one pair serves all uses of a tensor. The cases in which a tensor is left
-    alone are those of :mod:`transforms.rounding_plan`; with ``commuting`` false also the tensor before a
+    alone are those of :mod:`transforms.plan.rounding_plan`; with ``commuting`` false also the tensor before a
     Relu gets a pair. A graph that has its pairs is left as it is. ``dtype`` is "bfloat16" or "float16"
     (ValueError otherwise).
     """

@@ -9,16 +9,16 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import walk
 from transforms.convert_opset import convert_opset
-from transforms.grid_parameters import GridParameters, Parameters, Ranges
-from transforms.insert_rounding import import_domains, place
-from transforms.quantization_plan import QuantizationPlan
-from transforms.quantize_tensors import TensorWriter
-from transforms.quantizer import BIAS, Quantization, Quantizer
-from transforms.read_model import ModelError
+from transforms.graph import walk
+from transforms.model.read_model import ModelError
+from transforms.plan.qdq_writer import QdqWriter
+from transforms.plan.qparams import QParams, QParamsTable, Ranges
+from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.weight_cache import WeightMemory
+from transforms.plan.write_roundings import import_domains, place
 from transforms.scheme import Scheme
-from transforms.weight_memory import WeightMemory
 
 WIDE_OPSET = 21
 """First opset whose QuantizeLinear and DequantizeLinear take integers of 4 and 16 bits."""
@@ -29,18 +29,18 @@ def insert_qdq(
 ) -> int:
     """Write a plan into its graph and return how many tensors were quantized.
 
-    ``ranges`` (of :func:`transforms.calibration.calibrate`) gives the ranges of integers. Weights are stored
-    on their grid unless the plan's scheme keeps their nodes; what is excluded, and the domains of the nodes,
-    are those of the scheme too. ``memory`` is for several plans on copies of one graph. Raises ModelError
-    below the opset of :func:`least_opset`. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq` rounds every
-    tensor to bfloat16 without a plan.
+    ``ranges`` (of :func:`transforms.calibrate.calibrate.calibrate`) gives the ranges of integers. Weights are
+    stored on their grid unless the plan's scheme keeps their nodes; what is excluded, and the domains of the
+    nodes, are those of the scheme too. ``memory`` is for several plans on copies of one graph. Raises
+    ModelError below the opset of :func:`least_opset`. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq`
+    rounds every tensor to bfloat16 without a plan.
     """
     return _Insertion(plan, ranges, memory).run()
 
 
 def least_opset(scheme: Scheme) -> int:
     """Return the opset that the nodes of a scheme need, 13 for scales per channel or Cast to bfloat16."""
-    wide = any(row.is_integer and row.bits in (4, 16) for row in scheme.named_formats)
+    wide = any(fmt.is_integer and fmt.bits in (4, 16) for fmt in scheme.named_formats)
     return WIDE_OPSET if wide and not scheme.qdq_domain else 13
 
 
@@ -58,14 +58,15 @@ class _Insertion:
             needed = least_opset(plan.scheme)
             raise ModelError(f"the scheme needs opset {needed}, the model has {graph.opset}: raise it first")
         self._graph, self._plan = graph, plan
-        self._parameters = GridParameters(plan, ranges, memory)
-        self._writer = TensorWriter(graph, plan.scheme, memory)
+        self._outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
+        self._parameters = QParamsTable(plan, ranges, memory)
+        self._writer = QdqWriter(graph, plan.scheme, memory)
         self._front: dict[int, list[gs.Node]] = {}
         self._after: dict[int, list[gs.Node]] = {}
 
     def run(self) -> int:
         """Write everything and return how many tensors were quantized."""
-        by_tensor: dict[int, list[Quantization]] = {}
+        by_tensor: dict[int, list[QuantSite]] = {}
         for quantization in self._plan.quantizations:
             by_tensor.setdefault(id(quantization.tensor), []).append(quantization)
         changed = 0
@@ -76,12 +77,12 @@ class _Insertion:
         import_domains(self._graph, self._writer.domains)
         return changed
 
-    def _write(self, together: list[Quantization]) -> bool:
+    def _write(self, together: list[QuantSite]) -> bool:
         """Write the grids of a computed tensor; grids that several readers share are written once."""
         together = sorted(together, key=lambda quantization: not quantization.is_output)
         first = together[0]
         source = self._split_off_raw(together) if first.is_output else first.tensor
-        made: dict[tuple[Quantizer, ...], gs.Tensor] = {(): source}
+        made: dict[tuple[QuantSpec, ...], gs.Tensor] = {(): source}
         nodes: list[gs.Node] = []
         for quantization in together:
             for length, step in enumerate(quantization.steps, 1):
@@ -97,7 +98,7 @@ class _Insertion:
         self._keep(first, nodes)
         return True
 
-    def _split_off_raw(self, together: list[Quantization]) -> gs.Tensor:
+    def _split_off_raw(self, together: list[QuantSite]) -> gs.Tensor:
         """Let the producer of an output make a new tensor, which all read that do not read its grid."""
         tensor, producer = together[0].tensor, together[0].producer
         assert producer is not None
@@ -106,10 +107,10 @@ class _Insertion:
         walk.replace_output(producer, tensor, raw)
         return raw
 
-    def _store(self, together: list[Quantization]) -> bool:
+    def _store(self, together: list[QuantSite]) -> bool:
         """Store a constant on its grids, each once, and let go of the original."""
         source, keep_node = together[0].tensor, self._plan.scheme.keep_weight_nodes
-        made: dict[Quantizer, gs.Tensor] = {}
+        made: dict[QuantSpec, gs.Tensor] = {}
         changed = False
         for quantization in together:
             step = quantization.steps[-1]
@@ -127,19 +128,19 @@ class _Insertion:
         self._release(source, together)
         return changed
 
-    def _store_biases(self, quantization: Quantization, step: Quantizer) -> None:
+    def _store_biases(self, quantization: QuantSite, step: QuantSpec) -> None:
         """Store a bias for each reader, for its scale is that of the reader's operands."""
         for node, index in quantization.uses:
             parameters = self._parameters.of_bias(node)
             axis = len(quantization.tensor.shape) - 1 if parameters[0].shape else None
-            along = Quantizer(step.format, axis)
+            along = QuantSpec(step.format, axis)
             target, nodes = self._writer.store_bias(quantization.tensor, along, parameters)
             node.inputs[index] = target
             self._keep(quantization, nodes)
 
-    def _release(self, source: gs.Constant, together: list[Quantization]) -> None:
+    def _release(self, source: gs.Constant, together: list[QuantSite]) -> None:
         """Where nothing reads the float numbers any more, what is stored takes their name and their place."""
-        if source.outputs or any(tensor is source for tensor in self._graph.outputs):
+        if source.outputs or id(source) in self._outputs:
             return
         node, index = together[0].uses[0]
         stored = node.inputs[index]
@@ -147,10 +148,10 @@ class _Insertion:
             stored.name = source.name
         source.values = np.empty(0, np.float32)
 
-    def _of(self, tensor: gs.Tensor, step: Quantizer) -> Parameters | None:
+    def _of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams | None:
         return self._parameters.of(tensor, step) if step.needs_range else None
 
-    def _keep(self, quantization: Quantization, nodes: list[gs.Node]) -> None:
+    def _keep(self, quantization: QuantSite, nodes: list[gs.Node]) -> None:
         """Remember where new nodes belong: after the producer, or at the front of the tensor's graph."""
         if quantization.producer is None:
             self._front.setdefault(id(quantization.home), []).extend(nodes)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import walk
-from transforms.substitute import STANDARD_DOMAINS
+from transforms.graph import walk
+from transforms.graph.rewire import STANDARD_DOMAINS
 
 _FIRST_OPSET = 21
 _MOVED_BEHIND = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool"})

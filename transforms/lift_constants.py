@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import walk
+from transforms.graph import walk
 
 _VALUES: dict[str, Callable[[object], np.ndarray]] = {
     "value_float": lambda value: np.array(value, np.float32),

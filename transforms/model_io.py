@@ -18,13 +18,14 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import graph_proto, light_model, model_files
-from transforms.atomic_write import destination, naming
-from transforms.data_files import data_name
-from transforms.model_files import clear_leftovers, put_in_place
-from transforms.named_file import named
-from transforms.read_model import ModelError, check_opsets, read
-from transforms.temporary_files import temporary
+from transforms.files import model_files
+from transforms.files.atomic_write import destination, naming
+from transforms.files.data_files import data_name
+from transforms.files.model_files import clear_leftovers, put_in_place
+from transforms.files.named_file import named
+from transforms.files.temporary_files import temporary
+from transforms.model import detached_weights, graph_proto
+from transforms.model.read_model import ModelError, check_opsets, read
 
 __all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save"]
 
@@ -105,7 +106,7 @@ def save(
     target, sources = _destination(path), getattr(graph, "source_files", [])
     clear_leftovers(target.parent)
     if not (external_data and weights):
-        light_model.fill(light, weights)
+        detached_weights.fill(light, weights)
         with naming(path), temporary(target) as model_file:
             _write(model_file, light)
             put_in_place(model_file, target, force=force, sources=sources)
@@ -124,7 +125,7 @@ def save(
 def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
     """Raise ModelError when a light model does not pass ``onnx.checker.check_model(full_check=True)``."""
     try:
-        onnx.checker.check_model(light_model.as_inputs(light, dict(weights)), full_check=True)
+        onnx.checker.check_model(detached_weights.as_inputs(light, dict(weights)), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ModelError(f"the result does not pass onnx.checker: {error}") from error
 
@@ -151,13 +152,15 @@ def _write_arrays(path: Path, arrays: Iterator[np.ndarray]) -> str:
     """Write arrays one after another, each at a multiple of the alignment; return the SHA-256 of the file."""
     digest = hashlib.sha256()
     with path.open("wb") as file, ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
+        hashing = beside.submit(digest.update, b"")
         for array in arrays:
             content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             for part in (b"\0" * (-file.tell() % _ALIGNMENT), content):
+                hashing.result()
                 hashing = beside.submit(digest.update, part)
                 file.write(part)
-                hashing.result()
         _flush(file)
+        hashing.result()
     return digest.hexdigest()
 
 

@@ -13,11 +13,13 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime
 
-from transforms import cleanup, dtypes, model_pass, walk
-from transforms.empty_tensors import unsafe_optimizers
-from transforms.read_model import ModelError
-from transforms.selection import Exclusion, resolve
-from transforms.unique_names import rename_made
+from transforms.files import cleanup
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.unique_names import rename_made
+from transforms.model import proto_pass
+from transforms.model.empty_tensors import unsafe_optimizers
+from transforms.model.read_model import ModelError
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     before = sum(1 for _ in walk.nodes(graph))
     names = walk.Names(graph)
     pinned = _pinned(graph, resolve(exclude, graph))
-    model_pass.apply(graph, lambda model: _optimized(model, names), hide=_is_left_alone, pin=pinned)
+    proto_pass.apply(graph, lambda model: _optimized(model, names), hide=_is_left_alone, pin=pinned)
     after = sum(1 for _ in walk.nodes(graph))
     log.debug("optimized: %d nodes -> %d", before, after)
     return abs(before - after)

@@ -6,9 +6,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms import dtypes, walk
-from transforms.rounding_plan import DEQUANTIZE, QUANTIZE
-from transforms.substitute import detach
+from transforms.graph import dtypes, walk
+from transforms.graph.rewire import detach
+from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE
 
 OPSET = 13
 """The first in which Cast makes bfloat16."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
-from transforms.substitute import STANDARD_DOMAINS
+from transforms.graph import dtypes, walk
+from transforms.graph.rewire import STANDARD_DOMAINS
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add"})

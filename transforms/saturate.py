@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
-from transforms.selection import Exclusion, NodeSet, resolve
-
-BFLOAT16_MAX = np.float32(3.38953139e38)
-"""The largest finite bfloat16, bits 0x7F7F."""
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import Exclusion, NodeSet, resolve
 
 
 def saturate(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
@@ -22,7 +19,7 @@ def saturate(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     changed = 0
     for tensor in _float_constants(graph, resolve(exclude, graph)):
         if tensor.values.size and _exceeds(tensor.values):
-            tensor.values = np.clip(tensor.values, -BFLOAT16_MAX, BFLOAT16_MAX)
+            tensor.values = np.clip(tensor.values, -dtypes.BFLOAT16_MAX, dtypes.BFLOAT16_MAX)
             changed += 1
     return changed
 
@@ -36,7 +33,8 @@ def tensors_with_nan(graph: gs.Graph) -> list[str]:
 def _exceeds(values: np.ndarray) -> bool:
     # fmax and fmin pass over NaN, and make no temporary of the size of the tensor
     return bool(
-        np.fmax.reduce(values, axis=None) > BFLOAT16_MAX or np.fmin.reduce(values, axis=None) < -BFLOAT16_MAX
+        np.fmax.reduce(values, axis=None) > dtypes.BFLOAT16_MAX
+        or np.fmin.reduce(values, axis=None) < -dtypes.BFLOAT16_MAX
     )
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import dtypes, walk
-from transforms.rounding_plan import Rounding, RoundingPlan, is_saturation
-from transforms.saturate import BFLOAT16_MAX
-from transforms.selection import Exclusion
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import Exclusion
+from transforms.plan.rounding_plan import Rounding, RoundingPlan, is_saturation
 
 
 def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: bool = True) -> int:
@@ -26,8 +25,8 @@ def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_
     roundings = [r for r in plan.roundings if _is_open(r) and not any(r.tensor is t for t in inputs)]
     names = walk.Names(graph)
     bounds = [
-        gs.Constant(names.derive("", "bf16_min"), np.array(-BFLOAT16_MAX)),
-        gs.Constant(names.derive("", "bf16_max"), np.array(BFLOAT16_MAX)),
+        gs.Constant(names.derive("", "bf16_min"), np.array(-dtypes.BFLOAT16_MAX)),
+        gs.Constant(names.derive("", "bf16_max"), np.array(dtypes.BFLOAT16_MAX)),
     ]
     for rounding in roundings:
         _clip(rounding, bounds, names)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from transforms.legal_keys import refuse_unknown
-from transforms.scheme_values import checked_value
+from ops.legal_names import refuse_unknown
+from transforms.scheme.scheme_values import checked_value
 
 
 @dataclass(frozen=True, kw_only=True)

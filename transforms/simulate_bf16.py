@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms import dtypes, walk
+from transforms.graph import dtypes, walk
+from transforms.graph.selection import Exclusion
 from transforms.insert_cast import CastPair
-from transforms.insert_rounding import insert_rounding
-from transforms.rounding_plan import RoundingPlan
-from transforms.selection import Exclusion
+from transforms.plan.rounding_plan import RoundingPlan
+from transforms.plan.write_roundings import insert_rounding
 
 
 def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: bool = True) -> int:

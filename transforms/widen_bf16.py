@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms import walk
-from transforms.dtypes import BFLOAT16, FLOAT, is_type, variable
+from transforms.graph import walk
+from transforms.graph.dtypes import BFLOAT16, FLOAT, is_type, variable
 
 _RUNTIME_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 _TYPE_BLIND = frozenset({"Cast", "CastLike", "Constant", "If", "Loop", "Scan", "Identity", "Reshape"})

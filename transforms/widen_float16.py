@@ -6,8 +6,9 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms import carried, dtypes, walk
-from transforms.carried import ModelInfo
+from transforms.graph import dtypes, walk
+from transforms.model import metadata
+from transforms.model.metadata import ModelInfo
 
 _TYPE_ATTRIBUTES = ("to", "dtype")
 """Attributes that name the element type of an output, as in Cast, EyeLike or RandomNormal."""
@@ -57,7 +58,7 @@ def _refuse_containers(graph: gs.Graph) -> None:
 
 def _container(kind: onnx.TypeProto) -> str | None:
     """Return what holds float16 tensors where a type is no tensor; None where nothing does."""
-    held = list(carried.tensor_types(kind))
+    held = list(metadata.tensor_types(kind))
     narrow = any(one.elem_type == dtypes.FLOAT16 for one in held)
     return _CONTAINERS.get(str(kind.WhichOneof("value"))) if narrow else None
 
@@ -139,7 +140,7 @@ def _wide_type(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
         return attribute
     wide = onnx.AttributeProto()
     wide.CopyFrom(attribute)
-    for kind in carried.tensor_types(wide.tp):
+    for kind in metadata.tensor_types(wide.tp):
         if kind.elem_type == dtypes.FLOAT16:
             kind.elem_type = dtypes.FLOAT
     return wide

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 from tests.attack import kinds
-from tests.attack.jobs import Result, run_all
+from tests.attack.jobs import run_all
 from tests.attack.regressions import remember
 
 
@@ -32,21 +33,21 @@ def main(argv: list[str] | None = None) -> int:
 def _run(kind: str, options: argparse.Namespace) -> int:
     seeds = range(options.seed, options.seed + options.count)
     notes: Counter[str] = Counter()
-    fallen: list[Result] = []
-    start = time.monotonic()
-    for result in run_all(kind, seeds, options.jobs, options.timeout):
-        notes.update(result.notes)
-        if result.failure is not None:
-            fallen.append(result)
-            print(f"{kind} {result.seed}: {result.failure}", flush=True)
-            if options.save:
-                remember(kind, result.seed, result.failure)
-    spent = time.monotonic() - start
+    done, fallen, start = 0, 0, time.monotonic()
+    with contextlib.suppress(KeyboardInterrupt):  # what was done until then is told
+        for result in run_all(kind, seeds, options.jobs, options.timeout):
+            done += 1
+            notes.update(result.notes)
+            if result.failure is not None:
+                fallen += 1
+                print(f"{kind} {result.seed}: {result.failure}", flush=True)
+                if options.save:
+                    remember(kind, result.seed, result.failure)
     for note, count in notes.most_common():
         print(f"  {count} x {note}")
-    which = f"seeds {seeds.start} to {seeds.stop - 1}"
-    print(f"{kind}: {len(fallen)} of {len(seeds)} cases fell, {spent:.0f} s, {which}")
-    return min(len(fallen), 1)
+    spent = time.monotonic() - start
+    print(f"{kind}: {fallen} of {done} cases fell, {spent:.0f} s, seeds from {seeds.start}", flush=True)
+    return int(fallen > 0 or done < len(seeds))
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from tests import build
+from tests.helpers import build
 from tools import convert_fp32_to_bf16
-from tools.output_file import check_writable, write_array, write_text
+from tools.cli.output_file import check_writable, write_array, write_text
 from transforms import model_io
-from transforms.finetune_checkpoint import Checkpoint
-from transforms.tune_layer import Candidate
+from transforms.finetune.checkpoint import Checkpoint
+from transforms.finetune.tune_layer import Candidate
 
 WIDE = 256  # of a model's weight: more than what stays inside of a model with external data
 REFUSED = 3

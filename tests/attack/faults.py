@@ -21,8 +21,8 @@ from pathlib import Path
 
 import onnx
 
-from tests import build
 from tests.attack.fault_writers import MODELS, REFUSED, STYLES, WIDE, Fault, Job, run, write
+from tests.helpers import build
 
 _TIME = 120.0  # seconds in which a writer ends, or hangs
 _KILLED = (-signal.SIGKILL, -signal.SIGXFSZ)

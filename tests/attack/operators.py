@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import helper
 
 from ops import _library, reference
+from ops.array_types import AnyArray
 from ops.formats import FORMATS
-from tests.number_patterns import PATTERNS, make_pattern
-from tests.operator_sessions import (
+from tests.helpers.number_patterns import PATTERNS, make_pattern
+from tests.helpers.operator_sessions import (
     BFLOAT16,
     BFP,
     DEQUANTIZE,
@@ -33,7 +33,6 @@ from tests.operator_sessions import (
 )
 
 Rng = np.random.Generator
-Array = NDArray[Any]
 
 SINGLE = np.dtype(np.float32)
 FLOATS = (SINGLE, np.dtype(np.float16), BFLOAT16)
@@ -63,9 +62,9 @@ class Case:
     op: str
     domain: str
     attributes: dict[str, Any]
-    inputs: list[Array]
+    inputs: list[AnyArray]
     output: np.dtype[Any]
-    constants: dict[str, Array]
+    constants: dict[str, AnyArray]
     threads: int
     flush: bool
 
@@ -96,7 +95,7 @@ def random_case(rng: Rng) -> Case:
 
 def _block_case(
     op: str, rank: int, rng: Rng
-) -> tuple[dict[str, Any], list[Array], np.dtype[Any], dict[str, Array]]:
+) -> tuple[dict[str, Any], list[AnyArray], np.dtype[Any], dict[str, AnyArray]]:
     dtype = FLOATS[rng.integers(3)]
     attributes = bfp_attributes(rng) if op == BFP else mx_attributes(rng)
     shapes = [random_shape(rank, rng) for _ in range(3)]
@@ -150,7 +149,7 @@ def random_shape(rank: int, rng: Rng) -> tuple[int, ...]:
     return tuple(int(max(size, rng.random() > 0.3)) for size in sizes)
 
 
-def _numbers(shape: tuple[int, ...], dtype: np.dtype[Any], rng: Rng) -> Array:
+def _numbers(shape: tuple[int, ...], dtype: np.dtype[Any], rng: Rng) -> AnyArray:
     """Return numbers of a pattern, or random bits of the type."""
     if dtype.itemsize == 2 and rng.random() < 0.3:
         return rng.integers(0, 2**16, int(np.prod(shape)), dtype=np.uint16).view(dtype).reshape(shape)
@@ -161,7 +160,7 @@ def _numbers(shape: tuple[int, ...], dtype: np.dtype[Any], rng: Rng) -> Array:
 
 def _linear_case(
     op: str, rank: int, rng: Rng
-) -> tuple[dict[str, Any], list[Array], np.dtype[Any], dict[str, Array]]:
+) -> tuple[dict[str, Any], list[AnyArray], np.dtype[Any], dict[str, AnyArray]]:
     stored = FORMATS[str(rng.choice(STORED))].dtype
     axis = int(rng.integers(-rank, rank)) if rank else 0
     first = random_shape(rank, rng)
@@ -191,7 +190,7 @@ def _with_channels(shape: tuple[int, ...], axis: int, channels: int) -> tuple[in
     return tuple(sizes)
 
 
-def _codes(shape: tuple[int, ...], dtype: np.dtype[Any], rng: Rng) -> Array:
+def _codes(shape: tuple[int, ...], dtype: np.dtype[Any], rng: Rng) -> AnyArray:
     """Return random bits of a type."""
     size = int(np.prod(shape)) * dtype.itemsize
     return rng.integers(0, 256, size, dtype=np.uint8).view(dtype).reshape(shape)
@@ -233,7 +232,7 @@ def _equal(case: Case) -> str | None:
     return None
 
 
-def _twin(case: Case, x: Array) -> Array:
+def _twin(case: Case, x: AnyArray) -> AnyArray:
     if case.op in (BFP, MX):
         return run_twin(case.op, case.attributes, x)
     convert = reference.quantize_linear if case.op == QUANTIZE else reference.dequantize_linear

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack import kinds
-from tests.attack.regressions import kept
+from tests.attack.regressions import kept, rerun
 
 COUNTS = {"graphs": 40}
 """Cases of a kind in every run of the suite; of others as many as OTHERWISE says."""
@@ -20,9 +20,9 @@ def test_case(kind: str, seed: int, tmp_path: Path) -> None:
     assert kinds.load(kind)(seed, tmp_path) is None
 
 
-@pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind in kinds.found() for seed, _ in kept(kind)])
-def test_case_that_fell_once(kind: str, seed: int, tmp_path: Path) -> None:
-    assert kinds.load(kind)(seed, tmp_path) is None
+@pytest.mark.parametrize(("kind", "case"), kept())
+def test_case_that_fell_once(kind: str, case: str, tmp_path: Path) -> None:
+    assert rerun(kind, case, tmp_path) is None
 
 
 def test_every_kind_is_found() -> None:

@@ -16,7 +16,7 @@ from time import perf_counter
 import numpy as np
 
 from tests.benchmarks.bench_quantize import verdict
-from transforms.compare_results import compare, pair_files
+from transforms.compare.compare_results import compare, pair_files
 
 TARGET = 2.0
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,8 @@ from statistics import median
 from time import perf_counter
 from unittest import mock
 
-from tools.command_line import keep_products_on_one_thread
+from ops.array_types import Feed
+from tools.cli.command_line import keep_products_on_one_thread
 
 keep_products_on_one_thread()
 
@@ -38,20 +39,20 @@ from ops import rounding  # noqa: E402
 from ops.rounding import LayerProblem, Options, Quadratic  # noqa: E402
 from tests.benchmarks.product_rate import product_rate  # noqa: E402
 from tools import quantize  # noqa: E402
-from transforms import graph_proto, model_io, tune_layer  # noqa: E402
-from transforms.feeds import model_inputs, open_feeds  # noqa: E402
-from transforms.finetune_model import Finetuned, FinetuneOptions, finetune_model  # noqa: E402
-from transforms.float_twin import float_twin  # noqa: E402
-from transforms.gram import Sums  # noqa: E402
-from transforms.light_session import open_light  # noqa: E402
-from transforms.run_model import RunOptions  # noqa: E402
-from transforms.walk_options import WalkOptions  # noqa: E402
+from transforms import model_io  # noqa: E402
+from transforms.finetune import tune_layer  # noqa: E402
+from transforms.finetune.finetune_model import FinetuneOptions, TunedModel, finetune_model  # noqa: E402
+from transforms.finetune.float_reference import float_reference  # noqa: E402
+from transforms.finetune.gram import GramStats  # noqa: E402
+from transforms.finetune.options import LayerwiseOptions  # noqa: E402
+from transforms.model import graph_proto  # noqa: E402
+from transforms.run.feeds import model_inputs, open_feeds  # noqa: E402
+from transforms.run.run_model import RunOptions  # noqa: E402
+from transforms.run.session import open_light  # noqa: E402
 
 TARGET = 3.0
 RUN = RunOptions()
-OPTIONS = FinetuneOptions(WalkOptions(run=RUN))
-
-Feed = Mapping[str, np.ndarray]
+OPTIONS = FinetuneOptions(LayerwiseOptions(run=RUN))
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Work:
 def counted() -> Iterator[Work]:
     """Count the operations of what is tuned meanwhile."""
     work = Work()
-    form, solve, add = tune_layer.quadratic, tune_layer.solve_form, Sums.add
+    form, solve, add = tune_layer.quadratic, tune_layer.solve_form, GramStats.add
 
     def _form(problem: LayerProblem, damping: float, *, shift: bool) -> Quadratic:
         work.solvers += form_operations(problem, shift=shift)
@@ -76,14 +77,14 @@ def counted() -> Iterator[Work]:
         work.solvers += solve_operations(form, options)
         return solve(form, grid, algorithm, options)
 
-    def _add(sums: Sums, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> None:
+    def _add(sums: GramStats, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> None:
         work.sums += 2.0 * x.size * (x.shape[2] + y.shape[2])
         add(sums, x, y, weights)
 
     with (
         mock.patch.object(tune_layer, "quadratic", _form),
         mock.patch.object(tune_layer, "solve_form", _solve),
-        mock.patch.object(Sums, "add", _add),
+        mock.patch.object(GramStats, "add", _add),
     ):
         yield work
 
@@ -145,7 +146,7 @@ def measure(twin: gs.Graph, quantized: gs.Graph, feeds: Sequence[Feed], rounds: 
         yield Round(runs, perf_counter() - start)
 
 
-def report(done: Finetuned, rounds: Sequence[Round], work: Work, rate: float) -> Iterator[str]:
+def report(done: TunedModel, rounds: Sequence[Round], work: Work, rate: float) -> Iterator[str]:
     """Yield the terms, their ratio and what was won."""
     solvers, sums = 2 * work.solvers / rate, 2 * work.sums / rate
     runs, tuning = (median(getattr(one, name) for one in rounds) for name in ("runs", "tuning"))
@@ -167,7 +168,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     quantized = make_quantized(options.model, options.data, options.config)
-    twin = float_twin(lambda: model_io.load(options.model), quantized)
+    twin = float_reference(lambda: model_io.load(options.model), quantized)
     feeds = [feed for _, feed in open_feeds(options.data, model_inputs(twin), limit=options.samples)]
     with counted() as work:
         done = finetune_model(twin, quantized, feeds, OPTIONS)

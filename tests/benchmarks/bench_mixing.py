@@ -27,20 +27,22 @@ import numpy as np
 
 from tests.benchmarks.bench_quantize import VOCABULARY, WORDS, verdict
 from tests.benchmarks.transformer import Size, transformer
-from transforms import graph_proto, measured_sensitivity, model_io, switch_task
-from transforms.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.candidates import Candidate, find_candidates, measure_candidates
-from transforms.layer_rule import LayerRule
-from transforms.layer_trace import trace_sensitivity
-from transforms.light_session import LightModel, open_light
-from transforms.measured_sensitivity import measure_sensitivity
-from transforms.mixed_model import Mix, MixedModel
-from transforms.mixing_bench import Bench
-from transforms.quantize_graph import Quantized, make_plan
-from transforms.run_model import RunOptions
-from transforms.run_tasks import SerialExecutor
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.mix_precision import measured_sensitivity, switch_worker
+from transforms.mix_precision.candidates import Candidate, find_candidates, measure_candidates
+from transforms.mix_precision.evaluation import Bench
+from transforms.mix_precision.measured_sensitivity import measure_sensitivity
+from transforms.mix_precision.mixed_model import Mix, MixedModel
+from transforms.mix_precision.traced_sensitivity import trace_sensitivity
+from transforms.model import graph_proto
+from transforms.pipelines.quantize_graph import Quantized, make_plan
+from transforms.run.run_model import RunOptions
+from transforms.run.session import LightModel, open_light
+from transforms.run.task_log import TaskLog
+from transforms.run.tasks import SerialExecutor
 from transforms.scheme import preset
-from transforms.task_log import TaskLog
+from transforms.scheme.layer_rule import LayerRule
 
 SAMPLES, TRACED_SAMPLES = 2, 32
 MEASURED = (("A16W8", "int8"), ("BF16", "bfp16"))
@@ -145,7 +147,7 @@ _PARTS: tuple[tuple[str, Any, str], ...] = (
     ("building quantized models", MixedModel, "build"),
     ("putting switches in", measured_sensitivity, "switched_model"),
     ("writing", measured_sensitivity, "write_folder"),
-    ("opening the session", switch_task, "open_model"),
+    ("opening the session", switch_worker, "open_model"),
 )
 
 

@@ -13,8 +13,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests import build, conversion, corpus
-from tests.rounded import bf16, evaluate
+from tests.helpers import build, conversion, corpus
+from tests.helpers.rounded import bf16, evaluate
 from tools import convert_fp32_to_bf16
 
 FORMS = ("with_cast", "bf16", "customqdq")

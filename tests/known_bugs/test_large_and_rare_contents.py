@@ -10,9 +10,9 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests import build, conversion, corpus
-from tests.rounded import bf16
-from transforms.light_model import LARGE
+from tests.helpers import build, conversion, corpus
+from tests.helpers.rounded import bf16
+from transforms.model.detached_weights import LARGE
 
 SIZE = LARGE // 4
 WEIGHT = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)

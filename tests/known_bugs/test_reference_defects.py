@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests import build, conversion, corpus
-from tests.rounded import evaluate
+from tests.helpers import build, conversion, corpus
+from tests.helpers.rounded import evaluate
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16
 
 FORMS = ("with_cast", "bf16", "customqdq")

@@ -1,5 +1,5 @@
 """Random valid graphs through every conversion."""
 
-from tests.attack.graphs.run import attack
+from tests.attack.graphs.run import attack, keep, replay
 
-__all__ = ["attack"]
+__all__ = ["attack", "keep", "replay"]

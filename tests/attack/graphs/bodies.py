@@ -41,9 +41,10 @@ def own_result(s: Scope, name: str) -> str:
 
 def _condition(s: Scope) -> str:
     found = s.pick(lambda v: isinstance(v, np.ndarray) and v.dtype == bool and v.shape == ())
-    if found is None or s.case.chance(0.3):
-        found = s.input(np.asarray(s.case.chance(0.5)))
-    return found
+    if found is not None and s.case.chance(0.7):
+        return found
+    value = np.asarray(s.case.chance(0.5))
+    return s.constant(value) if s.case.chance(0.25) else s.input(value)
 
 
 def _float_of(s: Scope, like: Any) -> str:
@@ -118,13 +119,12 @@ def loop(s: Scope) -> None:
     inner, names = _body_with(s, states, {step: np.asarray(0), go: np.asarray(True)})
     case.grow(inner, _steps(s))
     after, collected = _ends(inner, names, int(case.rng.integers(0 if states else 1, 3)))
-    if case.chance(0.3):
-        more = inner.add("Less", [step, inner.constant(np.asarray(1))])
-    else:
-        more = inner.add("Identity", [go])
+    ends = case.chance(0.3)
+    asked = ("Less", [step, inner.constant(np.asarray(1))]) if ends else ("Identity", [go])
+    more = inner.add(*asked)
     body = graph_of(inner, [step, go, *names], [more, *after, *collected], inner.visible())
     counts = (0, 1, 2, 3) if case.empty else (1, 2, 3)
-    trips = s.integers(int(case.one_of(counts)))
+    trips = "" if ends and case.chance(0.3) else s.integers(int(case.one_of(counts)))
     on = s.constant(np.asarray(True)) if case.chance(0.5) else ""
     s.add("Loop", [trips, on, *states], len(after) + len(collected), body=body)
 

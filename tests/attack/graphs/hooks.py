@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from tests.attack.graphs.interpret import Hook, is_bound
+from tests.attack.graphs.interpret import Hook, must_stay_float32
 
 _ROUGH = frozenset({
     "Floor", "Ceil", "Round", "Sign", "ArgMax", "ArgMin", "TopK", "Less", "Greater", "Equal", "LessOrEqual",
@@ -45,7 +45,7 @@ class Rounded(Hook):
                     self._find_kept(attribute.g, shapes, constants)
 
     def read(self, node: onnx.NodeProto, index: int, value: Any, constant: bool) -> Any:
-        if is_bound(node, index) or _key(node) in self._kept:
+        if must_stay_float32(node, index) or _key(node) in self._kept:
             return value
         return _bfloat16(value)
 
@@ -70,7 +70,7 @@ class Noise(Hook):
         self._part, self._rng = part, np.random.default_rng(seed)
 
     def read(self, node: onnx.NodeProto, index: int, value: Any, constant: bool) -> Any:
-        return value if is_bound(node, index) or not constant else self.made(value)
+        return value if must_stay_float32(node, index) or not constant else self.made(value)
 
     def made(self, value: Any) -> Any:
         if isinstance(value, list):

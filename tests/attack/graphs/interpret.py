@@ -115,7 +115,7 @@ class Interpreter:
         fixed = {
             f"i{i}"
             for i, name in enumerate(node.input)
-            if name in constants and (read[i].dtype != np.float32 or is_bound(node, i))
+            if name in constants and (read[i].dtype != np.float32 or must_stay_float32(node, i))
         }
         found = self._runner.run(alone, values, fixed)
         return [found.get(name) for name in alone.output]
@@ -173,10 +173,10 @@ class Interpreter:
         return [*states, *(a[:: -1 if b else 1] for a, b in zip(ends, turned, strict=True))]
 
 
-def is_bound(node: onnx.NodeProto, index: int) -> bool:
+def must_stay_float32(node: onnx.NodeProto, index: int) -> bool:
     """Return whether the schema wants an input of float32, as it does of the scales of Resize."""
-    if node.op_type == "Upsample":
-        return index == 1
+    if node.op_type in ("Upsample", "Resize") and len(node.input) == 2:
+        return index == 1  # scales, before opset 11
     schema = onnx.defs.get_schema(node.op_type, domain=node.domain)
     parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
     return bool(parameter.type_str == "tensor(float)")

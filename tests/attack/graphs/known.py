@@ -12,6 +12,8 @@ TWO_AXES = True
 """One tensor that dot products sum over along two axes."""
 REPEATED_SHAPES = True
 """MatMul and Add in a body: ONNX Runtime's fusion uses names of the outer graph again."""
+PAD_VALUE = True
+"""Pad before opset 11 with a mode other than constant and a value: the converter of onnx leaves the value."""
 
 MESSAGES: tuple[tuple[str, str], ...] = (
     (r"SSA form", "names of the optimizer in bodies"),

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from tests.attack.graphs import known
-from tests.attack.graphs.build import Built, build
+from tests.attack.graphs.build import Built, build, with_outputs
 from tests.attack.graphs.hooks import Noise, Rounded, rough
 from tests.attack.graphs.interpret import Hook, Interpreter, Unsupported
 from tests.attack.graphs.strip import strip
@@ -130,7 +130,26 @@ def _check_kind(name: str, found: np.ndarray, expected: np.ndarray) -> None:
 
 def attack(seed: int, folder: Path) -> str | None:
     """Build the graph of a seed and convert it in every way; return None, or what fell in one line."""
+    return try_all(build(seed), seed, folder)
+
+
+def keep(seed: int, path: Path) -> None:
+    """Write the model of a seed to ``path`` and its feed beside it, for the seed makes others some day."""
     built = build(seed)
+    onnx.save(built.model, path.with_suffix(".onnx"))
+    np.savez(path.with_suffix(".npz"), **built.feeds)
+
+
+def replay(path: Path, folder: Path) -> str | None:
+    """Do with a model that was kept what :func:`attack` does with that of a seed."""
+    model = onnx.load(path)
+    with np.load(path.with_suffix(".npz")) as archive:
+        feeds = {name: archive[name] for name in archive.files}
+    return try_all(with_outputs(model, feeds), 0, folder)
+
+
+def try_all(built: Built, seed: int, folder: Path) -> str | None:
+    """Convert a model in every way; return None, or what fell in one line."""
     source = folder / "in.onnx"
     data = built.model.SerializeToString(deterministic=True)
     source.write_bytes(data)
@@ -141,9 +160,12 @@ def attack(seed: int, folder: Path) -> str | None:
         samples = folder / "samples"
         samples.mkdir()
         np.savez(samples / "one.npz", **built.feeds)
+        variants = np.random.default_rng([seed, 8])
         others = [_OTHERS[seed % len(_OTHERS)]]
         for preset in (*PRESETS, *others):
-            trial.attempt(preset, _quantized, trial, preset, samples, seed % 2 == 0)
+            options = _variant(trial, preset, variants)
+            what = " ".join([preset, *options])
+            trial.attempt(what, _quantized, trial, preset, samples, options)
     if source.read_bytes() != data:
         trial.fallen.append("the input was changed")
     (folder / "notes.txt").write_text("\n".join(trial.notes))
@@ -162,8 +184,11 @@ def _bf16(trial: _Trial, rng: np.random.Generator) -> None:
     if plain and plain.model:
         trial.attempt("with_cast --no-optimize", _exact, trial, plain.model)
     weights = ["--weights", "float32"] if rng.random() < 0.4 else []
-    cast = trial.attempt("with_cast", trial.convert, tool, *weights)
-    qdq = trial.attempt("customqdq", trial.convert, tool, "--format", "customqdq", *weights)
+    kept = _exclusions(trial, rng)
+    cast = trial.attempt("with_cast", trial.convert, tool, *weights, *kept)
+    domain = ["--domain", "com.amd.quark"] if rng.random() < 0.2 else []
+    options = ["--format", "customqdq", *domain, *weights, *kept]
+    qdq = trial.attempt("customqdq", trial.convert, tool, *options)
     if cast and cast.model:
         results = trial.attempt("with_cast", _runs, trial, cast.model, 2**-7)
         if results and qdq and qdq.model:
@@ -174,6 +199,29 @@ def _bf16(trial: _Trial, rng: np.random.Generator) -> None:
             full = trial.attempt("bf16", trial.convert, tool, "--format", "bf16")
             if full and full.model:
                 trial.attempt("bf16", _near_bf16, trial, full.model)
+
+
+def _exclusions(trial: _Trial, rng: np.random.Generator) -> list[str]:
+    """Return, for some graphs, options that keep an operator type in float."""
+    ops = sorted({node.op_type for node in trial.interpreter.model.graph.node} - {"Constant"})
+    return ["--exclude-op", str(rng.choice(ops))] if rng.random() < 0.2 and ops else []
+
+
+_ALWAYS: tuple[tuple[str, ...], ...] = (
+    *((), (), (), ("--no-optimize",), ("--set", "quantize_all_op_types=true")),
+)
+_OF_INTEGERS: tuple[tuple[str, ...], ...] = (
+    *(("--per-channel",), ("--calibrate-method", "Percentile"), ("--calibrate-method", "Entropy")),
+    *(("--qdq-domain", "com.microsoft"), ("--set", "quantize_before_relu=true")),
+)
+_OF_BLOCKS: tuple[tuple[str, ...], ...] = (("--domain", "com.amd.quark"),)
+"""Options that the presets are tried with in turn."""
+
+
+def _variant(trial: _Trial, preset: str, rng: np.random.Generator) -> list[str]:
+    integers = preset in ("A8W8", "U8S8", "A16W8", "U16S8", "W4A8")
+    choices = _ALWAYS + (_OF_INTEGERS if integers else _OF_BLOCKS)
+    return [*choices[int(rng.integers(len(choices)))], *_exclusions(trial, rng)]
 
 
 def _exact(trial: _Trial, model: onnx.ModelProto) -> None:
@@ -222,14 +270,14 @@ def _stripped(trial: _Trial, model: onnx.ModelProto) -> None:
     trial.near(run(bare, trial.built.feeds), _FINE, jumps=True)
 
 
-def _quantized(trial: _Trial, preset: str, samples: Path, kept: bool) -> None:
-    options = ["--config", preset, "--calibration-data", str(samples)]
+def _quantized(trial: _Trial, preset: str, samples: Path, more: list[str]) -> None:
+    options = ["--config", preset, "--calibration-data", str(samples), *more]
     done = trial.convert("quantize", *options)
     if done.model is None:
         return
     found = _runs(trial, done.model, _STEP.get(preset))
-    if not kept and preset not in ("A8W8", "BFP16"):
-        return
+    if len(trial.built.model.graph.node) % 2 and preset not in ("A8W8", "BFP16"):
+        return  # half of them, for time
     nodes = trial.convert("quantize", *options, "--keep-weight-nodes")
     if nodes.model is None:
         raise Fallen("converted, but not with --keep-weight-nodes")

@@ -16,7 +16,8 @@ import onnxruntime
 import ops
 from tests.attack.graphs.single_node import as_arrays
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16, quantize
-from transforms import graph_proto, model_io
+from transforms import model_io
+from transforms.model import graph_proto
 from transforms.widen_bf16 import widen_bf16
 
 _TOOLS = {

@@ -1,0 +1,16 @@
+"""The types of arrays in signatures: an alias each, the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+AnyArray = NDArray[Any]
+Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
+
+Feed = Mapping[str, NDArray[Any]]
+"""The arrays of one run of a model, by the name of an input or output."""

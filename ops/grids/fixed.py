@@ -1,0 +1,119 @@
+"""Grids that a layer's weights are rounded to: the numbers of a format, with scales or exponents held fixed.
+
+Solvers move weights about on a grid, so what weights share (an integer's scale, the exponent of a block) must
+not depend on the weights themselves. Every format is then the same grid: a scale times integers within
+limits, or a scale times the numbers of a small floating type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.array_types import Float64Array
+from ops.reference import Element
+from ops.subnormals import keeps_subnormals
+
+_FIELDS: dict[np.dtype[Any], tuple[int, int, Any]] = {
+    np.dtype(np.float32): (23, 127, np.int32),
+    np.dtype(np.float64): (52, 1023, np.int64),
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The numbers scale * u where u is an integer, or a number of a floating ``element``, within limits.
+
+    ``scale`` [..., N, K] is positive; ``lowest`` and ``highest`` [..., N, K] are in its units. ``element`` is
+    None for integers; of a floating one only the bits of the mantissa and the bias count here.
+    """
+
+    scale: Float64Array
+    lowest: Float64Array
+    highest: Float64Array
+    element: Element | None = None
+
+    @keeps_subnormals
+    def round(self, weights: Float64Array) -> Float64Array:
+        """Return the numbers of the grid next to weights [..., N, K], halves to even."""
+        return self._nearest(weights, self.scale, self.lowest, self.highest)
+
+    @keeps_subnormals
+    def nearest(self, values: Float64Array, j: int) -> Float64Array:
+        """Return the numbers of the grid next to values [..., N] of input ``j``, halves to even."""
+        scale, lowest, highest = self.columns
+        i = j if len(scale) > 1 else 0
+        return self._nearest(values, scale[i], lowest[i], highest[i])
+
+    @keeps_subnormals
+    def neighbours(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
+        """Return the two numbers of the grid around each weight [..., N, K], the lower one first.
+
+        A weight on the grid is the one nearer to zero, unless it is at the end. They are equal where limits
+        allow one number only.
+        """
+        u = np.clip(weights / self.scale, self.lowest, self.highest)
+        step = self._steps(u)
+        near = np.floor(np.abs(u) / step) * step
+        below = np.minimum(np.where(u < 0, -near - step, near), self.highest - step)
+        above = np.maximum(np.where(u < 0, -near, near + step), self.lowest + step)
+        below, above = (np.clip(side, self.lowest, self.highest) * self.scale for side in (below, above))
+        return below, above
+
+    @keeps_subnormals
+    def step(self, weights: Float64Array) -> Float64Array:
+        """Return the distance of neighbours on the grid around each weight [..., N, K]."""
+        return self._steps(np.clip(weights / self.scale, self.lowest, self.highest)) * self.scale
+
+    def rows(self, part: slice) -> Grid:
+        """Return the grid of some of the outputs."""
+        scale, lowest, highest = (side[..., part, :] for side in (self.scale, self.lowest, self.highest))
+        return Grid(scale, lowest, highest, self.element)
+
+    @cached_property
+    def columns(self) -> tuple[Float64Array, Float64Array, Float64Array]:
+        """Scale and limits with the inputs first, so that those of one input lie together."""
+        shape = np.broadcast_shapes(self.scale.shape, self.lowest.shape, self.highest.shape)
+        scale, lowest, highest = (
+            np.ascontiguousarray(np.moveaxis(np.broadcast_to(part, shape), -1, 0))
+            for part in (self.scale, self.lowest, self.highest)
+        )
+        return scale, lowest, highest
+
+    def _nearest(
+        self, values: Float64Array, scale: Float64Array, lowest: Float64Array, highest: Float64Array
+    ) -> Float64Array:
+        u = values / scale
+        u = np.rint(u, out=u) if self.element is None else round_floating(u, self.element)
+        np.maximum(u, lowest, out=u)
+        np.minimum(u, highest, out=u)
+        u *= scale
+        return u
+
+    def _steps(self, u: Float64Array) -> Float64Array:
+        if self.element is None:
+            return np.ones_like(u)
+        least = 1 - self.element.bias
+        exponents = np.where(u == 0, least, np.maximum(np.frexp(u)[1] - 1, least))
+        return np.ldexp(1.0, exponents - self.element.mantissa_bits)
+
+
+@keeps_subnormals
+def round_floating(u: NDArray[Any], element: Element, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Round float32 or float64 numbers, halves to even, to the mantissa bits of a floating type.
+
+    Subnormal numbers of the type have its least exponent; nothing saturates. Adding and subtracting 1.5 times
+    a power of two leaves as many bits as wanted.
+    """
+    bits, bias, integer = _FIELDS[u.dtype]
+    exponents = u.view(integer) & integer(2 * bias + 1 << bits)
+    np.maximum(exponents, integer(1 - element.bias + bias << bits), out=exponents)
+    exponents += integer((bits - element.mantissa_bits << bits) + (1 << bits - 1))
+    magic = exponents.view(u.dtype)
+    rounded = np.add(u, magic, out=out)
+    rounded -= magic
+    return rounded

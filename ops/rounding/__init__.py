@@ -1,0 +1,111 @@
+"""Rounding a layer's weights so that its outputs change least: one front for all solvers.
+
+What does best in practice: an error around the shifted target, with the damping chosen by the caller on
+samples that the sums do not hold, GPTQ on it, and a sweep of coordinate descent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ops.array_types import Float64Array
+from ops.grids.fixed import Grid
+from ops.rounding.adaquant import adaquant, learn_scale
+from ops.rounding.adaround import adaround
+from ops.rounding.coordinate_descent import coordinate_descent
+from ops.rounding.gptq import gptq
+from ops.rounding.quadratic import LayerProblem, Quadratic, error, quadratic, shifted_target
+from ops.subnormals import keeps_subnormals
+
+__all__ = [
+    "ALGORITHMS",
+    "LayerProblem",
+    "Options",
+    "Quadratic",
+    "adaquant",
+    "adaround",
+    "coordinate_descent",
+    "error",
+    "gptq",
+    "learn_scale",
+    "quadratic",
+    "shifted_target",
+    "solve",
+    "solve_form",
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to solve. ``damping``: see quadratic. ``shift``: whether to make up for quantized inputs.
+
+    ``sweeps`` of coordinate descent follow each algorithm; coordinate descent itself makes one at least.
+    ``iterations`` and ``learning_rate`` (steps of the grid for AdaQuant; None: the algorithm's own) are for
+    gradient steps, and ``early_stop``, which ends them when they no longer help. Raises ValueError for
+    numbers out of range.
+    """
+
+    damping: float = 0.01
+    shift: bool = True
+    sweeps: int = 1
+    iterations: int = 1000
+    learning_rate: float | None = None
+    early_stop: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sweeps < 0:
+            raise ValueError(f"sweeps {self.sweeps} is negative")
+        if self.iterations < 1:
+            raise ValueError(f"iterations {self.iterations} is below 1")
+        if self.learning_rate is not None and not self.learning_rate > 0:
+            raise ValueError(f"learning rate {self.learning_rate:g} is not positive")
+
+
+@keeps_subnormals
+def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | None = None) -> Float64Array:
+    """Return weights [..., N, K] on the grid with a small error, by one of ALGORITHMS.
+
+    Raises ValueError for an unknown algorithm and a damping that is not positive.
+    """
+    chosen = options or Options()
+    return solve_form(quadratic(problem, chosen.damping, shift=chosen.shift), grid, algorithm, chosen)
+
+
+@keeps_subnormals
+def solve_form(form: Quadratic, grid: Grid, algorithm: str, options: Options | None = None) -> Float64Array:
+    """Return weights as ``solve`` does, for a form in which damping and shift are chosen already."""
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm '{algorithm}' is unknown, legal are {', '.join(ALGORITHMS)}")
+    chosen = options or Options()
+    weights = ALGORITHMS[algorithm](form, grid, chosen)
+    return coordinate_descent(form, grid, weights, sweeps=chosen.sweeps)
+
+
+def _gptq(form: Quadratic, grid: Grid, options: Options) -> Float64Array:
+    return gptq(form, grid)
+
+
+def _coordinate_descent(form: Quadratic, grid: Grid, options: Options) -> Float64Array:
+    return coordinate_descent(form, grid, grid.round(form.target))
+
+
+def _stepped(solver: Callable[..., Float64Array]) -> Callable[[Quadratic, Grid, Options], Float64Array]:
+    """Return a solver that goes in steps as the others are called; a rate that is not given is its own."""
+
+    def _solve(form: Quadratic, grid: Grid, options: Options) -> Float64Array:
+        rate = {} if options.learning_rate is None else {"learning_rate": options.learning_rate}
+        return solver(form, grid, iterations=options.iterations, early_stop=options.early_stop, **rate)
+
+    return _solve
+
+
+ALGORITHMS: Mapping[str, Callable[[Quadratic, Grid, Options], Float64Array]] = MappingProxyType(
+    {
+        "adaquant": _stepped(adaquant),
+        "adaround": _stepped(adaround),
+        "coordinate_descent": _coordinate_descent,
+        "gptq": _gptq,
+    }
+)

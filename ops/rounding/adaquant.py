@@ -1,0 +1,110 @@
+"""AdaQuant (arXiv 2006.10518): gradient steps on weights that pass through their rounding unchanged.
+
+A continuous copy of the weights is moved by Adam along the gradient of the error of its rounding (a straight-
+through estimator). Gradients come from the hessian, and follow the few weights that an iteration rounds to
+another number than the one before: less than a matrix product an iteration, and no sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops import _library
+from ops.array_types import Float32Array, Float64Array
+from ops.grids.fixed import Grid
+from ops.rounding.adam import step_factor
+from ops.rounding.quadratic import Quadratic
+from ops.subnormals import keeps_subnormals
+
+PATIENCE = 100  # iterations without a better rounding of an output, after which an early stop comes
+
+_INTEGERS = 21, 21  # bits of a mantissa and its least exponent: whole numbers up to 2^22
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """How to go: iterations, the length of a step in steps of the grid, and how long without success."""
+
+    iterations: int
+    learning_rate: float
+    patience: int
+
+
+@keeps_subnormals
+def adaquant(
+    quadratic: Quadratic,
+    grid: Grid,
+    *,
+    iterations: int = 1000,
+    learning_rate: float = 0.002,
+    early_stop: bool = False,
+) -> Float64Array:
+    """Return weights [..., N, K] on the grid: of each output the best of all iterations.
+
+    ``learning_rate`` is in steps of the grid an iteration. Weights jump to and fro between neighbours, and
+    come by good combinations early and late, so that it need not fall. ``early_stop`` ends an output after
+    :data:`PATIENCE` iterations in which it did not get better. Arithmetic is in float32, in one order of sums
+    on one thread. No random numbers.
+    """
+    steps = _Steps(iterations, learning_rate, PATIENCE if early_stop else iterations)
+    return grid.round(_walk(quadratic, grid, steps, learn_scale=False)[0])
+
+
+@keeps_subnormals
+def learn_scale(
+    quadratic: Quadratic, grid: Grid, *, iterations: int = 1000, learning_rate: float = 0.002
+) -> Grid:
+    """Return the grid of integers with the scales that AdaQuant learns along with the weights.
+
+    One scale for each output, a float32 number. In each iteration it is the best one for all the weights of
+    the output together, so that the gradient is that of both. Raises ValueError for blocks and floating
+    numbers.
+    """
+    _check_scale(grid)
+    steps = _Steps(iterations, learning_rate, iterations)
+    scale = _walk(quadratic, grid, steps, learn_scale=True)[1].astype(np.float32)
+    return replace(grid, scale=scale.astype(np.float64))
+
+
+def _walk(
+    quadratic: Quadratic, grid: Grid, steps: _Steps, *, learn_scale: bool
+) -> tuple[Float64Array, Float64Array]:
+    """Return the best weights [..., N, K], off the grid by what float32 rounds, and the scale of a row."""
+    target = quadratic.target
+    unit = grid.scale.max(-1, keepdims=True)  # a row's own changes neither its best weights nor Adam's steps
+    step_size = steps.learning_rate * (1.0 if grid.element is None else grid.step(target) / grid.scale)
+    u, weights = _rows(target / grid.scale, target.shape), _rows(target / unit, target.shape)
+    parts = (grid.scale / unit, grid.lowest, grid.highest, step_size)
+    fixed = np.stack([_rows(np.asarray(part), target.shape) for part in parts], axis=1)  # [G, 4, N, K]
+    best, more = np.zeros_like(weights), np.ones(weights.shape[:2])
+    element = grid.element
+    bits = _INTEGERS if element is None else (element.mantissa_bits, 1 - element.bias)
+    scratch = np.empty((6, target.shape[-1]), np.float32), np.empty(target.shape[-1], np.uintp)
+    factors = step_factor(np.arange(1, steps.iterations + 1))
+    for g, hessian in enumerate(_normalized(quadratic.hessian)):
+        rows = fixed[g], factors, u[g], weights[g], best[g], more[g]
+        _library.walk_rows(hessian, *rows, *scratch, *bits, steps.patience, learn_scale)
+    scale = unit * more.reshape(unit.shape)
+    return best.reshape(target.shape).astype(np.float64) * scale, scale
+
+
+def _rows(part: NDArray[np.floating], shape: tuple[int, ...]) -> Float32Array:
+    """Return a part of the grid, or weights, for each group: [G, N, K]."""
+    whole = np.broadcast_to(part, shape).reshape(-1, *shape[-2:])
+    return np.array(whole, np.float32, order="C")
+
+
+def _normalized(hessian: Float64Array) -> Float32Array:
+    """Return the hessian of each group [G, K, K] with a largest number of 1: float32 is wide enough then."""
+    largest = np.abs(hessian).max((-2, -1), keepdims=True)
+    scaled = hessian / np.where(largest > 0, largest, 1.0)
+    return np.array(scaled.reshape(-1, *hessian.shape[-2:]), np.float32, order="C")
+
+
+def _check_scale(grid: Grid) -> None:
+    """Raise ValueError for a grid that has no scale to tune, of blocks and floating numbers."""
+    if grid.element is not None or grid.scale.shape[-1] != 1:
+        raise ValueError("only integers have a scale to tune, blocks and floating numbers have none")

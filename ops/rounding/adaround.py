@@ -1,0 +1,112 @@
+"""AdaRound (arXiv 2004.10568): for each weight, which of its two neighbours on the grid it is rounded to.
+
+A weight is below + h (above - below), where h = clip(1.2 sigmoid(v) - 0.1, 0, 1) is learned by Adam for the
+least error plus a term, sum 1 - |2 h - 1|^beta, that pulls h to 0 or 1, the more the lower
+beta has come down.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ops.array_types import Float32Array, Float64Array
+from ops.grids.fixed import Grid
+from ops.rounding.adam import Adam
+from ops.rounding.deterministic_matmul import deterministic_matmul
+from ops.rounding.quadratic import Quadratic
+from ops.subnormals import keeps_subnormals
+
+STRETCH, MARGIN = np.float32(1.2), np.float32(0.1)  # of the sigmoid, so that it gets to 0 and 1
+WARM_UP = 0.2  # share of the iterations without the term
+BETA = 20.0, 2.0  # from, to
+WEIGHT = 1.0  # of the term, in errors of one step of an average input
+
+
+@keeps_subnormals
+def adaround(
+    quadratic: Quadratic,
+    grid: Grid,
+    *,
+    iterations: int = 1000,
+    learning_rate: float = 0.05,
+    early_stop: bool = False,
+) -> Float64Array:
+    """Return weights [..., N, K] on the grid, each a neighbour of its target, with a small error.
+
+    A row keeps the nearest rounding where that is better. ``early_stop`` ends when every weight has settled
+    for a neighbour, while the term is at work. Works on any grid, floating ones included.
+    Arithmetic is in float32. No random numbers.
+    """
+    below, above = grid.neighbours(quadratic.target)
+    width = above - below
+    unit = np.maximum(width.max(-1, keepdims=True), np.finfo(np.float64).tiny)
+    hessian = _normalized(quadratic.hessian)
+    fraction = np.clip((quadratic.target - below) / np.where(width > 0, width, 1.0), 0.0, 1.0)
+    start = ((below - quadratic.target) / unit).astype(np.float32)
+    soft = _SoftRounding(fraction.astype(np.float32), start, (width / unit).astype(np.float32), hessian)
+    for i in range(iterations):
+        beta = _beta(i / iterations)
+        soft.step(np.array(learning_rate, np.float32), beta)
+        if early_stop and beta is not None and soft.is_settled:
+            break
+    learned, nearest = np.where(soft.choice() > 0.5, above, below), grid.round(quadratic.target)
+    return np.where(quadratic.row_errors(learned) < quadratic.row_errors(nearest), learned, nearest)
+
+
+class _SoftRounding:
+    """h by way of v, and the slope of the error and of the term."""
+
+    def __init__(
+        self, fraction: Float32Array, start: Float32Array, width: Float32Array, hessian: Float32Array
+    ) -> None:
+        share = (fraction + MARGIN) / STRETCH
+        self._v = np.log(share / (1 - share))
+        self._start, self._width, self._hessian = start, width, hessian
+        self._adam = Adam(fraction.shape)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether h is 0 or 1 everywhere."""
+        h = self.choice()
+        return bool(((h == 0) | (h == 1)).all())
+
+    def choice(self) -> Float32Array:
+        """Return h."""
+        return np.clip(STRETCH * self._sigmoid() - MARGIN, np.float32(0), np.float32(1))
+
+    def step(self, step_size: Float32Array, beta: float | None) -> None:
+        """Go one step down; a beta of None leaves the term out."""
+        sigmoid = self._sigmoid()
+        h = STRETCH * sigmoid - MARGIN
+        inside = (h > 0) & (h < 1)
+        np.clip(h, 0, 1, out=h)
+        slope, scratch = np.empty_like(h), np.empty_like(h)
+        deterministic_matmul(self._start + h * self._width, self._hessian, slope, scratch)
+        slope *= 2 * self._width
+        if beta is not None:
+            slope -= np.float32(WEIGHT) * _term_slope(h, np.float32(beta))
+        slope *= STRETCH * sigmoid * (1 - sigmoid) * inside
+        self._adam.descend(self._v, slope, step_size)
+
+    def _sigmoid(self) -> Float32Array:
+        sigmoid: Float32Array = np.reciprocal(1 + np.exp(-self._v), dtype=np.float32)
+        return sigmoid
+
+
+def _term_slope(h: Float32Array, beta: np.float32) -> Float32Array:
+    """Return the slope of |2 h - 1|^beta."""
+    centred = 2 * h - 1
+    return 2 * beta * np.copysign(np.abs(centred) ** (beta - 1), centred)
+
+
+def _beta(progress: float) -> float | None:
+    if progress < WARM_UP:
+        return None
+    high, low = BETA
+    return low + (high - low) / 2 * (1 + np.cos(np.pi * (progress - WARM_UP) / (1 - WARM_UP)))
+
+
+def _normalized(hessian: Float64Array) -> Float32Array:
+    """Return the hessian with a mean diagonal of 1."""
+    mean = np.diagonal(hessian, axis1=-2, axis2=-1).mean(-1)[..., None, None]
+    return np.ascontiguousarray(hessian / mean, np.float32)

@@ -1,0 +1,39 @@
+"""GPTQ (arXiv 2210.17323): weights are rounded input by input, and those that remain make up for it.
+
+With the hessian as U D U^T, U unit upper triangular, the error of what is rounded is the sum over inputs j of
+D_j |e_j + sum_{i<j} e_i U_ij|^2, e_j being what rounding does to the weights of input j. Each term is made
+least by rounding target_j + sum_{i<j} e_i U_ij, and no hessian is ever inverted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ops.array_types import Float64Array
+from ops.grids.fixed import Grid
+from ops.rounding.quadratic import Quadratic
+from ops.rounding.round_block import round_block
+from ops.subnormals import keeps_subnormals
+
+BLOCK = 48  # inputs whose effect on each other is summed one by one; on the others it is a matrix product
+
+
+@keeps_subnormals
+def gptq(quadratic: Quadratic, grid: Grid) -> Float64Array:
+    """Return weights [..., N, K] on the grid with a small error, by one pass over the inputs.
+
+    Inputs go in the order of the hessian's diagonal, the largest first, which is the same in all groups.
+    """
+    order, factor = quadratic.order, quadratic.unit_upper
+    target = np.ascontiguousarray(np.moveaxis(quadratic.target, -1, -2)[..., order, :])
+    rounded, change = np.zeros_like(target), np.zeros_like(target)  # [..., K, N]
+    for start in range(0, len(order), BLOCK):
+        stop = min(start + BLOCK, len(order))
+        before = np.swapaxes(factor[..., :start, start:stop], -1, -2)
+        own = (..., slice(start, stop), slice(None))
+        wanted = target[own] - before @ change[..., :start, :]
+        near = -factor[..., start:stop, start:stop]
+        rounded[own], change[own] = round_block(grid, order[start:stop], wanted, target[own], near)
+    result = np.empty_like(target)
+    result[..., order, :] = rounded
+    return np.ascontiguousarray(np.swapaxes(result, -1, -2))

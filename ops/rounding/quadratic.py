@@ -1,0 +1,129 @@
+"""What a layer's weights are tuned for: the squared error of its outputs, as a quadratic form of the weights.
+
+With rows x of a layer's inputs and rows y of the outputs wanted, sum |y - W x|^2 is
+tr(W H W^T) - 2 tr(C W^T) + P, where H = sum x x^T, C = sum y x^T and P = sum |y|^2. So no solver sees a
+sample. Weights are [..., N, K], N outputs by K inputs; leading axes are groups, each with an H of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.array_types import Float64Array
+from ops.subnormals import keeps_subnormals
+
+
+@dataclass(frozen=True)
+class LayerProblem:
+    """A layer: its float ``weight`` [..., N, K], ``gram`` H [..., K, K] and ``cross`` C [..., N, K], float64.
+
+    Both are sums over rows, centred where a bias will take up the means. ``target_power`` is P, the sum of
+    the wanted outputs' squares. Raises ValueError for shapes that do not fit and numbers that are not finite.
+    """
+
+    weight: Float64Array
+    gram: Float64Array
+    cross: Float64Array
+    target_power: float = 0.0
+
+    def __post_init__(self) -> None:
+        *groups, _, inputs = self.weight.shape
+        wanted = {"gram": (*groups, inputs, inputs), "cross": self.weight.shape}
+        for name, shape in wanted.items():
+            found = getattr(self, name)
+            if found.shape != shape:
+                needed = f"a weight {list(self.weight.shape)} needs {list(shape)}"
+                raise ValueError(f"{name} has shape {list(found.shape)}, {needed}")
+        for name in ("weight", "gram", "cross"):
+            if not np.isfinite(getattr(self, name)).all():
+                raise ValueError(f"{name} holds numbers that are not finite")
+
+    @cached_property
+    def residual(self) -> Float64Array:
+        """What of C the float weights leave: C - W0 H [..., N, K]."""
+        return self.cross - self.weight @ self.gram
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """The error tr((W - target) hessian (W - target)^T): what remains of a problem once damping is chosen.
+
+    What solvers need of it is worked out once, for all grids that weights are rounded to.
+    """
+
+    target: Float64Array
+    hessian: Float64Array
+
+    @cached_property
+    def order(self) -> NDArray[np.intp]:
+        """The inputs as solvers visit them, the same in all groups: the largest mean diagonal first."""
+        diagonal = np.diagonal(self.hessian, axis1=-2, axis2=-1)
+        return np.argsort(-diagonal.reshape(-1, diagonal.shape[-1]).mean(0), kind="stable")
+
+    @cached_property
+    def ordered_hessian(self) -> Float64Array:
+        """The hessian [..., K, K] of the inputs in their ``order``."""
+        return np.ascontiguousarray(self.hessian[..., self.order[:, None], self.order])
+
+    @cached_property
+    def unit_upper(self) -> Float64Array:
+        """U of U D U^T, the hessian of the inputs in their ``order``, with ones on its diagonal."""
+        lower = np.linalg.cholesky(self.ordered_hessian[..., ::-1, ::-1])
+        lower = lower / np.diagonal(lower, axis1=-2, axis2=-1)[..., None, :]
+        return np.ascontiguousarray(lower[..., ::-1, ::-1])
+
+    @keeps_subnormals
+    def error(self, weights: Float64Array) -> float:
+        """Return the error of weights [..., N, K]."""
+        return float(self.row_errors(weights).sum())
+
+    @keeps_subnormals
+    def row_errors(self, weights: Float64Array) -> Float64Array:
+        """Return the error of each output's weights: [..., N, 1]."""
+        difference = weights - self.target
+        errors: Float64Array = np.sum(difference * (difference @ self.hessian), axis=-1, keepdims=True)
+        return errors
+
+
+@keeps_subnormals
+def error(problem: LayerProblem, weights: Float64Array) -> float:
+    """Return the sum of squared output errors of weights [..., N, K]: without ``target_power`` less P."""
+    return float(np.sum(weights * (weights @ problem.gram - 2 * problem.cross)) + problem.target_power)
+
+
+@keeps_subnormals
+def shifted_target(problem: LayerProblem, damping: float) -> Float64Array:
+    """Return the weights [..., N, K] that, not rounded, make the least error: W0 + (C - W0 H)(H + d I)^-1.
+
+    They make up for what quantized inputs do to the outputs (arXiv 2505.11695). d is ``damping`` times the
+    mean of H's diagonal, or ``damping`` where H is zero; it keeps weights near W0 where samples say little.
+    """
+    shift = np.linalg.solve(damped(problem.gram, damping), np.swapaxes(problem.residual, -1, -2))
+    return problem.weight + np.swapaxes(shift, -1, -2)
+
+
+@keeps_subnormals
+def quadratic(problem: LayerProblem, damping: float, *, shift: bool) -> Quadratic:
+    """Return the error around the shifted target, or around the float weights themselves.
+
+    The error, plus d |W - W0|^2, as shifted_target has d: weights that samples do not determine are rounded
+    to the nearest. Raises ValueError for a damping that is not positive and finite.
+    """
+    if not 0 < damping < np.inf:
+        raise ValueError(f"damping {damping:g} is not positive and finite")
+    target = shifted_target(problem, damping) if shift else problem.weight
+    return Quadratic(target, damped(problem.gram, damping))
+
+
+def damped(gram: Float64Array, damping: float) -> Float64Array:
+    """Return H + d I for each H [..., K, K].
+
+    d is ``damping`` times the mean of its diagonal, or ``damping`` where H is zero.
+    """
+    diagonal = np.diagonal(gram, axis1=-2, axis2=-1).mean(-1)
+    amount = damping * np.where(diagonal > 0, diagonal, 1.0)
+    return gram + amount[..., None, None] * np.eye(gram.shape[-1])

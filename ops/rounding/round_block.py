@@ -1,0 +1,42 @@
+"""Inputs that are rounded one after the other, each with regard to those before: what solvers share."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops import _library
+from ops.array_types import Float64Array
+from ops.grids.fixed import Grid
+from ops.subnormals import keeps_subnormals
+
+_INTEGERS = 50, 50  # bits of a mantissa and its least exponent: whole numbers up to 2^51
+
+
+@keeps_subnormals
+def round_block(
+    grid: Grid, inputs: NDArray[np.intp], base: Float64Array, reference: Float64Array, factor: Float64Array
+) -> tuple[Float64Array, Float64Array]:
+    """Return what B ``inputs`` are rounded to [..., B, N], and how far that is from the reference.
+
+    Input j is rounded to the number next to base_j + sum_{i<j} factor_ij (rounded_i - reference_i), halves to
+    even; ``base`` and ``reference`` are [..., B, N], ``factor`` is [..., B, B].
+    """
+    size, outputs = base.shape[-2:]
+    rounded = np.array(base, order="C").reshape(-1, size, outputs)
+    change = np.empty_like(rounded)
+    scale, lowest, highest = (np.reshape(part, (-1, len(rounded), outputs)) for part in grid.columns)
+    columns = np.array(inputs if len(scale) > 1 else np.zeros_like(inputs), np.uintp)
+    element = grid.element
+    bits, least = _INTEGERS if element is None else (element.mantissa_bits, 1 - element.bias)
+    _library.round_inputs(
+        np.ascontiguousarray(reference).reshape(rounded.shape),
+        np.ascontiguousarray(factor).reshape(-1, size, size),
+        *(scale, lowest, highest),
+        columns,
+        rounded,
+        change,
+        bits,
+        least,
+    )
+    return rounded.reshape(base.shape), change.reshape(base.shape)

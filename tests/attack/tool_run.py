@@ -1,0 +1,176 @@
+"""A tool run in a fork of this process, held to time and memory, and judged by what it promises.
+
+A fork costs milliseconds, for nothing is imported again, and a crash or a hang is only the child's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from tools.jobs import finetune
+from transforms.finetune import checkpoint
+
+SECONDS = 10.0
+"""Processor time of a run on a file of a few kilobytes."""
+
+_PATIENCE = 90.0  # seconds until a run counts as one without end, on a machine that others use as well
+_MEGABYTES = 1500
+_ADDRESSES = 12 << 30
+
+_HEAVY = (
+    "tools.jobs.bf16", "tools.jobs.quantize", "tools.infer", "tools.evaluate", "tools.jobs.finetune",
+    "transforms.run.run_model", "transforms.compare.compare_results", "transforms.run.samples",
+    "PIL.PngImagePlugin",
+    "tools.auto_mixed_precision", "tools.formats", "tools.quantize", "tools.finetune", "tqdm",
+    "tools.convert_fp32_to_bf16", "tools.convert_fp16_to_bf16", "PIL.JpegImagePlugin", "tools.jobs.mix",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: exit code or minus the signal, what it wrote, processor seconds and peak memory."""
+
+    code: int
+    output: str
+    errors: str
+    seconds: float
+    megabytes: float
+
+
+def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, keep: Path | None = None) -> Outcome:
+    """Run ``tools.TOOL`` with arguments in a fork, with its temporary files under a folder.
+
+    ``keep`` is a checkpoint that is written at once, and stays when the tool is done.
+    """
+    for name in _HEAVY:
+        importlib.import_module(name)
+    for name in ("tmp", "log", "here"):
+        (folder / name).mkdir(exist_ok=True)
+    child = os.fork()
+    if child == 0:
+        if keep:
+            _keep_checkpoint()
+        _run_here(tool, arguments, folder)
+    status, usage = _wait(child)
+    log = folder / "log"
+    texts = [(log / name).read_text(encoding="utf-8", errors="replace") for name in ("out", "err")]
+    seconds = usage.ru_utime + usage.ru_stime
+    return Outcome(os.waitstatus_to_exitcode(status), *texts, seconds, usage.ru_maxrss / 1024)
+
+
+def _keep_checkpoint() -> None:
+    checkpoint._EVERY = -1.0
+    finetune.Path.unlink = lambda path, missing_ok=False: None
+
+
+def _run_here(tool: str, arguments: Sequence[str], folder: Path) -> None:
+    """Become the tool; this never returns."""
+    code = 99
+    try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, _ADDRESSES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for number, name in ((1, "out"), (2, "err")):
+            file = os.open(folder / "log" / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(file, number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout, sys.stderr = (
+            io.TextIOWrapper(os.fdopen(number, "wb", closefd=False), "utf-8", "backslashreplace")
+            for number in (1, 2)
+        )
+        os.chdir(folder / "here")
+        tempfile.tempdir = str(folder / "tmp")
+        code = importlib.import_module(f"tools.{tool}").main(list(arguments))
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 98
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(child: int) -> tuple[int, resource.struct_rusage]:
+    start, pause = time.monotonic(), 0.002
+    while True:
+        found, status, usage = os.wait4(child, os.WNOHANG)
+        if found:
+            return status, usage
+        if time.monotonic() - start > _PATIENCE:
+            os.kill(child, signal.SIGKILL)
+            _, status, usage = os.wait4(child, 0)
+            return status, usage
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.05)
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """Return what every file under a folder holds, in short; links are not followed."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            found[str(path)] = f"link to {path.readlink()}"
+        elif path.is_file() and path.stat().st_size < 1 << 26:
+            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+        else:
+            found[str(path)] = str(path.lstat().st_mode)
+    return found
+
+
+def fault(outcome: Outcome, names: Sequence[str], written: Path, expected: Sequence[str]) -> str | None:
+    """Return what a run did that no tool may do, in a line; None if it held.
+
+    It is done, and every model that was written passes the full checker; or refuses in one line that holds
+    one of the ``names``. In the folder ``written`` lies what is ``expected``, when refused only results that
+    are complete.
+    """
+    errors = " | ".join(outcome.errors.strip().splitlines())[:600]
+    if outcome.code < 0:
+        return f"ended by signal {-outcome.code} after {outcome.seconds:.1f} s: {errors}"
+    if outcome.code not in (0, 1) or "Traceback" in outcome.errors:
+        return f"exit code {outcome.code}: {errors[-600:]}"
+    if outcome.seconds > SECONDS or outcome.megabytes > _MEGABYTES:
+        return f"took {outcome.seconds:.1f} s and {outcome.megabytes:.0f} MB, code {outcome.code}: {errors}"
+    left = [str(path.relative_to(written)) for path in written.rglob("*") if path.is_file()]
+    if outcome.code == 1:
+        return _fault_of_refusal(
+            outcome, names, [name for name in left if not name.startswith(("results/", "result.json"))]
+        )
+    strange = [name for name in left if name.split("/")[0] not in expected]
+    return f"left {strange} beside {list(expected)}" if strange else _fault_of_models(written)
+
+
+def _fault_of_refusal(outcome: Outcome, names: Sequence[str], left: Sequence[str]) -> str | None:
+    lines = outcome.errors.splitlines()
+    if left:
+        return f"refused, but left {list(left)}"
+    if len(lines) != 1 or not lines[0].isprintable():
+        return f"{len(lines)} lines of error: {outcome.errors[:600]!r}"
+    if not any(name in lines[0] for name in names):
+        return f"the error names none of {list(names)}: {lines[0][:600]}"
+    return None
+
+
+def _fault_of_models(written: Path) -> str | None:
+    for path in written.rglob("*.onnx"):
+        try:
+            onnx.checker.check_model(str(path), full_check=True)
+        except Exception as error:
+            return f"wrote a model that the checker refuses: {' '.join(str(error).split())[:400]}"
+    return None

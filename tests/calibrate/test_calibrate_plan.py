@@ -1,0 +1,134 @@
+"""Oracle: the samples themselves, and how often they were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from tests.helpers import plans
+from tests.helpers.quantization import random, scheme
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.run.feeds import model_inputs, open_feeds
+from transforms.run.samples import ImageOptions
+
+PRODUCT = "(float[N,4] x) => (float[N,6] y) { y = MatMul(x, w) }"
+SAMPLES = [{"x": random(2, 4, seed=i)} for i in range(5)]
+EXTREMES = [np.concatenate([feed["x"] for feed in SAMPLES[:n]]) for n in range(1, 6)]
+
+
+class Reader:
+    """As ONNX Runtime's CalibrationDataReader."""
+
+    def __init__(self) -> None:
+        self._feeds = iter(SAMPLES)
+
+    def get_next(self) -> dict[str, NDArray[np.float32]] | None:
+        return next(self._feeds, None)
+
+
+def generator() -> Iterator[dict[str, NDArray[np.float32]]]:
+    yield from SAMPLES
+
+
+def planned(**changes: object) -> QuantizationPlan:
+    return QuantizationPlan(plans.graph(PRODUCT, {"w": (4, 6)}), scheme("U8S8", **changes))
+
+
+def found(data: CalibrationData, **changes: object) -> tuple[float, float]:
+    """Return the range that is measured of the input."""
+    plan = planned(**changes)
+    calibration = calibrate_plan(plan, data)
+    assert calibration is not None
+    row = plan.quantizations[0].steps[0].format
+    return calibration.range("x", row, symmetric=False)
+
+
+@pytest.mark.parametrize("kind", ("list", "generator", "reader", "folder", "feeds"))
+def test_every_source_gives_the_same_ranges(kind: str, tmp_path: Path) -> None:
+    for i, feed in enumerate(SAMPLES):
+        np.savez(tmp_path / f"{i}.npz", **feed)
+    feeds = open_feeds(SAMPLES, model_inputs(planned().graph))
+    sources = {
+        "list": SAMPLES,
+        "generator": generator(),
+        "reader": Reader(),
+        "folder": tmp_path,
+        "feeds": feeds,
+    }
+    assert found(CalibrationData(sources[kind])) == (EXTREMES[-1].min(), EXTREMES[-1].max())
+
+
+def test_no_more_samples_than_the_limit() -> None:
+    for limit in (1, 3, 9):
+        seen = EXTREMES[min(limit, 5) - 1]
+        assert found(CalibrationData(SAMPLES, limit=limit)) == (seen.min(), seen.max())
+
+
+def test_images_are_read_as_told(tmp_path: Path) -> None:
+    pixels = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    text = "(float[1,1,4,4] x) => (float[1,2,4,4] y) { y = Conv(x, k) }"
+    plan = QuantizationPlan(plans.graph(text, {"k": (2, 1, 1, 1)}), scheme("U8S8"))
+    calibration = calibrate_plan(plan, CalibrationData(tmp_path, ImageOptions(mean=(3.0,), std=(2.0,))))
+    assert calibration is not None
+    row = plan.quantizations[0].steps[0].format
+    assert calibration.range("x", row, symmetric=False) == (-1.5, 6)
+
+
+def test_the_method_of_the_scheme_is_used() -> None:
+    large = [{"x": np.concatenate([random(999, 4), np.full((1, 4), 100, np.float32)])}]
+    data = CalibrationData(large)
+    assert found(data)[1] == 100
+    assert found(data, calibrate_method="Percentile", percentile=99)[1] < 5
+    two = [{"x": np.full((1, 4), v, np.float32)} for v in (1, 3)]
+    # The first sample starts the average, each other moves it by the constant's share of the way.
+    average = found(CalibrationData(two), moving_average=True, averaging_constant=0.25)
+    assert average[1] == pytest.approx(1.5)
+
+
+def test_measured_are_ranges_and_the_channels_that_weights_need() -> None:
+    for method, names in (("MinMax", []), ("WeightedMSE", [("x", 1)])):
+        calibration = calibrate_plan(planned(weight_method=method), CalibrationData(SAMPLES))
+        assert calibration is not None and sorted(calibration.observed) == ["x", "y"]
+        squares = calibration.mean_squares([("x", 1), ("y", 1), ("x", 0)])
+        assert sorted(squares) == names
+        for name in names:
+            np.testing.assert_allclose(squares[name], np.square(EXTREMES[-1]).mean(0), rtol=1e-6)
+
+
+def test_nothing_is_measured_where_nothing_is_needed() -> None:
+    for name in ("MX9", "BF16"):
+        plan = QuantizationPlan(plans.graph(PRODUCT, {"w": (4, 6)}), scheme(name))
+        assert calibrate_plan(plan, CalibrationData(Reader())) is calibrate_plan(plan, None) is None
+
+
+def test_progress_counts_samples() -> None:
+    seen: list[tuple[int, int | None]] = []
+    calibrate_plan(planned(), CalibrationData(SAMPLES), progress=lambda *at: seen.append(at))
+    assert seen == [(i, 5) for i in range(1, 6)]
+    calibrate_plan(planned(), CalibrationData(generator()), progress=lambda *at: seen.append(at))
+    assert seen[5:] == [(i, None) for i in range(1, 6)]
+
+
+def test_the_cache_is_read_the_second_time(tmp_path: Path) -> None:
+    data = CalibrationData(SAMPLES, cache=tmp_path / "cache.json")
+    runs: list[int] = []
+    for _ in range(2):
+        first = calibrate_plan(planned(), data, progress=lambda done, _: runs.append(done))
+        assert runs == [1, 2, 3, 4, 5]
+    fresh = calibrate_plan(planned(), CalibrationData(SAMPLES))
+    assert first is not None and fresh is not None
+    row = planned().quantizations[0].steps[0].format
+    for name in "xy":
+        assert first.range(name, row, symmetric=False) == fresh.range(name, row, symmetric=False)
+    other = CalibrationData(SAMPLES, limit=2, cache=tmp_path / "cache.json")
+    calibrate_plan(planned(), other, progress=lambda done, _: runs.append(done))
+    assert runs[5:] == [1, 2]
+    with pytest.raises(ValueError, match="can not be read twice"):
+        calibrate_plan(planned(), CalibrationData(generator(), cache=tmp_path / "cache.json"))

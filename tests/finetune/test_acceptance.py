@@ -1,0 +1,97 @@
+"""Oracle: the rule itself, on errors that are written down or drawn from known distributions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from transforms.finetune.acceptance import is_significantly_better
+from transforms.finetune.output_error import Errors
+
+HELD = [i % 5 == 4 for i in range(60)]
+random = np.random.default_rng(0)
+
+
+def errors(*outputs: object) -> Errors:
+    """Return the errors of outputs, each an array of a number for every sample."""
+    columns = [np.broadcast_to(np.asarray(output, np.float64), len(HELD)) for output in outputs]
+    return Errors(np.stack(columns, 1), np.ones((len(HELD), len(columns))))
+
+
+def test_less_on_every_sample_is_better() -> None:
+    assert is_significantly_better(errors(1.0), errors(0.99), HELD)
+    assert not is_significantly_better(errors(1.0), errors(1.0), HELD)
+    assert not is_significantly_better(errors(1.0), errors(1.01), HELD)
+
+
+def test_one_output_that_became_worse_is_enough() -> None:
+    """The mean of the two relative errors falls to about half."""
+    before, after = errors(1.0, 1.0), errors(0.01, 1.01)
+    assert after.relative < 0.52 * before.relative
+    assert not is_significantly_better(before, after, HELD)
+
+
+def test_each_output_has_to_be_sure_of_its_own_gain() -> None:
+    """One output halves its error, what the other gains is less than its standard error."""
+    places = np.arange(len(HELD))
+    loose = np.where(places // 5 % 2, 1.45, 0.52)  # less in all, on fitted and held-out samples alike
+    assert np.mean(loose) < 1 and np.mean(loose[HELD]) < 1
+    assert not is_significantly_better(errors(1.0, 1.0), errors(0.5, loose), HELD)
+    assert is_significantly_better(errors(1.0, 1.0), errors(0.5, 0.95), HELD)
+    assert is_significantly_better(errors(1.0, 1.0), errors(0.5, 1.0), HELD)  # nothing about it changed
+
+
+def test_a_loss_on_samples_that_were_fitted_to_counts() -> None:
+    held = np.asarray(HELD)
+    assert not is_significantly_better(errors(1.0), errors(np.where(held, 0.9, 1.1)), HELD)
+    assert not is_significantly_better(errors(1.0), errors(np.where(held, 1.1, 0.1)), HELD)
+
+
+def test_what_one_sample_wins_is_no_evidence() -> None:
+    """The total falls by a tenth, for a sample whose error is ten times that of the others."""
+    before, after = np.ones(len(HELD)), np.where(np.arange(len(HELD)) % 2, 1.2, 1 / 1.2)
+    place = HELD.index(True)
+    before[place], after[place] = 10, 1
+    after[~np.asarray(HELD)] = 0.9
+    assert after[HELD].sum() < 0.9 * before[HELD].sum()
+    assert not is_significantly_better(errors(before), errors(after), HELD)
+
+
+@pytest.mark.parametrize(("tried", "share"), [(0, 0.159), (1, 0.079), (2, 0.053)])
+def test_luck_passes_as_rarely_as_it_is_said(tried: int, share: float) -> None:
+    """Both models err alike: one standard error is passed by luck with probability 0.159, which models share.
+
+    The other conditions leave out some more. Of 2000 draws the share scatters by 0.008 at most: four times
+    that is the tolerance above.
+    """
+    passed = 0
+    for _ in range(2000):
+        noise = np.exp(random.standard_normal((2, len(HELD))))
+        passed += is_significantly_better(errors(noise[0]), errors(noise[1]), HELD, tried)
+    assert 0.2 * share < passed / 2000 < share + 0.032
+
+
+def test_a_gain_is_found_in_scatter() -> None:
+    """Half the error, against a scatter of a factor of 1.5: twelve samples show it nearly always."""
+    passed = 0
+    for _ in range(200):
+        easy = np.exp(2 * random.standard_normal(len(HELD)))
+        after = easy * 0.5 * np.exp(0.4 * random.standard_normal(len(HELD)))
+        passed += is_significantly_better(errors(easy), errors(after), HELD)
+    assert passed > 190
+
+
+def test_a_single_sample_that_is_held_out_is_judged_by_the_scatter_of_the_others() -> None:
+    held = [True, False, False, False, False]
+    before = Errors(np.ones((5, 1)), np.ones((5, 1)))
+    steady, loose = ([[0.8], [0.7], [0.7], [0.75], [0.75]], [[0.8], [2.0], [0.1], [0.1], [0.2]])
+    assert is_significantly_better(before, Errors(np.array(steady), before.powers), held)
+    assert not is_significantly_better(before, Errors(np.array(loose), before.powers), held)
+
+
+@pytest.mark.parametrize("wrong", [np.inf, np.nan])
+def test_what_is_no_number_is_the_worst(wrong: float) -> None:
+    bad = np.where(np.arange(len(HELD)) == 7, wrong, 1.0)
+    assert is_significantly_better(errors(bad), errors(1.0), HELD)
+    assert not is_significantly_better(errors(1.0), errors(bad), HELD)
+    assert not is_significantly_better(errors(bad), errors(bad), HELD)

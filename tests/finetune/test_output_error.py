@@ -1,0 +1,62 @@
+"""Oracle: the arithmetic of the tensors that ONNX Runtime gives for the models."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.helpers import build
+from transforms.finetune.output_error import OutputError
+from transforms.model import graph_proto
+
+FEEDS = [{"x": np.full((1, 4), i, np.float32) * np.arange(4, dtype=np.float32)} for i in range(1, 6)]
+
+
+def net(scale: float, *, behind: str | None = "Softmax", copied: bool = False) -> onnx.ModelProto:
+    """Return x [n, 4] times a number to y, behind a Softmax or not, and to z."""
+    nodes = [
+        helper.make_node("Mul", ["x", "scale"], ["m"], "mul"),
+        helper.make_node("Identity", ["m"], ["z"], "copy"),
+        helper.make_node(behind or "Identity", ["m"], ["p" if copied else "y"], "last"),
+    ]
+    if copied:
+        nodes.append(helper.make_node("Identity", ["p"], ["y"], "passed"))
+    ends = [build.value(name, ["n", 4]) for name in ("x", "y", "z")]
+    return build.model(nodes, ends[:1], ends[1:], {"scale": np.array([scale], np.float32)})
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("behind", ["Softmax", "LogSoftmax", None])
+def test_outputs_behind_a_softmax_are_measured_in_front_of_it(behind: str | None, copied: bool) -> None:
+    """Scores that are 1.5 times too large: the error is a quarter of their power, that of z as well."""
+    graphs = [graph_proto.import_model(net(scale, behind=behind, copied=copied)) for scale in (1.0, 1.5)]
+    found = OutputError(graphs[0], FEEDS).each(graphs[1])
+    power = np.array([[float((feed["x"].astype(np.float64) ** 2).sum())] * 2 for feed in FEEDS])
+    assert np.array_equal(found.powers, power) and np.array_equal(found.errors, power / 4)
+    assert found.relative == 0.25
+
+
+def test_outputs_are_compared_where_one_model_alone_has_a_softmax() -> None:
+    graphs = [graph_proto.import_model(net(1.0, behind=behind)) for behind in ("Softmax", None)]
+    for first, second in (graphs, graphs[::-1]):
+        y = np.stack([feed["x"][0].astype(np.float64) for feed in FEEDS])
+        p = np.exp(y) / np.exp(y).sum(1, keepdims=True)
+        found = OutputError(first, FEEDS, 0).each(second)
+        assert np.allclose(found.errors[:, 0], ((y - p) ** 2).sum(1), rtol=1e-5)  # float32
+
+
+def test_one_output_by_its_index() -> None:
+    graphs = [graph_proto.import_model(net(scale)) for scale in (1.0, 1.5)]
+    assert OutputError(graphs[0], FEEDS, 1).each(graphs[1]).errors.shape == (5, 1)
+    with pytest.raises(ValueError, match="output 2 is not there, the model has 2"):
+        OutputError(graphs[0], FEEDS, 2)
+
+
+def test_some_of_the_samples() -> None:
+    graphs = [graph_proto.import_model(net(scale)) for scale in (1.0, 1.5)]
+    whole = OutputError(graphs[0], FEEDS).each(graphs[1])
+    part = whole.of(np.array([True, False, False, True, False]))
+    assert np.array_equal(part.errors, whole.errors[[0, 3]])
+    assert np.array_equal(part.powers, whole.powers[[0, 3]])

@@ -1,0 +1,28 @@
+"""The parsers of all tools, and the least that each has to be given."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from tools.jobs import bf16_options
+
+REQUIRED = {
+    "auto_mixed_precision": "--input m.onnx --config BF16_MIXED_BFP16",
+    "convert_fp16_to_bf16": "--input m.onnx --output n.onnx",
+    "convert_fp32_to_bf16": "--input m.onnx --output n.onnx",
+    "evaluate": "--baseline_results_folder a --quantized_results_folder b",
+    "finetune": "--float f.onnx --quantized q.onnx --output t.onnx --data d",
+    "formats": "",
+    "infer": "--model m.onnx --output_dir o --data d",
+    "quantize": "--config A8W8",
+    "report": "--float f.onnx --quantized q.onnx --output r.html --data d",
+}
+
+
+def parser_of(tool: str) -> argparse.ArgumentParser:
+    """Return the parser of a tool."""
+    if tool.startswith("convert"):
+        return bf16_options._parser(tool, "float32")
+    parser: argparse.ArgumentParser = importlib.import_module(f"tools.{tool}")._parser()
+    return parser

@@ -1,0 +1,224 @@
+"""Measured sensitivities. Oracles: the metric of rebuilt models, and the same measurement in this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.helpers import mixing, tunable
+from tools.cli import executors
+from transforms.mix_precision import measured_sensitivity
+from transforms.mix_precision.candidates import find_candidates, measure_candidates
+from transforms.mix_precision.evaluation import EvaluationSet
+from transforms.mix_precision.measured_sensitivity import measure_sensitivity
+from transforms.mix_precision.mixed_model import Mix, MixedModel
+from transforms.mix_precision.sensitivity import Sensitivity
+from transforms.model.model_hash import model_hash
+from transforms.run.task_log import TaskLog
+from transforms.run.tasks import SerialExecutor, Workers
+from transforms.scheme import preset
+from transforms.search.output_metrics import METRICS, Outputs
+
+CONV = tunable.conv_net()
+FEEDS = tunable.samples(CONV, 3)
+LABELS = ("bfp16", "mx6")
+
+FRAGILE = """
+import multiprocessing, os, pathlib
+import numpy as np
+
+MARKER = pathlib.Path(__file__).with_name("died")
+
+def closeness(outputs):
+    if multiprocessing.parent_process() is not None and not MARKER.exists():
+        MARKER.touch()
+        os._exit(1)
+    return -float(np.mean([np.square(one["y"]).mean() for one in outputs]))
+"""
+"""A metric that ends the first process that calls it, but not the one that started all others."""
+
+
+def bench(mixed: MixedModel, folder: Path, workers: Workers = SerialExecutor) -> EvaluationSet:
+    folder.mkdir(exist_ok=True)
+    expected = mixing.outputs(mixed.graph, FEEDS, mixing.RunOptions(threads=1))
+    return EvaluationSet(FEEDS, expected, mixing.SIMULATED, folder, workers, TaskLog(folder / "log"))
+
+
+def measured(
+    folder: Path, metric: str = "l2", workers: Workers = SerialExecutor, labels: Sequence[str] = LABELS
+) -> Sensitivity:
+    mixed, _ = mixing.prepared(CONV, preset("BF16"), labels, FEEDS)
+    nodes = find_candidates(mixed, ())
+    candidates = measure_candidates(nodes, mixed.graph, FEEDS[0], mixing.SIMULATED)
+    choices = [mixing.rule(label) for label in labels]
+    return measure_sensitivity(mixed, candidates, choices, metric, bench(mixed, folder, workers))
+
+
+@pytest.mark.parametrize("metric", list(METRICS))
+def test_values_are_those_of_rebuilt_models(tmp_path: Path, metric: str) -> None:
+    found = measured(tmp_path / "a", metric)
+    mixed, names = mixing.prepared(CONV, preset("BF16"), LABELS, FEEDS)
+    expected = mixing.outputs(mixed.graph, FEEDS, mixing.RunOptions(threads=1))
+    assert [(one.layer, one.label) for one in found.damages] == [(n, x) for n in names for x in LABELS]
+
+    def _made(mix: Mix) -> list[Outputs]:
+        return mixing.outputs(mixed.build(mix).graph, FEEDS)
+
+    for one in found.damages:
+        made = _made({one.layer: mixing.rule(one.label)})
+        assert one.value == METRICS[metric].score(zip(expected, made, strict=True))
+        moved = METRICS[metric].score(zip(_made({}), made, strict=True))  # how far from the baseline
+        assert one.harm == METRICS[metric].harm(moved)
+    assert (found.method, found.metric, found.samples) == ("measured", metric, 3)
+
+
+def test_a_second_run_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = measured(tmp_path / "a")
+    with (tmp_path / "a" / "log").open("a") as file:
+        file.write('\n["l2/conv/bfp')  # as a run leaves it that was killed there
+
+    def _never(task: object) -> float:
+        raise AssertionError("everything is known")
+
+    monkeypatch.setattr(measured_sensitivity, "measure", _never)
+    monkeypatch.setattr(measured_sensitivity, "write_folder", _never)
+    assert measured(tmp_path / "a") == first
+
+
+def test_other_formats_in_the_same_folder_are_not_mixed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Workers that live on have another model open by then, in which the switches mean something else.
+    monkeypatch.setattr(measured_sensitivity, "forget", lambda: None)
+    several = (("bfp16",), ("mx6", "bfp16"), ("mxfp4", "mx9"))
+    found = [measured(tmp_path / "a", labels=labels) for labels in several]
+    assert found == [measured(tmp_path / "_".join(labels), labels=labels) for labels in several]
+
+
+def test_the_harm_of_a_function_is_what_it_returns_less_than_for_the_baseline(tmp_path: Path) -> None:
+    (tmp_path / "metric.py").write_text("def first(outputs):\n    return float(outputs[0]['y'][0, 0])\n")
+    found = measured(tmp_path / "a", f"{tmp_path / 'metric.py'}:first")
+    mixed, _ = mixing.prepared(CONV, preset("BF16"), LABELS, FEEDS)
+    plain = float(mixing.outputs(mixed.build({}).graph, FEEDS)[0]["y"][0, 0])
+    for one in found.damages:
+        rebuilt = mixing.outputs(mixed.build({one.layer: mixing.rule(one.label)}).graph, FEEDS[:1])
+        assert one.value == float(rebuilt[0]["y"][0, 0])
+        assert one.harm == max(0.0, plain - one.value)
+    assert len({one.value for one in found.damages}) > 3
+
+
+class Elsewhere(SerialExecutor):
+    """Runs tasks in another working folder, as workers on other machines do."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        with contextlib.chdir("/"):
+            return super().submit(fn, *args, **kwargs)
+
+
+def test_a_function_in_a_file_of_this_folder_is_found_by_workers_in_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "metric.py").write_text("def first(outputs):\n    return float(outputs[0]['y'][0, 0])\n")
+    monkeypatch.chdir(tmp_path)
+    found = measured(tmp_path / "b", "metric.py:first", Elsewhere)
+    assert found == measured(tmp_path / "a", "metric.py:first")
+    assert found.metric == "metric.py:first"
+
+
+def test_a_function_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    # One process, such as a notebook or a worker of a cluster, measures for several runs.
+    place = f"{tmp_path / 'metric.py'}:one"
+    for value in (1.0, 2.0):
+        (tmp_path / "metric.py").write_text(f"def one(outputs):\n    return {value}  # version {value}\n")
+        found = measured(tmp_path / str(value), place)
+        assert {damage.value for damage in found.damages} == {value}
+
+
+@pytest.mark.parametrize("dask", [None, "local"])
+def test_other_processes_one_of_which_dies_find_the_same(tmp_path: Path, dask: str | None) -> None:
+    if dask:
+        pytest.importorskip("distributed")
+    (tmp_path / "metric.py").write_text(FRAGILE)
+    place = f"{tmp_path / 'metric.py'}:closeness"
+    alone = measured(tmp_path / "a", place)
+    assert not (tmp_path / "died").exists()
+    together = measured(tmp_path / "b", place, executors.workers(2, dask))
+    assert (tmp_path / "died").exists()
+    assert together == alone
+
+
+def test_a_function_that_fails_ends_it_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "metric.py").write_text("def bad(outputs):\n    return float('nan')\n")
+    with pytest.raises(ValueError, match=r"metric.py:bad' returned nan, it must be a finite number"):
+        measured(tmp_path / "a", f"{tmp_path / 'metric.py'}:bad")
+
+
+def test_computed_operands_and_sizes() -> None:
+    model = mixing.attention()
+    feeds = tunable.samples(model, 1)
+    mixed, _ = mixing.prepared(model, preset("BF16"), ["bfp16"], feeds)
+    found = measure_candidates(find_candidates(mixed, ()), mixed.graph, feeds[0], mixing.SIMULATED)
+    sizes = {one.name: (one.op, one.weights, one.activations) for one in found}
+    assert sizes["query"] == ("MatMul", 64, 48)
+    assert sizes["scores"] == ("MatMul", 0, 2 * 48)  # [6, 8] and [8, 6]
+    assert sizes["context"] == ("MatMul", 0, 36 + 48)
+    query = found[0].size(mixing.rule("int16/int4"), preset("BF16"))
+    assert (query.weight, query.activation, query.total) == (256, 768, 1024)
+    assert found[0].size(mixing.rule("float32"), preset("BF16")).total == 32 * (64 + 48)
+
+
+def test_which_layers_are_candidates() -> None:
+    def _found(scheme: str = "BF16", **more: object) -> list[str]:
+        changes = {key: more.pop(key) for key in ("layers", "exclude_nodes", "optimize") if key in more}
+        mixed = MixedModel(mixing.model_io.load(CONV), preset(scheme).with_(**changes))
+        return list(find_candidates(mixed, more.pop("ops", ()), **more))  # type: ignore[arg-type]
+
+    every = ["conv", "depthwise", "transposed", "dense"]
+    assert _found() == every
+    assert _found(ops=("Conv", "Gemm")) == ["conv", "depthwise", "dense"]
+    assert _found(include=["d*"]) == ["depthwise", "dense"]
+    assert _found(include=["d*", "conv"], exclude=["*n*"]) == ["depthwise"]
+    assert _found(layers={"dense": "mx9"}, exclude_nodes=["conv"]) == ["depthwise", "transposed"]
+    for more, reason in (
+        ({"ops": ("MatMul",)}, "operator type 'MatMul' is that of no layer"),
+        ({"include": ["missing*"]}, r"pattern 'missing\*' matches no layer"),
+        ({"exclude": ["relu1"]}, "pattern 'relu1' matches no layer"),
+        ({"exclude": ["*"]}, "no layer is left"),
+        ({"exclude_nodes": ["conv"], "include": ["conv"]}, "pattern 'conv' matches no layer"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            _found(**more)
+
+
+def test_a_matmul_that_was_put_together_with_an_add_is_still_one() -> None:
+    weights = {"w": mixing.normal(8, 8), "b": mixing.normal(8, seed=1)}
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["m"], "product"),
+        onnx.helper.make_node("Add", ["m", "b"], ["y"], "sum"),
+    ]
+    ends = [mixing.build.value(name, [4, 8]) for name in "xy"]
+    model = mixing.build.model(nodes, ends[:1], ends[1:], weights)
+    mixed = MixedModel(mixing.model_io.load(model), preset("BF16"))
+    (node,) = [node for node in mixed.graph.nodes if node.op in ("Gemm", "MatMul")]
+    assert node.op == "Gemm"
+    assert list(find_candidates(mixed, ("MatMul",))) == list(find_candidates(mixed, ("Gemm",))) == [node.name]
+
+
+def test_models_are_told_apart_by_any_weight() -> None:
+    def _hash(change: float) -> str:
+        model = mixing.build.dense(160, layers=2)  # 100 kB each: one of the large ones
+        tensor = model.graph.initializer[1]
+        values = onnx.numpy_helper.to_array(tensor).copy()
+        values[-1, -1] += np.float32(change)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+        return model_hash(mixing.model_io.load(model))
+
+    assert _hash(0.0) == _hash(0.0)
+    assert _hash(0.0) != _hash(1e-3)

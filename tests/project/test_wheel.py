@@ -1,0 +1,123 @@
+"""A wheel works without the checkout: built from a copy, installed elsewhere, run among decoys.
+
+The environment is fresh: it holds our wheel and, by a path that comes after it, the libraries of this one,
+without the links that lead an editable installation back to the checkout.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("ops", "transforms", "tools")
+NEVER_COPIED = ("*.so", "*.c", "__pycache__", ".*", "*.egg-info", "build", "dist")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that ``pip wheel`` builds of a copy without anything built before."""
+    source = tmp_path_factory.mktemp("source") / "project"
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NEVER_COPIED))
+    target = tmp_path_factory.mktemp("wheel")
+    options = ["--no-deps", "--wheel-dir", str(target), *_without_isolation()]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, str(source)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = target.iterdir()
+    return built
+
+
+def _without_isolation() -> list[str]:
+    """Return the option that saves a download where the build requirements are installed already."""
+    try:
+        versions = [int(importlib.metadata.version(name).split(".")[0]) for name in ("setuptools", "cython")]
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return ["--no-build-isolation"] if versions[0] >= 77 and versions[1] >= 3 else []
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a fresh environment with the wheel."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    venv.create(folder, symlinks=True)
+    interpreter = folder / "bin" / "python"
+    install = ["--python", str(interpreter), "install", "--no-deps", "--no-index", str(wheel)]
+    done = subprocess.run([sys.executable, "-m", "pip", *install], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "libraries.pth").write_text(sysconfig.get_paths()["platlib"] + "\n", encoding="utf-8")
+    return interpreter
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder with decoys of our packages and the example model."""
+    for name in (*PACKAGES, "tests"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError('a decoy')\n", encoding="utf-8")
+    shutil.copy(ROOT / "tests" / "examples" / "digits.onnx", tmp_path)
+    return tmp_path
+
+
+def run(python: Path, folder: Path, *arguments: str) -> str:
+    """Run the interpreter isolated (no current folder, no PYTHONPATH) and return what it printed."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [python, "-I", *arguments], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    folders = {name.split("/")[0] for name in names}
+    assert {name for name in folders if not name.endswith(".dist-info")} == set(PACKAGES)
+    assert any(name.startswith("ops/_library.") and name.endswith(".so") for name in names)
+    assert any(name.endswith("LICENSE") for name in names)
+
+
+def test_wheel_holds_every_module_of_the_checkout(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).glob("*.py")}
+    assert modules <= names
+
+
+def test_imports_come_from_the_installed_wheel(python: Path, elsewhere: Path) -> None:
+    code = (
+        "import ops, transforms, tools; print(ops.__file__, transforms.__file__, tools.__file__, sep='\\n')"
+    )
+    files = [Path(name) for name in run(python, elsewhere, "-c", code).splitlines()]
+    assert [file.parent.name for file in files] == list(PACKAGES)
+    assert all(file.is_relative_to(python.parents[1]) for file in files)
+
+
+def test_tests_are_not_shipped(python: Path, elsewhere: Path) -> None:
+    code = "import importlib.util; print(importlib.util.find_spec('tests'))"
+    assert run(python, elsewhere, "-c", code).strip() == "None"
+
+
+@pytest.mark.parametrize("kind", ["with_cast", "customqdq"])
+def test_installed_tool_converts_and_the_result_runs(python: Path, elsewhere: Path, kind: str) -> None:
+    options = ["--input", "digits.onnx", "--output", "narrow.onnx", "--format", kind]
+    run(python, elsewhere, "-m", "tools.convert_fp32_to_bf16", *options)
+    code = """
+import numpy, onnxruntime, ops
+options = onnxruntime.SessionOptions()
+options.register_custom_ops_library(ops.get_library_path())
+images = numpy.zeros((2, 1, 8, 8), numpy.float32)
+print(onnxruntime.InferenceSession("narrow.onnx", options).run(None, {"images": images})[0].shape)
+"""
+    assert run(python, elsewhere, "-c", code).strip() == "(2, 10)"

@@ -1,0 +1,156 @@
+"""Oracle: the same model given to ONNX Runtime whole; memory as the system counts it."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+import ops
+from tests.helpers import build, tunable
+from transforms.model import graph_proto
+from transforms.run.run_model import RunOptions, open_model
+from transforms.run.session import open_light
+
+X = np.random.default_rng(0).standard_normal((3, 200)).astype(np.float32)
+
+
+@pytest.mark.parametrize("options", [None, RunOptions(threads=1, optimize=False)])
+def test_results_are_those_of_the_whole_model(options: RunOptions | None) -> None:
+    graph = graph_proto.import_model(build.dense(width=200, layers=3))
+    light, weights = graph_proto.export_light(graph)
+    assert len(weights) == 3
+    found = open_light(light, weights, options).run({"x": X})["y"]
+    assert np.array_equal(found, open_model(graph, options).run({"x": X})["y"])
+
+
+@pytest.mark.parametrize("preset", [None, "A8W8", "MX6"])
+def test_our_operators_are_registered_where_there_are_any(
+    preset: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alike in results: a model with them could not be opened without."""
+    calls: list[int] = []
+    register = ops.register_custom_ops
+    monkeypatch.setattr(ops, "register_custom_ops", lambda settings: (calls.append(1), register(settings)))
+    source, data = tunable.matmul_net(), tunable.samples(tunable.matmul_net(), 2)
+    graph = graph_proto.import_model(source) if preset is None else tunable.pair(source, preset, data)[1]
+    calls.clear()
+    found = open_light(*graph_proto.export_light(graph)).run(data[0])
+    assert len(calls) == (preset == "MX6")
+    for name, expected in open_model(graph).run(data[0]).items():
+        assert np.array_equal(found[name], expected)
+
+
+def test_weights_outlive_who_made_them() -> None:
+    model = open_light(*graph_proto.export_light(graph_proto.import_model(build.dense(width=200))))
+    gc.collect()
+    waste = [np.full((200, 200), np.nan, np.float32) for _ in range(20)]
+    assert np.isfinite(model.run({"x": X})["y"]).all() and len(waste) == 20
+
+
+def test_weights_that_are_stored_column_by_column() -> None:
+    graph = graph_proto.import_model(build.dense(width=200))
+    light, weights = graph_proto.export_light(graph)
+    turned = {name: np.asfortranarray(array) for name, array in weights.items()}
+    assert turned and not any(array.flags.c_contiguous for array in turned.values())
+    expected = open_model(graph).run({"x": X})["y"]
+    assert np.array_equal(open_light(light, turned).run({"x": X})["y"], expected)
+
+
+def test_weights_that_the_optimizer_transposes() -> None:
+    """Transposes around an Add are dropped when the weight is transposed instead, without a new name."""
+    cube = np.random.default_rng(2).standard_normal((32, 32, 32)).astype(np.float32)
+    turn = {"perm": [2, 1, 0]}
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["a"], **turn),
+        helper.make_node("Add", ["a", "w"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["y"], **turn),
+    ]
+    ends = [build.value(name, cube.shape) for name in ("x", "y")]
+    light, weights = graph_proto.export_light(
+        graph_proto.import_model(build.model(nodes, ends[:1], ends[1:], {"w": cube}))
+    )
+    found = open_light(light, weights).run({"x": cube[::-1].copy()})["y"]
+    assert list(weights) == ["w"] and np.array_equal(found, cube[::-1] + cube.T)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float64, np.int8, np.uint8, np.int64, np.bool_, ml_dtypes.bfloat16]
+)
+def test_weights_of_every_type(dtype: type) -> None:
+    """A large weight, cast to float32 and added up, is what NumPy makes of it."""
+    weight = np.random.default_rng(1).integers(0, 2, 70_000).astype(dtype)
+    nodes = [helper.make_node("Cast", ["w"], ["c"], to=1), helper.make_node("Add", ["x", "c"], ["y"])]
+    ends = [build.value(name, [70_000]) for name in ("x", "y")]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    holder = numpy_helper.from_array(weight, "w")
+    assert holder.data_type == kind
+    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], [holder])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    light, weights = graph_proto.export_light(graph_proto.import_model(model))
+    x = np.ones(70_000, np.float32)
+    found = open_light(light, weights).run({"x": x})["y"]
+    assert list(weights) == ["w"] and np.array_equal(found, weight.astype(np.float32) + 1)
+
+
+def test_captured_weights() -> None:
+    """A large weight of the main graph that both branches of an If read."""
+    weight = np.arange(20_000, dtype=np.float32)
+    bodies = {
+        name: helper.make_graph(
+            [helper.make_node(op, ["x", "w"], ["p"])], name, [], [build.value("p", [20_000])]
+        )
+        for name, op in (("then_branch", "Add"), ("else_branch", "Sub"))
+    }
+    node = helper.make_node("If", ["c"], ["y"], **bodies)
+    ends = [build.value("x", [20_000]), build.value("c", [], np.bool_)]
+    model = build.model([node], ends, [build.value("y", [20_000])], {"w": weight})
+    light, weights = graph_proto.export_light(graph_proto.import_model(model))
+    opened = open_light(light, weights)
+    for condition, sign in ((True, 1), (False, -1)):
+        feed = {"x": np.ones(20_000, np.float32), "c": np.array(condition)}
+        assert np.array_equal(opened.run(feed)["y"], 1 + sign * weight)
+
+
+def test_a_provider_that_is_not_there() -> None:
+    light, weights = graph_proto.export_light(graph_proto.import_model(build.dense()))
+    with pytest.raises(ValueError, match="provider 'tpu' is not one of"):
+        open_light(light, weights, RunOptions(provider="tpu"))
+
+
+MEASURE = """
+import numpy as np
+from onnx import helper
+import ops
+from tests.helpers import build, tunable
+from transforms.model import graph_proto
+from transforms.run.session import open_light
+
+def peak():
+    status = open("/proc/self/status").read()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+def light(model):
+    return graph_proto.export_light(graph_proto.import_model(model))
+
+table = np.ones((40_000, 400), np.float32)
+node = helper.make_node("Gather", ["table", "i"], ["y"])
+ends = build.value("i", ["n"], np.int64), build.value("y", ["n", 400])
+model, weights = light(build.model([node], ends[:1], ends[1:], {"table": table}))
+open_light(*light(build.dense())).run({"x": np.ones((1, 16), np.float32)})
+open("/proc/self/clear_refs", "w").write("5")
+before = peak()
+open_light(model, weights).run({"i": np.arange(3)})
+print((peak() - before) / table.nbytes)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_large_weights_are_copied_only_once() -> None:
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    assert 0 < float(done.stdout) < 1.2

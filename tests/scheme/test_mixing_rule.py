@@ -1,0 +1,206 @@
+"""The table ``[auto_mixed_precision]`` of a scheme. Oracle: what each test says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx_graphsurgeon as gs
+import pytest
+
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.scheme import Scheme, preset, read_scheme
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.mixing_rule import MixingRule
+from transforms.scheme.presets import MIXED, PRESETS
+from transforms.search.target import Target
+
+
+def rule(name: str, **table: Any) -> MixingRule:
+    found = preset(name).with_(auto_mixed_precision=table).auto_mixed_precision
+    assert found is not None
+    return found
+
+
+def test_nothing_said_is_no_rule() -> None:
+    assert MixingRule.parse("auto_mixed_precision", {}) is None
+    assert preset("A16W8").auto_mixed_precision is None
+
+
+def test_file_with_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "scheme.toml"
+    path.write_text(
+        'preset = "BF16"\n[auto_mixed_precision]\ntarget = ["bfp16", "mx6"]\ntarget_op_types = ["MatMul"]\n'
+        'exclude_nodes = ["/head/*"]\nl2_target = 1\nstrategy = "quality"\ndual_quant_nodes = true\n'
+    )
+    scheme = read_scheme(path)
+    assert scheme.auto_mixed_precision == MixingRule(
+        target=("bfp16", "mx6"),
+        target_op_types=("MatMul",),
+        exclude_nodes=("/head/*",),
+        l2_target=1.0,
+        strategy="quality",
+        dual_quant_nodes=True,
+    )
+    path.write_text(scheme.to_toml())
+    assert read_scheme(path) == scheme
+
+
+def test_formats_of_layers() -> None:
+    assert MixingRule("bfp16").choices("bfloat16", "bfloat16") == (LayerRule("bfp16", "bfp16"),)
+    several = MixingRule(("mx9", "int8/int4")).choices("int16", "int8")
+    assert several == (LayerRule("mx9", "mx9"), LayerRule("int8", "int4"))
+    assert [one.label for one in several] == ["mx9", "int8/int4"]
+    assert MixingRule(activation_target="int8").choices("int16", "int8") == (LayerRule("int8", "int8"),)
+    assert MixingRule(weight_target="int4").choices("int16", "int8") == (LayerRule("int16", "int4"),)
+
+
+@pytest.mark.parametrize(
+    ("table", "target", "measured_by"),
+    [
+        ({}, None, "sqnr"),
+        ({"l2_target": 0.5}, Target("l2", 0.5), "l2"),
+        ({"l2_target": 0}, Target("l2", 0.0), "l2"),
+        ({"sqnr_target": -3}, Target("sqnr", -3.0), "sqnr"),
+        ({"sqnr_drop_target": 3}, Target("sqnr", 3.0, relative=True), "sqnr"),
+        ({"top1_target": 0.01}, Target("lost_top1", 0.01), "kl"),
+        (
+            {"evaluate_target": 0.1, "evaluate": "m.py:f"},
+            Target("evaluate", 0.1, relative=True),
+            "evaluate",
+        ),
+        ({"l2_target": 1, "metric": "kl", "sensitivity": "measured"}, Target("l2", 1.0), "kl"),
+        ({"metric": "evaluate", "evaluate": "m.py:f", "sensitivity": "measured"}, None, "evaluate"),
+    ],
+)
+def test_targets(table: dict[str, Any], target: Target | None, measured_by: str) -> None:
+    found = rule("BF16", target="bfp16", **table)
+    assert found.bound == target
+    assert found.measured_by == measured_by
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_presets(name: str) -> None:
+    scheme = preset(name)
+    found = scheme.auto_mixed_precision
+    assert found is not None
+    plain = {"BF16_MIXED_BFP16": "BF16", "BF16_MIXED_MXINT8": "BF16", "S16S8_MIXED_S8S8": "A16W8"}[name]
+    assert scheme.with_(auto_mixed_precision=None) == preset(plain)
+    labels = [one.label for one in found.choices(scheme.activation, scheme.weight)]
+    assert labels == [{"BFP16": "bfp16", "MXINT8": "mxint8", "S8S8": "int8"}[name.rpartition("_")[2]]]
+    drop = Target("sqnr", 3.0, relative=True)
+    assert found.bound == (drop if plain == "A16W8" else None)
+    assert f"{name}_ADAQUANT" in PRESETS and f"{name}_ADAROUND" not in PRESETS
+
+
+def test_mixing_is_a_step_of_its_own() -> None:
+    for name in MIXED:
+        with pytest.raises(ValueError) as caught:
+            quantize_graph(gs.Graph(), preset(name))
+        step = "transforms.mix_precision.mix_precision"
+        words = f"the scheme asks for mixed precision, which is a step of its own: {step}"
+        assert str(caught.value) == words
+
+
+START = "auto_mixed_precision "
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"taget": "bfp16"}, START + "key 'taget' is unknown, did you mean 'target'?"),
+        ({"l2_target": 1}, START + "target is missing: the format, or formats, that layers may get"),
+        ({"target": 3}, START + "target is 3, it must be a string or a list of strings"),
+        ({"target": ["mx6", "mx6"]}, START + "target names a format twice: mx6, mx6"),
+        ({"target": "bfp61"}, "auto_mixed_precision: activation of 'bfp61': format 'bfp61' is unknown, did"),
+        ({"target": "mx6/x"}, "auto_mixed_precision: weight of 'mx6/x': format 'x' is unknown, legal"),
+        ({"target": "int8/"}, "auto_mixed_precision: weight of 'int8/': format '' is unknown"),
+        ({"target": "int4"}, "auto_mixed_precision: activation of 'int4' is 'int4', but int4 is for weights"),
+        (
+            {"target": ["mx6", "int16/int8"]},
+            "auto_mixed_precision: 'int16/int8' is what the scheme has anyway",
+        ),
+        ({"weight_target": "int8"}, "auto_mixed_precision: 'int16/int8' is what the scheme has anyway"),
+        (
+            {"target": "mx6", "weight_target": "mx6"},
+            START + "target does not go with activation_target and weight_target",
+        ),
+        ({"target": "mx6", "target_op_types": ["LSTM"]}, START + "target_op_types 'LSTM' is unknown, legal"),
+        ({"target": "mx6", "include_nodes": "a"}, START + "include_nodes is 'a', it must be a list of str"),
+        ({"target": "mx6", "output_index": -2}, START + "output_index is -2, legal are numbers from -1"),
+        ({"target": "mx6", "data_size": -1}, START + "data_size is -1, legal are numbers from 0"),
+        ({"target": "mx6", "data_size": 1.5}, START + "data_size is 1.5, it must be a whole number"),
+        ({"target": "mx6", "l2_target": -1}, START + "l2_target is -1.0, legal are numbers from 0"),
+        ({"target": "mx6", "l2_target": "1"}, START + "l2_target is '1', it must be a number"),
+        (
+            {"target": "mx6", "sqnr_target": float("nan")},
+            START + "sqnr_target is nan, legal are numbers of any sign",
+        ),
+        ({"target": "mx6", "top1_target": 1.5}, START + "top1_target is 1.5, legal are numbers from 0 to 1"),
+        (
+            {"target": "mx6", "l2_target": 1, "top1_target": 0.01},
+            START + "l2_target and top1_target do not go together: there is one target",
+        ),
+        (
+            {"target": "mx6", "evaluate_target": 0.01},
+            START + "evaluate, FILE.py:FUNCTION, goes with evaluate_target, or metric 'evaluate', and",
+        ),
+        (
+            {"target": "mx6", "evaluate": "m.py:f"},
+            START + "evaluate, FILE.py:FUNCTION, goes with evaluate_target, or metric 'evaluate', and",
+        ),
+        (
+            {"target": "mx6", "evaluate": "m", "evaluate_target": 0.01},
+            "evaluate 'm' is not FILE.py:FUNCTION",
+        ),
+        (
+            {"target": "mx6", "sensitivity": "guess"},
+            START + "sensitivity 'guess' is unknown, legal are trace",
+        ),
+        ({"target": "mx6", "metric": "l2"}, START + "metric goes with sensitivity 'measured'"),
+        (
+            {"target": "mx6", "metric": "l3", "sensitivity": "measured"},
+            START + "metric 'l3' is unknown, legal are l2, sqnr, cosine, kl, psnr, top1, evaluate",
+        ),
+        ({"target": "mx6", "strategy": "slow"}, START + "strategy 'slow' is unknown, legal are speed, quali"),
+        (
+            {"target": "mx6", "strategy": "quality"},
+            START + "strategy 'quality' goes with one of l2_target, sqnr_target, sqnr_drop_target,",
+        ),
+        (
+            {"target": "mx6", "strategy": "budget"},
+            START
+            + "strategy 'budget' goes with one of l2_target, sqnr_target, sqnr_drop_target, top1_target, "
+            "evaluate_target, bits_target or bytes_target",
+        ),
+        (
+            {"target": "mx6", "bits_target": 8},
+            START + "bits_target goes with strategy 'budget', not with 'speed'",
+        ),
+        (
+            {"target": "mx6", "strategy": "budget", "bits_target": 8, "bytes_target": 9},
+            START + "bits_target and bytes_target do not go together",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        preset("A16W8").with_(auto_mixed_precision=table)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_formats_of_the_scheme_itself_may_be_targets() -> None:
+    scheme = Scheme(
+        "bfloat16",
+        "bfloat16",
+        formats={"small": {"base": "bfp16", "bit_width": 13}},
+        auto_mixed_precision={"target": ["small", "float32"]},
+    )
+    assert scheme.auto_mixed_precision == MixingRule(("small", "float32"))
+
+
+@pytest.mark.parametrize("table", [{"bits_target": 6}, {"bytes_target": 5000}, {"sqnr_target": 30}])
+def test_budgets(table: dict[str, Any]) -> None:
+    found = rule("BF16", target=["bfp16", "mx6"], strategy="budget", **table)
+    assert found.strategy == "budget"

@@ -1,0 +1,329 @@
+"""The tool from the command line: exit codes, what it says, what it writes. Oracle: ONNX Runtime on samples
+that tuning has not seen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from ops.rounding import ALGORITHMS
+from tests.helpers import build, tunable
+from tools import finetune, quantize
+from tools.cli import command_line
+from transforms import model_io
+from transforms.finetune.output_error import OutputError
+from transforms.model import provenance
+from transforms.run import devices
+from transforms.run.run_model import RunOptions
+from transforms.scheme import finetune_rule
+
+MODEL = tunable.conv_net()
+DATA, UNSEEN = tunable.samples(MODEL, 20), tunable.samples(MODEL, 40)[20:]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with float.onnx, quantized.onnx (W4A8) and samples in data."""
+    build.save(MODEL, tmp_path / "float.onnx")
+    (tmp_path / "data").mkdir()
+    for i, feed in enumerate(DATA):
+        np.savez(tmp_path / "data" / f"{i:02}.npz", **feed)  # type: ignore[arg-type]
+    given = ["--input", "float.onnx", "--output", "quantized.onnx", "--config", "W4A8"]
+    given += ["--calibration-data", "data"]
+    assert quantize.main([str(tmp_path / a) if a.endswith("onnx") or a == "data" else a for a in given]) == 0
+    return tmp_path
+
+
+def _run(folder: Path, *more: str, output: str = "tuned.onnx") -> int:
+    paths = {"--float": "float.onnx", "--quantized": "quantized.onnx", "--output": output, "--data": "data"}
+    given = [part for flag, name in paths.items() for part in (flag, str(folder / name))]
+    return finetune.main([*given, *more])
+
+
+def _error(folder: Path, name: str) -> float:
+    return (
+        OutputError(model_io.load(folder / "float.onnx"), UNSEEN).each(model_io.load(folder / name)).relative
+    )
+
+
+def test_the_tuned_model_is_better(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(folder) == 0
+    said = capsys.readouterr().out
+    assert _error(folder, "tuned.onnx") < 0.5 * _error(folder, "quantized.onnx")
+    for name in ("conv", "depthwise", "transposed", "dense"):
+        assert f"{name} " in said
+    assert "Tuned: 4 of 4 layers on 20 samples" in said and "Outputs on held-out samples: " in said
+    onnx.checker.check_model(onnx.load(folder / "tuned.onnx"), full_check=True)
+
+
+def test_the_model_says_how_it_was_made(folder: Path) -> None:
+    assert _run(folder, "--algorithm", "gptq") == 0
+    metadata = model_io.load(folder / "tuned.onnx").info.metadata
+    assert provenance.option(metadata, "algorithm") == "gptq"
+    assert 'weight = "int4"' in metadata[provenance.PREFIX + "scheme"]
+
+
+@pytest.mark.parametrize("algorithm", ["gptq", "coordinate_descent", "adaquant", "adaround"])
+def test_algorithms(folder: Path, algorithm: str) -> None:
+    assert _run(folder, "--algorithm", algorithm) == 0
+    assert _error(folder, "tuned.onnx") < _error(folder, "quantized.onnx")
+
+
+def _weights(path: Path) -> bytes:
+    model = onnx.load(path)
+    return b"".join(tensor.SerializeToString() for tensor in model.graph.initializer)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--num-iterations", "3"],
+        ["--learning-rate", "0.5"],
+    ],
+)
+def test_options_of_gradient_steps_matter(folder: Path, options: list[str]) -> None:
+    assert _run(folder, "--algorithm", "adaquant", output="one.onnx") == 0
+    assert _run(folder, "--algorithm", "adaquant", *options, output="two.onnx") == 0
+    assert _weights(folder / "one.onnx") != _weights(folder / "two.onnx")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--data-size", "6"],
+        ["--limit", "6"],
+        ["--target-op-type", "Gemm", "Conv"],
+        ["--batch-size", "4"],
+        ["--following-relu"],
+    ],
+)
+def test_options_matter(folder: Path, options: list[str]) -> None:
+    assert _run(folder, output="one.onnx") == 0
+    assert _run(folder, *options, output="two.onnx") == 0
+    assert _weights(folder / "one.onnx") != _weights(folder / "two.onnx")
+
+
+@pytest.mark.parametrize("options", [["--memory-limit", "1K"], ["--threads", "1"], ["--output-index", "0"]])
+def test_options_that_change_no_number(folder: Path, options: list[str]) -> None:
+    assert _run(folder, output="one.onnx") == 0
+    assert _run(folder, *options, output="two.onnx") == 0
+    assert _weights(folder / "one.onnx") == _weights(folder / "two.onnx")
+
+
+def test_selective_update(folder: Path) -> None:
+    assert _run(folder, "--selective-update") == 0
+    assert _error(folder, "tuned.onnx") < _error(folder, "quantized.onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--target-op-type", "MatMul"], "operator type 'MatMul': no layer of it can be tuned"),
+        (["--output-index", "1"], "output 1 is not there, the model has 1"),
+        (["--data-size", "1"], "1 sample, at least 2 are needed"),
+        (["--checkpoint", "no/folder/file"], "folder 'no/folder' does not exist"),
+        (["--infer-device", "cuda:0"], "inference on 'cuda:0' needs onnxruntime-gpu"),
+        (["--optim-device", "cuda:0"], "linear algebra on 'cuda:0' needs CuPy"),
+    ],
+)
+def test_what_can_not_be_done(
+    folder: Path, options: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(folder, *options) == 1
+    assert reason in capsys.readouterr().err
+    assert not (folder / "tuned.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--num-iterations", "3"],
+        ["--learning-rate", "0.1"],
+        ["--algorithm", "none"],
+        ["--algorithm", "adaquant", "--learning-rate", "-1"],
+        ["--algorithm", "adaquant", "--num-iterations", "0"],
+        ["--limit", "5", "--data-size", "3"],
+        ["--target-op-type", "Relu"],
+        ["--infer-device", "tpu"],
+    ],
+)
+def test_wrong_usage(folder: Path, options: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        _run(folder, *options)
+    assert left.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--memory-limit", "much"], "--memory-limit: much is no size"),
+        (["--memory-limit", "5Q"], "--memory-limit: 5Q is no size"),
+        (
+            ["--algorithm", "adaquant", "--learning-rate", "fast"],
+            "rate: fast is no number above 0",
+        ),
+    ],
+)
+def test_values_that_are_no_numbers_are_named(
+    folder: Path, options: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        _run(folder, *options)
+    assert left.value.code == 2 and reason in capsys.readouterr().err
+
+
+def test_samples_that_do_not_fit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(folder / "data" / "05.npz", x=np.zeros((1, 4, 8, 8), np.float32))
+    assert _run(folder) == 1
+    assert "sample '05.npz', input 'x': shape [1, 4, 8, 8]" in capsys.readouterr().err
+
+
+def test_another_float_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build.save(tunable.conv_net(seed=5), folder / "float.onnx")
+    assert _run(folder) == 1
+    assert "no layer can be tuned" in capsys.readouterr().err
+
+
+def test_a_quantized_model_in_the_place_of_the_float_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "float.onnx").write_bytes((folder / "quantized.onnx").read_bytes())
+    assert _run(folder) == 1
+    said = capsys.readouterr().err
+    assert "the float model is not what was quantized: the model is quantized already: " in said
+
+
+def test_inputs_are_never_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("quantized.onnx", "float.onnx"):
+        before = (folder / name).read_bytes()
+        assert _run(folder, "--force", output=name) == 1
+        assert (folder / name).read_bytes() == before
+    assert "never overwritten" in capsys.readouterr().err
+
+
+def test_external_data_of_the_float_model_is_never_overwritten(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.load(folder / "float.onnx")
+    external = {"save_as_external_data": True, "location": "tuned.onnx.data", "size_threshold": 0}
+    onnx.save(model, folder / "float.onnx", **external)
+    before = (folder / "tuned.onnx.data").read_bytes()
+    assert _run(folder, "--force", output="tuned.onnx.data") == 1
+    assert "tuned.onnx.data' belongs to the input" in capsys.readouterr().err
+    assert _run(folder, "--force", "--save_as_external_data", output="tuned.onnx") == 0
+    assert (folder / "tuned.onnx.data").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["tuned.onnx", "./tuned.onnx"])
+def test_a_checkpoint_in_the_place_of_the_output(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(folder, "--checkpoint", f"{folder}/{name}") == 1
+    assert "is the output itself" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (folder / "float.onnx").read_bytes()
+    assert _run(folder, "--checkpoint", str(folder / "float.onnx")) == 1
+    assert capsys.readouterr().err.endswith("float.onnx' is no checkpoint: it is no .npz archive\n")
+    assert (folder / "float.onnx").read_bytes() == before
+
+
+def test_an_existing_output_takes_force(folder: Path) -> None:
+    (folder / "tuned.onnx").write_bytes(b"before")
+    assert _run(folder) == 1
+    assert (folder / "tuned.onnx").read_bytes() == b"before"
+    assert _run(folder, "--force") == 0
+    assert (folder / "tuned.onnx").read_bytes() != b"before"
+
+
+def test_an_interrupted_run_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tools.cli.progress import Progress
+
+    assert _run(folder, output="whole.onnx") == 0
+    checkpoint = folder / "checkpoint.npz"
+    show = Progress.show
+
+    def interrupt(self: object, done: int, total: int, note: str) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "show", interrupt)
+    assert _run(folder, "--checkpoint", str(checkpoint)) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert checkpoint.exists() and not (folder / "tuned.onnx").exists()
+    monkeypatch.setattr(Progress, "show", show)
+    assert _run(folder, "--checkpoint", str(checkpoint)) == 0
+    assert _weights(folder / "tuned.onnx") == _weights(folder / "whole.onnx")
+    assert not checkpoint.exists()
+
+
+def test_a_checkpoint_of_other_options(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transforms.finetune.checkpoint import Checkpoint
+
+    Checkpoint.open(folder / "checkpoint.npz", "another run").write()
+    assert _run(folder, "--checkpoint", str(folder / "checkpoint.npz")) == 1
+    assert "is of other models, data, options or versions" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["following_relu", "provider", "package", "runtime"])
+def test_a_checkpoint_is_of_one_version_and_of_all_options_that_change_numbers(
+    folder: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tools.jobs import finetune as finetune_file
+
+    paths = [f"--{name}={folder / name}" for name in ("float", "quantized", "output", "data", "checkpoint")]
+    options = finetune._parser().parse_args(paths)
+    graph = model_io.load(folder / "float.onnx")
+
+    def _key() -> str:
+        found = finetune_file._checkpoint(options, graph, graph, finetune_file._feeds(graph, options))
+        assert found is not None
+        return found.key
+
+    before = _key()
+    assert _key() == before
+    if what == "package":
+        monkeypatch.setattr(provenance, "version", lambda: "0.0.0")
+    elif what == "runtime":
+        monkeypatch.setattr(onnxruntime, "__version__", "0.0.0")
+    else:
+        setattr(options, what, {"following_relu": True, "provider": "CUDA"}[what])
+    assert _key() != before
+
+
+def test_options_reach_the_walk() -> None:
+    """Those whose effect on a small model is nothing but time or memory, or needs more rows than it has."""
+    from tools.jobs import finetune as finetune_file
+
+    given = ["--float", "f", "--quantized", "q", "--output", "o", "--data", "d", "--algorithm", "adaround"]
+    options = finetune._parser().parse_args([*given, "--early-stop", "--fixed-seed", "7"])
+    rule = finetune_file.rule_of(options)
+    walk = finetune_file.walk_options(rule, RunOptions(), memory_limit=5, device="cpu")
+    assert walk.tune.solver.early_stop
+    assert walk.seed == 7
+    assert walk.memory_limit == 5
+    assert walk.tune.solver.iterations == 1000 and walk.tune.solver.learning_rate is None
+
+
+def test_products_are_on_one_thread_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many there are would change the last bits of sums, and the result with them."""
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "2")
+    command_line.keep_products_on_one_thread()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == os.environ["MKL_NUM_THREADS"] == "1"
+
+
+def test_choices_are_those_of_schemes_and_devices() -> None:
+    """Written down twice, for help without heavy imports."""
+    assert finetune._ALGORITHMS == finetune_rule.ALGORITHMS
+    assert finetune._OPERATORS == finetune_rule.OPERATORS
+    assert finetune._DEVICES == devices.DEVICES
+    assert {*ALGORITHMS, "auto"} == {*finetune_rule.ALGORITHMS}

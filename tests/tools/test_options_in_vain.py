@@ -1,0 +1,241 @@
+"""No option is accepted and then ignored. Oracle: the tables below, by hand, of what each option goes with.
+
+That every other option matters is shown where the tool is tested.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+import pytest
+
+from tests.helpers.tool_parsers import REQUIRED, parser_of
+from tools.cli import data_options
+
+OF_SAMPLES = ("--limit 4", "--image-size 8", "--mean 0", "--std 1", "--layout NCHW")
+OF_DATA = (*OF_SAMPLES, "--provider cpu", "--threads 2")
+"""Also what says no more than what is meant anyway."""
+
+ALWAYS = {
+    "auto_mixed_precision": "help verbose input output config set target activation_target weight_target "
+    "target_op_type include_node exclude_node evaluate dual_quant_nodes data",
+    "convert_fp16_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
+    "optimize save_as_external_data force",
+    "convert_fp32_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
+    "optimize save_as_external_data force",
+    "evaluate": "help verbose baseline_results_folder quantized_results_folder peak top1 allow_missing",
+    "finetune": "help verbose float quantized output data algorithm fixed_seed batch_size target_op_type "
+    "selective_update following_relu output_index optim_device memory_limit checkpoint force "
+    "save_as_external_data threads",
+    "formats": "help verbose model plot",
+    "infer": "help verbose model output_dir force data provider threads",
+    "quantize": "help verbose print_config config set exclude_node exclude_op keep_weight_nodes optimize",
+    "report": "help verbose float quantized output force data provider threads",
+}
+"""Options that have an effect in any combination, or without which there is nothing to do."""
+
+WITH_IMAGES = {"limit", "image_size", "mean", "std", "layout"}
+"""Of tools that need samples: sizes and the like are refused where no image is among them."""
+
+
+def _cases() -> list[tuple[str, str, str]]:
+    """Return tool, options and the beginning of the error."""
+    cases = []
+    for tool in ("convert_fp16_to_bf16", "convert_fp32_to_bf16"):
+        cases += [(tool, one, f"{one.split()[0]} goes with --data") for one in ("--min-sqnr 30", *OF_DATA)]
+        cases += [
+            (tool, "--data d", "--data goes with --min-sqnr"),
+            (tool, "--domain com.amd.quark", "--domain goes with --format customqdq alone"),
+            (tool, "--format simulate_bf16 --weights float32", "--weights does not go with"),
+            (tool, "--format simulate_bf16 --saturate-activations", "--saturate-activations does not go"),
+        ]
+    measured = ("--sensitivity measured", "--sensitivity trace", "--metric l2", "--output-index 0")
+    measured += ("--data-size 3", "--labels l.npy", "--calibration-cache f", "--jobs 1", "--dask local")
+    measured += ("--resume r", "--json f", "--csv f", "--chart f.svg", "--plot f.svg")
+    tool = "auto_mixed_precision"
+    cases += [
+        (tool, f"--output n.onnx {one}", f"{one.split()[0]} goes with --data")
+        for one in (*measured, *OF_DATA)
+    ]
+    moving = ("--strategy speed", "--bits-target 8", "--bytes-target 9", "--labels l.npy")
+    moving += ("--save_as_external_data",)
+    cases += [
+        (tool, f"--analyze-only --data d {one}", f"{one.split()[0]} goes with --output, not with --analyze")
+        for one in moving
+    ]
+    cases += [
+        (tool, "--analyze-only", "--analyze-only goes with --data"),
+        (tool, "--analyze-only --data d --force", "--force goes with --output, --json, --csv or --chart"),
+        (tool, "--analyze-only --data d --plot p.svg", "--plot shows models that are tried"),
+        (
+            tool,
+            "--output n --data d --resume r --dask tcp://a:1 --jobs 1",
+            "--jobs goes with --dask local: the cluster at 'tcp://a:1' has its own workers",
+        ),
+    ]
+    steps = ("--num-iterations 5", "--learning-rate 1", "--early-stop")
+    cases += [("finetune", one, f"{one.split()[0]} goes with --algorithm ada") for one in steps]
+    cases += [
+        ("finetune", "--limit 3 --data-size 3", "--limit and --data-size are the same"),
+        ("finetune", "--provider cpu --infer-device cpu", "--provider and --infer-device both say where"),
+        ("evaluate", "--force", "--force goes with --json or --csv"),
+        ("evaluate", "--json a --csv ./a", "--json and --csv are one file, 'a'"),
+        ("formats", "--force", "--force goes with --plot"),
+    ]
+    run = "--input m.onnx --output n.onnx"
+    cases += [
+        ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --calibration-data")
+        for one in (*OF_DATA, "--calibration-cache f")
+    ]
+    cases += [
+        ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --calibration-data")
+        for one in (*OF_SAMPLES, "--calibration-cache f")
+    ]
+    cases += [
+        ("quantize", f"{run} --random-data 3 --calibration-data d", "--random-data and --calibration-d")
+    ]
+    alone = ("--calibration-data d", "--calibration-cache f", "--random-data 3", "--force")
+    alone += ("--save_as_external_data", "--allow-code")
+    cases += [
+        ("quantize", f"--print-config {one}", f"{one.split()[0]} goes with --input and --output")
+        for one in (*alone, *OF_DATA)
+    ]
+    return cases
+
+
+@pytest.mark.parametrize(("tool", "options", "message"), _cases())
+def test_an_option_in_vain_is_wrong_usage(
+    tool: str, options: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        importlib.import_module(f"tools.{tool}").main([*REQUIRED[tool].split(), *options.split()])
+    errors = capsys.readouterr().err
+    assert left.value.code == 2
+    assert errors.startswith(f"tools.{tool}: error: {message}") and errors.count("\n") == 1
+
+
+TARGETS = ("--l2-target", "--sqnr-target", "--sqnr-drop-target", "--top1-target", "--evaluate-target")
+MEASURED = "integer activations; the formats here are"
+
+WITH_A_SCHEME = [
+    ("quantize", "MX9", "--calibrate-method MSE", f"--calibrate-method goes with {MEASURED} mx9"),
+    ("quantize", "MX9", "--set calibrate_method=MSE", f"--set calibrate_method goes with {MEASURED} mx9"),
+    (
+        "quantize",
+        "MX9",
+        "--set activation_symmetric=true",
+        "--set activation_symmetric goes with ",
+    ),
+    ("quantize", "BF16", "--set moving_average=true", f"--set moving_average goes with {MEASURED} bfloat16"),
+    (
+        "quantize",
+        "U8S8",
+        "--set percentile=99",
+        "--set percentile goes with integer activations and ca",
+    ),
+    ("quantize", "U8S8", "--set averaging_constant=0.5", "--set averaging_constant goes with integer activ"),
+    ("quantize", "BF16", "--per-channel", "--per-channel goes with integers; the formats here are bfloat16"),
+    ("quantize", "BF16", "--no-per-channel", "--no-per-channel goes with integers; the formats here are"),
+    (
+        "quantize",
+        "MX9",
+        "--set weight_method=MSE",
+        "--set weight_method goes with integers; the formats",
+    ),
+    ("quantize", "FP16", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),
+    ("quantize", "INT32", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),
+    (
+        "quantize",
+        "A16W8",
+        "--domain com.amd.quark",
+        "--domain goes with formats for which ONNX has no op",
+    ),
+    ("quantize", "BF16", "--set bfloat16_as=cast --domain com.amd.quark", "--domain goes with formats for"),
+    (
+        "quantize",
+        "MX9",
+        "--calibration-data d --calibration-cache f",
+        f"--calibration-cache goes with {MEASURED} mx9",
+    ),
+    (
+        "auto_mixed_precision",
+        "BF16_MIXED_BFP16",
+        "--data d --calibration-cache f",
+        f"--calibration-cache goes with {MEASURED} bfloat16, bfp16",
+    ),
+    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --jobs 2", "--jobs goes with --sensitivity meas"),
+    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --dask local", "--dask goes with --sensitivity m"),
+    ("quantize", "BF16", "--allow-code", "--allow-code goes with a scheme whose key evaluate names a file"),
+    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--allow-code", "--allow-code goes with a scheme whose key"),
+    ("auto_mixed_precision", "BF16_MIXED_BFP16", "--data d --labels f", "--labels goes with --top1-target"),
+    *(
+        (
+            tool,
+            "BF16_MIXED_BFP16",
+            f"--set auto_mixed_precision.{key}",
+            f"--set auto_mixed_precision.{name} goes",
+        )
+        for tool in ("quantize", "auto_mixed_precision")
+        for key in ("sensitivity=measured", "output_index=0", "data_size=3")
+        for name in [key.partition("=")[0]]
+    ),
+    *(
+        (
+            "auto_mixed_precision",
+            "BF16_MIXED_BFP16",
+            f"--analyze-only --data d --set {key}",
+            f"--set {key.partition('=')[0]} goes with --output",
+        )
+        for key in ("finetune.algorithm=gptq", "auto_mixed_precision.strategy=speed")
+    ),
+    (
+        "auto_mixed_precision",
+        "BF16_MIXED_BFP16",
+        "--data d --metric l2",
+        "auto_mixed_precision metric goes with sensitivity 'measured'",
+    ),
+    *(
+        (
+            "auto_mixed_precision",
+            "BF16_MIXED_BFP16",
+            f"--analyze-only --data d {options}",
+            f"{options.split()[0]} goes with --output, or --sensitivity measured without --metric",
+        )
+        for options in (
+            *(f"{target} 0.5" for target in TARGETS if target != "--evaluate-target"),
+            "--evaluate-target 0.5 --evaluate a.py:f",
+            "--l2-target 0.5 --sensitivity measured --metric sqnr",
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("tool", "config", "options", "message"), WITH_A_SCHEME)
+def test_an_option_in_vain_with_a_scheme_is_an_error(
+    tool: str, config: str, options: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--input", "m.onnx", "--config", config, *options.split()]
+    given += [] if "--analyze-only" in given else ["--output", "n.onnx"]
+    assert importlib.import_module(f"tools.{tool}").main(given) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"tools.{tool}: error: {message}") and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("tool", REQUIRED)
+def test_every_option_is_in_one_of_the_tables(tool: str) -> None:
+    """So that one that is added is thought of."""
+    names = {word: action.dest for action in parser_of(tool)._actions for word in action.option_strings}
+    errors = [error for name, _, error in _cases() if name == tool]
+    errors += [error for name, _, _, error in WITH_A_SCHEME if name == tool]
+    refused = {names[word] for error in errors for word in error.split() if word in names}
+    of_samples = WITH_IMAGES if "--data" in REQUIRED[tool].split() else set()
+    assert {*ALWAYS[tool].split(), *refused, *of_samples} == set(names.values())
+
+
+def test_options_of_data_are_all_that_say_something_of_data() -> None:
+    parser = argparse.ArgumentParser()
+    data_options.add_data_options(parser)
+    added = {action.dest for action in parser._actions} - {"help", "data"}
+    assert added == set(data_options.OF_DATA) == {one.split()[0][2:].replace("-", "_") for one in OF_DATA}
+    assert set(data_options.OF_SAMPLES) == {one.split()[0][2:].replace("-", "_") for one in OF_SAMPLES}

@@ -1,0 +1,1 @@
+"""Pictures: the report in HTML, its SVG plots, charts of mixed precision."""

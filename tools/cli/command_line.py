@@ -1,0 +1,192 @@
+"""What all tools share on the command line: strict options, one-line errors and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from tools.cli import interrupts
+
+DONE, FAILED = 0, 1
+
+_SOURCES = ("input", "model", "quantized", "baseline_results_folder")
+"""Options that say what a tool works on, each tool has one of them."""
+
+_LONGEST = 4000
+"""Characters of a message: a name in a file may have any number."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Leave with one line, as any other error does, and exit code 2."""
+        self.exit(2, f"{_name(self)}: error: {message} (see --help)\n")
+
+
+def _name(parser: argparse.ArgumentParser) -> str:
+    return parser.prog.removeprefix("python -m ")
+
+
+def make_parser(module: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
+    """Return a parser for ``python -m tools.MODULE`` with ``--verbose`` and without abbreviated options."""
+    parser = _Parser(
+        prog=f"python -m tools.{module}",
+        description=description,
+        epilog=epilog,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="log each step, and show the traceback of an error"
+    )
+    return parser
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how a model is written."""
+    parser.add_argument(
+        "--save_as_external_data",
+        action="store_true",
+        help="store weights in OUTPUT.HASH.data, with a hash of them; done without asking above 2 GiB",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+
+
+def add_code_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that lets a scheme run code, see :mod:`tools.cli.user_code`."""
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="let the key evaluate of the scheme run a file outside the scheme's folder",
+    )
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    work: Callable[[argparse.Namespace], None],
+    argv: Sequence[str] | None,
+    *,
+    why_not: Callable[[argparse.Namespace], str | None] = lambda options: None,
+) -> int:
+    """Parse the options, do the work, and turn any failure into one line on stderr.
+
+    Returns 0 when the work is done, 1 when the input, the model or the machine stood in its way, and 128 and
+    the number of the signal (130: Ctrl-C) when that ended it, with nothing left half written; a usage error
+    leaves through argparse with 2, as do options of which ``why_not`` says that they do not go together; it
+    may ask ``options.given`` which were written, see :func:`unused_option`.
+    """
+    options = parser.parse_args(argv)
+    options.given = _given(parser, argv)
+    reason = why_not(options)
+    if reason:
+        parser.error(reason)
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is first imported
+    if options.verbose:
+        _log_to_stderr()
+    try:
+        with interrupts.raised():
+            code = _work(parser, options, work)
+            interrupts.end(code)
+    except KeyboardInterrupt as stopped:
+        code = interrupts.leave(stopped)
+        _fail(parser, options, "interrupted")
+    return code
+
+
+def unused_option(options: argparse.Namespace, names: Iterable[str], needed: str) -> str | None:
+    """Return the error of the first of some options that was given without what it goes with, or None."""
+    return next(
+        (f"{options.given[name]} goes with {needed}" for name in names if name in options.given), None
+    )
+
+
+def same_file(options: argparse.Namespace, names: Iterable[str]) -> str | None:
+    """Return the error of the first two of some options that name the same file, or None."""
+    taken: dict[Path, str] = {}
+    for name in names:
+        path = getattr(options, name)
+        if path is None:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        other = taken.setdefault(Path(os.path.realpath(path)), option)
+        if other != option:
+            return f"{other} and {option} are one file, '{path}'"
+    return None
+
+
+def _given(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> dict[str, str]:
+    """Return the options that are on the command line, by the name of their value, as they are written."""
+    actions = {action.dest: action for action in parser._actions}
+    found = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(actions))))  # no defaults
+    return {
+        name: action.option_strings[-1 if found[name] is False else 0]
+        for name, action in actions.items()
+        if found[name] is not None
+    }
+
+
+def keep_products_on_one_thread() -> None:
+    """Let NumPy's matrix products run on one thread, also where the environment asks for more.
+
+    Those of fine-tuning are many and small: threads that wait for each other cost more than they bring, and
+    how many there are changes the last bits of sums, and what weights are tuned to with them. Takes effect if
+    NumPy has not been imported yet.
+    """
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def _work(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, work: Callable[[argparse.Namespace], None]
+) -> int:
+    try:
+        work(options)
+        sys.stdout.flush()
+    except (ValueError, OSError) as error:
+        return _fail(parser, options, _one_line(error) + _of_source(options, error))
+    except Exception as error:
+        text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
+        return _fail(parser, options, f"{text} ({type(error).__name__}){_of_source(options, error)}")
+    return DONE
+
+
+def _fail(parser: argparse.ArgumentParser, options: argparse.Namespace, message: str) -> int:
+    if options.verbose:
+        traceback.print_exc()
+    print(f"{_name(parser)}: error: {_shown(message)}", file=sys.stderr)
+    return FAILED
+
+
+def _of_source(options: argparse.Namespace, error: Exception) -> str:
+    """Return the file that an error is to end with: one about a model, or unforeseen, that names none."""
+    reading = sys.modules.get("transforms.model.read_model")  # not imported, no model was read
+    about_model = reading is not None and isinstance(error, reading.ModelError)
+    if isinstance(error, ValueError | OSError) and not about_model:
+        return ""
+    given = [str(getattr(options, name)) for name in _SOURCES if getattr(options, name, None)]
+    return "" if not given or any(Path(one).name in str(error) for one in given) else f" (in '{given[0]}')"
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: '{error.filename}'" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _shown(text: str) -> str:
+    """Return text as a terminal may show it: names come from files, and may hold whatever moves a cursor."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s", stream=sys.stderr)
+    for noisy in ("matplotlib", "PIL", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,141 @@
+"""Tasks on a Dask cluster. A cluster that is not there, or is there no longer, is an error, never a wait."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+from transforms.files import cleanup
+from transforms.run.processes import interrupts_for_this_process_alone
+
+LOCAL = "local"
+_PATIENCE = 30.0  # seconds that a scheduler has to answer, and to have a worker; machines may be busy
+_PAUSE = 1.0  # seconds between looking whether there still are workers
+
+_IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+"""What each worker of a local cluster runs first, also one that is started in the place of one that died."""
+
+
+@contextmanager
+def open_dask(address: str, jobs: int) -> Iterator[Executor]:
+    """Yield an executor on the cluster of the scheduler at an address, or on one of this machine (``local``).
+
+    Raises ValueError of one line without Dask, without an answer, and without a worker, all after some
+    patience; BrokenExecutor, as do tasks, if a scheduler or workers are lost, also at their start.
+    """
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError("--dask needs Dask: pip install 'onnx-narrow[dask]'") from error
+    _be_quiet()
+    with ExitStack() as opened:
+        try:
+            cluster = _local_cluster(jobs, opened) if address == LOCAL else None
+            client = Client(cluster or address, timeout=_PATIENCE)
+        except (OSError, TimeoutError, ValueError) as error:
+            words = " ".join(str(error).split())
+            raise ValueError(f"no Dask scheduler answers at '{address}': {words}") from error
+        opened.callback(client.close)
+        try:
+            client.wait_for_workers(1, timeout=_PATIENCE)
+        except TimeoutError as error:
+            words = f"has no worker, and none came in {_PATIENCE:g} s"
+            raise ValueError(f"the Dask scheduler at '{address}' {words}") from error
+        executor = _DaskExecutor(client)
+        opened.callback(executor.shutdown)
+        yield executor
+
+
+def _local_cluster(jobs: int, opened: ExitStack) -> Any:
+    """Workers whose warnings of tasks that are called off stay unsaid; closed with ``opened``."""
+    import dask
+    from distributed import LocalCluster
+
+    folder = opened.enter_context(cleanup.temporary_folder())
+    opened.enter_context(dask.config.set({"temporary-directory": str(folder)}))
+    port = {"dashboard_address": "localhost:0"}  # a free one: another cluster may have the default
+    quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL, "scheduler_kwargs": port}
+    try:
+        with interrupts_for_this_process_alone():
+            cluster = LocalCluster(
+                n_workers=jobs, threads_per_worker=1, preload=[_IGNORE_INTERRUPTS], **quiet
+            )
+    except RuntimeError as error:  # a worker died before it was ready
+        raise BrokenExecutor(str(error)) from error
+    opened.callback(cluster.close)
+    return cluster
+
+
+def _be_quiet() -> None:
+    """Leave saying what is wrong to our one line, unless everything is to be logged (``--verbose``)."""
+    if not logging.getLogger().isEnabledFor(logging.DEBUG):
+        names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
+        for name in names:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+class _DaskExecutor(Executor):
+    """Hands tasks to a Dask client, and gives them up where nobody is left to do them."""
+
+    def __init__(self, client: Any) -> None:
+        """Look after the workers from now on."""
+        self._client, self._inner = client, client.get_executor(pure=False)
+        self._waiting: set[Future[Any]] = set()
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        threading.Thread(target=self._look_after, daemon=True).start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Return a future of the result; it has, or this raises, BrokenExecutor where the cluster is lost."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._waiting.add(future)
+        try:
+            inner = self._inner.submit(fn, *args, **kwargs)
+        except Exception as error:  # of whichever part of the connection broke
+            raise BrokenExecutor(str(error)) from error
+        inner.add_done_callback(lambda done: self._pass_on(done, future))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Stop looking after the workers."""
+        self._ended.set()
+
+    def _pass_on(self, done: Future[Any], future: Future[Any]) -> None:
+        from distributed.scheduler import KilledWorker
+
+        try:
+            result = done.result()
+        except (CancelledError, KilledWorker) as error:
+            self._settle(future, BrokenExecutor(str(error)))
+        except BaseException as error:  # whatever the task raised
+            self._settle(future, error)
+        else:
+            self._settle(future, None, result)
+
+    def _settle(self, future: Future[Any], error: BaseException | None, result: Any = None) -> None:
+        with self._lock:
+            if future not in self._waiting:
+                return
+            self._waiting.discard(future)
+        if not future.set_running_or_notify_cancel():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def _look_after(self) -> None:
+        """Give all tasks up when there has been no worker for a while: they would wait for ever."""
+        missing = 0.0
+        while not self._ended.wait(_PAUSE):
+            workers: Any = ()
+            with suppress(Exception):  # no answer: lost, or closed
+                workers = self._client.nthreads()
+            missing = 0.0 if workers else missing + _PAUSE
+            if missing >= _PATIENCE:
+                for future in list(self._waiting):
+                    self._settle(future, BrokenExecutor("no worker is left"))

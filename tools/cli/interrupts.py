@@ -1,0 +1,165 @@
+"""Ctrl-C and other signals that end a tool: one line and an exit code, whenever they come.
+
+An exception does for most of the work, but not for all of a run: imports of compiled modules swallow it or
+turn it into another, which a tool might take for a missing package; code that is not Python's sees it only
+when it returns; and a second one breaks off the cleaning up after the first. So a process that is a tool
+leaves at once as long as it starts or imports, unwinds while it works, and leaves all the same if that takes
+too long.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from types import FrameType
+from typing import Any
+
+_NUMBERS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_GRACE = 2.0  # seconds from a signal to the end, for cleaning up in order
+_STARTING, _WORKING, _UNWINDING, _DONE = range(4)
+
+
+class Interrupted(KeyboardInterrupt):
+    """The work ends because of a signal; ``code`` is what the process should leave with."""
+
+    def __init__(self, number: int) -> None:
+        """Take the number of the signal."""
+        super().__init__(number)
+        self.code = 128 + number
+
+
+class _Tool:
+    """The tool that this process is: how far it is, and how it ends."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._phase, self._code, self._leaving = name, _STARTING, 0, False
+        for number in _NUMBERS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a shell's background jobs wish
+                signal.signal(number, self._take)
+        sys.unraisablehook = _say_unless_interrupted
+
+    def work(self) -> None:
+        """Let signals raise Interrupted from now on, and watch that it is heeded."""
+        import threading
+
+        wakened, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(wakened,), daemon=True).start()
+        self._phase = _WORKING
+
+    def end(self, code: int) -> None:
+        """Let signals end the process with this code from now on: it has done what it was to do."""
+        self._code, self._phase = code, _DONE
+
+    def leave(self, code: int) -> None:
+        """End the process here, without the temporary files that it has, and say why."""
+        if self._leaving:
+            return
+        self._leaving = True
+        try:
+            for process in _active_children():
+                process.kill()
+            remove = getattr(
+                sys.modules.get("transforms.files.cleanup"), "remove_all", None
+            )  # none while imported
+            if remove is not None:
+                remove()
+            os.write(2, f"{self._name}: error: interrupted\n".encode())
+        finally:  # whatever else is wrong
+            os._exit(code)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self._phase == _DONE:
+            os._exit(self._code)
+        if self._phase == _STARTING or (self._phase == _WORKING and _is_importing(frame)):
+            self.leave(128 + number)
+        if self._phase == _WORKING:
+            self._phase = _UNWINDING
+            raise Interrupted(number)
+
+    def _watch(self, wakened: int) -> None:
+        """Wait for a signal, which is seen here also while the main thread runs code that is not Python's."""
+        import time
+
+        number = 0
+        while number not in _NUMBERS:
+            number = os.read(wakened, 1)[0]
+        time.sleep(_GRACE)
+        if self._phase != _DONE:
+            self.leave(128 + number)
+
+
+_tool: _Tool | None = None
+
+
+def take_signals() -> None:
+    """Let signals end this process in one line; does nothing unless it was started to be a tool."""
+    global _tool
+    words = sys.orig_argv
+    module = next((after for word, after in pairwise(words) if word == "-m"), "")
+    if module.startswith("tools.") and _tool is None:
+        _tool = _Tool(module)
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Let signals that end a process raise KeyboardInterrupt meanwhile, in the main thread."""
+    if _tool is not None:
+        _tool.work()
+        yield
+        return
+    previous = {number: signal.getsignal(number) for number in _NUMBERS if number != signal.SIGINT}
+    try:
+        for number, handler in previous.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, _raise)
+    except ValueError:  # another thread: it cannot say how signals are taken
+        previous = {}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def end(code: int) -> None:
+    """Take note that the work is done, with this exit code: a signal changes nothing any more."""
+    if _tool is not None:
+        _tool.end(code)
+
+
+def leave(stopped: KeyboardInterrupt) -> int:
+    """End the process if it is a tool; return the exit code elsewhere."""
+    code = stopped.code if isinstance(stopped, Interrupted) else 128 + signal.SIGINT
+    if _tool is not None:
+        _tool.leave(code)
+    return code
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _active_children() -> list[Any]:
+    """Return the processes that were started to work for this one."""
+    active = getattr(sys.modules.get("multiprocessing"), "active_children", list)
+    return list(active())
+
+
+def _say_unless_interrupted(unraisable: sys.UnraisableHookArgs) -> None:
+    """An interrupt that comes while an object is deleted is swallowed there; the watch sees to the rest."""
+    if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)

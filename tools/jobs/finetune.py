@@ -1,0 +1,163 @@
+"""What ``tools.finetune`` does once its options are known to be right."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.formats import Format
+from ops.rounding import Options as SolverOptions
+from tools.cli.data_options import image_options, report_litter
+from tools.cli.output_file import check_writable
+from tools.cli.progress import Progress
+from tools.summaries import tuning
+from transforms import model_io
+from transforms.finetune.checkpoint import Checkpoint
+from transforms.finetune.finetune_model import FinetuneOptions, TunedModel, finetune_model
+from transforms.finetune.finetune_weights import LayerReport
+from transforms.finetune.float_reference import float_reference
+from transforms.finetune.options import LayerwiseOptions
+from transforms.finetune.tune_layer import TuneOptions
+from transforms.model import provenance
+from transforms.run import devices
+from transforms.run.batch_feeds import batch_feeds
+from transforms.run.feeds import Feeds, model_inputs, open_feeds
+from transforms.run.run_model import RunOptions
+from transforms.scheme.finetune_rule import FinetuneRule
+
+_RECORDED = (
+    *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "batch_size", "limit"),
+    *("target_op_type", "selective_update", "following_relu", "output_index"),
+)
+
+
+def finetune_file(options: argparse.Namespace) -> None:
+    """Tune ``options.quantized``, write ``options.output`` and print what became of each layer.
+
+    Raises ValueError or OSError; nothing is written then, but for the checkpoint.
+    """
+    rule = rule_of(options)
+    walk = walk_options(rule, _run(options), memory_limit=options.memory_limit, device=options.optim_device)
+    external = options.save_as_external_data
+    output = model_io.check_output(
+        options.output, options.quantized, force=options.force, external_data=external
+    )
+    model_io.check_output(options.output, options.float, force=options.force)
+    _check_checkpoint(options.checkpoint, output)
+    quantized = model_io.load(options.quantized)
+    twin = float_reference(lambda: model_io.load(options.float), quantized)
+    model_io.refuse_source(twin, output)  # saving looks at what the result came from, the quantized model
+    feeds = _feeds(twin, options)
+    data = _batches(twin, feeds, options.batch_size)
+    checkpoint = _checkpoint(options, twin, quantized, feeds)
+    chosen = FinetuneOptions(walk, options.output_index, rule.selective_update)
+    done = tune(twin, quantized, data, chosen, checkpoint=checkpoint)
+    entries = provenance.entries("finetune", _recorded(options), quantized.source_sha256)
+    files = model_io.save(done.graph, output, metadata=entries, external_data=external, force=options.force)
+    for line in tuning.lines(done, len(feeds), quantized.source_files, files):
+        print(line)
+    if options.checkpoint:
+        Path(options.checkpoint).unlink(missing_ok=True)
+
+
+def tune(
+    twin: gs.Graph,
+    quantized: gs.Graph,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    options: FinetuneOptions,
+    *,
+    formats: Sequence[Format] = (),
+    checkpoint: Checkpoint | None = None,
+) -> TunedModel:
+    """Tune a model, with a progress bar that names the current layer and its error."""
+    with Progress("tuning", "layer") as bar:
+
+        def _show(layer: LayerReport, done: int, total: int) -> None:
+            bar.show(done, total, f"{layer.name} {tuning.in_words(layer.power, layer.after)}")
+
+        return finetune_model(
+            twin, quantized, feeds, options, formats=formats, checkpoint=checkpoint, progress=_show
+        )
+
+
+def rule_of(options: argparse.Namespace) -> FinetuneRule:
+    """Return what the command line says of tuning in the words of a scheme."""
+    return FinetuneRule(
+        algorithm=options.algorithm,
+        num_iterations=options.num_iterations or FinetuneRule.num_iterations,
+        learning_rate=options.learning_rate or FinetuneRule.learning_rate,
+        early_stop=options.early_stop,
+        fixed_seed=options.fixed_seed,
+        target_op_type=tuple(options.target_op_type),
+        selective_update=options.selective_update,
+        following_relu=options.following_relu,
+    )
+
+
+def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> LayerwiseOptions:
+    """Return how the layers are walked after a rule; ``more`` are other fields of the result."""
+    solver = SolverOptions(
+        iterations=rule.num_iterations,
+        learning_rate=rule.learning_rate or None,
+        early_stop=rule.early_stop,
+    )
+    tune = TuneOptions(rule.algorithm, solver=solver)
+    return LayerwiseOptions(
+        tune=tune,
+        op_types=rule.target_op_type,
+        following_relu=rule.following_relu,
+        seed=rule.fixed_seed,
+        run=run,
+        **more,
+    )
+
+
+def _check_checkpoint(path: Path | None, output: Path) -> None:
+    """Raise OSError or ValueError, before any work, where no checkpoint can be written."""
+    if path is None:
+        return
+    check_writable(path, force=True)  # what is there is gone on from
+    if path.resolve() == output.resolve():
+        raise ValueError(f"checkpoint '{path}' is the output itself: the one would replace the other")
+
+
+def _run(options: argparse.Namespace) -> RunOptions:
+    """Return how models run; ValueError for a device, also of the linear algebra, that is not there."""
+    devices.array_module(options.optim_device)
+    on_cpu = options.infer_device == devices.CPU
+    return RunOptions(options.provider if on_cpu else devices.provider(options.infer_device), options.threads)
+
+
+def _feeds(graph: gs.Graph, options: argparse.Namespace) -> Feeds:
+    report_litter(options.data)
+    return open_feeds(options.data, model_inputs(graph), images=image_options(options), limit=options.limit)
+
+
+def _batches(twin: gs.Graph, feeds: Feeds, size: int) -> list[Mapping[str, np.ndarray]]:
+    """Return samples put together; ValueError where all of several make one batch."""
+    found = batch_feeds([feed for _, feed in feeds], model_inputs(twin), size)
+    if len(found) == 1 < len(feeds):
+        needed = "one batch to fit to, one to judge by are needed"
+        raise ValueError(f"batch size {size} puts all {len(feeds)} samples together: {needed}")
+    return found
+
+
+def _checkpoint(
+    options: argparse.Namespace, twin: gs.Graph, quantized: gs.Graph, feeds: Feeds
+) -> Checkpoint | None:
+    if options.checkpoint is None:
+        return None
+    where = [options.provider, options.infer_device, options.optim_device]
+    models = [twin.source_sha256, quantized.source_sha256]
+    parts = [provenance.software(), *models, feeds.hash(), _recorded(options), where]
+    return Checkpoint.open(options.checkpoint, json.dumps(parts))
+
+
+def _recorded(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in _RECORDED}

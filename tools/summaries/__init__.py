@@ -1,0 +1,1 @@
+"""The last lines of each tool: what changed, what was kept and why, sizes, the library that is needed."""

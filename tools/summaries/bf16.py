@@ -1,0 +1,67 @@
+"""The words in which a conversion to BF16 tells what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tools.summaries.operator_library import needed_library
+
+if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
+
+    from transforms.keep_float.keep import KeptFloat
+    from transforms.pipelines.convert_bf16 import Conversion
+
+_TENSORS = {
+    "with_cast": "tensors rounded by Casts",
+    "bf16": "tensors rounded and nodes retyped",
+    "simulate_bf16": "weights and inputs rounded, stored as float32",
+    "customqdq": "tensors rounded by ExtendedQuantizeLinear/ExtendedDequantizeLinear",
+}
+_BF16_RUNTIMES = "a runtime with BF16 kernels, such as ONNX Runtime with CUDA or with VitisAI on an NPU, can"
+
+
+def lines(
+    done: Conversion, graph: gs.Graph, before: int, after: int, output: Path, cpu_error: str | None
+) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs."""
+    yield from done.notes
+    fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
+    if fused:
+        yield f"Fused: {fused}"
+    if done.saturated:
+        yield f"Saturated: {done.saturated} weights held values beyond +-3.38953139e38"
+    assert done.tally is not None
+    yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
+    yield from _kept(done)
+    yield f"Size: {before:,} -> {after:,} bytes ({after / before:.2f}x), written to '{output}'"
+    yield _runs(done, needed_library(graph) or "none, standard ONNX", cpu_error)
+
+
+def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:
+    """Yield the SQNR before and after nodes were kept in float for it, and all their names."""
+    if not kept.patterns:
+        yield f"Kept in float32 for {least:g} dB: nothing, the SQNR is {kept.before:.2f} dB"
+        return
+    count = f"{len(kept.patterns)} node{'s' if len(kept.patterns) > 1 else ''}"
+    yield f"SQNR: {kept.before:.2f} -> {kept.after:.2f} dB with {count} kept in float32"
+    yield f"Kept in float32 for {least:g} dB: {', '.join(kept.patterns)}"
+
+
+def _kept(done: Conversion) -> Iterator[str]:
+    assert done.tally is not None
+    total = sum(sum(ops.values()) for ops in done.tally.kept.values())
+    yield f"Kept in float: {total} nodes"
+    for reason, ops in done.tally.kept.items():
+        names = ", ".join(f"{op} {count}" for op, count in ops.most_common())
+        yield f"  {sum(ops.values())} {reason}: {names}"
+
+
+def _runs(done: Conversion, library: str, cpu_error: str | None) -> str:
+    if cpu_error is None:
+        return f"Runs on ONNX Runtime CPU: yes. Operator library needed: {library}"
+    if done.format == "bf16":
+        return f"Runs on ONNX Runtime CPU: no, it has no BF16 kernels; {_BF16_RUNTIMES}. Library: {library}"
+    return f"Runs on ONNX Runtime CPU: no ({cpu_error}). Operator library needed: {library}"

@@ -1,0 +1,84 @@
+"""The words in which automatic mixed precision tells what it found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tools.charts.sensitivity_chart import shortened
+from transforms.mix_precision.mix import MixedPrecision
+from transforms.search.output_metrics import METRICS, in_words
+
+
+def lines(mixed: MixedPrecision) -> Iterator[str]:
+    """Yield a table of layers with formats, sensitivities and decisions, and what all of it comes to."""
+    if mixed.sensitivity is not None:
+        yield from _table(mixed)
+    if mixed.is_analysis:
+        return
+    counts = Counter(rule.label for rule in mixed.choices.values())
+    moved = ", ".join(f"{count} to {label}" for label, count in counts.items()) or "none"
+    yield f"Moved {len(mixed.choices)} of {mixed.count} layers: {moved}; the others stay {mixed.plain.label}"
+    if mixed.assignment is None:
+        yield "No target and no data: layers were moved without measuring"
+        return
+    yield from _sizes(mixed)
+    found = mixed.assignment
+    kept = f", the target is {found.target.bound}" if found.target else ", no target"
+    values = f"{in_words(mixed.metric, found.baseline)} -> {in_words(mixed.metric, found.value)}"
+    tried = f"{_counted(len(found.steps), 'model')} tried on {_counted(mixed.samples, 'sample')}"
+    yield f"{mixed.metric}: {values}{kept}; {tried}"
+
+
+def _table(mixed: MixedPrecision) -> Iterator[str]:
+    assert mixed.sensitivity is not None
+    rows = [("layer", "operator", "formats", *mixed.labels, "decision")]
+    values = {(damage.layer, damage.label): damage.value for damage in mixed.sensitivity.damages}
+    order = sorted(mixed.candidates, key=lambda one: -_worst(mixed, one.name))
+    for one in order:
+        rule = mixed.choices.get(one.name, mixed.plain)
+        found = [f"{values[one.name, label]:.6g}" for label in mixed.labels]
+        rows.append((shortened(one.name), one.op, rule.label, *found, _decision(mixed, one.name)))
+    if mixed.is_analysis:
+        rows = [(*fmt[:2], *fmt[3:-1]) for fmt in rows]
+    unit = METRICS[mixed.sensitivity.metric].unit if mixed.sensitivity.metric in METRICS else ""
+    what = f"{mixed.sensitivity.metric} {unit}".rstrip()
+    yield f"Sensitivity ({mixed.sensitivity.method}): {what} with that layer alone in a format"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for fmt in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(fmt, widths, strict=True)).rstrip()
+
+
+def _worst(mixed: MixedPrecision, name: str) -> float:
+    assert mixed.sensitivity is not None
+    return max(mixed.sensitivity.harm_of(name, label) for label in mixed.labels)
+
+
+def _decision(mixed: MixedPrecision, name: str) -> str:
+    if name in mixed.choices:
+        return "moved"
+    tried = mixed.assignment is not None and any(
+        len(step.moved) == 1 and step.moved[0][0] == name for step in mixed.assignment.steps
+    )
+    return "kept: breaks the target" if tried else "kept"
+
+
+def _sizes(mixed: MixedPrecision) -> Iterator[str]:
+    assert mixed.assignment is not None
+    before, after = mixed.assignment.baseline_size, mixed.assignment.size
+    weights = sum(one.weights for one in mixed.candidates)
+    every = weights + sum(one.activations for one in mixed.candidates)
+    if weights:
+        yield (
+            f"Bits per weight: {before.weight / weights:.4g} -> {after.weight / weights:.4g};"
+            f" weights {_bytes(before.weight)} -> {_bytes(after.weight)} bytes"
+        )
+    yield f"Bits per operand: {before.total / every:.4g} -> {after.total / every:.4g}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _bytes(bits: float) -> str:
+    return f"{round(bits / 8):,}"

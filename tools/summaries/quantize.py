@@ -1,0 +1,82 @@
+"""The words in which a quantization tells what it did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator
+from pathlib import Path
+
+import onnx_graphsurgeon as gs
+
+from tools.summaries.operator_library import needed_library
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import is_dot_product, is_operand
+from transforms.pipelines.quantize_graph import Quantized
+from transforms.plan.quant_spec import QUANTIZED_BY
+from transforms.plan.rounding_plan import is_downcast, is_upcast
+
+
+def lines(
+    done: Quantized, graph: gs.Graph, before: int, after: int, output: Path, cpu_error: str | None
+) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs."""
+    yield from done.notes
+    for what, count in done.changes.items():
+        if count:
+            yield f"{count} {what}"
+    if done.calibrated:
+        yield f"Calibrated: {done.calibrated} tensors"
+    for name in dict.fromkeys(format for format, _ in done.tensors):
+        roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
+        yield f"Quantized to {name}: " + ", ".join(f"{count} {_plural(role, count)}" for role, count in roles)
+    yield _kept(graph)
+    yield f"Size: {before:,} -> {after:,} bytes ({after / before:.2f}x), written to '{output}'"
+    yield _runs(graph, cpu_error)
+
+
+def _plural(role: str, count: int) -> str:
+    return role if count == 1 else {"bias": "biases"}.get(role, f"{role}s")
+
+
+def _kept(graph: gs.Graph) -> str:
+    """Say which nodes read float numbers that no quantization made."""
+    ends = _ends_of_layers(graph)
+    kept = Counter(node.op for node in walk.nodes(graph) if _computes_in_float(node, ends))
+    if not kept:
+        return "Kept in float: nothing"
+    names = ", ".join(f"{op} {count}" for op, count in kept.most_common())
+    count = sum(kept.values())
+    return f"Kept in float: {count} {_plural('node', count)}: {names}"
+
+
+def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:
+    if _quantizes(node) or id(node) in ends:
+        return False
+    data = [t for i, t in enumerate(node.inputs) if not is_dot_product(node) or is_operand(node, i)]
+    floats = [t for t in data if isinstance(t, gs.Variable) and dtypes.is_type(t, dtypes.FLOAT)]
+    return bool(floats) and not any(n.op in QUANTIZED_BY or n.op == "Cast" for t in floats for n in t.inputs)
+
+
+def _quantizes(node: gs.Node) -> bool:
+    pairs = node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear")
+    return pairs or is_downcast(node, dtypes.BFLOAT16) or is_upcast(node, dtypes.BFLOAT16)
+
+
+def _ends_of_layers(graph: gs.Graph) -> set[int]:
+    """Return the ids of each Relu, Clip and Add of a bias that goes on with what a layer makes, up to the
+    quantization after it.
+    """
+    ends: set[int] = set()
+    for node in reversed(list(walk.nodes(graph))):  # readers come first, those in bodies too
+        readers = [reader for tensor in node.outputs for reader in tensor.outputs]
+        adds_bias = node.op == "Add" and any(n.op == "MatMul" for t in node.inputs for n in t.inputs)
+        goes_on = adds_bias or node.op in ("Relu", "Clip")
+        if goes_on and readers and all(id(r) in ends or _quantizes(r) for r in readers):
+            ends.add(id(node))
+    return ends
+
+
+def _runs(graph: gs.Graph, cpu_error: str | None) -> str:
+    needed = needed_library(graph) or "none"
+    answer = "yes" if cpu_error is None else f"no ({cpu_error})"
+    return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"

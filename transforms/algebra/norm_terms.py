@@ -1,0 +1,86 @@
+"""The quantities of a normalisation or an activation: x, its mean and mean square, rsqrt, erf and tanh of it.
+
+``rsqrt`` with parameter e stands for ``1 / sqrt(square - mean^2 + e)``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from transforms.algebra.polynomial import ONE, Monomial, Polynomial, Symbol, is_close, monomial
+
+X, MEAN, SQUARE, ERF, TANH = (Symbol(name) for name in ("x", "mean", "square", "erf", "tanh"))
+RSQRT = "rsqrt"
+
+ERF_ARGUMENT = {monomial(x=1): float(np.sqrt(0.5))}
+TANH_ARGUMENT = {
+    monomial(x=1): float(np.sqrt(2 / np.pi)),
+    monomial(x=3): float(np.sqrt(2 / np.pi)) * 0.044715,
+}
+_POWERS_OF_X: tuple[Monomial, ...] = (ONE, ((MEAN, 1),), ((SQUARE, 1),))
+
+
+def variance_form(polynomial: Polynomial, tolerance: float) -> tuple[float, float] | None:
+    """Return (c, e) of a polynomial that is c * (variance + e) with c > 0 and e >= 0, else None."""
+    scale, mean_square = polynomial.get(((SQUARE, 1),)), polynomial.get(((MEAN, 2),))
+    if len(polynomial.terms) > 3 or not polynomial.is_uniform or scale <= 0:
+        return None
+    if not is_close(-scale, mean_square, tolerance):
+        return None
+    offset = float(polynomial.get(ONE) / scale)
+    is_whole = polynomial.terms.keys() <= {ONE, ((SQUARE, 1),), ((MEAN, 2),)}
+    return (float(scale), offset) if is_whole and offset >= 0 else None
+
+
+def inverse(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
+    """Return one divided by the polynomial, None where that is not a polynomial."""
+    form = variance_form(polynomial, tolerance)
+    if form is not None:
+        return Polynomial({((Symbol(RSQRT, form[1]), 2),): np.asarray(1 / form[0])})
+    term = polynomial.single()
+    if term is None or not np.all(term[1]):
+        return None
+    return Polynomial({tuple((symbol, -power) for symbol, power in term[0]): 1 / term[1]})
+
+
+def square_root(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
+    """Return the root of a variance plus epsilon, or of an even power of such a root, else None."""
+    form = variance_form(polynomial, tolerance)
+    if form is not None:
+        return Polynomial({((Symbol(RSQRT, form[1]), -1),): np.asarray(np.sqrt(form[0]))})
+    term = polynomial.single()
+    if term is None or np.any(term[1] <= 0):
+        return None
+    if any(symbol.name != RSQRT or power % 2 for symbol, power in term[0]):
+        return None
+    return Polynomial({tuple((symbol, power // 2) for symbol, power in term[0]): np.sqrt(term[1])})
+
+
+def power(polynomial: Polynomial, exponent: float, tolerance: float) -> Polynomial | None:
+    """Return the polynomial raised to 0.5, 1, 2 or 3, or to minus these; None otherwise."""
+    base = square_root(polynomial, tolerance) if abs(exponent) == 0.5 else polynomial
+    if base is not None and exponent < 0:
+        base = inverse(base, tolerance)
+    if base is None or abs(exponent) not in (0.5, 1, 2, 3):
+        return None
+    result = base
+    for _ in range(int(abs(exponent)) - 1):
+        result = result * base
+    return result
+
+
+def mean(polynomial: Polynomial) -> Polynomial | None:
+    """Return the mean over the axes: ``mean`` for x, ``square`` for x^2, what does not vary for itself.
+
+    None where a coefficient may vary along the axes or a power of x has no name.
+    """
+    total = Polynomial({})
+    for product, coefficient in polynomial.terms.items():
+        power_of_x = dict(product).get(X, 0)
+        if not 0 <= power_of_x < len(_POWERS_OF_X) or coefficient.ndim:
+            return None
+        rest = tuple(factor for factor in product if factor[0] != X)
+        total = total + Polynomial({rest: coefficient}) * Polynomial(
+            {_POWERS_OF_X[power_of_x]: np.asarray(1.0)}
+        )
+    return total

@@ -1,0 +1,123 @@
+"""A file that keeps what calibrations observed, found again by model, data and versions.
+
+The file holds entries for any number of models and data sets. An entry grows by the tensors that are asked
+for, and serves every method that its statistics are enough for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.calibrate.range_statistics import RangeStats, TensorAxis
+from transforms.calibrate.statistics_json import decode, encode
+from transforms.files.atomic_write import destination, replacing
+from transforms.files.folder_lock import locked
+from transforms.files.model_files import clear_leftovers
+from transforms.files.named_file import in_words
+from transforms.model import provenance
+from transforms.model.model_hash import model_hash
+from transforms.model_io import check_output
+from transforms.run.feeds import Feeds
+from transforms.run.run_model import RunOptions
+
+_FORMAT = "onnx-narrow calibration 2"
+_FIRST_FORMAT = "onnx-narrow calibration 1"  # moments of one axis a tensor, which stay what they are
+Entries = dict[str, dict[str, Any]]  # statistics as JSON, by tensor, by key
+
+
+def calibrate_cached(
+    path: str | Path,
+    graph: gs.Graph,
+    names: Collection[str],
+    feeds: Feeds,
+    options: CalibrationOptions | None = None,
+    *,
+    channels: Collection[TensorAxis] = (),
+    run: RunOptions | None = None,
+    progress: Progress | None = None,
+) -> tuple[Calibration, int]:
+    """Calibrate what the file at ``path`` lacks; see :func:`transforms.calibrate.calibrate.calibrate`.
+
+    Returns the calibration and how many tensors of it came from the file, to which the others are added; the
+    file is made if it is not there. The data are read once to know them, and once more if anything is
+    missing. Raises ValueError when the file is no calibration cache, or the feeds can be taken only once;
+    OSError when the file can not be read or written. It is written whole or not at all.
+    """
+    path, options = check_output(path, force=True), options or CalibrationOptions()
+    entries = _read(path)
+    key = _key(graph, feeds, options)
+    axes: dict[str, set[int]] = {name: set() for name in names}
+    for name, axis in channels:
+        axes.setdefault(name, set()).add(axis)
+    stored = {name: _decode(path, name, entry) for name, entry in entries.get(key, {}).items()}
+    known = {n: stored[n] for n in axes if n in stored and _is_enough(stored[n], options, axes[n])}
+    missing = [name for name in axes if name not in known]
+    if not missing:
+        return Calibration(options, known), len(known)
+    new = calibrate(
+        graph,
+        missing,
+        feeds,
+        options,
+        channels=[(n, axis) for n in missing for axis in _axes(axes[n], stored.get(n))],
+        run=run,
+        progress=progress,
+    )
+    _add(path, key, new.observed)
+    return Calibration(options, {name: (known | new.observed)[name] for name in axes}), len(known)
+
+
+def _is_enough(observed: RangeStats, options: CalibrationOptions, axes: set[int]) -> bool:
+    return axes <= observed.moments.keys() and (not options.needs_histogram or observed.histogram is not None)
+
+
+def _axes(wanted: set[int], stored: RangeStats | None) -> list[int]:
+    """Return the axes to measure along: those of the entry too, for it will be written over."""
+    return sorted(wanted | (stored.moments.keys() if stored else set()))
+
+
+def _key(graph: gs.Graph, feeds: Feeds, options: CalibrationOptions) -> str:
+    """Return a hash of what statistics depend on: versions, model, data, and what is kept of a tensor."""
+    kept = {"histogram": options.needs_histogram, "averaging_constant": options.averaging_constant}
+    parts = [provenance.software(), model_hash(graph), feeds.hash(), json.dumps(kept)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _read(path: Path) -> Entries:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"'{path}' is no calibration cache: {in_words(error)}") from error
+    entries = content.get("entries") if isinstance(content, dict) else None
+    if entries is None or content.get("format") not in (_FORMAT, _FIRST_FORMAT):
+        raise ValueError(f"'{path}' is no calibration cache: it does not say '{_FORMAT}'")
+    if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+        raise ValueError(f"'{path}' is a broken calibration cache: entries are not by key and tensor")
+    return entries
+
+
+def _decode(path: Path, name: str, entry: dict[str, Any]) -> RangeStats:
+    try:
+        return decode(entry)
+    except Exception as error:  # whatever numbers of any kind may bring about
+        raise ValueError(f"'{path}' is a broken calibration cache: tensor '{name}': {error!r}") from error
+
+
+def _add(path: Path, key: str, observed: Mapping[str, RangeStats]) -> None:
+    """Add to an entry; what others have written meanwhile stays."""
+    folder = destination(path).parent
+    clear_leftovers(folder)
+    with locked(folder):
+        entries = _read(path)
+        entries[key] = entries.get(key, {}) | {name: encode(one) for name, one in observed.items()}
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps({"format": _FORMAT, "entries": entries}), encoding="utf-8")

@@ -1,0 +1,195 @@
+"""Calibration: what float tensors do over samples, in one pass over the data, and ranges that follow from it.
+
+Statistics are kept, not ranges: any integer format can be asked for afterwards. Their size depends on how
+many tensors there are, never on how many samples.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from ops.formats import Format
+from transforms.calibrate.histogram import Histogram
+from transforms.calibrate.methods import CalibrationOptions, choose_range
+from transforms.calibrate.not_finite import first_nan
+from transforms.calibrate.range_statistics import Moments, RangeStats, TensorAxis
+from transforms.graph import dtypes, walk
+from transforms.run.instrumented_model import InstrumentedModel, Observation, float_outputs
+from transforms.run.run_model import RunOptions
+
+__all__ = ["Calibration", "CalibrationOptions", "calibrate"]
+
+NamedFeeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
+Progress = Callable[[int, int | None], None]
+
+
+class Calibration:
+    """What was observed of tensors, by name, and the ranges that the options make of it."""
+
+    def __init__(self, options: CalibrationOptions, observed: Mapping[str, RangeStats]) -> None:
+        """Keep options and statistics."""
+        self.options, self.observed = options, dict(observed)
+
+    def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
+        """Return the range of a tensor for an integer format, within the numbers that were observed.
+
+        ``symmetric`` is whether zero will be in the middle of what the format covers. ValueError, naming the
+        tensor, when it was not calibrated, no number of it was seen, or the format has no scale.
+        """
+        try:
+            return choose_range(self._find(name), format, symmetric=symmetric, options=self.options)
+        except ValueError as error:
+            raise ValueError(f"tensor '{name}' has no range: {error}") from error
+
+    def moments(self, name: str, axis: int) -> Moments:
+        """Return the moments per channel along an axis, as it was asked for.
+
+        ValueError where none were asked for, or no number was seen.
+        """
+        moments = self._find(name).moments.get(axis)
+        if moments is None or not moments.count:
+            raise ValueError(f"tensor '{name}' has no moments along axis {axis}")
+        return moments
+
+    def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
+        """Return the mean square of each channel along those axes of tensors for which moments were found."""
+        found = {(n, axis): self.observed[n].moments.get(axis) for n, axis in channels if n in self.observed}
+        return {key: moments.mean_square for key, moments in found.items() if moments and moments.count}
+
+    def _find(self, name: str) -> RangeStats:
+        if name not in self.observed:
+            raise ValueError(f"tensor '{name}' was not calibrated")
+        return self.observed[name]
+
+
+def calibrate(
+    graph: gs.Graph,
+    names: Collection[str],
+    feeds: NamedFeeds,
+    options: CalibrationOptions | None = None,
+    *,
+    channels: Collection[TensorAxis] = (),
+    run: RunOptions | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Run a float model on every feed, once, and return what was observed of float32 tensors of it.
+
+    Tensors are constants, inputs and whatever the nodes of the main graph make. Of those in ``channels`` the
+    moments along the axis are found, too; a tensor may be there with several axes. ``progress`` is called
+    with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
+    constants, no feed is taken. The graph is not changed.
+
+    Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
+    tensor, for NaN in a tensor or an output, with the infinity that it comes of, and when there is no feed at
+    all.
+    """
+    options = options or CalibrationOptions()
+    observed = {name: _start(options) for name in dict.fromkeys((*names, *(name for name, _ in channels)))}
+    for name, axis in channels:
+        observed[name].moments[axis] = Moments(axis)
+    constants = _constants(graph, observed)
+    for name, values in constants.items():
+        _add_array(observed[name], values, options, f"constant '{name}'")
+    if observed.keys() == constants.keys():
+        return Calibration(options, observed)
+    watch = _Watch(graph, observed, options, run)
+    total, done = operator.length_hint(feeds, 0) or None, 0
+    for done, (sample, feed) in enumerate(feeds, 1):
+        watch.add(sample, feed)
+        if progress:
+            progress(done, total)
+    if not done:
+        raise ValueError("the calibration data hold no sample")
+    return Calibration(options, observed)
+
+
+class _Watch:
+    """A model that adds what its tensors do to their statistics, sample by sample."""
+
+    def __init__(
+        self,
+        graph: gs.Graph,
+        observed: Mapping[str, RangeStats],
+        options: CalibrationOptions,
+        run: RunOptions | None,
+    ) -> None:
+        self._graph, self._observed, self._options, self._run = graph, observed, options, run
+        outputs = set(float_outputs(graph))
+        variables = [name for name, tensor in _tensors(graph).items() if isinstance(tensor, gs.Variable)]
+        self._all = [name for name in variables if name in observed or name in outputs]
+        asked = [name for name in self._all if name in observed]
+        with_moments = [name for name in asked if observed[name].moments]
+        fetched = self._all if options.needs_histogram else with_moments
+        self._model = InstrumentedModel(graph, [name for name in asked if name not in fetched], fetched, run)
+
+    def add(self, sample: str, feed: Mapping[str, np.ndarray]) -> None:
+        """Add what a sample does; ValueError for NaN, or where the model does not run."""
+        found = self._observe(sample, feed)
+        if found.is_doubtful:  # from now on, for what is infinite once tends to be so always
+            self._model = InstrumentedModel(self._graph, [], self._all, self._run)
+            found = self._observe(sample, feed)
+        for name, (low, high) in found.ranges.items():
+            self._observed[name].add_range(low, high, self._options.averaging_constant)
+        for name in list(found.arrays):
+            place = f"sample '{sample}', tensor '{name}'"
+            one = self._observed.get(name) or RangeStats()  # an output that matters for NaN alone
+            array = found.arrays.pop(name)
+            try:
+                _add_array(one, array, self._options, place)
+            except ValueError as error:
+                raise (self._cause(sample, feed) if np.isnan(array).any() else None) or error from error
+
+    def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
+        """Return what a NaN comes of, where infinity is among it."""
+        found = first_nan(self._graph, feed, self._run)
+        if found is None or found.infinite is None:
+            return None
+        return ValueError(
+            f"sample '{sample}', {found.kind} '{found.infinite}': it holds inf, "
+            f"of which tensor '{found.name}' becomes NaN"
+        )
+
+    def _observe(self, sample: str, feed: Mapping[str, np.ndarray]) -> Observation:
+        try:
+            return self._model.run(feed)
+        except Exception as error:  # the runtime's exceptions share no narrower class
+            raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
+
+
+def _start(options: CalibrationOptions) -> RangeStats:
+    return RangeStats(histogram=Histogram() if options.needs_histogram else None)
+
+
+def _add_array(one: RangeStats, array: np.ndarray, options: CalibrationOptions, place: str) -> None:
+    try:
+        one.add_array(array, options.averaging_constant)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
+
+
+def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]:
+    """Return those of the names that are constants; ValueError for one that can not be calibrated at all."""
+    known = _tensors(graph)
+    for name in names:
+        if name not in known:
+            inside = any(name in _tensors(inner) for inner in walk.graphs(graph))
+            place = "inside a body of the model, not in its main graph" if inside else "not in the model"
+            raise ValueError(f"tensor '{name}' can not be calibrated: it is {place}")
+        element = dtypes.element_type(known[name])
+        if element not in (None, dtypes.FLOAT):  # what is not known here, the session will tell
+            kind = onnx.TensorProto.DataType.Name(element).lower()
+            raise ValueError(f"'{name}' is a tensor({kind}), only tensors of float32 have ranges")
+    return {name: known[name].values for name in names if isinstance(known[name], gs.Constant)}
+
+
+def _tensors(graph: gs.Graph) -> dict[str, gs.Tensor]:
+    """Return the tensors of a graph by name, inputs first, the others in the order in which they are made."""
+    tensors = {tensor.name: tensor for tensor in graph.inputs}
+    for node in graph.nodes:
+        tensors |= {t.name: t for t in (*node.inputs, *node.outputs) if t.name}
+    return tensors | {tensor.name: tensor for tensor in graph.outputs}

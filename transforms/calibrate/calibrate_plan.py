@@ -1,0 +1,75 @@
+"""Measuring what a quantization plan needs to know of a float model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transforms.calibrate.cache import calibrate_cached
+from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.weight_importance import WEIGHTED, weighed_inputs
+from transforms.run.feeds import Feeds, Source, model_inputs, open_feeds
+from transforms.run.run_model import RunOptions
+from transforms.run.samples import ImageOptions
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """Where ranges come from: a folder, a reader or any iterable of feeds, and how it is read.
+
+    ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
+    what was measured. ``run``: how the float model runs.
+    """
+
+    source: Source | Feeds
+    images: ImageOptions | None = None
+    limit: int | None = None
+    cache: Path | None = None
+    run: RunOptions | None = None
+
+
+class MissingDataError(ValueError):
+    """Ranges are needed, and no data are given to measure them on."""
+
+
+def calibrate_plan(
+    plan: QuantizationPlan | Sequence[QuantizationPlan],
+    data: CalibrationData | None,
+    *,
+    progress: Progress | None = None,
+) -> Calibration | None:
+    """Return what a plan needs to know, None where it needs nothing and no data are read.
+
+    Several plans, of copies of one graph, are measured together. Ranges of all tensors that become integers,
+    and the mean squares by which errors of weights are weighted: those alone do not ask for data unless the
+    scheme names the method. Raises MissingDataError without data, and ValueError as
+    :func:`transforms.calibrate.calibrate.calibrate` and its cache do.
+    """
+    plans = [plan] if isinstance(plan, QuantizationPlan) else plan
+    plan, scheme = plans[0], plans[0].scheme
+    names = list(dict.fromkeys(tensor.name for one in plans for tensor in one.measured()))
+    wanted = bool(names) or scheme.weight_method == WEIGHTED
+    channels = list(dict.fromkeys(pair for one in plans for pair in weighed_inputs(one))) if wanted else []
+    if not names and not channels:
+        return None
+    if data is None:
+        found = [*dict.fromkeys((*names, *(name for name, _ in channels)))]
+        raise MissingDataError(
+            f"{len(found)} tensors need ranges, '{found[0]}' the first, and there are no calibration data"
+        )
+    options = CalibrationOptions(
+        scheme.calibrate_method, scheme.percentile, scheme.moving_average, scheme.averaging_constant
+    )
+    feeds = data.source
+    if not isinstance(feeds, Feeds):
+        feeds = open_feeds(feeds, model_inputs(plan.graph), images=data.images, limit=data.limit)
+    if data.cache is None:
+        return calibrate(
+            plan.graph, names, feeds, options, channels=channels, run=data.run, progress=progress
+        )
+    calibration, _ = calibrate_cached(
+        data.cache, plan.graph, names, feeds, options, channels=channels, run=data.run, progress=progress
+    )
+    return calibration

@@ -1,0 +1,109 @@
+"""From what was observed of a tensor to the range that an integer format covers.
+
+All methods return a range within the lowest and the highest number observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.formats import Format
+from transforms.calibrate.entropy_range import clip_by_entropy
+from transforms.calibrate.mse_range import clip_by_error
+from transforms.calibrate.range_statistics import RangeStats
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """How ranges follow from data.
+
+    ``method`` is a key of ``METHODS``. ``percentile`` (method Percentile) is the share of numbers inside the
+    range, in percent. ``moving_average`` (method MinMax) takes the moving averages of the lowest and highest
+    numbers of the samples, into which each sample enters with ``averaging_constant``.
+    """
+
+    method: str = "MinMax"
+    percentile: float = 99.999
+    moving_average: bool = False
+    averaging_constant: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"calibration method '{self.method}' is unknown, legal are {', '.join(METHODS)}")
+        if not 0 < self.percentile <= 100:
+            raise ValueError(f"percentile {self.percentile} is not above 0 and at most 100")
+        if not 0 < self.averaging_constant <= 1:
+            raise ValueError(f"averaging constant {self.averaging_constant} is not above 0 and at most 1")
+        if self.moving_average and self.method != "MinMax":
+            raise ValueError(f"a moving average is part of method MinMax, not of {self.method}")
+
+    @property
+    def needs_histogram(self) -> bool:
+        """Whether the method looks at more than lowest and highest numbers."""
+        return self.method != "MinMax"
+
+
+def choose_range(
+    observed: RangeStats, format: Format, *, symmetric: bool, options: CalibrationOptions
+) -> Range:
+    """Return the range of an observed tensor for an integer format.
+
+    ``symmetric`` is whether zero will be in the middle of what the format covers: clipping is then decided by
+    magnitudes. ValueError for a format that has no scale, and a tensor of which no number was observed.
+    """
+    if not format.is_integer:
+        raise ValueError(f"format '{format.name}' has no scale and needs no range")
+    if observed.is_empty:
+        raise ValueError("no number of it was seen")
+    ends = METHODS[options.method](observed, format, symmetric, options)
+    low, high = (min(max(end, observed.low), observed.high) for end in ends)
+    return low, high
+
+
+def _min_max(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
+    averages = observed.average if options.moving_average else None
+    return averages or (observed.low, observed.high)
+
+
+def _percentile(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
+    """Cut the largest magnitudes off (symmetric), or as many numbers at either end."""
+    assert observed.histogram is not None
+    counts, edges, inside = observed.histogram.counts, observed.histogram.edges, options.percentile / 100
+    if symmetric:
+        limit = _quantile(observed.histogram.magnitudes, edges[len(counts) // 2 :], inside)
+        return -limit, limit
+    outside = (1 - inside) / 2
+    return _quantile(counts, edges, outside), _quantile(counts, edges, 1 - outside)
+
+
+def _quantile(counts: NDArray[np.int64], edges: NDArray[np.float64], fraction: float) -> float:
+    """Return the number below which a fraction of the counted numbers lies, taken as even within a bin."""
+    up_to = np.cumsum(counts)
+    rank = fraction * up_to[-1]
+    i = int(np.searchsorted(up_to, max(rank, 1e-9)))
+    share = 1 - (up_to[i] - rank) / counts[i]
+    return float(edges[i] + share * (edges[i + 1] - edges[i]))
+
+
+def _entropy(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
+    assert observed.histogram is not None
+    return clip_by_entropy(observed.histogram, round(2**format.bits), symmetric=symmetric)
+
+
+def _least_error(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
+    assert observed.histogram is not None
+    extremes = observed.low, observed.high
+    return clip_by_error(observed.histogram, extremes, round(2**format.bits), symmetric=symmetric)
+
+
+METHODS: Mapping[str, Callable[[RangeStats, Format, bool, CalibrationOptions], Range]] = MappingProxyType(
+    {"MinMax": _min_max, "Percentile": _percentile, "Entropy": _entropy, "MSE": _least_error}
+)
+"""What gives a range, by the name of the method."""

@@ -1,0 +1,84 @@
+"""Clipping a histogram where rounding to an integer format costs the least mean squared error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transforms.calibrate.histogram import Histogram
+
+_COARSE = np.geomspace(1 / 64, 1, 25)  # shares of the full range that are tried at first
+_FINE = np.geomspace(2**-0.25, 2**0.25, 13)  # and then around the best of these
+_MERGED = 4  # bins that are taken together, which loses nothing that a step of 8 bits would feel
+Grids = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]  # scale, lowest, highest integer
+
+
+def clip_by_error(
+    histogram: Histogram, extremes: tuple[float, float], levels: int, *, symmetric: bool
+) -> tuple[float, float]:
+    """Return the range, within the extremes, whose grid of ``levels`` numbers has the least expected error.
+
+    The error counts both what is clipped and what is rounded, for numbers that are spread evenly within each
+    bin. Ends are shrunk together to between 1/64 and all of the full range and then, for a range that is not
+    symmetric, each end in turn. An end on the near side of zero stays, for ranges include zero.
+    """
+    low, high = min(extremes[0], 0.0), max(extremes[1], 0.0)
+    if not histogram.counts_but_zeros.any():
+        return extremes
+    error = _error_function(histogram, extremes)
+    make = _symmetric_grids if symmetric else _grids
+
+    def _best(lows: NDArray[np.float64], highs: NDArray[np.float64]) -> tuple[float, float]:
+        lows, highs = np.maximum(lows, low), np.minimum(highs, high)
+        i = int(np.argmin(error(make(lows, highs, levels))[::-1]))  # the widest of equals
+        return float(lows[::-1][i]), float(highs[::-1][i])
+
+    clipped = _best(low * _COARSE, high * _COARSE)
+    clipped = _best(clipped[0] * _FINE, clipped[1] * _FINE)
+    if not symmetric:
+        still = np.ones_like(_FINE)
+        for _ in range(2):
+            clipped = _best(clipped[0] * still, clipped[1] * _FINE)
+            clipped = _best(clipped[0] * _FINE, clipped[1] * still)
+    return clipped
+
+
+def _error_function(
+    histogram: Histogram, extremes: tuple[float, float]
+) -> Callable[[Grids], NDArray[np.float64]]:
+    """Return what gives the sum of squared errors of the counted numbers on each of several grids.
+
+    The integral of (v - k)^2, where k is the integer next to v, is k / 12 + (v - k)^3 / 3 from 0 to v, and
+    stays so beyond the last k, where v is clipped. So the errors within a bin need no samples of it.
+    """
+    counts = histogram.counts_but_zeros.reshape(-1, _MERGED).sum(axis=1)
+    used = np.flatnonzero(counts)
+    counts = counts[used[0] : used[-1] + 1]
+    edges = np.clip(histogram.edges[::_MERGED][used[0] : used[-1] + 2], *extremes)
+    widths = np.diff(edges)
+    weights = np.divide(counts, widths, out=np.zeros(len(counts)), where=widths > 0)
+
+    def _error(grids: Grids) -> NDArray[np.float64]:
+        scale, lowest, highest = (figure[:, None] for figure in grids)
+        v = edges / scale
+        k = np.rint(v)
+        np.clip(k, lowest, highest, out=k)
+        v -= k
+        integral = k / 12 + v * v * v / 3
+        return (np.diff(integral) @ weights) * grids[0] ** 3
+
+    return _error
+
+
+def _grids(low: NDArray[np.float64], high: NDArray[np.float64], levels: int) -> Grids:
+    scale = np.maximum(high - low, np.finfo(np.float32).tiny) / (levels - 1)
+    lowest = np.rint(low / scale)
+    return scale, lowest, lowest + (levels - 1)
+
+
+def _symmetric_grids(low: NDArray[np.float64], high: NDArray[np.float64], levels: int) -> Grids:
+    highest = levels / 2 - 1
+    scale = np.maximum(np.maximum(-low, high), np.finfo(np.float32).tiny) / highest
+    return scale, np.full_like(scale, -highest - 1), np.full_like(scale, highest)

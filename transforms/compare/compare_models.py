@@ -1,0 +1,123 @@
+"""Everything that is measured of a quantized model beside its float model, for a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transforms import model_io
+from transforms.compare.compare_results import Comparison, compare_arrays
+from transforms.compare.describe_model import ModelDescription, describe_model
+from transforms.compare.grid_histogram import GridHistogram
+from transforms.compare.match_tensors import match_tensors
+from transforms.compare.measure_run import Measurement, measure_run
+from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
+from transforms.run.run_model import RunOptions, open_model
+from transforms.run.samples import ImageOptions, Samples
+
+Progress = Callable[[Iterable, str], Iterable]
+"""Wraps an iterable of samples to show how far it is; the second argument says what is being done."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """The samples to compare on, and how to run them."""
+
+    folder: Path
+    images: ImageOptions
+    options: RunOptions
+    limit: int | None = None
+
+
+@dataclass
+class ModelComparison:
+    """The two models and their differences; ``histograms`` belong to ``worst``, in order."""
+
+    models: tuple[ModelDescription, ModelDescription]
+    measurements: tuple[Measurement, Measurement]
+    widened: int
+    samples: int
+    results: list[Comparison]
+    layers: list[LayerStatistics]
+    missing: list[str]
+    worst: list[LayerStatistics]
+    histograms: list[GridHistogram]
+
+
+def compare_models(
+    float_path: Path, quantized_path: Path, data: Data, *, worst: int = 6, progress: Progress | None = None
+) -> ModelComparison:
+    """Run both models on all samples and return what differs, with histograms of the ``worst`` layers.
+
+    The samples are read three times (results, layers, histograms) and never kept. Raises ValueError when the
+    models have different inputs or outputs, and as ``open_model`` and ``Samples`` do.
+    """
+    progress = progress or (lambda samples, what: samples)
+    results, count, widened = _compare_results(float_path, quantized_path, data, progress)
+    graphs = model_io.load(float_path), model_io.load(quantized_path)
+    models = describe_model(graphs[0], float_path), describe_model(graphs[1], quantized_path)
+    matches, missing = match_tensors(*graphs)
+    inputs = open_model(float_path, data.options).inputs
+    both = SideBySide(*graphs, matches, data.options)
+    samples = Samples(data.folder, inputs, data.images, data.limit)
+    layers = both.collect(matches, progress(samples, "layers"))
+    chosen = [one for kind in (False, True) for one in worst_layers(layers, worst, weights=kind)]
+    histograms = _histograms(both, chosen, progress(samples, "histograms"))
+    measurements = tuple(
+        measure_run(path, data.folder, data.images, data.options, data.limit)
+        for path in (float_path, quantized_path)
+    )
+    return ModelComparison(
+        models,
+        (measurements[0], measurements[1]),
+        widened,
+        count,
+        results,
+        layers,
+        missing,
+        chosen,
+        histograms,
+    )
+
+
+def worst_layers(layers: Sequence[LayerStatistics], count: int, *, weights: bool) -> list[LayerStatistics]:
+    """Return the layers of lowest SQNR among weights or activations; those without an error are left out."""
+    known = [one for one in layers if one.match.is_weight == weights and math.isfinite(one.total.sqnr())]
+    known = [one for one in known if one.total.count]
+    return sorted(known, key=lambda one: one.total.sqnr())[:count]
+
+
+def _compare_results(
+    float_path: Path, quantized_path: Path, data: Data, progress: Progress
+) -> tuple[list[Comparison], int, int]:
+    """The outputs of the unchanged models, sample by sample; how many samples, how many nodes widened."""
+    first, second = open_model(float_path, data.options), open_model(quantized_path, data.options)
+    for what, one, two in (
+        ("inputs", [i.name for i in first.inputs], [i.name for i in second.inputs]),
+        ("outputs", first.outputs, second.outputs),
+    ):
+        if set(one) != set(two):
+            raise ValueError(f"the models have different {what}: {', '.join(one)} against {', '.join(two)}")
+    samples = Samples(data.folder, first.inputs, data.images, data.limit)
+    results = []
+    for name, feed in progress(samples, "results"):
+        left, right = first.run(feed), second.run(feed)
+        for output in first.outputs:
+            results.append(compare_arrays(name, output, left[output], right[output]))
+    return results, len(samples), second.widened
+
+
+def _histograms(
+    both: SideBySide, layers: Sequence[LayerStatistics], samples: Iterable
+) -> list[GridHistogram]:
+    matches = [one.match for one in layers]
+    histograms = [GridHistogram(one.low, one.high) for one in layers]
+    for _, feed in samples:
+        originals, inside = both.arrays(matches, feed)
+        for match, histogram in zip(matches, histograms, strict=True):
+            if match.is_weight and histogram.original.any():
+                continue
+            histogram.add(originals[match.original.name], inside[match.rounded.name])
+    return histograms

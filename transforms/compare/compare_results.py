@@ -1,0 +1,239 @@
+"""Comparing two folders of results file by file, and summing the comparison up."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ops import metrics
+from transforms.run.array_files import find_files, is_litter, natural_order, read_array
+
+_SHOWN = 3
+"""How many names of files an error lists."""
+
+
+@dataclass(frozen=True)
+class ResultMetric:
+    """A metric by the name of its field in ``Comparison``, its wording, and what its worst value is."""
+
+    field: str
+    label: str
+    worst_word: str
+    worst: Callable[[Iterable[float]], float]
+
+
+METRICS = (
+    ResultMetric("cosine", "cos similarity", "Min", min),
+    ResultMetric("l2", "l2 distance", "Max", max),
+    ResultMetric("psnr", "psnr", "Min", min),
+    ResultMetric("ssim", "ssim", "Min", min),
+    ResultMetric("sqnr", "sqnr", "Min", min),
+)
+"""All metrics, in the order of the lines that the evaluate tool prints."""
+
+
+@dataclass(frozen=True)
+class ResultPair:
+    """Two files to compare; ``output`` is the sub-folder they lie in, "" for the folder itself."""
+
+    name: str
+    output: str
+    baseline: Path
+    quantized: Path
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The metrics of one pair: NaN where an element is not finite, ``ssim`` None where it is left out."""
+
+    name: str
+    output: str
+    shape: tuple[int, ...]
+    cosine: float
+    l2: float
+    psnr: float
+    ssim: float | None
+    sqnr: float
+    why_no_ssim: str
+    baseline_non_finite: int
+    quantized_non_finite: int
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether no element of either array is NaN or infinite."""
+        return not (self.baseline_non_finite or self.quantized_non_finite)
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether the two arrays are equal, element by element."""
+        return self.l2 == 0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and worst value of each metric over the files that have it; None where no file has it."""
+
+    mean: dict[str, float | None]
+    worst: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Top1:
+    """Shares (0..1) of rows with the largest element at the label, and at the same place in both results."""
+
+    baseline: float
+    quantized: float
+    agreement: float
+    count: int
+
+
+def pair_files(baseline: Path, quantized: Path, *, allow_missing: bool = False) -> list[ResultPair]:
+    """Return the pairs of files of one name in two folders and in their sub-folders, in natural order.
+
+    A sub-folder holds the results of one output of a model. Raises FileNotFoundError for a missing or empty
+    folder, ValueError when the folders hold different names, unless ``allow_missing`` (then the common ones
+    count, and there must be one).
+    """
+    left, right = _files_by_output(baseline), _files_by_output(quantized)
+    for folder, files in ((baseline, left), (quantized, right)):
+        if not files:
+            raise FileNotFoundError(f"folder '{folder}' holds no .npy, .png or .jpg file")
+    common = [key for key in left if key in right]
+    if not allow_missing:
+        _check_same(left.keys() - right.keys(), f"only in '{baseline}'")
+        _check_same(right.keys() - left.keys(), f"only in '{quantized}'")
+    if not common:
+        raise ValueError(f"no file name is common to '{baseline}' and '{quantized}'")
+    return [ResultPair(name, output, left[output, name], right[output, name]) for output, name in common]
+
+
+def compare(pairs: Sequence[ResultPair], peak: float | None = None) -> Iterator[Comparison]:
+    """Yield the comparison of each pair, in order; several threads read and compare.
+
+    ``peak`` is that of PSNR and SSIM, see ``ops.metrics``. Raises ValueError naming the file when one can
+    not be read or compared.
+    """
+    executor = ThreadPoolExecutor(max_workers=os.cpu_count())
+    try:
+        yield from executor.map(lambda pair: compare_files(pair, peak), pairs)
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def compare_files(pair: ResultPair, peak: float | None = None) -> Comparison:
+    """Return the comparison of one pair of files."""
+    x, y = read_array(pair.baseline), read_array(pair.quantized)
+    try:
+        return compare_arrays(pair.name, pair.output, x, y, peak)
+    except ValueError as error:
+        raise ValueError(f"'{pair.quantized}' against '{pair.baseline}': {error}") from error
+
+
+def compare_arrays(
+    name: str, output: str, x: np.ndarray, y: np.ndarray, peak: float | None = None
+) -> Comparison:
+    """Return the comparison of quantized y with baseline x; ValueError when their shapes differ."""
+    totals = metrics.sums(x, y)
+    peak = metrics.default_peak(x) if peak is None else peak
+    reason = metrics.why_no_ssim(x.shape) or _why_no_library()
+    if not reason and peak is None and totals.peak == 0 and totals.error_energy:
+        reason = "the baseline is zero throughout and has no data range"
+    return Comparison(
+        name=name,
+        output=output,
+        shape=x.shape,
+        cosine=totals.cosine(),
+        l2=totals.l2(),
+        psnr=totals.psnr(peak),
+        ssim=None if reason else metrics.ssim(x, y, peak),
+        sqnr=totals.sqnr(),
+        why_no_ssim=reason,
+        baseline_non_finite=totals.baseline_non_finite,
+        quantized_non_finite=totals.other_non_finite,
+    )
+
+
+def summarize(comparisons: Sequence[Comparison]) -> Summary:
+    """Return mean and worst value of each metric over the comparisons in which it is not NaN or left out."""
+    mean: dict[str, float | None] = {}
+    worst: dict[str, float | None] = {}
+    for metric in METRICS:
+        values = [getattr(one, metric.field) for one in comparisons]
+        known = [value for value in values if value is not None and not math.isnan(value)]
+        mean[metric.field] = sum(known) / len(known) if known else None
+        worst[metric.field] = metric.worst(known) if known else None
+    return Summary(mean, worst)
+
+
+def top1(pairs: Sequence[ResultPair], labels: np.ndarray) -> Top1:
+    """Return accuracy of both results and their agreement; labels [n] of integers.
+
+    Each array is scores over classes along its last axis, the rows of all files in order belonging to the
+    labels in order. Raises ValueError when their numbers differ or there is more than one output.
+    """
+    outputs = sorted({pair.output for pair in pairs})
+    if len(outputs) > 1:
+        raise ValueError(f"top-1 needs one output, the folders hold {len(outputs)}: {', '.join(outputs)}")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError(f"labels must be integers of shape [n], not {labels.dtype} {list(labels.shape)}")
+    baseline = _winners([pair.baseline for pair in pairs])
+    quantized = _winners([pair.quantized for pair in pairs])
+    if not len(baseline) == len(quantized) == len(labels):
+        raise ValueError(f"{len(labels)} labels for {len(baseline)} rows of results")
+    return Top1(
+        baseline=float(np.mean(baseline == labels)),
+        quantized=float(np.mean(quantized == labels)),
+        agreement=float(np.mean(baseline == quantized)),
+        count=len(labels),
+    )
+
+
+def result_folders(folder: Path) -> list[Path]:
+    """Return a folder of results, and those of single outputs in it, in natural order.
+
+    Raises OSError when it can not be listed.
+    """
+    if not folder.exists():
+        raise FileNotFoundError(f"folder '{folder}' does not exist")
+    inner = [path for path in folder.iterdir() if path.is_dir() and not is_litter(path.name)]
+    return [folder, *sorted(inner, key=lambda path: natural_order(path.name))]
+
+
+def _files_by_output(folder: Path) -> dict[tuple[str, str], Path]:
+    top, *inner = result_folders(folder)
+    files = {("", name): path for name, path in find_files(top).items()}
+    for one in inner:
+        files |= {(one.name, name): path for name, path in find_files(one).items()}
+    return files
+
+
+def _check_same(missing: Iterable[tuple[str, str]], where: str) -> None:
+    names = sorted(("/".join(filter(None, key)) for key in missing), key=natural_order)
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise ValueError(
+            f"{where}: {', '.join(names[:_SHOWN])}{more}; --allow-missing compares the common ones"
+        )
+
+
+def _why_no_library() -> str:
+    if importlib.util.find_spec("skimage"):
+        return ""
+    return "needs scikit-image: pip install 'onnx-narrow[evaluate]'"
+
+
+def _winners(paths: Iterable[Path]) -> np.ndarray:
+    winners = []
+    for path in paths:
+        scores = read_array(path)
+        if scores.ndim == 0 or scores.size == 0:
+            raise ValueError(f"'{path}' of shape {list(scores.shape)} holds no scores of classes")
+        winners.append(scores.argmax(axis=-1).reshape(-1))
+    return np.concatenate(winners)

@@ -1,0 +1,71 @@
+"""What a model is: size, operators, and the number formats in use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from transforms.compare.match_tensors import format_of
+from transforms.graph import dtypes, walk
+
+
+@dataclass
+class ModelDescription:
+    """Name and bytes of the files, and counts over the graph and all graphs nested in it.
+
+    ``weights`` maps a stored element type to the number of values in it; ``roundings`` a format to the number
+    of nodes that round to it.
+    """
+
+    name: str
+    size: int
+    opset: int
+    subgraphs: int
+    operators: Counter[str] = field(default_factory=Counter)
+    weights: Counter[str] = field(default_factory=Counter)
+    roundings: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.operators.total()
+
+
+def describe_model(graph: gs.Graph, path: Path) -> ModelDescription:
+    """Return the description of a graph that ``model_io.load`` has read from the path."""
+    files = getattr(graph, "source_files", None) or [path]
+    size = sum(Path(file).stat().st_size for file in files)
+    description = ModelDescription(path.name, size, graph.opset, subgraphs=len(list(walk.graphs(graph))) - 1)
+    for node in walk.nodes(graph):
+        domain = f"{node.domain}::" if node.domain else ""
+        description.operators[domain + node.op] += 1
+        if name := format_of(node):
+            description.roundings[name] += 1
+    for tensor in (*walk.constants(graph), *_constant_nodes(graph)):
+        description.weights[_stored_type(tensor)] += _count(tensor)
+    return description
+
+
+def _constant_nodes(graph: gs.Graph) -> Iterator[gs.Constant]:
+    for node in walk.nodes(graph):
+        value = node.attrs.get("value")
+        if node.op == "Constant" and isinstance(value, gs.Constant):
+            yield value
+
+
+def _stored_type(tensor: gs.Constant) -> str:
+    element = dtypes.element_type(tensor)
+    name = onnx.TensorProto.DataType.Name(element).lower() if element else "unknown"
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def _count(tensor: gs.Constant) -> int:
+    count = 1
+    for size in tensor.shape:
+        count *= size
+    return count

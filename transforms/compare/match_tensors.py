@@ -1,0 +1,180 @@
+"""Finding, for each tensor of a float model, the tensor of a quantized model that stands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from ops.formats import BFP, MX
+from transforms.block_format import block_format_of
+from transforms.graph import dtypes, walk
+
+_FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE)})
+_SUFFIXES = ("bf16", "fp16", "quantized")
+"""Names under which our conversions, and ONNX Runtime's quantizer, keep a tensor that is gone as such."""
+
+_QUANTIZE = {"QuantizeLinear", "ExtendedQuantizeLinear"}
+_DEQUANTIZE = {"DequantizeLinear", "ExtendedDequantizeLinear"}
+_BLOCK_OPERATORS = {BFP, MX}
+
+
+@dataclass(frozen=True)
+class Match:
+    """A tensor of the float model and what stands for it in the quantized one.
+
+    ``original`` and ``rounded`` are compared; ``unrounded`` is the value that the quantized model rounds to
+    ``rounded``, None where it is not at hand. ``layer`` and ``op`` are those of the producer, for a weight
+    of the first node that uses it.
+    """
+
+    name: str
+    layer: str
+    op: str
+    format: str
+    is_weight: bool
+    original: gs.Tensor
+    rounded: gs.Tensor
+    unrounded: gs.Tensor | None
+
+
+def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[list[Match], list[str]]:
+    """Return the matches in execution order, and the names of the float tensors that have none.
+
+    Considered are the float tensors of the outermost graph: inputs, weights of more than one element, and
+    outputs of nodes. A tensor is found by its name, or by the names that conversions derive from it
+    (``t_bf16``, ``t_fp16``, ``t_quantized``); from there the rounding is followed: pairs of Casts, Quantize
+    and Dequantize (also the extended ones), BFP and MX nodes, a Clip before them. Tensors that a fusion has
+    removed, and those inside If, Loop and Scan, have no match.
+    """
+    known = {tensor.name: tensor for tensor, _ in _tensors(quantized_graph)}
+    matches, missing = [], []
+    for tensor, node in _tensors(float_graph):
+        if not _is_compared(tensor):
+            continue
+        start = _find(tensor.name, known)
+        if start is None:
+            missing.append(tensor.name)
+            continue
+        unrounded, rounded, format_name = _follow(start)
+        matches.append(
+            Match(
+                name=tensor.name,
+                layer=node.name if node is not None else tensor.name,
+                op=node.op if node is not None else "input",
+                format=format_name,
+                is_weight=isinstance(tensor, gs.Constant) or isinstance(start, gs.Constant),
+                original=tensor,
+                rounded=rounded,
+                unrounded=unrounded,
+            )
+        )
+    return matches, missing
+
+
+def format_of(node: gs.Node) -> str:
+    """Return the name of the format that a node rounds to, "" if it rounds to none.
+
+    Raises ValueError naming node and attribute for a block format that its operator refuses.
+    """
+    if fmt := block_format_of(node):
+        return fmt.name
+    if node.op in _QUANTIZE and len(node.inputs) > 2:
+        return _type_name(dtypes.element_type(node.inputs[2]))
+    if node.op in _QUANTIZE:
+        return _type_name(dtypes.element_type(node.outputs[0]) or int(onnx.TensorProto.UINT8))
+    if node.op == "Cast" and node.attrs.get("to") in (dtypes.BFLOAT16, dtypes.FLOAT16):
+        return _type_name(node.attrs["to"])
+    return ""
+
+
+def _tensors(graph: gs.Graph) -> Iterator[tuple[gs.Tensor, gs.Node | None]]:
+    """Each tensor of the outermost graph once, with its producer or first user, in execution order."""
+    seen: set[int] = set()
+    for tensor in graph.inputs:
+        seen.add(id(tensor))
+        yield tensor, None
+    for node in graph.nodes:
+        weights = [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
+        for tensor in (*weights, *node.outputs):
+            if id(tensor) not in seen and not tensor.is_empty():
+                seen.add(id(tensor))
+                yield tensor, node
+
+
+def _is_compared(tensor: gs.Tensor) -> bool:
+    if dtypes.element_type(tensor) not in _FLOATS:
+        return False
+    return not isinstance(tensor, gs.Constant) or _size(tensor) > 1
+
+
+def _size(tensor: gs.Constant) -> int:
+    size = 1
+    for dimension in tensor.shape:
+        size *= dimension
+    return size
+
+
+def _find(name: str, known: dict[str, gs.Tensor]) -> gs.Tensor | None:
+    for candidate in (name, *(f"{name}_{suffix}" for suffix in _SUFFIXES)):
+        if candidate in known and dtypes.element_type(known[candidate]) is not None:
+            return known[candidate]
+    return None
+
+
+def _follow(start: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str]:
+    """From a tensor to its rounded value: what is rounded (if at hand), the rounded value, and the format."""
+    if behind := _rounding_behind(start):
+        return behind
+    stored = dtypes.element_type(start)
+    if stored not in (dtypes.FLOAT, int(onnx.TensorProto.DOUBLE)):
+        return None, _widened(start) or start, _type_name(stored)
+    for user in _users_behind_clip(start):
+        if name := format_of(user):
+            low = user.outputs[0]
+            return start, low if _rounds_alone(user) else _widened(low) or low, name
+    return None, start, _type_name(stored)
+
+
+def _rounding_behind(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str] | None:
+    """The same for a tensor that is itself the outcome of a rounding, as graph outputs are."""
+    producer = walk.producer(tensor)
+    if producer is None or not producer.inputs:
+        return None
+    if not _rounds_alone(producer):
+        low = producer.inputs[0]
+        stored = dtypes.element_type(low)
+        if not _is_widening(producer) or stored == dtypes.FLOAT:
+            return None
+        producer = walk.producer(low)
+        if producer is None or not format_of(producer):
+            return None, tensor, _type_name(stored)
+    return producer.inputs[0], tensor, format_of(producer)
+
+
+def _users_behind_clip(tensor: gs.Tensor) -> Iterator[gs.Node]:
+    for user in tensor.outputs:
+        yield user
+        if user.op == "Clip":
+            yield from user.outputs[0].outputs
+
+
+def _widened(tensor: gs.Tensor) -> gs.Tensor | None:
+    return next((user.outputs[0] for user in tensor.outputs if _is_widening(user)), None)
+
+
+def _is_widening(node: gs.Node) -> bool:
+    if node.op == "Cast":
+        return bool(node.attrs.get("to") == dtypes.FLOAT)
+    return node.op in _DEQUANTIZE
+
+
+def _rounds_alone(node: gs.Node) -> bool:
+    return node.op in _BLOCK_OPERATORS
+
+
+def _type_name(element: int | None) -> str:
+    name = onnx.TensorProto.DataType.Name(element).lower() if element else "unknown"
+    return "float32" if name == "float" else str(name)

@@ -1,0 +1,97 @@
+"""Layers that were tuned already, in a file from which an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transforms.files.array_header import read_headers
+from transforms.files.atomic_write import replacing
+from transforms.files.named_file import in_words
+from transforms.finetune.tune_layer import LayerSolution
+
+_EVERY = 10.0  # seconds between two times that the file is written
+
+
+@dataclass
+class Checkpoint:
+    """Candidates and reports by recipe and number of the layer, with the ``key`` of the run they are from."""
+
+    path: Path
+    key: str
+    _entries: dict[str, tuple[LayerSolution | None, dict[str, Any]]] = field(default_factory=dict)
+    _written: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def open(cls, path: Path, key: str) -> Checkpoint:
+        """Return what the file holds, or an empty checkpoint where there is none.
+
+        Raises ValueError for a file of another run, and for one that is no checkpoint.
+        """
+        checkpoint = cls(path, key)
+        if path.exists():
+            checkpoint._read()
+        return checkpoint
+
+    def get(self, recipe: str, number: int) -> tuple[LayerSolution | None, dict[str, Any]] | None:
+        """Return what was found for a layer (None: it stays as it was) and its report; None if not done."""
+        return self._entries.get(f"{recipe} {number}")
+
+    def put(self, recipe: str, number: int, found: LayerSolution | None, report: Mapping[str, Any]) -> None:
+        """Remember a layer; the file is written from time to time."""
+        self._entries[f"{recipe} {number}"] = found, dict(report)
+        if time.monotonic() - self._written > _EVERY:
+            self.write()
+
+    def write(self) -> None:
+        """Write the file, whole or not at all."""
+        arrays: dict[str, np.ndarray] = {}
+        index = []
+        for name, (found, report) in self._entries.items():
+            index.append({"name": name, "report": report, "what": found.what if found else None})
+            if found is None:
+                continue
+            place = f"{len(index) - 1}"
+            arrays |= {f"{place}.weights": found.weights.astype(np.float32), f"{place}.bias": found.bias}
+            if found.scale is not None:
+                scale, zero_point = found.scale
+                arrays |= {f"{place}.scale": scale, f"{place}.zero_point": zero_point.astype(np.int64)}
+        head = json.dumps({"key": self.key, "layers": index})
+        with replacing(self.path) as temporary, temporary.open("wb") as file:
+            np.savez(file, head=np.array(head), **arrays)  # type: ignore[arg-type]
+        self._written = time.monotonic()
+
+    def _read(self) -> None:
+        try:
+            read_headers(self.path)
+            with np.load(self.path, allow_pickle=False) as archive:
+                head = json.loads(str(archive["head"]))
+                key, layers = head["key"], head["layers"]
+                for i, one in enumerate(layers):
+                    self._entries[one["name"]] = _candidate(archive, i, one["what"]), one["report"]
+        except Exception as error:  # readers of archives share no narrower class
+            if isinstance(error, OSError) and error.filename:
+                raise
+            raise ValueError(f"'{self.path}' is no checkpoint: {in_words(error)}") from error
+        if key != self.key:
+            raise ValueError(
+                f"checkpoint '{self.path}' is of other models, data, options or versions: remove it first"
+            )
+
+
+def _candidate(archive: Mapping[str, np.ndarray], i: int, what: str | None) -> LayerSolution | None:
+    if what is None:
+        return None
+    scale = (archive[f"{i}.scale"], archive[f"{i}.zero_point"]) if f"{i}.scale" in archive else None
+    return LayerSolution(what, archive[f"{i}.weights"].astype(np.float64), archive[f"{i}.bias"], scale)
+
+
+def as_report(report: object) -> dict[str, Any]:
+    """Return the fields of a report as JSON has them."""
+    return asdict(report)  # type: ignore[call-overload]

@@ -1,0 +1,154 @@
+"""The sums over rows that layers are tuned on, read from both models on their way through the layers.
+
+What a layer should make comes from the float model, which never changes; what it reads comes from the
+quantized one, in which the layers before it are tuned by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+
+import onnx_graphsurgeon as gs
+
+from ops.array_types import AnyArray, Feed, Float64Array
+from transforms.finetune.gram import GramStats, RowBlock, SharedGramStats
+from transforms.finetune.layer_targets import limits_after, relax, stream_of
+from transforms.finetune.options import LayerwiseOptions, is_held_out
+from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
+from transforms.finetune.stored_input import layer_input
+from transforms.layers.matched_layer import MatchedLayer
+from transforms.run.devices import array_module
+from transforms.run.segmented_model import ActivationStore, SegmentedRun
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Where tensors of both models are kept, and the rows that are wanted."""
+
+    floats: ActivationStore
+    quantized: ActivationStore
+    rows: ActivationStore
+
+
+@contextmanager
+def open_sums(
+    float_graph: gs.Graph,
+    quantized_graph: gs.Graph,
+    feeds: Sequence[Feed],
+    layers: Sequence[MatchedLayer],
+    options: LayerwiseOptions,
+) -> Iterator[GramReader]:
+    """Hold both models in front of the first of the layers; their tensors are let go of at the end."""
+    limit = options.memory_limit
+    with (
+        ActivationStore(limit) as floats,
+        ActivationStore(limit) as quantized,
+        ActivationStore(limit) as rows,
+    ):
+        stores = Stores(floats, quantized, rows)
+        yield GramReader(float_graph, quantized_graph, feeds, layers, options, stores)
+
+
+class GramReader:
+    """Both models on their way through the layers, and through all users of the weight of each."""
+
+    def __init__(
+        self,
+        float_graph: gs.Graph,
+        quantized_graph: gs.Graph,
+        feeds: Sequence[Feed],
+        layers: Sequence[MatchedLayer],
+        options: LayerwiseOptions,
+        stores: Stores,
+    ) -> None:
+        """Start in front of the first node of both."""
+        self._layers, self._options, self._count = layers, options, len(feeds)
+        self._users = users = [user for layer in layers for user in layer.users]
+        ends = accumulate(len(layer.users) for layer in layers)
+        self._numbers = [range(end - len(layer.users), end) for layer, end in zip(layers, ends, strict=True)]
+        self._held = set(range(len(layers)))
+        self._limits = [
+            limits_after(float_graph, user.target) if options.following_relu else None for user in users
+        ]
+        streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
+        targets = [user.target for user in users] + [name for name in streams if name is not None]
+        reference = SegmentedRun(float_graph, feeds, targets, stores.floats, options.run)
+        choice = RowSampler(len(feeds), options.most_rows, options.least_rows, options.seed)
+        ahead = AHEAD if options.memory_limit is None else min(AHEAD, options.memory_limit)
+        self._wanted = SampledRowReader(reference, users, streams, choice, stores.rows, ahead)
+        self._inputs = [layer_input(user.source) for user in users]
+        sources = [one.name for one in self._inputs]
+        self._given = SegmentedRun(quantized_graph, feeds, sources, stores.quantized, options.run)
+
+    def read(self, number: int) -> tuple[SharedGramStats, SharedGramStats]:
+        """Return a layer's sums over the rows of the samples to fit to, and of those to judge by.
+
+        Where several layers read its weight they can be read again, until they are forgotten. Rows of others
+        are let go of at once.
+        """
+        layer, numbers = self._layers[number], self._numbers[number]
+        last = not layer.others
+        if last:
+            self._held.discard(number)
+        fit, held = (self._no_sums(layer) for _ in range(2))
+        wanted = zip(*(self._wanted.read(one, last=last) for one in numbers), strict=True)
+        given = self._given.advance([self._inputs[one].name for one in numbers], last=last)
+        blocks = [[self._block(*pair) for pair in zip(numbers, s.parts, strict=True)] for s in (fit, held)]
+        for i, (rows, inputs) in enumerate(zip(wanted, given, strict=True)):
+            block = blocks[is_held_out(i, self._count, self._options)]
+            for one, part, (chosen, made) in zip(numbers, block, rows, strict=True):
+                part.add(self._rows(one, inputs[self._inputs[one].name], chosen), made, chosen.weights)
+        for part in (part for block in blocks for part in block):
+            part.flush()
+        return fit.on_host(), held.on_host()
+
+    def forget(self, number: int) -> None:
+        """Let go of what a layer reads and should make, if that is still there."""
+        if number not in self._held:
+            return
+        self._held.discard(number)
+        for one in self._numbers[number]:
+            self._wanted.forget(one)
+            self._given.forget(self._inputs[one].name)
+
+    def restart(self) -> None:
+        """Run the quantized model anew for what is read from now on, as weights of what ran are others."""
+        self._given.restart()
+
+    def _no_sums(self, layer: MatchedLayer) -> SharedGramStats:
+        groups, outputs, positions, channels = layer.layer.size
+        module = array_module(self._options.device)
+        return SharedGramStats(
+            tuple(GramStats.zeros(groups, outputs, positions * channels, module) for _ in layer.users),
+            tuple(user.bias is not None and not user.bias.is_extra for user in layer.users),
+        )
+
+    def _rows(self, number: int, stored: AnyArray, wanted: SampledRows) -> AnyArray:
+        """Return rows of what a user's input is stored as."""
+        outside = self._inputs[number].zero_point
+        return self._users[number].layer.rows(stored, wanted.shape, wanted.picked, outside)
+
+    def _block(self, number: int, sums: GramStats) -> RowBlock:
+        """Return what takes rows of a user's stored input and of what it should make of them."""
+        user, source, limits = self._users[number], self._inputs[number], self._limits[number]
+
+        def _add(stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
+            rows = source.read(stored)
+            if limits is not None:
+                near = rows @ user.float_weight.reshape(*made.shape[::2], -1).swapaxes(1, 2)
+                made = relax(made, near + user.float_bias[:, None], limits)
+            sums.add(rows, made, weights)
+
+        return RowBlock(_add)
+
+
+def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str | None]:
+    """Return the residual stream of each user of a weight; none at all unless all have one.
+
+    Rows weighed by a stream do not add up with rows that are not.
+    """
+    streams = [stream_of(graph, user.target) for user in layer.users]
+    return [None] * len(streams) if None in streams else streams

@@ -1,0 +1,40 @@
+"""The float model as it was when it was quantized: with all that was folded, fused and scaled before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph.selection import Selection
+from transforms.layers.match_layers import match_layers
+from transforms.lift_constants import lift_constants
+from transforms.pipelines.prepare import prepare
+from transforms.pipelines.quantize_graph import prepare_for
+from transforms.scheme import Scheme
+from transforms.scheme.recorded_scheme import recorded_scheme
+
+
+def float_reference(
+    load: Callable[[], gs.Graph], quantized_graph: gs.Graph, scheme: Scheme | None = None
+) -> gs.Graph:
+    """Return the float model, which ``load`` reads anew at each call, in the form that was quantized.
+
+    What was done by the scheme is done again; the file of a model of tools.quantize tells its scheme. Without
+    one it is the form, as it is or prepared as the conversions do, in which more layers match. Raises
+    ValueError where what was done then can not be done to the float model.
+    """
+    scheme = scheme or recorded_scheme(quantized_graph)
+    if scheme is not None:
+        graph = load()
+        try:
+            prepare_for(graph, scheme)
+        except ValueError as error:
+            raise ValueError(f"the float model is not what was quantized: {error}") from error
+        return graph
+    as_it_is, prepared = load(), load()
+    lift_constants(as_it_is)
+    lift_constants(prepared)
+    prepare(prepared, Selection())
+    counts = [len(match_layers(graph, quantized_graph)[0]) for graph in (as_it_is, prepared)]
+    return prepared if counts[1] > counts[0] else as_it_is

@@ -1,0 +1,224 @@
+"""Sums over the rows of a layer from which the error of any weights follows, whatever the number of rows.
+
+With rows x, float outputs y and a weight w for each row: W = sum w, and the sums of w x, w y, w x x^T,
+w y x^T and w y^2, all in float64. The squared error of a layer with weights V and bias b is then
+
+    sum w |y - V x - b|^2 = yy - 2 <V, yx> + <V xx, V> - 2 b (y - V x) + W b^2
+
+for each output, and the same sums around the means lead to the best weights when the bias is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.array_types import AnyArray, Float64Array
+
+
+@dataclass
+class GramStats:
+    """Sums over rows for G groups of N outputs and K inputs."""
+
+    count: float
+    x: Float64Array  # [G, K]
+    y: Float64Array  # [G, N]
+    xx: Float64Array  # [G, K, K]
+    yx: Float64Array  # [G, N, K]
+    yy: Float64Array  # [G, N]
+
+    @classmethod
+    def zeros(cls, groups: int, outputs: int, inputs: int, module: ModuleType = np) -> GramStats:
+        """Return the sums over no rows, as arrays of a module: NumPy or one like it."""
+        return cls(
+            0.0,
+            x=module.zeros((groups, inputs)),
+            y=module.zeros((groups, outputs)),
+            xx=module.zeros((groups, inputs, inputs)),
+            yx=module.zeros((groups, outputs, inputs)),
+            yy=module.zeros((groups, outputs)),
+        )
+
+    def on_host(self) -> GramStats:
+        """Return the same sums as NumPy's arrays."""
+        x, y, xx, yx, yy = map(_on_host, (self.x, self.y, self.xx, self.yx, self.yy))
+        return GramStats(self.count, x, y, xx, yx, yy)
+
+    def add(
+        self, x: NDArray[np.floating], y: NDArray[np.floating], weights: Float64Array | None = None
+    ) -> None:
+        """Add rows x [G, R, K] with their outputs y [G, R, N], counted ``weights`` [R] times each.
+
+        Products are formed in float64. Numbers that are not finite would stay in the sums for good: such rows
+        are left out.
+        """
+        counts = None if weights is None else self._there(weights)
+        moments, cross, yy = _products(self._there(x), self._there(y), counts)
+        if not all(bool(np.isfinite(part[:, 0]).all()) for part in (moments, cross)):  # sums of all numbers
+            finite = np.isfinite(x).all((0, 2)) & np.isfinite(y).all((0, 2))
+            if not finite.all():
+                return self.add(x[:, finite], y[:, finite], None if weights is None else weights[finite])
+        self.count += x.shape[1] if weights is None else float(weights.sum())
+        self.x += moments[:, 0, 1:]
+        self.y += cross[:, 0]
+        self.xx += moments[:, 1:, 1:]
+        self.yx += cross[:, 1:].transpose(0, 2, 1)
+        self.yy += yy
+        return None
+
+    def _there(self, array: NDArray[np.floating]) -> Any:
+        """Return an array where the sums are."""
+        return array if isinstance(self.xx, np.ndarray) else np.asarray(array, like=self.xx)
+
+    def __add__(self, other: GramStats) -> GramStats:
+        """Return the sums over the rows of both."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return GramStats(*(a + b for a, b in pairs))
+
+    def of_layer(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> GramStats:
+        """Return the sums over the same x with what weights [G, N, K] and a bias [G, N] make of them as y."""
+        w, b = np.asarray(weights, np.float64), np.asarray(bias, np.float64)
+        wx, wxx = _apply(w, self.x), w @ self.xx
+        yx = wxx + b[:, :, None] * self.x[:, None, :]
+        yy = (wxx * w).sum(2) + 2 * b * wx + self.count * b * b
+        return GramStats(self.count, self.x, wx + self.count * b, self.xx, yx, yy)
+
+    def centred(self) -> GramStats:
+        """Return the sums around the means of x and y: what they are when the bias is free."""
+        n = max(self.count, np.finfo(np.float64).tiny)
+        x, y = self.x / n, self.y / n
+        xx = self.xx - n * x[:, :, None] * x[:, None, :]
+        yx = self.yx - n * y[:, :, None] * x[:, None, :]
+        return GramStats(self.count, np.zeros_like(x), np.zeros_like(y), xx, yx, self.yy - n * y * y)
+
+    def bias(self, weights: NDArray[np.floating]) -> Float64Array:
+        """Return the bias [G, N] with the least error for weights [G, N, K]."""
+        n = max(self.count, np.finfo(np.float64).tiny)
+        return (self.y - _apply(weights, self.x)) / n
+
+    def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating] | None = None) -> Float64Array:
+        """Return the squared error [G, N] of weights [G, N, K] and a bias [G, N] (None: the best one)."""
+        if bias is None:
+            return self.centred().error(weights, np.zeros_like(self.y))
+        w, b = np.asarray(weights, np.float64), np.asarray(bias, np.float64)
+        terms = w @ self.xx
+        terms -= 2 * self.yx
+        terms *= w
+        quadratic = terms.sum(2) + self.yy
+        linear = -2 * b * (self.y - _apply(w, self.x)) + self.count * b * b
+        return np.asarray(quadratic + linear)
+
+
+def _products(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """Return sum w (1, x) (1, x)^T, sum w (1, x) y^T and sum w y^2, in float64.
+
+    Of many small groups all but the last are one product, which is called once for each. A large matrix times
+    itself takes half the time.
+    """
+    first, last = 1 + x.shape[2], 1 + x.shape[2] + y.shape[2]
+    ends = (last,) if len(x) > 1 else (first, last)
+    parts = [np.empty_like(x, np.float64, shape=(*x.shape[:2], size)) for size in np.diff(ends, prepend=0)]
+    rows, made = parts[0][..., :first], parts[-1][..., -y.shape[2] :]
+    rows[..., 0], rows[..., 1:], made[...] = 1, x, y  # in the order of x in memory: rows or columns first
+    left = (rows if weights is None else rows * weights[:, None]).transpose(0, 2, 1)
+    products = [left @ part for part in parts]
+    yy = (left[:, :1] @ (made * made))[:, 0]
+    return products[0][..., :first], products[-1][..., -y.shape[2] :], yy
+
+
+def _on_host(array: Any) -> Float64Array:
+    return array if isinstance(array, np.ndarray) else np.asarray(array.get())
+
+
+def _apply(weights: NDArray[np.floating], x: Float64Array) -> Float64Array:
+    return np.asarray((np.asarray(weights, np.float64) @ x[:, :, None])[..., 0])
+
+
+def total(sums: Iterable[GramStats]) -> GramStats:
+    """Return the sums over the rows of all; there must be at least one."""
+    first, *others = sums
+    for other in others:
+        first = first + other
+    return first
+
+
+@dataclass(frozen=True)
+class SharedGramStats:
+    """Sums of each user of a weight, and whether it has a bias that may change.
+
+    Biases of U users are [U * G, N], one user after another.
+    """
+
+    parts: tuple[GramStats, ...]
+    has_bias: tuple[bool, ...]
+
+    def on_host(self) -> SharedGramStats:
+        """Return the same sums as NumPy's arrays."""
+        return SharedGramStats(tuple(part.on_host() for part in self.parts), self.has_bias)
+
+    def freed(self) -> SharedGramStats:
+        """Return the same sums with a bias for every layer."""
+        return SharedGramStats(self.parts, (True,) * len(self.parts))
+
+    @property
+    def count(self) -> float:
+        """How many rows there are."""
+        return sum(part.count for part in self.parts)
+
+    def free(self) -> GramStats:
+        """Return the sums that the best weights depend on: around the means where there is a bias."""
+        pairs = zip(self.parts, self.has_bias, strict=True)
+        return total(part.centred() if has_bias else part for part, has_bias in pairs)
+
+    def bias(self, weights: NDArray[np.floating]) -> Float64Array:
+        """Return the biases [U * G, N] with the least error for weights [G, N, K]; 0 where there is none."""
+        pairs = zip(self.parts, self.has_bias, strict=True)
+        return np.concatenate([part.bias(weights) * has_bias for part, has_bias in pairs])
+
+    def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> Float64Array:
+        """Return the squared error [G, N] of weights [G, N, K] and biases [U * G, N]."""
+        biases = np.split(np.asarray(bias), len(self.parts))
+        errors = [part.error(weights, own) for part, own in zip(self.parts, biases, strict=True)]
+        return np.asarray(sum(errors[1:], errors[0]))
+
+    def power(self) -> float:
+        """Return the squares of the outputs around their means, summed up."""
+        return sum(float(part.centred().yy.sum()) for part in self.parts)
+
+
+LIMIT = 1 << 17  # numbers that are put together: in float64 1 MiB, which a cache of the processor holds
+
+
+class RowBlock:
+    """Inputs [G, R, K] and outputs [G, R, N] of rows that wait, and how much each row counts."""
+
+    def __init__(self, add: Callable[[AnyArray, AnyArray, Float64Array | None], None]) -> None:
+        """Take what is called with rows of several samples: their inputs, outputs and weights [R], if any."""
+        self._add, self._rows = add, 0
+        self._waiting: list[tuple[AnyArray, AnyArray, Float64Array | None]] = []
+
+    def add(self, inputs: AnyArray, outputs: AnyArray, weights: Float64Array | None) -> None:
+        """Take rows of a sample; either all samples have weights or none."""
+        self._waiting.append((inputs, outputs, weights))
+        self._rows += inputs.shape[1]
+        if self._rows >= _enough(inputs, outputs):
+            self.flush()
+
+    def flush(self) -> None:
+        """Pass on what waits, if anything does."""
+        if self._waiting:
+            inputs, outputs, weights = zip(*self._waiting, strict=True)
+            counts = None if weights[0] is None else np.concatenate(weights)
+            self._waiting, self._rows = [], 0
+            self._add(np.concatenate(inputs, 1), np.concatenate(outputs, 1), counts)
+
+
+def _enough(inputs: AnyArray, outputs: AnyArray) -> int:
+    """Return how many rows fill the limit; at least K, for sums of [K, K] numbers are read and written."""
+    groups, _, summed = inputs.shape
+    return max(summed, LIMIT // max(1, groups * (summed + outputs.shape[2])))

@@ -1,0 +1,129 @@
+"""Targets of a layer whose output is cut off at once, by a Relu or a Clip: what is cut off does not matter.
+
+With a target t that is cut off at 0 and what the float weights make of the quantized inputs, z, a prediction
+p cut off at 0 is no further from it than p is from min(z, 0): the squared error to these targets is a bound
+of the error behind the Relu, close to it where p is close to z. So the sums over rows stay those of a
+quadratic form with one Gram matrix for all outputs, while rows that are cut off ask for nothing but to stay
+so.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.array_types import Float64Array
+from transforms.graph import walk
+from transforms.graph.constants import Constants
+from transforms.layers.linear_layer import LinearLayer
+
+Limits = tuple[float, float]
+
+
+def limits_after(graph: gs.Graph, target: str) -> Limits | None:
+    """Return the limits that all that reads a tensor cuts it off at; None where something reads it as it is.
+
+    Of several readers with different limits, the widest.
+    """
+    tensor = next((t for node in graph.nodes for t in node.outputs if t.name == target), None)
+    if tensor is None or not tensor.outputs or walk.is_output(tensor, graph):
+        return None
+    constants = Constants(graph)
+    found = [_limits(node, constants) for node, index in walk.uses(tensor)]
+    known = [limits for limits in found if limits is not None]
+    if len(known) < len(found):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
+def relax(made: NDArray[np.floating], near: NDArray[np.floating], limits: Limits) -> NDArray[np.floating]:
+    """Return targets for outputs that are cut off at limits; ``near`` is where their error is exact."""
+    low, high = limits
+    below = np.where(made <= low, np.minimum(near, low), made)
+    return np.where(made >= high, np.maximum(near, high), below)
+
+
+def _limits(node: gs.Node, constants: Constants) -> Limits | None:
+    if node.op == "Relu":
+        return 0.0, np.inf
+    if node.op != "Clip" or len(node.inputs) < 2:
+        return None
+    ends = [-np.inf, np.inf]
+    for i, tensor in enumerate(node.inputs[1:3]):
+        end = ends[i] if tensor.is_empty() else constants.scalar(tensor)
+        if end is None:
+            return None
+        ends[i] = end
+    return ends[0], ends[1]
+
+
+_MOVING = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Clip"})
+
+
+def reads_activation_product(source: gs.Tensor) -> bool:
+    """Return whether a tensor is, but for moves and rounding, a MatMul of two rounded computed tensors."""
+    node = walk.producer(_behind(source))
+    return node is not None and node.op == "MatMul" and all(_is_rounded(t) for t in node.inputs)
+
+
+def _behind(tensor: gs.Tensor) -> gs.Tensor:
+    """Return what a tensor holds before it was moved about and rounded."""
+    while (node := walk.producer(tensor)) is not None and (node.op in _MOVING or _is_rounding(node)):
+        tensor = node.inputs[0]
+    return tensor
+
+
+def _is_rounded(tensor: gs.Tensor) -> bool:
+    """Return whether a computed tensor is rounded last."""
+    node, start = walk.producer(tensor), _behind(tensor)
+    made = walk.producer(start)
+    is_constant = isinstance(start, gs.Constant) or (made is not None and made.op == "Constant")
+    return node is not None and _is_rounding(node) and not is_constant
+
+
+def _is_rounding(node: gs.Node) -> bool:
+    return "quantize" in node.op.lower()
+
+
+_SUMS = 3  # a bias, a residual and perhaps another: so many sums on the way to the normalization
+_NORMALIZATION = "LayerNormalization"
+
+
+def stream_of(graph: gs.Graph, target: str) -> str | None:
+    """Return the name of the residual stream that a tensor is added to; None where it joins none.
+
+    That is a sum of two computed tensors whose rows, along the last axis, a LayerNormalization reads.
+    """
+    made = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
+    tensor = made.get(target)
+    for _ in range(_SUMS):
+        sums = [node for node in (tensor.outputs if tensor is not None else ()) if node.op == "Add"]
+        if len(sums) != 1:
+            return None
+        tensor = sums[0].outputs[0]
+        is_residual = all(isinstance(operand, gs.Variable) for operand in sums[0].inputs)
+        if is_residual and any(_normalizes_rows(node) for node, _ in walk.uses(tensor)):
+            return str(tensor.name)
+    return None
+
+
+def weigh(layer: LinearLayer, made: tuple[int, ...], stream: NDArray[np.floating]) -> Float64Array | None:
+    """Return the weight of each row of an output of a shape; None where all count the same: in stacks, too.
+
+    ``stream`` [..., N] is the residual stream that the output is added to.
+    """
+    is_product = layer.op in ("MatMul", "Gemm") and layer.index == 1 and layer.size[0] == 1
+    if not is_product or stream.shape[:-1] != made[:-1]:
+        return None
+    variance = stream.astype(np.float64).var(-1).reshape(-1)
+    return np.asarray(1 / np.maximum(variance, np.finfo(np.float32).tiny))
+
+
+def _normalizes_rows(node: gs.Node) -> bool:
+    return node.op == _NORMALIZATION and int(node.attrs.get("axis", -1)) in (-1, _rank(node) - 1)
+
+
+def _rank(node: gs.Node) -> int:
+    shape = node.inputs[0].shape
+    return 0 if shape is None else len(shape)

@@ -1,0 +1,125 @@
+"""How far the outputs of a quantized model are from those of the float model, sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.array_types import Feed, Float64Array
+from transforms.graph import walk
+from transforms.model import graph_proto
+from transforms.run.run_each import run_each, with_fixed_threads
+from transforms.run.run_model import RunOptions
+from transforms.run.session import open_light
+
+Found = dict[str, NDArray[np.generic]]
+
+_PASSED = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Clip"})
+_SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors [S, O] of O outputs on S samples, and the ``powers`` [S, O] of what was wanted there.
+
+    For float outputs they are sums of squares, for others numbers of elements: those that differ, and all.
+    """
+
+    errors: Float64Array
+    powers: Float64Array
+
+    @property
+    def relative(self) -> float:
+        """The error of each output by its power over all samples, the mean of the outputs; maybe infinity."""
+        errors, powers = self.errors.sum(0), self.powers.sum(0)
+        with np.errstate(all="ignore"):
+            mean = float(np.where(errors == 0, 0.0, errors / powers).mean())
+        return mean if np.isfinite(mean) else np.inf
+
+    def of(self, samples: NDArray[np.bool_]) -> Errors:
+        """Return the errors on some of the samples."""
+        return Errors(self.errors[samples], self.powers[samples])
+
+
+class OutputError:
+    """The error of models on some samples, against the outputs of the float model.
+
+    An output behind a last Softmax is measured in front of it: probabilities hide errors where one of them
+    is near 1, and the few samples where none is would decide everything.
+    """
+
+    def __init__(
+        self,
+        float_graph: gs.Graph,
+        feeds: Sequence[Feed],
+        output_index: int | None = None,
+        options: RunOptions | None = None,
+    ) -> None:
+        """Run the float model; ValueError for an output that is not there."""
+        self._feeds, self._options = feeds, options
+        names = [tensor.name for tensor in float_graph.outputs]
+        if output_index is not None and not 0 <= output_index < len(names):
+            raise ValueError(
+                f"output {output_index} is not there, the model has {len(names)}, the first is 0"
+            )
+        self._names = names if output_index is None else [names[output_index]]
+        self._float, self._scored = float_graph, set(_scores(float_graph))
+        self._wanted: dict[frozenset[str], list[Found]] = {}
+        self._of_float(frozenset(self._scored))
+
+    def each(self, graph: gs.Graph) -> Errors:
+        """Return the errors of a model with the same inputs and outputs."""
+        scored = frozenset(self._scored & _scores(graph).keys())
+        found = [
+            [_compare(wanted[name], made[name]) for name in self._names]
+            for wanted, made in zip(self._of_float(scored), self._run(graph, scored), strict=True)
+        ]
+        pairs = np.asarray(found, np.float64).reshape(len(self._feeds), len(self._names), 2)
+        return Errors(pairs[..., 0], pairs[..., 1])
+
+    def _of_float(self, scored: frozenset[str]) -> list[Found]:
+        if scored not in self._wanted:
+            self._wanted[scored] = list(self._run(self._float, scored))
+        return self._wanted[scored]
+
+    def _run(self, graph: gs.Graph, scored: frozenset[str]) -> Iterator[Found]:
+        """Yield what is compared, by output; of ``scored`` ones what their Softmax reads."""
+        light, weights = graph_proto.export_light(graph)
+        scores, free = _scores(graph), walk.Names(graph)
+        places = {name: name for name in self._names}
+        for name in scored & places.keys():
+            places[name] = free.derive(scores[name], "score")
+            cast = onnx.helper.make_node("Cast", [scores[name]], [places[name]], to=onnx.TensorProto.FLOAT)
+            light.graph.node.append(cast)
+            light.graph.output.append(onnx.ValueInfoProto(name=places[name]))
+        model = open_light(light, weights, with_fixed_threads(self._options))
+        run = partial(model.run, names=list(places.values()))
+        for found in run_each(run, self._feeds, self._options):
+            yield {name: found[place] for name, place in places.items()}
+
+
+def _scores(graph: gs.Graph) -> dict[str, str]:
+    """Return, by output, what a last Softmax reads; what follows it may move numbers and round them."""
+    found = {}
+    for output in graph.outputs:
+        node = walk.producer(output)
+        while node is not None and (node.op in _PASSED or "quantize" in node.op.lower()):
+            node = walk.producer(node.inputs[0])
+        if node is not None and node.op in _SOFTMAX:
+            found[output.name] = node.inputs[0].name
+    return found
+
+
+def _compare(wanted: NDArray[np.generic], found: NDArray[np.generic]) -> tuple[float, float]:
+    if wanted.shape != found.shape:
+        return np.inf, 1.0
+    if wanted.dtype.kind != "f":
+        return float((wanted != found).sum()), float(wanted.size)
+    f, q = wanted.astype(np.float64), found.astype(np.float64)
+    return float(((f - q) ** 2).sum()), float((f * f).sum())

@@ -1,0 +1,98 @@
+"""What numbers a bias can have where it is stored, and on which scale."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.array_types import Float64Array
+from ops.integers import range_scale
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
+from transforms.layers.matched_layer import MatchedLayer
+
+Scale = NDArray[np.float32]
+
+_LARGEST = np.float64(2**31 - 1)
+_ROOM = 2 + 2.0**-20  # times the largest bias of now: another one still fits
+
+
+def round_biases(layer: MatchedLayer, biases: Float64Array, scale: Scale | None) -> Float64Array:
+    """Return the biases [U * G, N] of a weight's U users as they can be stored.
+
+    ``scale`` is a new scale of the weight, if any.
+    """
+    parts = zip(layer.users, np.split(biases, len(layer.users)), strict=True)
+    return np.concatenate([_round_bias(user, bias, scale) for user, bias in parts])
+
+
+def least_scale(layer: MatchedLayer, biases: Float64Array, scale: Scale) -> Scale:
+    """Return the scale of the weight, of the shape of ``scale``, below which an int32 bias would not fit.
+
+    ``biases`` [U * G, N] are those of the weight's U users.
+    """
+    parts = zip(layer.users, np.split(biases, len(layer.users)), strict=True)
+    return np.max([_least_scale(user, bias, scale) for user, bias in parts], axis=0)
+
+
+def _round_bias(layer: MatchedLayer, bias: Float64Array, scale: Scale | None) -> Float64Array:
+    place = layer.bias
+    if place is None:
+        return bias
+    numbers, step = bias / place.gain, product_scale(layer, scale)
+    if step is not None:
+        wide = np.broadcast_to(step.astype(np.float64).reshape(-1), (bias.size,)).reshape(bias.shape)
+        numbers = np.clip(np.rint(numbers / wide), -_LARGEST, _LARGEST) * wide
+    elif place.stored is not None and place.stored.format is not None and place.stored.is_integer:
+        one, zero = constant_scale(place.stored.zero_point, numbers)
+        fmt, shift = place.stored.format, float(zero)
+        numbers = (np.clip(np.rint(numbers / one) + shift, fmt.lowest, fmt.highest) - shift) * float(one)
+    return numbers * place.gain
+
+
+def product_scale(layer: MatchedLayer, scale: Scale | None) -> Scale | None:
+    """Return the scale of an int32 bias, that of the input times that of the weight; None for another bias.
+
+    It has one element or one for each output, as the weight's has. ``scale`` is a new scale of the weight.
+    """
+    place, x_scale = layer.bias, input_scale(layer)
+    own = layer.weight.scale if scale is None else scale
+    if x_scale is None or own is None or place is None or place.node is not layer.node or place.is_extra:
+        return None
+    if place.stored is not None and (place.stored.format is None or place.stored.format.name != "int32"):
+        return None
+    return np.asarray(np.float32(x_scale) * layer.layer.spread(own), np.float32)
+
+
+def _least_scale(layer: MatchedLayer, bias: Float64Array, scale: Scale) -> Scale:
+    x_scale = input_scale(layer)
+    if product_scale(layer, scale) is None or x_scale is None or layer.bias is None:
+        return np.zeros(scale.shape, np.float32)
+    sizes = np.abs(bias / layer.bias.gain)
+    if not scale.ndim:
+        largest = sizes.max(initial=0)
+    else:
+        largest = sizes.max(0) if layer.layer.shares_scales else sizes.reshape(-1)
+    return np.asarray(_ROOM * largest / (_LARGEST * np.float64(x_scale)), np.float32)
+
+
+def constant_scale(
+    zero_point: NDArray[np.generic] | None, numbers: Float64Array
+) -> tuple[Scale, NDArray[np.generic]]:
+    """Return scale and zero point for a constant of the zero point's type, as its quantizer chooses them."""
+    old = np.asarray(0 if zero_point is None else zero_point)
+    low, high = min(float(numbers.min(initial=0)), 0.0), max(float(numbers.max(initial=0)), 0.0)
+    return range_scale(low, high, str(old.dtype), symmetric=not np.any(old))
+
+
+def input_scale(layer: MatchedLayer) -> float | None:
+    """Return the scale of a layer's integer inputs; None where they are no integers of one scale."""
+    producer = walk.producer(layer.source)
+    if producer is None or producer.op != "DequantizeLinear":
+        return None
+    scale = producer.inputs[1]
+    if not isinstance(scale, gs.Constant) or not dtypes.is_type(scale, dtypes.FLOAT):
+        return None
+    values = load(scale)
+    return float(values.reshape(())) if values.size == 1 else None

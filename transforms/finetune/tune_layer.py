@@ -1,0 +1,161 @@
+"""New weights for one layer: candidates from one part of the samples, the choice among them by the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ops.array_types import Float64Array
+from ops.grids import Grid
+from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadratic, solve_form
+from transforms.finetune.gram import SharedGramStats
+from transforms.finetune.round_bias import least_scale, round_biases
+from transforms.finetune.weight_grids import layer_grids
+from transforms.layers.matched_layer import MatchedLayer
+from transforms.layers.stored_constant import QParams
+
+DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
+"""Times the mean of the Gram matrix's diagonal: how strongly the shift of the weights is held back."""
+
+_UNSHIFTED = 0.1
+"""The same of weights that are rounded only. With 0.01, those of a sentence encoder did well on sentences
+like those that they were tuned on, held-out ones too, and worse than nearest on shorter ones."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How layers are tuned.
+
+    ``algorithm``: ``auto`` or one of ops.rounding.ALGORITHMS. ``rescale``: whether scales and shared
+    exponents are chosen anew. ``weights``: False tunes biases alone. ``solver``: what the algorithm takes.
+    """
+
+    algorithm: str = "auto"
+    rescale: bool = True
+    weights: bool = True
+    solver: Options = field(default_factory=Options)
+
+
+@dataclass
+class LayerSolution:
+    """Weights [G, N, K] on a grid, and scale and zero point of integers where they are new.
+
+    ``bias`` is [U * G, N] for U layers that have these weights, one after another.
+    """
+
+    what: str
+    weights: Float64Array
+    bias: Float64Array
+    scale: QParams | None = None
+
+
+@dataclass
+class Tuned:
+    """The candidate with the least error on held-out samples, and the errors of before and after there."""
+
+    best: LayerSolution
+    before: float
+    after: float
+    power: float
+
+
+def tune_layer(
+    matched: MatchedLayer,
+    current: LayerSolution,
+    fit: SharedGramStats,
+    held: SharedGramStats,
+    options: TuneOptions,
+) -> Tuned:
+    """Return the best weights and bias for a layer; ``current`` where nothing is better on ``held``.
+
+    ``fit`` and ``held`` are sums over the layer's inputs in the quantized model and its float outputs, bias
+    included.
+    """
+    tuning = _Tuning(matched, fit, options)
+    before = _error(held, current)
+    best, least = current, before
+    for candidate in tuning.candidates(current, held):
+        error = _error(held, candidate)
+        if error < least:
+            best, least = candidate, error
+    return Tuned(best, before, least, held.power())
+
+
+def _error(sums: SharedGramStats, candidate: LayerSolution) -> float:
+    return float(sums.error(candidate.weights, candidate.bias).sum())
+
+
+class _Tuning:
+    """One layer with the sums over the rows that its weights are fitted to."""
+
+    def __init__(self, matched: MatchedLayer, fit: SharedGramStats, options: TuneOptions) -> None:
+        self._matched, self._fit, self._options = matched, fit, options
+        packed = matched.float_weight
+        self._start: Float64Array = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
+        self._sums = fit.free()
+        self._problem = LayerProblem(self._start, self._sums.xx, self._sums.yx)
+        self._forms: dict[float | None, Quadratic] = {}
+
+    def candidates(self, current: LayerSolution, held: SharedGramStats) -> Iterator[LayerSolution]:
+        """Yield the current weights with another bias, and then other weights."""
+        if any(self._fit.has_bias):
+            yield self._with_bias("bias", current.weights, None)
+        if not self._options.weights or not self._fit.count:
+            return
+        damping = self._best_damping(held)
+        for what, grid, scale in self._grids():
+            if damping is not None:
+                yield self._solve(f"{what}, shifted by {damping:g}", grid, self._form(damping), scale)
+            yield self._solve(what, grid, self._form(None), scale)
+        if self._options.algorithm == "adaquant" and self._options.rescale:
+            yield from self._with_learned_scale(damping)
+
+    def _with_learned_scale(self, damping: float | None) -> Iterator[LayerSolution]:
+        """Yield weights on the scales that AdaQuant learns along with them, where each output has its own."""
+        *_, (_, grid, parameters) = self._grids()
+        if parameters is None or parameters[0].size != math.prod(self._start.shape[:2]):
+            return
+        solver, form = self._options.solver, self._form(damping)
+        rate = {} if solver.learning_rate is None else {"learning_rate": solver.learning_rate}
+        learned = learn_scale(form, grid, iterations=solver.iterations, **rate)
+        scale = learned.scale.astype(np.float32).reshape(parameters[0].shape)
+        scale = np.maximum(scale, least_scale(self._matched, self._fit.bias(self._start), scale))
+        grid = dataclasses.replace(learned, scale=scale.astype(np.float64).reshape(learned.scale.shape))
+        yield self._solve("learned scale", grid, form, (scale, parameters[1]))
+
+    def _form(self, damping: float | None) -> Quadratic:
+        """Return the error around weights that are shifted with a damping; None: not shifted."""
+        if damping not in self._forms:
+            chosen = _UNSHIFTED if damping is None else damping
+            self._forms[damping] = quadratic(self._problem, chosen, shift=damping is not None)
+        return self._forms[damping]
+
+    def _best_damping(self, held: SharedGramStats) -> float | None:
+        """Return the damping whose target, not yet rounded, is best on held-out samples; None: no shift."""
+        best, least = None, self._float_error(held, self._start)
+        for damping in DAMPINGS:
+            error = self._float_error(held, self._form(damping).target)
+            if error < least:
+                best, least = damping, error
+        return best
+
+    def _float_error(self, held: SharedGramStats, weights: Float64Array) -> float:
+        return float(held.error(weights, self._fit.bias(weights)).sum())
+
+    def _solve(self, what: str, grid: Grid, form: Quadratic, scale: QParams | None) -> LayerSolution:
+        algorithm = "gptq" if self._options.algorithm == "auto" else self._options.algorithm
+        weights = solve_form(form, grid, algorithm, self._options.solver)
+        return self._with_bias(what, weights, scale)
+
+    def _with_bias(self, what: str, weights: Float64Array, scale: QParams | None) -> LayerSolution:
+        own = None if scale is None else scale[0]
+        return LayerSolution(what, weights, round_biases(self._matched, self._fit.bias(weights), own), scale)
+
+    def _grids(self) -> Iterator[tuple[str, Grid, QParams | None]]:
+        importance = np.maximum(np.diagonal(self._sums.xx, axis1=-2, axis2=-1), 0)
+        biases = self._fit.bias(self._start)
+        return layer_grids(self._matched, importance, biases, rescale=self._options.rescale)

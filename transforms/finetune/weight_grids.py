@@ -1,0 +1,65 @@
+"""The grids that the weights of a layer are rounded to: the one in use, and one that suits its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ops.array_types import Float64Array
+from ops.formats import Format
+from ops.grids import Grid, weight_grid
+from ops.integers import weight_range, weight_scale
+from transforms.finetune.round_bias import least_scale
+from transforms.layers.matched_layer import MatchedLayer
+from transforms.layers.stored_constant import QParams
+
+
+def layer_grids(
+    matched: MatchedLayer, importance: Float64Array, biases: Float64Array, *, rescale: bool
+) -> Iterator[tuple[str, Grid, QParams | None]]:
+    """Yield grids with words for them, and scale and zero point of integers where those are new.
+
+    ``importance`` [G, K] is not negative: how much an error counts in what inputs are multiplied with.
+    ``biases`` [U * G, N] have to fit behind a new scale. ``rescale``: whether there is more than the grid in
+    use.
+    """
+    fmt, packed = matched.weight.format, matched.float_weight
+    assert fmt is not None
+    if not fmt.is_integer:
+        yield "same exponents", weight_grid(packed, fmt), None
+        if rescale and fmt.block > 1:
+            yield "other exponents", weight_grid(packed, fmt, importance=importance), None
+        return
+    assert matched.weight.parameters is not None
+    yield "same scale", _integer_grid(matched, fmt, matched.weight.parameters), None
+    if rescale:
+        scale, zero_point = _other_scale(matched, fmt, importance)
+        scale = np.maximum(scale, least_scale(matched, biases, scale))
+        yield "other scale", _integer_grid(matched, fmt, (scale, zero_point)), (scale, zero_point)
+
+
+def _integer_grid(matched: MatchedLayer, fmt: Format, parameters: QParams) -> Grid:
+    scale, zero_point = map(matched.layer.spread, parameters)
+    return weight_grid(matched.float_weight, fmt, scale=scale, zero_point=zero_point.astype(np.int64))
+
+
+def _other_scale(matched: MatchedLayer, fmt: Format, importance: Float64Array) -> QParams:
+    """Return scale and zero point of least weighted error, as many as there are.
+
+    A zero point in the middle of the type stays there, for the sake of what computes with symmetric integers
+    only.
+    """
+    assert matched.weight.parameters is not None
+    scale, zero_point = matched.weight.parameters
+    axis = None if matched.weight.axis is None else 0
+    weights = matched.float_weight
+    importance = (importance / max(importance.max(), np.finfo(np.float64).tiny)).astype(np.float32)
+    weighed = np.broadcast_to(importance[:, None], (*weights.shape[:2], importance.shape[-1]))
+    if axis == 0 and matched.layer.shares_scales:
+        weights, weighed = weights.swapaxes(0, 1), weighed.swapaxes(0, 1)
+    weights, weighed = weights.reshape(scale.size, -1), weighed.reshape(scale.size, -1)
+    middle = 0 if fmt.is_signed else int(fmt.highest + 1) // 2
+    if (zero_point.astype(np.int64) == middle).all():
+        return weight_scale(weights, fmt, axis, method="MSE", importance=weighed), zero_point
+    return weight_range(weights, fmt, axis, importance=weighed)

@@ -1,0 +1,153 @@
+"""Reading the weights and biases of a layer of a quantized model, and writing tuned ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from transforms.finetune.round_bias import constant_scale, product_scale
+from transforms.finetune.tune_layer import LayerSolution
+from transforms.graph import walk
+from transforms.graph.constants import load
+from transforms.layers.matched_layer import Bias, MatchedLayer
+from transforms.layers.stored_constant import QParams, StoredConstant, find
+
+
+def current(layer: MatchedLayer) -> LayerSolution:
+    """Return the weights and the biases that a layer has."""
+    packed = layer.layer.pack(layer.weight.values()).astype(np.float64)
+    weights = packed.reshape(*packed.shape[:2], -1)
+    biases = np.concatenate([_current_bias(user) for user in layer.users])
+    return LayerSolution("as it was", weights, biases, layer.weight.parameters)
+
+
+def _current_bias(layer: MatchedLayer) -> NDArray[np.float64]:
+    bias = np.zeros(layer.layer.size[:2])
+    if layer.bias is not None and layer.bias.stored is not None:
+        bias += layer.bias.stored.values().astype(np.float64).reshape(bias.shape) * layer.bias.gain
+    return bias
+
+
+def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: LayerSolution, names: walk.Names) -> None:
+    """Put weights, scale and biases of a candidate into the layer's place in a graph.
+
+    A layer without bias gets one: int32 where its operands are integers, float32 elsewhere; a MatMul gets an
+    Add, unless its bias is 0. A bias that others read, too, is left to them, and the layer gets its own.
+    """
+    packed = tuned.weights.reshape(layer.layer.size)
+    weight = layer.layer.unpack(packed).astype(np.float32)
+    layer.weight.write(weight, names, tuned.scale)
+    for user, bias in zip(layer.users, np.split(tuned.bias, len(layer.users)), strict=True):
+        if user.bias is not None:
+            _write_bias(graph, user, user.bias, bias, names)
+
+
+def _write_bias(
+    graph: gs.Graph, layer: MatchedLayer, place: Bias, bias: NDArray[np.float64], names: walk.Names
+) -> None:
+    numbers = (bias / place.gain).reshape(-1)
+    if place.is_extra and not bias.any():
+        _remove_node(graph, layer, place)
+        return
+    if place.stored is None:
+        add = _add_node if place.is_extra else _add_bias
+        add(graph, layer, place, numbers, names)
+        place.stored = find(graph, place.node, place.index, (), 0)
+        return
+    unshare_constant(graph, place.node, place.index, place.stored, names)
+    stored = place.stored
+    product = product_scale(layer, None)
+    parameters: QParams | None = None
+    if product is not None:
+        stored.axis = len(stored.shape) - 1 if product.shape else None
+        parameters = product, np.zeros(product.shape, np.int32)
+    elif stored.is_integer:
+        parameters = constant_scale(stored.zero_point, numbers)
+        stored.axis = None
+    stored.write(numbers.astype(np.float32).reshape(stored.shape), names, parameters)
+
+
+def _add_node(
+    graph: gs.Graph, layer: MatchedLayer, bias: Bias, numbers: NDArray[np.float64], names: walk.Names
+) -> None:
+    """Put an Add behind a MatMul: what read its output reads the sum, under the name of the output."""
+    made = layer.node.outputs[0]
+    raw = gs.Variable(names.derive(made.name, "raw"), made.dtype, made.shape)
+    shape = layer.layer.channel_shape(len(made.shape))
+    constant = gs.Constant(
+        names.derive(layer.weight.source.name, "bias"), numbers.astype(np.float32).reshape(shape)
+    )
+    walk.replace_output(layer.node, made, raw)
+    bias.node = gs.Node("Add", names.derive(made.name, "Add"), inputs=[raw, constant], outputs=[made])
+    place = next(i for i, one in enumerate(graph.nodes) if one is layer.node)
+    graph.nodes.insert(place + 1, bias.node)
+
+
+def _remove_node(graph: gs.Graph, layer: MatchedLayer, bias: Bias) -> None:
+    """Take away the Add behind a MatMul, if it is there."""
+    if bias.stored is None:
+        return
+    made = bias.node.outputs[0]
+    graph.nodes[:] = [node for node in graph.nodes if node is not bias.node]
+    bias.node.outputs.clear()
+    bias.node.inputs.clear()
+    walk.replace_output(layer.node, layer.node.outputs[0], made)
+    bias.node, bias.stored = layer.node, None
+
+
+def _add_bias(
+    graph: gs.Graph, layer: MatchedLayer, bias: Bias, numbers: NDArray[np.float64], names: walk.Names
+) -> None:
+    weight = layer.node.inputs[layer.layer.index]
+    product = product_scale(layer, None)
+    while len(bias.node.inputs) < bias.index:
+        bias.node.inputs.append(gs.Variable.empty())
+    if product is None:
+        tensor: gs.Tensor = gs.Constant(names.derive(weight.name, "bias"), numbers.astype(np.float32))
+    else:
+        integers = np.rint(numbers / product.astype(np.float64)).astype(np.int32)
+        stored = gs.Constant(names.derive(weight.name, "bias_quantized"), integers)
+        inputs = [
+            stored,
+            gs.Constant(names.derive(weight.name, "bias_scale"), product),
+            gs.Constant(names.derive(weight.name, "bias_zero_point"), np.zeros(product.shape, np.int32)),
+        ]
+        tensor = gs.Variable(names.derive(weight.name, "bias"), np.float32, integers.shape)
+        domain = layer.weight.chain[-1].domain
+        attrs = {"axis": 0} if product.shape else {}
+        node = gs.Node(
+            "DequantizeLinear", names.derive(tensor.name, "DequantizeLinear"), attrs, inputs, [tensor], domain
+        )
+        place = next(i for i, one in enumerate(graph.nodes) if one is layer.node)
+        graph.nodes.insert(place, node)
+    if len(bias.node.inputs) > bias.index:
+        bias.node.inputs[bias.index] = tensor
+    else:
+        bias.node.inputs.append(tensor)
+
+
+def unshare_constant(
+    graph: gs.Graph, node: gs.Node, index: int, stored: StoredConstant, names: walk.Names
+) -> bool:
+    """Let a node read its input ``index``, stored as said, from a copy; return whether that was needed.
+
+    It is where others read the constant, too, or what the nodes between make of it. Scales stay shared.
+    """
+    if all(len(walk.uses(tensor)) == 1 for tensor in stored.tensors):
+        return False
+    tensor: gs.Tensor = gs.Constant(names.derive(stored.source.name, "own"), load(stored.source))
+    stored.source = tensor
+    chain = []
+    for old in stored.chain:
+        made = old.outputs[0]
+        target = gs.Variable(names.derive(made.name, "own"), made.dtype, made.shape)
+        inputs = [tensor, *old.inputs[1:]]
+        name = names.derive(old.name or made.name, "own")
+        chain.append(gs.Node(old.op, name, dict(old.attrs), inputs, [target], domain=old.domain))
+        tensor = target
+    place = next(i for i, one in enumerate(graph.nodes) if one is node)
+    graph.nodes[place:place] = chain
+    stored.chain = chain
+    node.inputs[index] = tensor
+    return True

@@ -1,0 +1,87 @@
+"""Which tensors of a graph are constant, and their values: initializers and the outputs of Constant nodes."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
+
+from transforms.graph import walk
+from transforms.graph.dtypes import element_type
+
+_PLAIN_VALUES = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
+
+_PACKED = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
+
+
+class Constants:
+    """The constants of a graph and of all graphs nested in it.
+
+    An initializer that is also a graph input is not constant: the caller may override it.
+    """
+
+    def __init__(self, graph: gs.Graph) -> None:
+        """Remember which initializers the inputs of the graph can override."""
+        self._overridable = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.inputs}
+
+    def shape(self, tensor: gs.Tensor) -> tuple[int, ...] | None:
+        """Return the shape of a constant without loading it, None where the tensor is not constant."""
+        source = self._source(tensor)
+        return None if source is None else tuple(source.shape)
+
+    def values(self, tensor: gs.Tensor) -> NDArray | None:
+        """Return the array of a constant, None where the tensor is not constant."""
+        source = self._source(tensor)
+        return load(source) if isinstance(source, gs.Constant) else source
+
+    def element_type(self, tensor: gs.Tensor) -> int | None:
+        """Return the ``onnx.TensorProto.DataType`` of a constant, None where the tensor is not constant."""
+        source = self._source(tensor)
+        if source is None or isinstance(source, gs.Tensor):
+            return None if source is None else element_type(source)
+        return int(onnx.helper.np_dtype_to_tensor_dtype(source.dtype))
+
+    def scalar(self, tensor: gs.Tensor) -> float | None:
+        """Return the value of a constant that has exactly one element, None otherwise."""
+        shape = self.shape(tensor)
+        if shape is None or np.prod(shape) != 1:
+            return None
+        return float(np.asarray(self.values(tensor)).astype(np.float64).reshape(()))
+
+    def integers(self, tensor: gs.Tensor) -> tuple[int, ...] | None:
+        """Return a constant list of axes or sizes, None where the tensor is not constant."""
+        values = self.values(tensor)
+        return None if values is None else tuple(int(value) for value in values.reshape(-1))
+
+    def _source(self, tensor: gs.Tensor) -> gs.Constant | NDArray | None:
+        if isinstance(tensor, gs.Constant):
+            return None if id(tensor) in self._overridable else tensor
+        if len(tensor.inputs) != 1 or tensor.inputs[0].op != "Constant":
+            return None
+        for name, value in tensor.inputs[0].attrs.items():
+            if name == "value" and isinstance(value, gs.Constant):
+                return value
+            if name in _PLAIN_VALUES:
+                return np.asarray(value, _PLAIN_VALUES[name])
+        return None
+
+
+def load(constant: gs.Constant) -> NDArray:
+    """Return the array of a constant. What is lazy stays so, since ``.values`` would keep a second copy."""
+    values = constant._values
+    if isinstance(values, LazyValues) and not isinstance(values, SparseValues):
+        return onnx.numpy_helper.to_array(values.tensor)
+    return constant.values
+
+
+def exportable(values: NDArray[np.generic]) -> NDArray[np.generic] | LazyValues:
+    """Return 4-bit integers as the model stores them, two to a byte, which graph-surgeon does not know of."""
+    return LazyValues(onnx.numpy_helper.from_array(values)) if values.dtype in _PACKED else values

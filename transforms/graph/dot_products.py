@@ -1,0 +1,70 @@
+"""Dot products: the operators whose operands low-precision formats are made for, and how they sum.
+
+One table serves block formats (which axis is summed over), per-channel scales (which axis is not), and the
+storage of biases.
+"""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph.rewire import STANDARD_DOMAINS
+
+DOT_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+_BIAS = 2
+_CONVOLUTIONS = {"Conv": (1, 1, 0), "ConvTranspose": (1, 0, 1)}
+"""Axis of the sum in the data and in the weight, axis of output channels in the weight."""
+
+_MATRIX_RANK = 2
+
+
+def is_dot_product(node: gs.Node) -> bool:
+    """Return whether the node is a dot product of ONNX's own operator set."""
+    return node.op in DOT_PRODUCTS and node.domain in STANDARD_DOMAINS
+
+
+def is_operand(node: gs.Node, index: int) -> bool:
+    """Return whether an input of a dot product is one of the two that are multiplied."""
+    return index < _BIAS
+
+
+def weight_index(node: gs.Node) -> int | None:
+    """Return which operand of a dot product is a constant, the second where both are; None without one."""
+    return next((i for i in (1, 0) if i < len(node.inputs) and isinstance(node.inputs[i], gs.Constant)), None)
+
+
+def bias(node: gs.Node) -> gs.Tensor | None:
+    """Return the bias of a dot product; None where it has none."""
+    if len(node.inputs) <= _BIAS or node.inputs[_BIAS].is_empty():
+        return None
+    return node.inputs[_BIAS]
+
+
+def sum_axis(node: gs.Node, index: int, rank: int | None) -> int:
+    """Return the axis of an operand over which the product sums; blocks of numbers run along it.
+
+    MatMul: the last of the first operand, the second last of the second. Gemm the same, transposed where it
+    says so. Conv: the input channels of both; of ConvTranspose's weight they are axis 0. Counted from the
+    end where the rank is not known.
+    """
+    if node.op in _CONVOLUTIONS:
+        return _CONVOLUTIONS[node.op][index]
+    if rank == 1:
+        return 0
+    transposed = node.op == "Gemm" and bool(node.attrs.get("transB" if index else "transA", 0))
+    return (rank or 0) - (1 if (index == 0) != transposed else 2)
+
+
+def channel_axis(node: gs.Node, index: int, rank: int) -> int | None:
+    """Return the axis of an operand along which each output channel has its own numbers; None without one.
+
+    The rows of a first operand of MatMul and Gemm, the columns of a second, transposed where Gemm says so.
+    None for the data of a convolution; for the weight of a grouped ConvTranspose, where one index serves a
+    channel of every group; and for a vector or a stack of matrices, for which ONNX Runtime takes one scale
+    only.
+    """
+    if node.op in _CONVOLUTIONS:
+        grouped = node.op == "ConvTranspose" and node.attrs.get("group", 1) != 1
+        return None if grouped or index != 1 else _CONVOLUTIONS[node.op][2]
+    return None if rank != _MATRIX_RANK else 1 - sum_axis(node, index, rank)

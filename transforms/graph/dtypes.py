@@ -1,0 +1,39 @@
+"""Element types of graph-surgeon tensors, which come as NumPy types, as ONNX enum values, or not at all."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+FLOAT = int(onnx.TensorProto.FLOAT)
+FLOAT16 = int(onnx.TensorProto.FLOAT16)
+BFLOAT16 = int(onnx.TensorProto.BFLOAT16)
+
+NUMPY = {FLOAT: np.dtype(np.float32), FLOAT16: np.dtype(np.float16), BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
+"""The NumPy type of each element type that the conversions deal in."""
+
+BFLOAT16_MAX = np.float32(3.38953139e38)
+"""The largest finite bfloat16, bits 0x7F7F."""
+
+
+def element_type(tensor: gs.Tensor) -> int | None:
+    """Return the ``onnx.TensorProto.DataType`` of a tensor; None where it is unknown or no plain tensor."""
+    if isinstance(tensor, gs.Variable) and tensor.type != "tensor_type":
+        return None
+    dtype = tensor.dtype
+    if dtype is None or isinstance(dtype, int):
+        return dtype
+    return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+
+def is_type(tensor: gs.Tensor, element: int) -> bool:
+    """Return whether the tensor is known to have the element type."""
+    return element_type(tensor) == element  # no look at the name: tensors in attributes have none
+
+
+def variable(name: str, element: int, like: gs.Tensor) -> gs.Variable:
+    """Return a new variable of the element type and of the shape of another tensor."""
+    dtype = element if element == BFLOAT16 else NUMPY[element]
+    return gs.Variable(name, dtype=dtype, shape=like.shape)

@@ -1,0 +1,54 @@
+"""Nodes that are chosen at every run: a switch of the model, and an If with two branches that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Nodes of one branch of an If, and the tensors of theirs that it hands out."""
+
+    nodes: Sequence[gs.Node]
+    results: Sequence[gs.Tensor]
+
+
+def add_switch(graph: gs.Graph, name: str, names: walk.Names) -> gs.Variable:
+    """Return a new input of a model, of type bool and without dimensions, whose name begins as given."""
+    switch = gs.Variable(names.derive(name, "on"), np.bool_, [])
+    graph.inputs.append(switch)
+    return switch
+
+
+def choose(
+    graph: gs.Graph, name: str, switch: gs.Variable, on: Branch, off: Branch, results: Sequence[gs.Tensor]
+) -> gs.Node:
+    """Return an If, not part of the graph yet, that makes the results from one of two branches.
+
+    Both hand out as many tensors as there are results, of the same types and ranks.
+    """
+    branches = {"then_branch": _body(graph, on), "else_branch": _body(graph, off)}
+    return gs.Node("If", name, branches, [switch], list(results))
+
+
+def copied(node: gs.Node, name: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor]) -> gs.Node:
+    """Return a node that computes what another does, from other inputs."""
+    copy = gs.Node(node.op, name, dict(node.attrs), list(inputs), list(outputs), domain=node.domain)
+    copy.carried = getattr(node, "carried", [])
+    return copy
+
+
+def _body(graph: gs.Graph, branch: Branch) -> gs.Graph:
+    return gs.Graph(
+        list(branch.nodes),
+        inputs=[],
+        outputs=list(branch.results),
+        opset=graph.opset,
+        import_domains=graph.import_domains,
+    )

@@ -1,0 +1,84 @@
+"""Putting new nodes in the place of old ones, and taking away what nobody uses any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+
+STANDARD_DOMAINS = (None, "", "ai.onnx")
+"""How a node says that its operator is one of ONNX itself."""
+
+
+def position(graph: gs.Graph, node: gs.Node) -> int:
+    """Return where the node stands in the graph (by identity: graph-surgeon calls equal nodes the same)."""
+    return next(i for i, other in enumerate(graph.nodes) if other is node)
+
+
+def replace(graph: gs.Graph, olds: Sequence[gs.Node], news: Sequence[gs.Node]) -> None:
+    """Put ``news`` where the first of ``olds`` stands; ``olds`` must have no output left that is used.
+
+    The new nodes may already have taken over outputs of the old ones. Old nodes, and those before them
+    in the same graph whose results nobody uses any more, are removed.
+    """
+    first = min(position(graph, node) for node in olds)
+    graph.nodes[first:first] = list(news)
+    remove_unused(graph, olds)
+
+
+def remove_unused(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
+    """Remove those of the nodes whose outputs nobody uses, then in turn the producers of their inputs."""
+    members = {id(node) for node in graph.nodes}
+    pending, removed = list(nodes), set()
+    while pending:
+        node = pending.pop()
+        if id(node) not in members or id(node) in removed or _is_used(graph, node):
+            continue
+        removed.add(id(node))
+        producers = [producer for tensor in node.inputs for producer in tensor.inputs]
+        detach(node)
+        pending += producers
+    graph.nodes = [node for node in graph.nodes if id(node) not in removed]
+
+
+def detach(node: gs.Node) -> None:
+    """Take the node off its inputs and outputs, itself and no other.
+
+    Graph-surgeon's own way of clearing them removes the first node that *equals* this one, and two nodes
+    without a name that do the same are equal.
+    """
+    for tensors, users in ((node.inputs, "outputs"), (node.outputs, "inputs")):
+        for tensor in tensors:
+            nodes = getattr(tensor, users)
+            list.pop(nodes, next(i for i, other in enumerate(nodes) if other is node))
+        list.clear(tensors)
+
+
+def release(model: gs.Graph, tensors: Sequence[gs.Tensor]) -> None:
+    """Let go of the arrays of those constants that nobody in the whole model uses any more.
+
+    A tensor and its list of users refer to each other, so that a large weight would stay in memory until
+    Python collects its cycles.
+    """
+    outputs = {id(tensor) for graph in walk.graphs(model) for tensor in graph.outputs}
+    for tensor in tensors:
+        if isinstance(tensor, gs.Constant) and not tensor.outputs and id(tensor) not in outputs:
+            tensor.values = np.empty(0)
+
+
+def take_over(node: gs.Node, output: gs.Tensor) -> gs.Node:
+    """Make ``output`` an output of ``node`` in place of the node that produces it now; return that node."""
+    (old,) = output.inputs
+    at = next(i for i, tensor in enumerate(old.outputs) if tensor is output)
+    old.outputs[at] = gs.Variable.empty()
+    node.outputs.append(output)
+    return old
+
+
+def _is_used(graph: gs.Graph, node: gs.Node) -> bool:
+    return any(
+        not tensor.is_empty() and (tensor.outputs or walk.is_output(tensor, graph)) for tensor in node.outputs
+    )

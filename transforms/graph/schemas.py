@@ -1,0 +1,121 @@
+"""What the operator schemas of ONNX say about the types of a node, in place of lists of operators."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes
+from transforms.graph.rewire import STANDARD_DOMAINS
+
+_TYPE_STRINGS = {
+    dtypes.FLOAT: "tensor(float)",
+    dtypes.FLOAT16: "tensor(float16)",
+    dtypes.BFLOAT16: "tensor(bfloat16)",
+}
+
+
+def versions(graph: gs.Graph) -> dict[str, int]:
+    """Return the operator-set version of each domain that the model imports."""
+    found = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in graph.import_domains or ()}
+    return {"": graph.opset, **found}
+
+
+@lru_cache(maxsize=4096)
+def _find(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def schema(node: gs.Node, opsets: dict[str, int]) -> onnx.defs.OpSchema | None:
+    """Return the schema of a node at the model's opsets; None for an operator that onnx does not define."""
+    domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+    return _find(node.op, domain, opsets[domain]) if domain in opsets else None
+
+
+def must_stay_float32(node: gs.Node, index: int, opsets: dict[str, int]) -> bool:
+    """Return whether an input has to stay float32.
+
+    Either the schema names that type, as for the scales of Resize, or the input is the scale of a
+    quantization: it says what integers that are stored already mean. Or its bits are looked at (BitCast). Or
+    it is the ratio of a Dropout, which counts in training alone: where nodes in a body make it, ONNX Runtime
+    1.31 takes the Dropout out too late to find the types of what the body captures.
+    """
+    found = schema(node, opsets)
+    if found is None or not found.inputs:
+        return False
+    if found.name == "BitCast" or _is_ratio(found, index):
+        return True
+    parameter = found.inputs[min(index, len(found.inputs) - 1)]
+    return parameter.type_str == _TYPE_STRINGS[dtypes.FLOAT] or _is_scale(parameter, found)
+
+
+def _is_ratio(found: onnx.defs.OpSchema, index: int) -> bool:
+    return found.name == "Dropout" and index == 1
+
+
+def _is_scale(parameter: onnx.defs.OpSchema.FormalParameter, found: onnx.defs.OpSchema) -> bool:
+    return parameter.name.endswith("scale") and any(p.name.endswith("zero_point") for p in found.inputs)
+
+
+def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
+    """Return whether every float32 input and output of the node could have the element type as well.
+
+    Inputs that have to stay float32 do not count, unless their type is that of other tensors too.
+    """
+    found = schema(node, opsets)
+    if found is None or _shares_bound_type(node, found, opsets) or not _body_allows(found, element):
+        return False
+    return all(
+        _TYPE_STRINGS[element] in parameters[min(index, len(parameters) - 1)].types
+        for tensors, parameters in ((node.inputs, found.inputs), (node.outputs, found.outputs))
+        for index, tensor in enumerate(tensors)
+        if dtypes.is_type(tensor, dtypes.FLOAT)
+        and not (tensors is node.inputs and must_stay_float32(node, index, opsets))
+    )
+
+
+@lru_cache(maxsize=1024)
+def _body_allows(found: onnx.defs.OpSchema, element: int) -> bool:
+    """Return whether an operator that is but a function of others passes inference with the element type.
+
+    That of MeanVarianceNormalization has float32 constants in it, whatever type its schema allows.
+    """
+    if not found.has_function or found.has_type_and_shape_inference_function:
+        return True
+    names = [parameter.name for parameter in found.inputs]
+    node = onnx.helper.make_node(found.name, names, [found.outputs[0].name], domain=found.domain)
+    node.attribute.extend(a.default_value for a in found.attributes.values() if a.default_value.name)
+    inputs = [onnx.helper.make_tensor_value_info(name, element, None) for name in names]
+    output = onnx.helper.make_empty_tensor_value_info(node.output[0])
+    graph = onnx.helper.make_graph([node], found.name, inputs, [output])
+    imports = [onnx.helper.make_opsetid(found.domain, found.since_version)]
+    model = onnx.helper.make_model(graph, opset_imports=imports)
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError:
+        return False
+    return True
+
+
+def _shares_bound_type(node: gs.Node, found: onnx.defs.OpSchema, opsets: dict[str, int]) -> bool:
+    """Return whether a type variable of the schema also covers an input that has to stay float32."""
+    variables = {constraint.type_param_str for constraint in found.type_constraints}
+    return any(
+        found.inputs[min(index, len(found.inputs) - 1)].type_str in variables
+        for index in range(len(node.inputs))
+        if must_stay_float32(node, index, opsets) and not _is_ratio(found, index)
+    )
+
+
+def output_follows(node: gs.Node, output: int, inputs: list[int], opsets: dict[str, int]) -> bool:
+    """Return whether an output has, by the schema, the type of one of the inputs with the indices given."""
+    found = schema(node, opsets)
+    if found is None:
+        return False
+    kind = found.outputs[min(output, len(found.outputs) - 1)].type_str
+    return any(found.inputs[min(index, len(found.inputs) - 1)].type_str == kind for index in inputs)

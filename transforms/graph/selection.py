@@ -1,0 +1,145 @@
+"""Choosing nodes by name pattern or operator type, with an error for a choice that matches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+
+Mark = tuple[str, ...]
+
+
+class NodeSet:
+    """Nodes of one graph as it stands; ``node in nodes`` asks for membership."""
+
+    def __init__(self, nodes: Iterable[gs.Node] = (), selection: Selection | None = None) -> None:
+        """Hold nodes; ``selection`` finds them again in a graph that was rewritten since."""
+        self._nodes = {id(node): node for node in nodes}
+        self._selection = selection
+
+    def resolve_in(self, graph: gs.Graph) -> NodeSet:
+        """Return the nodes, found again by their selection if none of them is in the graph any more.
+
+        Raises ValueError for nodes of another graph that no selection tells.
+        """
+        if not self._nodes or any(node in self for node in walk.nodes(graph)):
+            return self
+        if self._selection is None:
+            raise ValueError(f"none of the {len(self)} nodes chosen is a node of the graph")
+        return self._selection.resolve_in(graph)
+
+    def __or__(self, other: NodeSet) -> NodeSet:
+        return NodeSet([*self, *other])
+
+    def __contains__(self, node: object) -> bool:
+        return id(node) in self._nodes
+
+    def __iter__(self) -> Iterator[gs.Node]:
+        return iter(self._nodes.values())
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
+class Selection:
+    """A choice of nodes of a model that outlives rewrites, also those that replace all nodes of a graph.
+
+    It does not say itself which nodes it holds, for these depend on the graph: :meth:`resolve_in` does.
+    """
+
+    def __init__(self, graph: gs.Graph | None = None, nodes: Iterable[gs.Node] = ()) -> None:
+        """Choose nodes of a graph."""
+        self._nodes = {id(node): node for node in nodes}
+        marked = list(_marked(graph)) if graph is not None else []
+        self._marks = frozenset(mark for node, marks in marked if id(node) in self._nodes for mark in marks)
+        self._known = frozenset(mark for _, marks in marked for mark in marks)
+
+    def resolve_in(self, graph: gs.Graph) -> NodeSet:
+        """Return the nodes that are chosen in a graph, which may have been rewritten since.
+
+        Found are the nodes themselves, nodes of the same name and operator, and nodes that now make the same
+        tensors, in the same body each time: branches of an If often use one name twice. Nodes that came into
+        being, such as a Cast of an input or what a newer opset wants beside a node, belong to the choice with
+        what reads them.
+        """
+        marked = list(_marked(graph))
+        found = {id(node) for node, marks in marked if id(node) in self._nodes or marks & self._marks}
+        if found and self._known:
+            for node, marks in reversed(marked):
+                if not marks & self._known and any(id(u) in found for t in node.outputs for u in t.outputs):
+                    found.add(id(node))
+        return NodeSet((node for node, _ in marked if id(node) in found), self)
+
+
+Exclusion = Selection | NodeSet | None
+"""What rewrites take as ``exclude``: each resolves it in its graph on entry."""
+
+
+def resolve(exclude: Exclusion, graph: gs.Graph) -> NodeSet:
+    """Return the nodes of a graph that a rewrite is to leave alone."""
+    return NodeSet() if exclude is None else exclude.resolve_in(graph)
+
+
+def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str] = ()) -> Selection:
+    """Return the nodes whose name matches one of the shell patterns or whose operator is one of the types.
+
+    A node without a name goes by that of what it makes (:func:`label_of`). An If, Loop or Scan that is
+    selected brings its bodies along. Raises ValueError naming the pattern or operator type that no node of
+    the graph, bodies included, matches.
+    """
+    everything = list(walk.nodes(graph))
+    chosen: list[gs.Node] = []
+    for pattern in names:
+        found = [node for node in everything if fnmatchcase(label_of(node), pattern)]
+        if not found:
+            raise ValueError(f"no node name matches '{pattern}'")
+        chosen += found
+    for op_type in op_types:
+        found = [node for node in everything if node.op == op_type]
+        if not found:
+            present = ", ".join(sorted({node.op for node in everything}))
+            raise ValueError(f"no node has operator type '{op_type}'; the model has {present}")
+        chosen += found
+    return Selection(graph, with_bodies(chosen))
+
+
+def label_of(node: gs.Node) -> str:
+    """Return the name by which users know a node: that of what it makes where it has none."""
+    return str(node.name or (node.outputs[0].name if node.outputs else ""))
+
+
+def counterparts(graph: gs.Graph, other: gs.Graph) -> dict[int, list[gs.Node]]:
+    """Return the nodes of a rewritten graph that a selection of each node resolves to, by ``id`` of that."""
+    places: dict[Mark, list[gs.Node]] = {}
+    for node, marks in _marked(other):
+        for mark in marks:
+            places.setdefault(mark, []).append(node)
+    return {
+        id(node): list({id(one): one for mark in sorted(marks) for one in places.get(mark, ())}.values())
+        for node, marks in _marked(graph)
+    }
+
+
+def with_bodies(chosen: Iterable[gs.Node]) -> NodeSet:
+    """Return nodes together with all that is in their bodies."""
+    return NodeSet(node for outer in chosen for node in (outer, *_nodes_in(outer)))
+
+
+def _nodes_in(node: gs.Node) -> Iterator[gs.Node]:
+    return (inner for body in walk.bodies(node) for inner in walk.nodes(body))
+
+
+def _marked(graph: gs.Graph, place: Mark = ()) -> Iterator[tuple[gs.Node, frozenset[Mark]]]:
+    """Yield every node with its marks: where it is, together with its name or with what it makes."""
+    for node in graph.nodes:
+        outputs = [tensor.name for tensor in node.outputs if tensor.name]
+        marks = {(*place, "makes", name) for name in outputs}
+        if node.name:
+            marks.add((*place, "is", node.op, node.name))
+        yield node, frozenset(marks)
+        for attribute, body in node.attrs.items():
+            if isinstance(body, gs.Graph):
+                yield from _marked(body, (*place, "in", *outputs[:1], attribute))

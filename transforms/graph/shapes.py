@@ -1,0 +1,153 @@
+"""What can be proven about the shapes of a graph's tensors: sizes of axes, and reshapes that move nothing.
+
+The facts are the shapes that the tensors carry (those that ``graph_proto.import_model`` has inferred). A
+dimension is a number, a name (the same name is the same size), or unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph.constants import Constants
+
+Dimension = int | str | None
+Shape = tuple[Dimension, ...]
+Restores = Callable[[gs.Node, bool, tuple[int, ...], "Shape | None", Constants], bool]
+
+_DEPTH = 16
+_KEEP_SHAPE = frozenset(
+    (
+        "Identity",
+        "Cast",
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "Erf",
+        "Gelu",
+        "Softmax",
+        "LayerNormalization",
+        "Neg",
+        "Sqrt",
+    )
+)
+_BROADCAST = frozenset(["Add", "Sub", "Mul", "Div"])
+
+
+def shape_of(tensor: gs.Tensor) -> Shape | None:
+    """Return the shape of a tensor, None where not even the number of dimensions is known."""
+    if tensor.shape is None:
+        return None
+    return tuple(size if _is_known(size) else None for size in tensor.shape)
+
+
+def size(tensor: gs.Tensor, axis: int) -> int | None:
+    """Return the fixed size of an axis, counted from the end, None where it is not known or not fixed.
+
+    That of the last axis is also deduced from weights and biases, where shape inference has given up.
+    """
+    shape = shape_of(tensor)
+    found = shape[axis] if shape is not None and len(shape) >= -axis else None
+    if isinstance(found, int):
+        return found
+    return _last_size(tensor, _DEPTH) if axis == -1 else None
+
+
+def are_same(a: Dimension, b: Dimension) -> bool:
+    """Return whether two dimensions are known to be equal."""
+    return a is not None and a == b
+
+
+def reduced_axes(node: gs.Node, rank: int | None, constants: Constants) -> tuple[int, ...] | None:
+    """Return the axes of a reduction, counted from the end and ascending; None where they are not known."""
+    has_axes = "axes" in node.attrs or (len(node.inputs) > 1 and not node.inputs[1].is_empty())
+    if has_axes:
+        return listed_axes(node, rank, constants)
+    if rank is None or node.attrs.get("noop_with_empty_axes"):
+        return None
+    return tuple(range(-rank, 0))
+
+
+def listed_axes(node: gs.Node, rank: int | None, constants: Constants) -> tuple[int, ...] | None:
+    """Return the axes that an attribute or second input lists, counted from the end; None where not constant.
+
+    ``rank`` is that of the tensor that has the axes, which is the result for Unsqueeze.
+    """
+    axes: Iterable[int] | None = node.attrs.get("axes")
+    if axes is None and len(node.inputs) > 1:
+        axes = constants.integers(node.inputs[1])
+    if not axes or (rank is None and any(axis >= 0 for axis in axes)):
+        return None
+    return tuple(sorted({axis - (rank or 0) if axis >= 0 else axis for axis in axes}))
+
+
+def _is_known(dimension: object) -> bool:
+    return (isinstance(dimension, int) and dimension >= 0) or (isinstance(dimension, str) and dimension != "")
+
+
+def _last_size(tensor: gs.Tensor, depth: int) -> int | None:
+    shape = shape_of(tensor)
+    if shape is not None and (not shape or isinstance(shape[-1], int)):
+        return shape[-1] if shape else 1  # type: ignore[return-value]
+    if len(tensor.inputs) != 1 or depth == 0:
+        return None
+    producer = tensor.inputs[0]
+    if producer.op in _KEEP_SHAPE:
+        return _last_size(producer.inputs[0], depth - 1)
+    if producer.op == "MatMul" and len(shape_of(producer.inputs[1]) or ()) > 1:
+        return _last_size(producer.inputs[1], depth - 1)
+    if producer.op in _BROADCAST:
+        return _broadcast([_last_size(tensor, depth - 1) for tensor in producer.inputs])
+    return None
+
+
+def _broadcast(sizes: list[int | None]) -> int | None:
+    return next((size for size in sizes if size is not None and size != 1), 1 if set(sizes) == {1} else None)
+
+
+def _unsqueeze(
+    node: gs.Node, reduced: bool, axes: tuple[int, ...], shape: Shape | None, constants: Constants
+) -> bool:
+    return reduced and listed_axes(node, None if shape is None else len(shape), constants) == axes
+
+
+def _reshape(
+    node: gs.Node, reduced: bool, axes: tuple[int, ...], shape: Shape | None, constants: Constants
+) -> bool:
+    """A Reshape keeps the number of elements: where all dimensions but one are equal, so is that one."""
+    before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
+    if before is None or after is None or len(after) < max(map(abs, axes), default=0):
+        return False
+    restored = {axis + len(after) for axis in axes} if reduced else set()
+    rest = [dimension for index, dimension in enumerate(after) if index not in restored]
+    if len(rest) != len(before) or any(after[index] != 1 for index in restored):
+        return False
+    different = [pair for pair in zip(before, rest, strict=True) if not are_same(*pair)]
+    return len(different) <= 1 and not any(isinstance(a, int) and isinstance(b, int) for a, b in different)
+
+
+def _expand(
+    node: gs.Node, reduced: bool, axes: tuple[int, ...], shape: Shape | None, constants: Constants
+) -> bool:
+    """An Expand may broadcast along the reduced axes up to the size in ``shape``, and nowhere else."""
+    before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
+    if (
+        reduced
+        or before is None
+        or after is None
+        or shape is None
+        or not len(before) == len(after) == len(shape)
+    ):
+        return False
+    return all(
+        are_same(a, b)
+        or (isinstance(a, int) and a > 1)
+        or (index - len(shape) in axes and are_same(b, shape[index]))
+        for index, (a, b) in enumerate(zip(before, after, strict=True))
+    )
+
+
+RESTORES: dict[str, Restores] = {"Unsqueeze": _unsqueeze, "Reshape": _reshape, "Expand": _expand}
+"""Whether the node gives a statistic (without its reduced axes where ``reduced``) the shape of x, size 1 or
+x's along the reduced axes; x has the given ``shape``."""

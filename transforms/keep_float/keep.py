@@ -1,0 +1,175 @@
+"""The smallest set of nodes that has to stay float for a BF16 model to be as faithful as asked for.
+
+The search goes through one session in which every part can be switched between BF16 and float. What it finds
+is judged by the model that the conversion would write.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from glob import escape
+from itertools import chain
+
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.graph import walk
+from transforms.graph.selection import label_of
+from transforms.keep_float.bf16_error import Bf16Error, Progress
+from transforms.keep_float.switchable_bf16 import SwitchedRounding
+from transforms.pipelines.convert_bf16 import Bf16Options
+from transforms.run.run_model import RunOptions
+from transforms.search.smallest_set import Kept, drop_greedily, smallest_set
+from transforms.search.target import Target, TargetError
+
+_RANKED_ON, _SEARCHED_ON = 4, 8
+"""Samples at most, evenly taken, for harms and for the search; the result is judged on all of them."""
+
+
+@dataclass(frozen=True)
+class KeptFloat:
+    """Patterns of nodes to exclude, in the order of the model, and the SQNR in dB without and with them."""
+
+    patterns: tuple[str, ...]
+    before: float
+    after: float
+
+
+def keep_float(
+    graph: gs.Graph,
+    options: Bf16Options,
+    feeds: Sequence[Feed],
+    least: float,
+    *,
+    run: RunOptions | None = None,
+    progress: Progress | None = None,
+) -> KeptFloat:
+    """Return the nodes to keep in float, beside those excluded anyway, for an SQNR of ``least`` dB.
+
+    ``graph`` is the model as loaded, constants lifted, and is not changed. The SQNR is that of the model
+    which the conversion then makes, against this one on the feeds: of all float outputs as one vector. Nodes
+    are given by patterns that match their names alone, as ``exclude_node`` takes them, those without a name
+    by what they make. Nodes that the conversion fuses are kept together, or by the last of them where that
+    does as well. Raises TargetError where even the model with every node excluded does not reach the target,
+    ValueError as a conversion does and where the runtime refuses the model.
+    """
+    target = Target("sqnr", least)
+    error = Bf16Error(graph, options, feeds, run, progress)
+    before = error.keeping(())
+    if target.holds(before):
+        return KeptFloat((), before, before)
+    best = error.keeping(("*",))
+    if not target.holds(best):
+        raise TargetError(
+            f"no choice of nodes kept in float32 meets the target of {target.bound}: "
+            f"{target.text(before)} with none kept, {target.text(best)} with all"
+        )
+    search = _Search(error, target)
+    patterns = search.confirm(search.choose())
+    return KeptFloat(patterns, before, error.keeping(patterns))
+
+
+class _Search:
+    """A target, the model with switches, and the parts of it as patterns: of all their nodes, of their ends.
+
+    Nodes with bodies stay float only where nothing else is enough, for they bring along all that is in them:
+    the innermost ones if those do, else those around them.
+    """
+
+    def __init__(self, error: Bf16Error, target: Target) -> None:
+        self._error, self._target = error, target
+        self._switched, self._fixed = SwitchedRounding(error, error.options), list[str]()
+        for nodes in reversed(_by_depth(error.graph)):
+            if target.holds(self._switched.keeping(self._everything)):
+                break
+            self._fixed = list(dict.fromkeys(escape(label_of(node)) for node in nodes))
+            self._switched = SwitchedRounding(error, error.options.excluding(self._fixed))
+        parts = self._switched.parts
+        self._names = [*([escape(name) for name in part.names] for part in parts), ["*"]]
+        self._ends = [*([escape(name) for name in part.ends or part.names] for part in parts), ["*"]]
+
+    @property
+    def _everything(self) -> frozenset[int]:
+        return frozenset(range(len(self._switched.parts)))
+
+    def choose(self) -> Kept:
+        """Return the parts to keep: found on some samples, and of those what all samples want.
+
+        All of them where the model with switches does not reach the target, for the written one may do so.
+        """
+        kept: Kept = self._everything
+        samples = len(self._error.feeds)
+        for every in sorted({-(-samples // _SEARCHED_ON), 1}, reverse=True):
+            evaluate = partial(self._switched.keeping, every=every)
+            if not self._target.holds(evaluate(self._everything)):
+                return self._everything
+            if kept != self._everything and self._target.holds(evaluate(kept)):
+                kept = drop_greedily(kept, dict.fromkeys(kept, 0.0), evaluate, self._target)
+            else:
+                kept = smallest_set(len(self._everything), evaluate, self._target, self._rank)
+        return kept
+
+    def _rank(self, kept: Kept) -> float:
+        return self._switched.keeping(kept, -(-len(self._error.feeds) // _RANKED_ON))
+
+    def confirm(self, kept: Kept) -> tuple[str, ...]:
+        """Return the patterns of parts, and of more where the conversion as it is written falls short."""
+        if not self._holds(kept):
+            kept = self._extended(kept)
+        several = {i: 0.0 for i in kept if self._names[i] != self._ends[i]}
+
+        def _patterns(whole: Kept) -> list[str]:
+            ends = several.keys() - whole
+            return list(chain.from_iterable(self._ends[i] if i in ends else self._names[i] for i in kept))
+
+        whole = drop_greedily(
+            frozenset(several), several, lambda one: self._written(_patterns(one)), self._target
+        )
+        return self._in_order(_patterns(whole))
+
+    def _extended(self, kept: Kept) -> Kept:
+        """Return the parts with as few others as will do, the most harmful first; in the end everything."""
+        others = sorted(self._everything - kept, key=lambda i: self._rank(self._everything - {i}))
+        order = [*sorted(kept), *others, len(self._everything)]
+        low, high, step = len(kept), len(order), 1  # so many are too few, and enough
+        while high - low > 1:
+            middle = min(low + step, (low + high) // 2)
+            if self._holds(order[:middle]):
+                high = middle
+            else:
+                low, step = middle, 2 * step
+        added = {i: float(high - place) for place, i in enumerate(order[:high]) if i not in kept}
+
+        def _value(chosen: Kept) -> float:
+            return self._written_with(kept | chosen)
+
+        return kept | drop_greedily(added.keys(), added, _value, self._target)
+
+    def _holds(self, kept: Iterable[int]) -> bool:
+        return self._target.holds(self._written_with(kept))
+
+    def _written_with(self, kept: Iterable[int]) -> float:
+        return self._written(chain.from_iterable(self._names[i] for i in kept))
+
+    def _written(self, patterns: Iterable[str]) -> float:
+        """Return the SQNR of the model that would be written; the worst where the runtime refuses it."""
+        try:
+            return self._error.keeping([*self._fixed, *patterns])
+        except ValueError:
+            return -math.inf  # another choice is converted and runs, or the search would not have begun
+
+    def _in_order(self, patterns: Iterable[str]) -> tuple[str, ...]:
+        places = {escape(label_of(node)): i for i, node in enumerate(walk.nodes(self._error.graph))}
+        return tuple(sorted({*self._fixed, *patterns}, key=lambda pattern: places.get(pattern, -1)))
+
+
+def _by_depth(graph: gs.Graph) -> list[list[gs.Node]]:
+    """Return the nodes with bodies: those of the graph, those in their bodies, and so on."""
+    levels, graphs = [], [graph]
+    while nodes := [node for inner in graphs for node in inner.nodes if any(walk.bodies(node))]:
+        levels.append(nodes)
+        graphs = [body for node in nodes for body in walk.bodies(node)]
+    return levels

@@ -1,0 +1,79 @@
+"""Where the bias of a layer is, or can be: an input of its own, or an Add behind a MatMul."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dot_products
+from transforms.graph.constants import Constants
+from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer
+from transforms.layers.matched_layer import Bias
+from transforms.layers.stored_constant import find
+
+_ROUNDING = frozenset(
+    {"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"}
+    | {"BFPQuantizeDequantize", "MXQuantizeDequantize", "Cast", "Clip"}
+)
+
+
+def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | None:
+    """Return where the bias of a layer is or can be; None where there is no place for one.
+
+    Behind a MatMul there can be an Add where none adds a constant yet, and the rank of the output is known.
+    """
+    if node.op != "MatMul":
+        if layer.bias_gain == 0:
+            return None
+        if dot_products.bias(node) is None:
+            return Bias(node, 2, None, layer.bias_gain)
+        try:
+            stored = find(graph, node, 2, (), 0)
+        except UnsupportedLayer as error:
+            raise UnsupportedLayer(f"its bias: {error}") from error
+        if not _is_per_output(stored.shape, layer, 2):
+            raise UnsupportedLayer(f"its bias {list(stored.shape)} is no number for each output")
+        return Bias(node, 2, stored, layer.bias_gain)
+    found = added_constant(node.outputs[0], Constants(graph), through=True)
+    if found is None:
+        return None if node.outputs[0].shape is None else Bias(node, 1, None, is_extra=True)
+    add, index = found
+    try:
+        stored = find(graph, add, index, (), 0)
+    except UnsupportedLayer:
+        return None
+    rank = max(2, len(layer.shape)) if node.outputs[0].shape is None else len(node.outputs[0].shape)
+    return Bias(add, index, stored) if _is_per_output(stored.shape, layer, rank) else None
+
+
+def _is_per_output(shape: tuple[int, ...], layer: LinearLayer, rank: int) -> bool:
+    """Return whether an array of a shape broadcasts to one number for each output."""
+    groups, outputs = layer.size[:2]
+    if int(np.prod(shape)) == 1 and groups * outputs > 1:
+        return False
+    if layer.op in ("Conv", "ConvTranspose"):
+        return shape == (groups * outputs,)
+    wanted = np.empty(groups * outputs).reshape(layer.channel_shape(rank)).shape
+    size = max(len(shape), len(wanted))
+    return (1,) * (size - len(shape)) + tuple(shape) == (1,) * (size - len(wanted)) + wanted
+
+
+def added_constant(
+    tensor: gs.Tensor, constants: Constants, *, through: bool = False
+) -> tuple[gs.Node, int] | None:
+    """Return the Add that alone reads a tensor, and the constant among its inputs; None without one.
+
+    ``through``: behind what rounds the tensor, and a constant may be rounded, too.
+    """
+    while len(tensor.outputs) == 1:
+        (node,) = tensor.outputs
+        if node.op == "Add":
+            index = 1 if node.inputs[0] is tensor else 0
+            other = node.inputs[index]
+            while through and other.inputs and other.inputs[0].op in _ROUNDING:
+                other = other.inputs[0].inputs[0]
+            return (node, index) if constants.values(other) is not None else None
+        if not through or node.op not in _ROUNDING or node.inputs[0] is not tensor:
+            return None
+        tensor = node.outputs[0]
+    return None

@@ -1,0 +1,294 @@
+"""A layer as linear algebra: every dot product is y = W x for rows x of its inputs, in one or more groups.
+
+The numbers of a group of W are [N, S, C]: N outputs, S positions of a kernel (1 without one), C channels that
+are summed over. Rows have the same order, K = S * C numbers, with zeros where a kernel reaches beyond the
+input.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.array_types import AnyArray
+from transforms.layers import im2col
+
+Rows = NDArray[np.integer]
+
+
+class UnsupportedLayer(ValueError):
+    """A layer that is no such problem; the message is the reason, in words that follow the layer's name."""
+
+
+@dataclass
+class LinearLayer(ABC):
+    """One layer: ``attrs`` of its node, ``shape`` of its weight and which operand that is."""
+
+    op: str
+    attrs: dict[str, Any]
+    shape: tuple[int, ...]
+    index: int
+
+    @property
+    @abstractmethod
+    def size(self) -> tuple[int, int, int, int]:
+        """Groups, outputs of a group, positions of the kernel, channels that are summed over."""
+
+    @property
+    @abstractmethod
+    def output_axis(self) -> int:
+        """The axis of the weight along which outputs lie; -1 for a vector, which has one output."""
+
+    @property
+    def gain(self) -> float:
+        """What a product is multiplied with: alpha of a Gemm. The rows carry it."""
+        return float(self.attrs.get("alpha", 1.0)) if self.op == "Gemm" else 1.0
+
+    @property
+    def bias_gain(self) -> float:
+        """What the bias is multiplied with: beta of a Gemm."""
+        return float(self.attrs.get("beta", 1.0)) if self.op == "Gemm" else 1.0
+
+    @abstractmethod
+    def pack(self, weight: AnyArray) -> AnyArray:
+        """Return a weight as [G, N, S, C]."""
+
+    @abstractmethod
+    def unpack(self, packed: AnyArray) -> AnyArray:
+        """Return the weight of which ``pack`` made [G, N, S, C]."""
+
+    @abstractmethod
+    def count(self, made: Sequence[int]) -> int:
+        """Return how many rows there are to an output of that shape."""
+
+    @abstractmethod
+    def rows(
+        self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
+    ) -> AnyArray:
+        """Return rows of an input as [G, R, K]: those that are picked, or all, of an output of a shape.
+
+        ``outside`` is what a kernel finds beyond the input.
+        """
+
+    @abstractmethod
+    def outputs(self, made: AnyArray, picked: Rows | slice = slice(None)) -> AnyArray:
+        """Return what the layer made of these rows as [G, R, N]."""
+
+    def weight_slope(self, rows: AnyArray, outputs: AnyArray) -> AnyArray:
+        """Return the sum over rows [G, R, K] of them times ``outputs`` [G, R, N], of the weight's shape."""
+        groups, numbers, positions, channels = self.size
+        packed = outputs.transpose(0, 2, 1) @ rows
+        return self.unpack(packed.reshape(groups, numbers, positions, channels))
+
+    @abstractmethod
+    def channel_shape(self, rank: int) -> tuple[int, ...]:
+        """Return the shape in which one number for each output broadcasts to an output of a rank."""
+
+    def channels(self, axis: int | None) -> bool:
+        """Return whether a scale along an axis of the weight (None: one for all) is one for each output.
+
+        That is so, too, where outputs of several groups have one: see ``spread``.
+        """
+        return axis is None or axis % len(self.shape) == self.output_axis
+
+    def spread(self, scale: AnyArray) -> AnyArray:
+        """Return scales along the axis of outputs as one for each, [G * N]; a scalar as it is.
+
+        The matrices of a stack have them in common, and so have groups of a ConvTranspose.
+        """
+        return np.tile(scale, self.size[0]) if self.shares_scales and scale.ndim else scale
+
+    @property
+    def shares_scales(self) -> bool:
+        """Whether a scale along the axis of outputs is that of an output of every group."""
+        return self.size[0] > 1 and self.shape[self.output_axis] == self.size[1]
+
+
+@dataclass
+class Convolution(LinearLayer):
+    """Conv and ConvTranspose of one to three dimensions, or more."""
+
+    _tables: dict[tuple[tuple[int, ...], ...], im2col.Im2colTables] = field(default_factory=dict, repr=False)
+
+    @property
+    def groups(self) -> int:
+        """How many groups of channels there are."""
+        return int(self.attrs.get("group", 1))
+
+    @cached_property
+    def size(self) -> tuple[int, int, int, int]:
+        """As of Layer."""
+        first, second, positions = self.shape[0], self.shape[1], math.prod(self.shape[2:])
+        if self.op == "ConvTranspose":
+            return self.groups, second, positions, first // self.groups
+        return self.groups, first // self.groups, positions, second
+
+    @property
+    def output_axis(self) -> int:
+        """As of Layer."""
+        return 1 if self.op == "ConvTranspose" else 0
+
+    def pack(self, weight: AnyArray) -> AnyArray:
+        """As of Layer."""
+        groups, outputs, positions, channels = self.size
+        if self.op == "ConvTranspose":
+            return weight.reshape(groups, channels, outputs, positions).transpose(0, 2, 3, 1)
+        return weight.reshape(groups, outputs, channels, positions).transpose(0, 1, 3, 2)
+
+    def unpack(self, packed: AnyArray) -> AnyArray:
+        """As of Layer."""
+        order = (0, 3, 1, 2) if self.op == "ConvTranspose" else (0, 1, 3, 2)
+        return np.ascontiguousarray(packed.transpose(order)).reshape(self.shape)
+
+    def count(self, made: Sequence[int]) -> int:
+        """As of Layer."""
+        return made[0] * math.prod(made[2:])
+
+    def rows(
+        self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
+    ) -> AnyArray:
+        """As of Layer."""
+        groups, _, positions, channels = self.size
+        found = self._taps(tuple(made[2:]), inputs.shape[2:]).take(_by_channel(inputs), picked, outside)
+        packed = found.reshape(groups, channels, positions, -1).transpose(0, 2, 1, 3)
+        return packed.reshape(groups, positions * channels, -1).transpose(0, 2, 1)
+
+    def outputs(self, made: AnyArray, picked: Rows | slice = slice(None)) -> AnyArray:
+        """As of Layer."""
+        groups, outputs, _, _ = self.size
+        return im2col.columns(_by_channel(made), picked).reshape(groups, outputs, -1).transpose(0, 2, 1)
+
+    def channel_shape(self, rank: int) -> tuple[int, ...]:
+        """As of Layer."""
+        return 1, -1, *[1] * (rank - 2)
+
+    def _taps(self, made: tuple[int, ...], read: tuple[int, ...]) -> im2col.Im2colTables:
+        if (made, read) not in self._tables:
+            self._tables[made, read] = im2col.Im2colTables.of(self.op, self.attrs, self.shape[2:], made, read)
+        return self._tables[made, read]
+
+
+class Product(LinearLayer):
+    """Gemm and MatMul with a constant matrix on either side, MatMul also with a stack of matrices.
+
+    Each matrix of a stack is a group: that of the rows that it is multiplied with.
+    """
+
+    @cached_property
+    def size(self) -> tuple[int, int, int, int]:
+        """As of Layer."""
+        groups, outputs, summed = self._matrices(np.empty(self.shape)).shape
+        return groups, outputs, 1, summed
+
+    @property
+    def output_axis(self) -> int:
+        """As of Layer."""
+        rank = len(self.shape)
+        return -1 if rank == 1 else rank - (2 if self._has_rows_of_outputs() else 1)
+
+    def pack(self, weight: AnyArray) -> AnyArray:
+        """As of Layer."""
+        return self._matrices(weight)[:, :, None, :]
+
+    def unpack(self, packed: AnyArray) -> AnyArray:
+        """As of Layer."""
+        matrices = packed[:, :, 0, :]
+        own = matrices if self._has_rows_of_outputs() else np.moveaxis(matrices, 1, 2)
+        return np.ascontiguousarray(own).reshape(self.shape)
+
+    def count(self, made: Sequence[int]) -> int:
+        """As of Layer."""
+        return math.prod(made) // math.prod(self.size[:2])
+
+    def rows(
+        self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
+    ) -> AnyArray:
+        """As of Layer."""
+        if self._reads_columns() and inputs.ndim > 1:
+            inputs = np.moveaxis(inputs, -2, -1)
+        if self.size[0] > 1:
+            inputs = inputs[None] if inputs.ndim == 1 else inputs
+            wide = np.broadcast_to(inputs, (*self._lead(made), *inputs.shape[-2:]))
+            return self._by_matrix(wide)[:, picked]
+        found = inputs.reshape(-1, self.size[3])[picked]
+        return found[None] * np.float32(self.gain) if self.gain != 1 else found[None]
+
+    def outputs(self, made: AnyArray, picked: Rows | slice = slice(None)) -> AnyArray:
+        """As of Layer."""
+        if self._makes_columns(made.ndim):
+            made = np.moveaxis(made, -2, -1)
+        if self.size[0] > 1:
+            return self._by_matrix(made.reshape(*self._lead(made.shape), -1, self.size[1]))[:, picked]
+        return made.reshape(-1, self.size[1])[picked][None]
+
+    def weight_slope(self, rows: AnyArray, outputs: AnyArray) -> AnyArray:
+        """As of Layer; as the weight lies in memory, so that nothing has to be transposed."""
+        if self._has_rows_of_outputs():
+            return super().weight_slope(rows, outputs)
+        return (rows.transpose(0, 2, 1) @ outputs).reshape(self.shape)
+
+    def channel_shape(self, rank: int) -> tuple[int, ...]:
+        """As of Layer."""
+        own = (-1, 1) if self._makes_columns(rank) else (-1,)
+        if self.size[0] == 1:
+            return own
+        rows = (1, -1) if rank >= len(self.shape) and self.index == 1 else own
+        return *self.shape[:-2], *rows
+
+    def _makes_columns(self, rank: int) -> bool:
+        return self.index == 0 and 1 < len(self.shape) <= rank
+
+    def _matrices(self, weight: AnyArray) -> AnyArray:
+        """Return the weight as [G, N, K]."""
+        matrices = weight.reshape(-1, *weight.shape[-2:]) if weight.ndim > 1 else weight[None, None]
+        return matrices if self._has_rows_of_outputs() else np.moveaxis(matrices, 1, 2)
+
+    def _lead(self, made: Sequence[int]) -> tuple[int, ...]:
+        """Return the axes of an output in front of those of a matrix, which is a vector if data are one."""
+        return tuple(made[: -1 if len(made) < len(self.shape) else -2])
+
+    def _by_matrix(self, wide: AnyArray) -> AnyArray:
+        """Return [..., R, L] as [G, R, L], the matrices that weigh it first."""
+        stack = (*(1 for _ in range(wide.ndim - len(self.shape))), *self.shape[:-2])
+        first = [axis for axis, size in enumerate(stack) if size > 1]
+        others = [axis for axis, size in enumerate(stack) if size == 1]
+        order = [*first, *others, wide.ndim - 2, wide.ndim - 1]
+        return wide.transpose(order).reshape(self.size[0], -1, wide.shape[-1])
+
+    def _has_rows_of_outputs(self) -> bool:
+        return (self.index == 0) != self._is_transposed(self.index) or len(self.shape) == 1
+
+    def _reads_columns(self) -> bool:
+        """Return whether the rows are columns of the input as it lies in memory."""
+        other = 1 - self.index
+        return (other == 1) != self._is_transposed(other)
+
+    def _is_transposed(self, index: int) -> bool:
+        return self.op == "Gemm" and bool(self.attrs.get("transB" if index else "transA", 0))
+
+
+def _by_channel(tensor: AnyArray) -> AnyArray:
+    """Return [B, C, ...] as [C, B * ...]: of a single image without a copy."""
+    return tensor.swapaxes(0, 1).reshape(tensor.shape[1], -1)
+
+
+def layer_of(node: gs.Node, shape: tuple[int, ...], index: int) -> LinearLayer:
+    """Return the layer that a dot product is with a weight of a shape as its operand ``index``.
+
+    Raises Unfit for a weight without numbers, and for a convolution whose data are constant.
+    """
+    if node.op in ("Conv", "ConvTranspose"):
+        if index != 1:
+            raise UnsupportedLayer("its data are a constant, not its weight")
+        return Convolution(node.op, dict(node.attrs), shape, index)
+    if not shape or 0 in shape:
+        raise UnsupportedLayer(f"its weight {list(shape)} holds no matrix")
+    return Product(node.op, dict(node.attrs), shape, index)

@@ -1,0 +1,131 @@
+"""The layers of a model whose formats may be changed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.mix_precision.mixed_model import MixedModel, layers_of
+from transforms.plan.quant_spec import is_unquantized_float
+from transforms.plan.scheme_targets import operators
+from transforms.run.instrumented_model import InstrumentedModel
+from transforms.run.run_model import RunOptions
+from transforms.scheme import Scheme
+from transforms.scheme.finetune_rule import OPERATORS
+from transforms.scheme.layer_rule import LayerRule
+from transforms.search.knapsack import Size
+
+_FLOAT_BITS = 32
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layer: its name, operator, and how many numbers its constant operands and the computed ones have.
+
+    Those that are computed are counted for one sample, constants that layers share for each of them: each may
+    have them in a format of its own.
+    """
+
+    name: str
+    op: str
+    weights: int
+    activations: int
+
+    def size(self, rule: LayerRule, scheme: Scheme) -> Size:
+        """Return how many bits the operands take in these formats."""
+        weight, activation = _bits(rule.weight, scheme), _bits(rule.activation, scheme)
+        return Size(self.weights * weight, self.activations * activation)
+
+
+def find_candidates(
+    model: MixedModel,
+    op_types: Sequence[str],
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> dict[str, list[gs.Node]]:
+    """Return the nodes of each candidate by its name, in the order of the model.
+
+    Candidates are dot products of the main graph, of these operator types if any are named, whose name
+    matches one of the patterns to ``include`` (where there are any) and none of those to ``exclude``. Those
+    that the scheme keeps in float or gives formats of their own are none. Raises ValueError for an operator
+    type or a pattern that matches none, and where no candidate is left.
+    """
+    targets = model.targets()
+    ruled = [selection for _, selection, _ in targets.rules]
+    found = {
+        name: nodes
+        for name, nodes in layers_of(model.graph).items()
+        if all(_takes_formats(node) for node in nodes)
+        and not any(node in targets.excluded or any(node in one for one in ruled) for node in nodes)
+    }
+    for op in op_types:
+        if not any(op in operators(node) for nodes in found.values() for node in nodes):
+            raise ValueError(f"operator type '{op}' is that of no layer whose formats can be changed")
+    if op_types:
+        found = {name: nodes for name, nodes in found.items() if operators(nodes[0]) & {*op_types}}
+    for pattern in (*include, *exclude):
+        if not any(fnmatchcase(name, pattern) for name in found):
+            raise ValueError(f"pattern '{pattern}' matches no layer whose formats can be changed")
+    chosen = {
+        name: nodes
+        for name, nodes in found.items()
+        if (not include or _matches(name, include)) and not _matches(name, exclude)
+    }
+    if not chosen:
+        raise ValueError(
+            f"no layer is left whose formats can be changed: one of {', '.join(OPERATORS)}, not inside If,"
+            " Loop or Scan, that the scheme neither keeps in float nor gives formats of its own"
+        )
+    return chosen
+
+
+def require_savings(choices: Sequence[LayerRule], scheme: Scheme, strategy: str) -> None:
+    """Raise ValueError for formats that save no bits: with strategy ``budget`` of weights, else at all."""
+    plain = LayerRule(scheme.activation, scheme.weight)
+    parts = ("weight",) if strategy == "budget" else ("weight", "activation")
+    for choice in choices:
+        if not any(
+            _bits(getattr(choice, part), scheme) < _bits(getattr(plain, part), scheme) for part in parts
+        ):
+            raise ValueError(
+                f"auto_mixed_precision: '{choice.label}' takes no fewer bits than '{plain.label}' for"
+                f" {' or '.join(parts)}, so that strategy '{strategy}' would move no layer to it"
+            )
+
+
+def measure_candidates(
+    nodes: Mapping[str, list[gs.Node]], graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions
+) -> list[Candidate]:
+    """Return the candidates with their sizes, those of activations as they are on one sample."""
+    read = {t.name: t for group in nodes.values() for node in group for t in _activations(node)}
+    found = InstrumentedModel(graph, [], list(read), run).run(feed).arrays
+    return [
+        Candidate(
+            name,
+            group[0].op,
+            sum(t.values.size for node in group for t in node.inputs[:2] if isinstance(t, gs.Constant)),
+            sum(found[t.name].size for node in group for t in _activations(node)),
+        )
+        for name, group in nodes.items()
+    ]
+
+
+def _takes_formats(node: gs.Node) -> bool:
+    return all(is_unquantized_float(tensor) for tensor in node.inputs[:2]) and len(node.inputs) > 1
+
+
+def _activations(node: gs.Node) -> list[gs.Tensor]:
+    return [tensor for tensor in node.inputs[:2] if isinstance(tensor, gs.Variable)]
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _bits(name: str | None, scheme: Scheme) -> float:
+    fmt = scheme.format(name or scheme.activation)
+    return _FLOAT_BITS if fmt is None else fmt.bits

@@ -1,0 +1,121 @@
+"""Where mixed models are measured: samples, what the float model makes of them, and results that are kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.array_types import Feed
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.files import cleanup
+from transforms.mix_precision.mixed_model import MixedModel
+from transforms.model import graph_proto, provenance
+from transforms.model.model_hash import model_hash
+from transforms.run.feeds import Feeds, model_inputs, open_feeds
+from transforms.run.run_model import RunOptions
+from transforms.run.session import open_light
+from transforms.run.task_log import TaskLog
+from transforms.run.tasks import SerialExecutor, Workers
+from transforms.scheme.mixing_rule import MixingRule
+from transforms.search.output_metrics import Outputs
+from transforms.search.user_metric import split_place
+
+
+@dataclass(frozen=True)
+class MixingOptions:
+    """How the work is done.
+
+    ``run``: how models run. ``workers``: where layers are measured. ``folder``: where results are kept, for
+    another run on the same model, data and options to go on from; on disks that all workers share. ``labels``
+    [n]: the right class of each row of the outputs. ``analyse_only``: nothing is moved.
+    """
+
+    run: RunOptions = field(default_factory=RunOptions)
+    workers: Workers = SerialExecutor
+    folder: Path | None = None
+    labels: NDArray[np.integer] | None = None
+    analyse_only: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """Where layers are measured: feeds, the outputs of the float model that count, and how models run.
+
+    ``folder`` is where the work is written and ``workers`` do it; both may be on other machines that share
+    the folder. ``log`` keeps what was measured.
+    """
+
+    feeds: Sequence[Mapping[str, np.ndarray]]
+    expected: Sequence[Outputs]
+    run: RunOptions
+    folder: Path
+    workers: Workers
+    log: TaskLog
+
+
+def repeatable(data: CalibrationData, graph: gs.Graph) -> CalibrationData:
+    """Return data that can be taken several times."""
+    feeds = data.source
+    if not isinstance(feeds, Feeds):
+        feeds = open_feeds(feeds, model_inputs(graph), images=data.images, limit=data.limit)
+    if not feeds.is_repeatable:
+        kept = [feed for _, feed in feeds]
+        feeds = open_feeds(kept, model_inputs(graph))
+    return CalibrationData(feeds, cache=data.cache, run=data.run)
+
+
+@contextmanager
+def open_evaluation(
+    model: MixedModel, data: CalibrationData, rule: MixingRule, options: MixingOptions
+) -> Iterator[EvaluationSet]:
+    """Yield what measurements stand on; results go to the folder of the options, or are not kept."""
+    assert isinstance(data.source, Feeds)
+    feeds = [feed for _, feed in data.source][: rule.data_size or None]
+    names = _outputs(model.graph, rule.output_index)
+    session = open_light(*graph_proto.export_light(model.graph), options.run)
+    expected: list[Outputs] = [session.run(feed, names) for feed in feeds]
+    if options.folder is None:
+        with cleanup.temporary_folder() as folder:
+            yield _make(folder, feeds, expected, options)
+    else:
+        folder_of_this = options.folder.resolve() / _key(model, data.source, rule, options)
+        folder_of_this.mkdir(parents=True, exist_ok=True)
+        yield _make(folder_of_this, feeds, expected, options)
+
+
+def _make(
+    folder: Path, feeds: Sequence[Feed], expected: Sequence[Outputs], options: MixingOptions
+) -> EvaluationSet:
+    log = TaskLog(folder / "results.jsonl")
+    return EvaluationSet(feeds, expected, options.run, folder, options.workers, log)
+
+
+def _outputs(graph: gs.Graph, index: int) -> list[str]:
+    """Return the names of the outputs that count; ValueError for an output that is not there."""
+    names = [str(tensor.name) for tensor in graph.outputs]
+    if index >= len(names):
+        raise ValueError(f"output {index} is not there, the model has {len(names)}, the first is 0")
+    return names if index < 0 else [names[index]]
+
+
+def _key(model: MixedModel, data: Feeds, rule: MixingRule, options: MixingOptions) -> str:
+    """Return a name for everything that results depend on."""
+    labels = b"" if options.labels is None else options.labels.tobytes()
+    function = Path(split_place(rule.evaluate)[0]).read_bytes() if rule.evaluate else b""
+    parts = [
+        provenance.software(),
+        model_hash(model.graph),
+        data.hash(),
+        model.scheme.to_toml(),
+        repr((rule.data_size, rule.output_index, rule.evaluate, options.run.provider)),
+        hashlib.sha256(labels).hexdigest(),
+        hashlib.sha256(function).hexdigest(),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

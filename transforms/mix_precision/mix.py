@@ -1,0 +1,272 @@
+"""Automatic mixed precision: which layers may have cheaper formats while the outputs keep to a target."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate import calibrate
+from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.files.atomic_write import replacing
+from transforms.files.model_files import clear_leftovers
+from transforms.mix_precision.candidates import (
+    Candidate,
+    find_candidates,
+    measure_candidates,
+    require_savings,
+)
+from transforms.mix_precision.evaluation import EvaluationSet, MixingOptions, open_evaluation, repeatable
+from transforms.mix_precision.measured_sensitivity import measure_sensitivity
+from transforms.mix_precision.mixed_model import Mix, MixedModel
+from transforms.mix_precision.sensitivity import Sensitivity
+from transforms.mix_precision.traced_sensitivity import trace_sensitivity
+from transforms.model import graph_proto
+from transforms.pipelines.quantize_graph import Quantized
+from transforms.run import tasks
+from transforms.run.session import open_light
+from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.mixing_rule import MixingRule
+from transforms.search.assign_precision import Assignment, Choices, Step, assign, checked_target
+from transforms.search.knapsack import Option, Size, least_bits
+from transforms.search.output_metrics import METRICS, OutputsPair, lost_top1
+from transforms.search.target import EVALUATE, LOST_TOP1, Target
+from transforms.search.user_metric import load_metric
+
+
+@dataclass(frozen=True)
+class ProgressHooks:
+    """What is told of the progress: samples that ranges are measured on, layers, models that are tried."""
+
+    calibrating: calibrate.Progress | None = None
+    measuring: tasks.Progress | None = None
+    step: Callable[[Step], None] | None = None
+
+
+@dataclass
+class MixedPrecision:
+    """The model that was chosen, its scheme, which names the layers, and how it was found.
+
+    ``choices``: the formats of layers that were moved, of ``count`` that could be; others have those of
+    ``plain``. ``labels``: the formats that were looked at. ``metric``: that of the target. ``float_graph``:
+    the float model as it was quantized. Without data there are no ``candidates`` and no ``sensitivity``;
+    there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``). ``measure``
+    returns that metric of any graph with the inputs and outputs of this one, such as a tuned one.
+    """
+
+    graph: gs.Graph
+    done: Quantized
+    scheme: Scheme
+    float_graph: gs.Graph
+    choices: dict[str, LayerRule]
+    count: int
+    plain: LayerRule
+    labels: list[str]
+    metric: str
+    samples: int = 0
+    candidates: list[Candidate] = field(default_factory=list)
+    sensitivity: Sensitivity | None = None
+    assignment: Assignment | None = None
+    measure: Callable[[gs.Graph], float] | None = None
+
+    @property
+    def is_analysis(self) -> bool:
+        """Whether sensitivities were all that was asked for."""
+        return self.sensitivity is not None and self.assignment is None
+
+
+def mix_precision(
+    graph: gs.Graph,
+    scheme: Scheme,
+    data: CalibrationData | None,
+    options: MixingOptions | None = None,
+    watch: ProgressHooks | None = None,
+) -> MixedPrecision:
+    """Quantize a float model by a scheme, and move layers to the formats of its ``auto_mixed_precision``.
+
+    Ranges are measured once for all formats that may appear. Sensitivities say in which order layers are
+    tried; each model is judged by its true outputs, and the result keeps to the target. The graph is prepared
+    in place. Raises TargetError where the model breaks the target before anything is moved,
+    MissingDataError or ValueError without data that are needed, and ValueError as
+    :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
+    """
+    options, watch = options or MixingOptions(), watch or ProgressHooks()
+    rule = scheme.auto_mixed_precision
+    if rule is None:
+        raise ValueError("the scheme says nothing of auto_mixed_precision")
+    model = MixedModel(graph, scheme)
+    nodes = find_candidates(model, rule.target_op_types, rule.include_nodes, rule.exclude_nodes)
+    choices = rule.choices(scheme.activation, scheme.weight)
+    require_savings(choices, scheme, rule.strategy)
+    everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
+    data = None if data is None else repeatable(data, graph)
+    model.measure(data, [{}, *everywhere], progress=watch.calibrating)
+    if data is None:
+        return _move_all(model, nodes, choices, rule)
+    with open_evaluation(model, data, rule, options) as bench:
+        candidates = measure_candidates(nodes, graph, bench.feeds[0], bench.run)
+        mixing = _Mixing(model, candidates, choices, rule, bench, options)
+        return mixing.run(watch)
+
+
+class _Mixing:
+    """One model on its way to an assignment."""
+
+    def __init__(
+        self,
+        model: MixedModel,
+        candidates: list[Candidate],
+        choices: Sequence[LayerRule],
+        rule: MixingRule,
+        bench: EvaluationSet,
+        options: MixingOptions,
+    ) -> None:
+        self._model, self._candidates, self._choices = model, candidates, choices
+        self._rule, self._bench, self._options = rule, bench, options
+        self._labels = {choice.label: choice for choice in choices}
+        self._metric = rule.bound.metric if rule.bound else "sqnr"
+
+    def run(self, watch: ProgressHooks) -> MixedPrecision:
+        """Measure, assign and build."""
+        target = self._target()
+        if target and not self._options.analyse_only:
+            target = checked_target(target, self._evaluate({}))  # before anything that takes long
+        sensitivity = self._sensitivity(watch)
+        found: Assignment | None = None
+        if not self._options.analyse_only:
+            options = self._sizes_of_options(sensitivity)
+            found = assign(
+                options,
+                self._sizes(),
+                self._evaluate,
+                target,
+                self._rule.strategy,
+                budget=self._budget(options),
+                progress=watch.step,
+            )
+        chosen = {name: self._labels[label] for name, label in (found.choices if found else {}).items()}
+        result = _built(self._model, chosen, len(self._candidates), self._choices, self._metric)
+        return replace(
+            result,
+            samples=len(self._bench.feeds),
+            candidates=self._candidates,
+            sensitivity=sensitivity,
+            assignment=found,
+            measure=self._measure,
+        )
+
+    def _target(self) -> Target | None:
+        """Return the target; that of a user's function is relative to what it says of the float model."""
+        target = self._rule.bound
+        if target is None or target.metric != EVALUATE:
+            return target
+        return target.at(load_metric(self._rule.evaluate)(self._bench.expected))
+
+    def _sensitivity(self, watch: ProgressHooks) -> Sensitivity:
+        """Return the sensitivities, found now or by an earlier run with the same folder."""
+        names = [one.name for one in self._candidates]
+        said = json.dumps([names, list(self._labels), self._rule.sensitivity, self._rule.measured_by])
+        kept = self._bench.folder / f"sensitivity-{hashlib.sha256(said.encode()).hexdigest()[:16]}.json"
+        if kept.exists():
+            return Sensitivity.from_json(kept.read_text(encoding="utf-8"))
+        found = self._find_sensitivity(watch)
+        clear_leftovers(kept.parent)
+        with replacing(kept) as temporary:
+            temporary.write_text(found.to_json(), encoding="utf-8")
+        return found
+
+    def _find_sensitivity(self, watch: ProgressHooks) -> Sensitivity:
+        if self._rule.sensitivity == "trace":
+            return trace_sensitivity(
+                self._model, self._candidates, self._choices, self._bench, progress=watch.measuring
+            )
+        metric = self._rule.measured_by
+        place = self._rule.evaluate if metric == EVALUATE else metric
+        return measure_sensitivity(
+            self._model, self._candidates, self._choices, place, self._bench, progress=watch.measuring
+        )
+
+    def _sizes(self) -> dict[str, Size]:
+        plain = _plain(self._model.scheme)
+        return {one.name: one.size(plain, self._model.scheme) for one in self._candidates}
+
+    def _sizes_of_options(self, sensitivity: Sensitivity) -> list[Option]:
+        by_name = {one.name: one for one in self._candidates}
+        return [
+            Option(
+                damage.layer,
+                damage.label,
+                damage.harm,
+                by_name[damage.layer].size(self._labels[damage.label], self._model.scheme),
+            )
+            for damage in sensitivity.damages
+        ]
+
+    def _budget(self, options: Sequence[Option]) -> float | None:
+        """Return the bits that all weights may take; ValueError, in the unit of the key, for too few."""
+        weights = sum(one.weights for one in self._candidates)
+        for key, unit in (("bits_target", weights), ("bytes_target", 8)):
+            given = getattr(self._rule, key)
+            if given is None:
+                continue
+            least = least_bits(options, self._sizes()) / max(unit, 1)
+            if given * (1 + 1e-12) < least:
+                raise ValueError(f"{key} {given:.10g} can not be met: the smallest formats take {least:.10g}")
+            return float(given * unit)
+        return None
+
+    def _evaluate(self, choices: Choices) -> float:
+        """Return the metric of the target for the model with these formats."""
+        said = "\n".join(f"{layer}\0{label}" for layer, label in sorted(choices.items()))
+        name = f"mix {self._metric} {hashlib.sha256(said.encode()).hexdigest()}"
+        known = self._bench.log.get(name)
+        if known is None:
+            mix = {layer: self._labels[label] for layer, label in choices.items()}
+            known = (self._measure(self._model.build(mix).graph),)
+            self._bench.log.put(name, known)
+        return known[0]
+
+    def _measure(self, graph: gs.Graph) -> float:
+        session = open_light(*graph_proto.export_light(graph), self._bench.run)
+        names = list(self._bench.expected[0])
+        made = (session.run(feed, names) for feed in self._bench.feeds)
+        pairs: Iterator[OutputsPair] = zip(self._bench.expected, made, strict=True)
+        if self._metric == LOST_TOP1:
+            return lost_top1(pairs, self._options.labels)
+        if self._metric == EVALUATE:
+            return load_metric(self._rule.evaluate)([found for _, found in pairs])
+        return METRICS[self._metric].score(pairs)
+
+
+def _move_all(
+    model: MixedModel, nodes: Mapping[str, list[gs.Node]], choices: Sequence[LayerRule], rule: MixingRule
+) -> MixedPrecision:
+    """Return the model with every candidate moved, where there is no target to keep to and no data."""
+    if rule.bound is not None or len(choices) > 1 or rule.strategy != "speed":
+        raise MissingDataError("automatic mixed precision measures errors, and there are no data to do it on")
+    return _built(model, dict.fromkeys(nodes, choices[0]), len(nodes), choices, "sqnr")
+
+
+def _built(
+    model: MixedModel, chosen: dict[str, LayerRule], count: int, choices: Sequence[LayerRule], metric: str
+) -> MixedPrecision:
+    mixed = model.build(chosen)
+    return MixedPrecision(
+        mixed.graph,
+        mixed.done,
+        model.scheme_of(chosen),
+        model.graph,
+        chosen,
+        count,
+        _plain(model.scheme),
+        [choice.label for choice in choices],
+        metric,
+    )
+
+
+def _plain(scheme: Scheme) -> LayerRule:
+    return LayerRule(scheme.activation, scheme.weight)

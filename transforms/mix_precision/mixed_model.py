@@ -1,0 +1,137 @@
+"""A float model that is prepared and measured once, and then quantized in any mix of formats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from glob import escape
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.calibrate import Calibration, Progress
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.graph.dot_products import is_dot_product
+from transforms.graph.selection import label_of
+from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
+from transforms.plan.fake_quant import FakeQuant, fake_quants
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.scheme_targets import Targets, named
+from transforms.plan.weight_cache import WeightMemory
+from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import LayerRule
+
+Mix = Mapping[str, LayerRule]
+"""Formats of single layers by name; those of the scheme apply to all others."""
+
+
+@dataclass
+class Mixed:
+    """A quantized model.
+
+    ``raw``: by the name of a tensor of the float model, the tensor that stands for it before anything rounds
+    it. ``layers``: the dot products by name, of which several nodes may have one.
+    """
+
+    graph: gs.Graph
+    raw: dict[str, gs.Tensor]
+    layers: dict[str, list[gs.Node]]
+    done: Quantized
+
+
+class MixedModel:
+    """Makes quantized models of one float model in which single layers have formats of their own."""
+
+    def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
+        """Prepare a float model, in place, for a scheme and the formats that it may mix in.
+
+        Raises as :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
+        """
+        self.prepared = Quantized()
+        self._targets = prepare_for(graph, scheme, self.prepared)
+        self.graph = graph
+        rule = scheme.auto_mixed_precision
+        dual = scheme.dual_quant_nodes or (rule is not None and rule.dual_quant_nodes)
+        self.scheme = scheme.with_(auto_mixed_precision=None, finetune=None, dual_quant_nodes=dual)
+        self._memory = WeightMemory()
+        self._ranges: Calibration | None = None
+        self._measured: list[tuple[Mix, QuantizationPlan, Mixed]] = []
+
+    def measure(
+        self, data: CalibrationData | None, mixes: Iterable[Mix], *, progress: Progress | None = None
+    ) -> None:
+        """Measure, in one pass over the data, what quantizing needs to know for any of some mixes.
+
+        Layers of each other mix must have formats that one of these gives them. Raises MissingDataError and
+        ValueError as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
+        """
+        self._measured = [(mix, *self._plan(mix)) for mix in mixes]
+        plans = [plan for _, plan, _ in self._measured]
+        self._ranges = calibrate_plan(plans, data, progress=progress)
+
+    def targets(self, graph: gs.Graph | None = None) -> Targets:
+        """Return what the scheme names in the float model, or in a copy of it."""
+        return self._targets.resolve_in(self.graph if graph is None else graph)
+
+    def scheme_of(self, mix: Mix) -> Scheme:
+        """Return the scheme that names the layers of a mix, after what it says of others."""
+        rules = {exactly(name): rule for name, rule in mix.items()}
+        others = {pattern: rule for pattern, rule in self.scheme.layers.items() if pattern not in rules}
+        return self.scheme.with_(layers={**others, **rules})
+
+    def build(self, mix: Mix, *, finished: bool = True) -> Mixed:
+        """Return the quantized model of a mix, as quantizing by the scheme of the mix makes it.
+
+        If not ``finished``, nodes are as they are put in: no Relu is folded, nothing is written another way.
+        """
+        plan, mixed = self._plan(mix)
+        graph = mixed.graph
+        made = [(t.name, node, index) for node in graph.nodes for index, t in enumerate(node.outputs)]
+        write_plan(plan, self._ranges, mixed.done, self._memory)
+        if finished:
+            finish_nodes(graph, self.scheme, mixed.done)
+        mixed.raw = {tensor.name: tensor for tensor in graph.inputs}
+        mixed.raw |= {name: node.outputs[index] for name, node, index in made}
+        return mixed
+
+    def fake_quants(self, mix: Mix) -> dict[str, list[dict[int, FakeQuant]]]:
+        """Return what is done to the operands of layers in a mix: for each node of a name, by input."""
+        known = ((plan, mixed) for other, plan, mixed in self._measured if other == mix)
+        plan, mixed = next(known, None) or self._plan(mix)
+        found = fake_quants(plan, self._ranges, self._memory)
+        return {
+            name: [{i: found[id(node), i] for i in range(2) if (id(node), i) in found} for node in nodes]
+            for name, nodes in mixed.layers.items()
+        }
+
+    def _plan(self, mix: Mix) -> tuple[QuantizationPlan, Mixed]:
+        graph = copy_graph(self.graph)
+        layers = layers_of(graph)
+        targets = self.targets(graph)
+        together: dict[LayerRule, set[str]] = {}
+        for name, rule in mix.items():
+            together.setdefault(rule, set()).add(name)
+        rules = [(min(names), named(graph, names), rule) for rule, names in together.items()]
+        targets = Targets(targets.excluded, (*targets.rules, *rules), targets.tensors)
+        prepared = self.prepared
+        done = Quantized(changes=Counter(prepared.changes), notes=list(prepared.notes))
+        done.calibrated = len(self._ranges.observed) if self._ranges else 0
+        mixed = Mixed(graph, {}, layers, done)
+        return make_plan(graph, self.scheme_of(mix), targets, mixed.done), mixed
+
+
+def layers_of(graph: gs.Graph) -> dict[str, list[gs.Node]]:
+    """Return the dot products of the main graph by name, in the order of the graph."""
+    found: dict[str, list[gs.Node]] = {}
+    for node in graph.nodes:
+        if is_dot_product(node):
+            found.setdefault(label_of(node), []).append(node)
+    return found
+
+
+def exactly(name: str) -> str:
+    """Return the pattern that matches this name of a node alone, and no type of operators."""
+    pattern = escape(name)
+    return f"[{name[0]}]{name[1:]}" if onnx.defs.has(pattern) else pattern

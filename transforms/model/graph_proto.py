@@ -1,0 +1,170 @@
+"""From an ONNX model to a graph-surgeon graph and back, without loss and without copies of large weights.
+
+graph-surgeon alone stores a captured weight once more in every body that captures it, and drops what is no
+part of the graph proper. What is kept of a model beside its graph is the matter of
+:mod:`transforms.model.metadata`, how large weights stay out of the way that of
+:mod:`transforms.model.detached_weights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx_graphsurgeon as gs
+from onnx_graphsurgeon.logger import G_LOGGER
+
+from transforms.graph import walk
+from transforms.model.constant_size import count_constants
+from transforms.model.detached_weights import fill, split, without_data
+from transforms.model.inlined_size import refuse_explosion
+from transforms.model.metadata import ModelInfo, carry_in, carry_out, read_info, write_info
+from transforms.model.sparse_to_dense import sparse_to_dense
+
+_MOST_SIZES = 1 << 23
+"""Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""
+
+
+def import_model(model: onnx.ModelProto) -> gs.Graph:
+    """Return the model as a graph, with types and shapes inferred. The model is not changed.
+
+    Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
+    that is also a graph input (the rule in IR version 3) becomes a constant. Raises ModelError for a model
+    that inlining, sparse tensors or constants would make too large.
+    """
+    light, weights = split(model)
+    light = inline(light)
+    graph = _import_inferred(infer(light, weights), weights)
+    graph.info = read_info(light)
+    return graph
+
+
+def import_light(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> gs.Graph:
+    """Return a light model with its weights as a graph, with types and shapes inferred."""
+    return _import_inferred(infer(light, weights), weights)
+
+
+def inline(light: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a light model without local functions, and without sparse tensors that were in them.
+
+    Raises ModelError for functions that would make it too large.
+    """
+    if not light.functions:
+        return light
+    refuse_explosion(light)
+    light = onnx.inliner.inline_local_functions(light)
+    sparse_to_dense(light.graph)
+    return light
+
+
+def infer(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
+    """Return a light model with one import per domain and all types and shapes that can be inferred.
+
+    Raises ModelError for constants that folding would make too large. Values of shapes are followed unless
+    vectors are long, for inference takes each for the sizes of a tensor.
+    """
+    _unify_imports(light)
+    plain = onnx.shape_inference.infer_shapes(light)
+    if count_constants(plain, weights) > _MOST_SIZES:
+        return plain
+    return onnx.shape_inference.infer_shapes(light, data_prop=True)
+
+
+def _import_inferred(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> gs.Graph:
+    with _quiet():
+        graph = gs.import_onnx(light)
+    for tensor in graph.inputs:
+        if tensor.name in weights:
+            tensor.to_constant(weights[tensor.name])
+    graph.inputs = [tensor for tensor in graph.inputs if not isinstance(tensor, gs.Constant)]
+    _forget_rare_types(graph)
+    carry_in(light.graph, graph)
+    return graph
+
+
+def export_model(graph: gs.Graph) -> onnx.ModelProto:
+    """Return the graph as a complete model."""
+    light, weights = export_light(graph)
+    fill(light, weights)
+    return light
+
+
+def export_light(
+    graph: gs.Graph, *, hide: Callable[[gs.Constant], bool] | None = None
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return the graph as a model whose large initializers have type and shape but no data, and their arrays.
+
+    Of the large ones only those are hidden for which ``hide`` is true, where it is given.
+    """
+    with _quiet(), without_data(graph, hide) as weights:
+        model = gs.export_onnx(graph, do_type_check=False)
+    _store_constants_once(graph, model.graph)
+    carry_out(graph, model.graph)
+    _unify_imports(model)
+    least = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
+    model.ir_version = max(model.ir_version, least, 4)
+    write_info(getattr(graph, "info", ModelInfo()), model)
+    return model, weights
+
+
+def _unify_imports(model: onnx.ModelProto) -> None:
+    """Keep one import per domain, the newest: some exporters write the default domain twice."""
+    versions: dict[str, int] = {}
+    for opset in model.opset_import:
+        domain = "" if opset.domain == "ai.onnx" else opset.domain
+        versions[domain] = max(versions.get(domain, 0), opset.version)
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in versions.items())
+
+
+def _forget_rare_types(graph: gs.Graph) -> None:
+    """Leave maps and optionals without a type: graph-surgeon exports them as tensors. Types of inputs and
+    outputs of the model are kept in its :class:`ModelInfo`, the others are inferred by whoever reads the
+    model."""
+    for inner in walk.graphs(graph):
+        for tensor in (*inner.inputs, *inner.outputs, *(t for node in inner.nodes for t in node.outputs)):
+            if isinstance(tensor, gs.Variable) and tensor.type not in ("tensor_type", "sequence_type"):
+                tensor.dtype = tensor.shape = None
+
+
+def _store_constants_once(root: gs.Graph, proto: onnx.GraphProto) -> None:
+    """Move each captured initializer to the graph that it belongs to, and drop the copies in the bodies."""
+    homes = walk.constant_homes(root)
+    pairs = list(_pairs(root, proto))
+    protos = {id(inner): target for inner, target in pairs}
+    for inner, target in pairs:
+        local = {t.name: t for node in inner.nodes for t in node.inputs if isinstance(t, gs.Constant)}
+        moved = {n: homes[id(t)] for n, t in local.items() if homes[id(t)] is not inner}
+        for tensor in [t for t in target.initializer if t.name in moved]:
+            home = protos[id(moved[tensor.name])]
+            if all(other.name != tensor.name for other in home.initializer):
+                home.initializer.append(tensor)
+            target.initializer.remove(tensor)
+        _drop_foreign_values(inner, target)
+
+
+def _drop_foreign_values(graph: gs.Graph, proto: onnx.GraphProto) -> None:
+    """Drop the value_info of captured tensors: a body may declare only what it produces itself."""
+    own = {tensor.name for node in graph.nodes for tensor in node.outputs}
+    kept = [value for value in proto.value_info if value.name in own]
+    del proto.value_info[:]
+    proto.value_info.extend(kept)
+
+
+def _pairs(graph: gs.Graph, proto: onnx.GraphProto) -> Iterator[tuple[gs.Graph, onnx.GraphProto]]:
+    yield graph, proto
+    for node, target in zip(graph.nodes, proto.node, strict=True):
+        inner = {attribute.name: attribute.g for attribute in target.attribute}
+        for name, body in node.attrs.items():
+            if isinstance(body, gs.Graph):
+                yield from _pairs(body, inner[name])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep graph-surgeon from writing to standard output, which belongs to the tools."""
+    with G_LOGGER.suppress(G_LOGGER.CRITICAL):
+        yield

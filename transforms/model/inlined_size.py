@@ -1,0 +1,152 @@
+"""How large a model becomes when its local functions are inlined, counted without inlining them.
+
+A function that calls another ten times, which calls another ten times, is exponential in the size of its
+file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+
+import onnx
+
+from transforms.model.read_model import ModelError
+
+MOST_NODES = 1 << 16
+"""Nodes that inlining may add: several times what the largest models have, and still seconds of work."""
+
+MOST_BYTES = 1 << 28
+"""Bytes that inlining may add, for a function may hold weights, of which every call gets a copy."""
+
+MOST_LEVELS = 30
+"""Bodies in bodies: each takes three levels of protobuf, which reads 100."""
+
+MOST_CALLS = 100
+"""Functions that call each other in a row, as many as onnx inlines."""
+
+_Key = tuple[str, str, str]
+
+
+@dataclass
+class _Size:
+    """What nodes come to: nodes, bytes that calls add, bodies in bodies, calls in a row, and how often each
+    attribute of the function around them is referred to."""
+
+    nodes: int = 0
+    bytes: int = 0
+    levels: int = 0
+    calls: int = 0
+    references: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: _Size, *, times: int = 1, deeper: int = 0) -> None:
+        """Count what is inside of these nodes, several times where an attribute is copied."""
+        self.nodes += times * other.nodes
+        self.bytes += times * other.bytes
+        self.levels = max(self.levels, other.levels + deeper)
+        self.calls = max(self.calls, other.calls)
+
+
+def refuse_explosion(model: onnx.ModelProto) -> None:
+    """Raise ModelError for functions that call themselves, or that inlining would make too large."""
+    if not model.functions:
+        return
+    functions = {_key(f.domain, f.name, f.overload): f for f in model.functions}
+    sizes: dict[_Key, _Size] = {}
+    for key in _callees_first(functions):
+        sizes[key] = _measure(functions[key].node, functions, sizes)
+        _refuse(sizes[key], f"function '{'::'.join(filter(None, key))}'")
+    _refuse(_measure(model.graph.node, functions, sizes), "the graph")
+
+
+def _refuse(size: _Size, what: str) -> None:
+    for count, limit, unit in (
+        (size.nodes, MOST_NODES, "nodes"),
+        (size.bytes, MOST_BYTES, "bytes"),
+        (size.levels, MOST_LEVELS, "levels of bodies"),
+        (size.calls, MOST_CALLS, "functions that call each other"),
+    ):
+        if count > limit and size.calls:
+            raise ModelError(
+                f"{what} comes to {count:,} {unit} when functions are inlined, at most {limit:,}"
+            )
+
+
+def _key(domain: str, name: str, overload: str) -> _Key:
+    return "" if domain == "ai.onnx" else domain, name, overload
+
+
+def _called(node: onnx.NodeProto) -> _Key:
+    return _key(node.domain, node.op_type, node.overload)
+
+
+def _callees_first(functions: dict[_Key, onnx.FunctionProto]) -> Iterable[_Key]:
+    calls = {
+        key: {_called(node) for node in _nodes(function.node)} & functions.keys()
+        for key, function in functions.items()
+    }
+    try:
+        return list(TopologicalSorter(calls).static_order())
+    except CycleError as error:
+        raise ModelError(f"function '{error.args[1][0][1]}' calls itself") from None
+
+
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for body in _bodies(attribute):
+                yield from _nodes(body.node)
+
+
+def _bodies(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
+    return [*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs]
+
+
+def _measure(
+    nodes: Iterable[onnx.NodeProto], functions: dict[_Key, onnx.FunctionProto], sizes: dict[_Key, _Size]
+) -> _Size:
+    total = _Size()
+    for node in nodes:
+        key = _called(node)
+        inside = {a.name: _inside(a, functions, sizes) for a in node.attribute}
+        if key not in sizes:
+            total.nodes += 1
+            for size in inside.values():
+                total.add(size)
+                total.references += size.references
+        else:
+            _add_call(total, node, functions[key], sizes[key], inside)
+    return total
+
+
+def _inside(
+    attribute: onnx.AttributeProto, functions: dict[_Key, onnx.FunctionProto], sizes: dict[_Key, _Size]
+) -> _Size:
+    """Return the size of an attribute's bodies, and which attribute of the function it refers to."""
+    size = _Size()
+    if attribute.ref_attr_name:
+        size.references[attribute.ref_attr_name] += 1
+    for body in _bodies(attribute):
+        inner = _measure(body.node, functions, sizes)
+        size.add(inner, deeper=1)
+        size.references += inner.references
+    return size
+
+
+def _add_call(
+    total: _Size, node: onnx.NodeProto, function: onnx.FunctionProto, body: _Size, inside: dict[str, _Size]
+) -> None:
+    """Add the body of a function, and its attributes as often as the body refers to them."""
+    total.add(body)
+    total.bytes += function.ByteSize()
+    total.calls = max(total.calls, body.calls + 1)
+    given = {attribute.name: attribute for attribute in (*function.attribute_proto, *node.attribute)}
+    for name, attribute in given.items():
+        times, size = body.references[name], inside.get(name, _Size())
+        total.bytes += times * attribute.ByteSize()
+        total.add(size, times=times, deeper=body.levels)
+        for outer, count in size.references.items():
+            total.references[outer] += times * count

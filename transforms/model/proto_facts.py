@@ -1,0 +1,126 @@
+"""What is known of the tensors of a model before it runs: shapes, element types, and the values of some."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import AttributeProto, NodeProto, helper, numpy_helper
+
+Shape = tuple[int | None, ...]
+
+_SILENT = 4
+_MOST_NODES = 100
+"""Nodes at most that are run for one value: sizes and scales take a handful."""
+
+_SMALL = frozenset(
+    (
+        *("Add", "Cast", "Ceil", "Concat", "Constant", "Div", "Floor", "Gather", "Identity", "Mul"),
+        *("Reshape", "Round", "Shape", "Slice", "Sqrt", "Squeeze", "Sub", "Unsqueeze"),
+    )
+)
+"""Operators that are run for a value: none of them makes much of little."""
+
+
+@dataclass
+class Facts:
+    """What one graph sees: its own tensors and those of the graphs around it, by name."""
+
+    shapes: ChainMap[str, Shape] = field(default_factory=ChainMap)
+    types: ChainMap[str, int] = field(default_factory=ChainMap)
+    constants: ChainMap[str, np.ndarray] = field(default_factory=ChainMap)
+    producers: ChainMap[str, NodeProto] = field(default_factory=ChainMap)
+
+    def inside(self, graph: onnx.GraphProto) -> Facts:
+        """Return what a graph sees that lies in this one."""
+        inner = Facts(*(known.new_child() for known in vars(self).values()))
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            inner._add(value)
+        for tensor in graph.initializer:
+            inner.constants[tensor.name] = numpy_helper.to_array(tensor)
+            inner.shapes[tensor.name] = tuple(tensor.dims)
+            inner.types[tensor.name] = tensor.data_type
+        for node in graph.node:
+            inner.producers.update({name: node for name in node.output if name})
+        return inner
+
+    def _add(self, value: onnx.ValueInfoProto) -> None:
+        kind = value.type.tensor_type
+        self.types[value.name] = kind.elem_type
+        if kind.HasField("shape"):
+            sizes = (dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
+            self.shapes[value.name] = tuple(sizes)
+
+    def value(self, name: str, opset: int) -> np.ndarray | None:
+        """Return what a tensor always holds, as ONNX Runtime computes it; None where inputs decide."""
+        nodes: list[NodeProto] = []
+        if not self._collect(name, nodes, set()):
+            return None
+        if name in self.constants:
+            return self.constants[name]
+        end = helper.make_empty_tensor_value_info(name)
+        model = helper.make_model(
+            helper.make_graph(nodes, "value", [], [end]),
+            opset_imports=[helper.make_opsetid("", opset)],
+            ir_version=8,
+        )
+        options = ort.SessionOptions()
+        options.log_severity_level = _SILENT
+        try:
+            session = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+            return np.asarray(session.run([name], {})[0])
+        except Exception:  # the runtime's exceptions share no narrower class; it has no value then
+            return None
+
+    def _collect(self, name: str, nodes: list[NodeProto], seen: set[str]) -> bool:
+        """Gather the nodes that make a tensor, in order; return whether inputs play no part."""
+        if not name or name in seen:
+            return True
+        seen.add(name)
+        if name in self.constants:
+            nodes.append(constant(name, self.constants[name]))
+            return True
+        node = self.producers.get(name)
+        if node is None or len(nodes) > _MOST_NODES or node.domain or node.op_type not in _SMALL:
+            return False
+        shape = self.shapes.get(node.input[0]) if node.input else None
+        if node.op_type == "Shape" and not node.attribute and shape is not None and None not in shape:
+            nodes.append(constant(name, np.array(shape, np.int64)))
+            return True
+        if not all(self._collect(source, nodes, seen) for source in node.input):
+            return False
+        nodes.append(node)
+        seen.update(node.output)
+        return True
+
+
+def is_made_of_shapes(facts: Facts, name: str) -> bool:
+    """Return whether a tensor is made of constants and of the shapes of tensors alone."""
+    waiting, seen = [name], set[str]()
+    while waiting:
+        current = waiting.pop()
+        if current in seen or current in facts.constants or not current:
+            continue
+        seen.add(current)
+        node = facts.producers.get(current)
+        if node is None or node.domain or list(bodies(node)):
+            return False
+        if node.op_type not in ("Constant", "Shape", "Size"):
+            if not node.input:
+                return False  # random numbers
+            waiting += node.input
+    return True
+
+
+def bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs in a node's attributes."""
+    return (attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH)
+
+
+def constant(name: str, values: np.ndarray) -> NodeProto:
+    """Return a node that makes an array."""
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(values))

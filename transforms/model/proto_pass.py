@@ -1,0 +1,55 @@
+"""Letting a pass over ``onnx.ModelProto`` rewrite a graph in place, without showing it large weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+from transforms.model import detached_weights, graph_proto
+
+_REPLACED = ("nodes", "inputs", "outputs", "import_domains", "opset", "ir_version")
+
+
+def apply(
+    graph: gs.Graph,
+    change: Callable[[onnx.ModelProto], onnx.ModelProto],
+    *,
+    hide: Callable[[gs.Constant], bool] | None = None,
+    pin: Sequence[gs.Tensor] = (),
+) -> None:
+    """Replace the graph's content by what ``change`` makes of it.
+
+    ``change`` gets a model in which large weights, or those of them for which ``hide`` is true, are graph
+    inputs of the same name, so that no pass folds, copies or serializes them, and returns a new model.
+    Inputs and outputs must keep their names. Operator sets that the pass imports without using them are
+    dropped, and documentation of nodes that it loses is restored by node name. Tensors in ``pin``, of the
+    outermost graph, are outputs while the pass is at work, so that no node is merged across them.
+    """
+    outputs = list(graph.outputs)
+    graph.outputs = [*outputs, *pin]
+    try:
+        light, weights = graph_proto.export_light(graph, hide=hide)
+    finally:
+        graph.outputs = outputs
+    light, shown = detached_weights.split(change(detached_weights.as_inputs(light, weights)))
+    changed = graph_proto.import_light(light, weights | shown)
+    changed.outputs = changed.outputs[: len(outputs)]
+    _restore_documentation(graph, changed)
+    used = (
+        {node.domain or "" for node in walk.nodes(changed)} | {o.domain for o in graph.import_domains} | {""}
+    )
+    changed.import_domains = [opset for opset in changed.import_domains if opset.domain in used]
+    for name in _REPLACED:
+        setattr(graph, name, getattr(changed, name))
+
+
+def _restore_documentation(before: gs.Graph, after: gs.Graph) -> None:
+    known = {node.name: node for node in walk.nodes(before) if node.name}
+    for node in walk.nodes(after):
+        source = known.get(node.name)
+        if source is not None and source.op == node.op:
+            node.doc_string = node.doc_string or getattr(source, "doc_string", "")
+            node.metadata = node.metadata or getattr(source, "metadata", {})

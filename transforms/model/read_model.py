@@ -1,0 +1,226 @@
+"""Reading a model file with suspicion: every claim it makes about sizes and places is checked first."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.external_data_helper as external
+from google.protobuf.message import DecodeError
+
+from transforms.files.named_file import named
+
+_BLOCK = 1 << 22
+"""Bytes of external data that are hashed at a time."""
+
+_LARGEST_FILE = (1 << 31) - 1
+"""Bytes of a protobuf message, and so of a model without its external data."""
+
+_MOST_DIMENSIONS, _MOST_ELEMENTS = 64, 1 << 59
+"""What NumPy can index, also of arrays without elements."""
+
+_SHARED = 16
+"""Tensors may lie in the same bytes of external data, but not come to more than so many times the files."""
+
+_HIGHEST_OPSET = (1 << 31) - 1
+"""Highest version that the onnx package can take for an operator set, of any domain."""
+
+_PACKED_BITS = {
+    **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
+    **dict.fromkeys(("INT2", "UINT2"), 2),
+    **dict.fromkeys(("FLOAT6E2M3", "FLOAT6E3M2"), 6),
+}
+"""Bits per element of the types that files pack, and to which NumPy gives a whole byte."""
+
+
+class ModelError(ValueError):
+    """A model that can not be read, or can not become what was asked for; the message names the reason."""
+
+
+def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
+    """Return the model in a file with its external data, the SHA-256 of its files, and those files.
+
+    Raises ModelError when the file is no ONNX model, is cut short, or names external data that is missing,
+    lies outside of its folder or is shorter than claimed; OSError when it can not be opened.
+    """
+    with named(path, ModelError):
+        data = read_bytes(path)
+    model = onnx.ModelProto()
+    with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
+        hashing = beside.submit(hashlib.sha256, data)
+        try:
+            model.ParseFromString(data)
+        except DecodeError:
+            raise ModelError(f"'{path}' is not an ONNX model, or is cut short ({len(data)} bytes)") from None
+        digest = hashing.result()
+    del hashing
+    del data
+    if not model.opset_import or not (model.graph.node or model.graph.output):
+        raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
+    with named(path, ModelError):
+        check_opsets(model)
+        files = [path, *_read_external(model, path)]
+        for file in files[1:]:
+            with file.open("rb") as stream:
+                while block := stream.read(_BLOCK):
+                    digest.update(block)
+        for tensor in tensors(model):
+            _check_size(tensor, path)
+    return model, digest.hexdigest(), files
+
+
+def check_opsets(model: onnx.ModelProto) -> None:
+    """Raise ModelError for an operator set that the onnx package can not know, in functions as well.
+
+    Of an opset of ONNX itself that is newer than the package, the meaning of operators is unknown.
+    """
+    for opset in (one for owner in (model, *model.functions) for one in owner.opset_import):
+        standard = opset.domain in ("", "ai.onnx")
+        least, most = (1, onnx.defs.onnx_opset_version()) if standard else (0, _HIGHEST_OPSET)
+        if not least <= opset.version <= most:
+            domain = opset.domain or "ai.onnx"
+            raise ModelError(f"opset {opset.version} of '{domain}' is none of {least} to {most}")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a model's file; ModelError for one that can be none, OSError where it can not be
+    opened."""
+    if path.exists() and not path.is_dir():  # a folder raises what it has to
+        if not path.is_file():
+            raise ModelError(f"'{path}' is no regular file")
+        size = path.stat().st_size
+        if size > _LARGEST_FILE:
+            raise ModelError(f"'{path}' is not an ONNX model: {size:,} bytes, at most {_LARGEST_FILE:,}")
+    return path.read_bytes()
+
+
+def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every initializer and tensor attribute of a model, of its functions and of graphs nested in them,
+    and of sparse tensors the values and the indices."""
+    yield from _in_graph(model.graph)
+    for function in model.functions:
+        yield from _in_nodes(function.node)
+        yield from _in_attributes(function.attribute_proto)
+
+
+def _in_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    yield from _of_sparse(graph.sparse_initializer)
+    yield from _in_nodes(graph.node)
+
+
+def _in_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        yield from _in_attributes(node.attribute)
+
+
+def _in_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.TensorProto]:
+    for attribute in attributes:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        if attribute.HasField("sparse_tensor"):
+            yield from _of_sparse([attribute.sparse_tensor])
+        yield from _of_sparse(attribute.sparse_tensors)
+        for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            yield from _in_graph(body)
+
+
+def _of_sparse(found: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
+    for sparse in found:
+        yield sparse.values
+        yield sparse.indices
+
+
+def _read_external(model: onnx.ModelProto, path: Path) -> list[Path]:
+    outside = [t for t in tensors(model) if external.uses_external_data(t)]
+    files = {_check_external(tensor, path) for tensor in outside}
+    claimed, stored = sum(map(_claimed_bytes, outside)), sum(file.stat().st_size for file in files)
+    if claimed > _SHARED * stored:
+        raise ModelError(
+            f"external data of '{path}': tensors claim {claimed:,} bytes, more than {_SHARED} times the "
+            f"{stored:,} in the files"
+        )
+    for tensor in outside:
+        external.load_external_data_for_tensor(tensor, str(path.parent))
+        tensor.ClearField("data_location")
+        del tensor.external_data[:]
+    return sorted(files)
+
+
+def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:
+    """Return the file that holds the tensor's data, after checking that it can."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = Path(entries.get("location", ""))
+    file = (path.parent / location).resolve()
+    what = f"external data '{location}' of tensor '{tensor.name}'"
+    if location.is_absolute() or not file.is_relative_to(path.parent.resolve()):
+        raise ModelError(f"{what} lies outside the folder of '{path}'")
+    if not file.is_file():
+        raise ModelError(f"{what} is missing beside '{path}'")
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries.get("length", _claimed_bytes(tensor)))
+    except ValueError:
+        raise ModelError(f"{what} has an offset or length that is no number: {entries}") from None
+    size = file.stat().st_size
+    if offset < 0 or length < 0 or offset + length > size:
+        raise ModelError(f"{what} claims bytes {offset} to {offset + length}, the file has {size}")
+    if length != _claimed_bytes(tensor):
+        raise ModelError(f"{what} has {length} bytes, its shape and type claim {_claimed_bytes(tensor)}")
+    return file
+
+
+def _check_size(tensor: onnx.TensorProto, path: Path) -> None:
+    """Refuse a tensor whose shape claims more or less data than the file holds."""
+    claimed, held, unit = _claimed_bytes(tensor), len(tensor.raw_data), "bytes"
+    if not tensor.HasField("raw_data"):
+        claimed, held, unit = _claimed_entries(tensor), _entries(tensor), "numbers"
+    if claimed != held:
+        raise ModelError(
+            f"tensor '{tensor.name}' in '{path}' holds {held} {unit}, "
+            f"its shape {list(tensor.dims)} claims {claimed}"
+        )
+
+
+_FIELDS = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data", "string_data")
+
+
+def _entries(tensor: onnx.TensorProto) -> int:
+    return sum(len(getattr(tensor, field)) for field in _FIELDS)
+
+
+def _claimed_entries(tensor: onnx.TensorProto) -> int:
+    """Return how many entries the typed fields must have: complex numbers take two, small types share."""
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return _count(tensor)
+    name = onnx.TensorProto.DataType.Name(tensor.data_type)
+    if name in _PACKED_BITS:
+        return _claimed_bytes(tensor)
+    return _count(tensor) * (2 if name.startswith("COMPLEX") else 1)
+
+
+def _count(tensor: onnx.TensorProto) -> int:
+    if len(tensor.dims) > _MOST_DIMENSIONS:
+        raise ModelError(
+            f"tensor '{tensor.name}' has {len(tensor.dims)} dimensions, at most {_MOST_DIMENSIONS} are read"
+        )
+    if min(tensor.dims, default=0) < 0:
+        raise ModelError(f"tensor '{tensor.name}' has a negative dimension in {list(tensor.dims)}")
+    if math.prod(max(size, 1) for size in tensor.dims) > _MOST_ELEMENTS:
+        raise ModelError(f"tensor '{tensor.name}' has a shape that no array can have: {list(tensor.dims)}")
+    return math.prod(tensor.dims)
+
+
+def _claimed_bytes(tensor: onnx.TensorProto) -> int:
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    except (KeyError, TypeError, ValueError):
+        raise ModelError(f"tensor '{tensor.name}' has unknown element type {tensor.data_type}") from None
+    name = onnx.TensorProto.DataType.Name(tensor.data_type)
+    return (_count(tensor) * _PACKED_BITS.get(name, 8 * dtype.itemsize) + 7) // 8

@@ -1,0 +1,5 @@
+"""Raising the standard operator set without changing a meaning: checked raises, rules, a last comparison.
+
+Imports ``graph``, ``model`` and ``run``. Names: ``raises``, ``rules``, ``compare_raised``. The rewrite is
+:func:`transforms.convert_opset.convert_opset`.
+"""

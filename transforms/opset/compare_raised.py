@@ -1,0 +1,184 @@
+"""A last guard: a model whose opset was raised computes what it did, on random inputs."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Timer
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
+
+from transforms.model.proto_facts import bodies
+from transforms.model.read_model import ModelError
+from transforms.run.feeds import random_feeds
+from transforms.run.run_model import ModelInput, OpenModel, RunOptions, session_settings
+
+log = logging.getLogger(__name__)
+
+MOST_WEIGHTS = 200_000_000
+"""Bytes of large weights above which models are not run for this."""
+
+_MOST_ELEMENTS = 1 << 26
+"""Elements of a tensor, as far as they are known, above which models are not run for this."""
+
+_SECONDS = 10.0
+"""Time that a run may take."""
+
+_RANDOM = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
+"""Operators whose numbers depend on the place of the node."""
+
+_FREE_SIZES = (2, 1, 16, 64, 224)
+"""Sizes that are tried, one after another, for all dimensions that are free."""
+
+_TOLERANCES = {2: 2e-2, 4: 1e-3, 8: 1e-6}
+"""Error of an output by the bytes of a float, as a share of its norm: kernels of other opsets add in other
+orders. Another meaning is no matter of the last digits."""
+
+_OTHERS = 0.01
+"""Share of the integers of an output, or of its infinities and NaN, that sums in another order may change."""
+
+
+def compare_raised(
+    before: onnx.ModelProto, after: onnx.ModelProto, weights: Mapping[str, np.ndarray]
+) -> bool:
+    """Return whether two models with the same inputs could be compared, on the same random numbers.
+
+    ``weights`` are arrays for inputs that hold those; they are read where they are. The sessions leave nodes
+    as they stand. Not compared are models that are large, whose inputs can not be made up, that ONNX Runtime
+    does not run as they were, that make random numbers or take long. Raises ModelError that names an
+    output that differs by more than rounding, or says why the raised model does not run.
+    """
+    if reason := _why_not(before, weights):
+        log.debug("raised model not compared: %s", reason)
+        return False
+    try:
+        old = _open(before)
+        feed, expected = _first_run(old, weights)
+    except Exception as error:  # of the runtime; whatever it is, the raise is not what it comes from
+        log.debug("raised model not compared: %s", error)
+        return False
+    try:
+        found = _run(_open(after), feed)
+    except (KernelMissing, TimeoutError) as error:
+        log.debug("raised model not compared: %s", error)  # other runtimes may have the kernels
+        return False
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        raise ModelError(f"the raised model does not run: {' '.join(str(error).split())}") from error
+    for name, result in expected.items():
+        if difference := _difference(result, found[name]):
+            raise ModelError(f"output '{name}' differs on random input: {difference}")
+    return True
+
+
+def _why_not(model: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> str:
+    if random := next(_random_operators(model.graph), ""):
+        return f"{random} makes other numbers each time"
+    held = sum(array.nbytes for array in weights.values())
+    if held > MOST_WEIGHTS:
+        return f"{held:,} bytes of weights, more than {MOST_WEIGHTS:,}"
+    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
+            return f"tensor '{value.name}' of {shape}"
+    return ""
+
+
+def _random_operators(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        if node.op_type in _RANDOM or (node.op_type == "Dropout" and any(node.input[2:])):
+            yield node.op_type
+        for body in bodies(node):
+            yield from _random_operators(body)
+
+
+def _open(model: onnx.ModelProto) -> OpenModel:
+    settings = session_settings(RunOptions(optimize=False, prepack=False))
+    return OpenModel(ort.InferenceSession(model.SerializeToString(), settings, ["CPUExecutionProvider"]))
+
+
+def _first_run(
+    model: OpenModel, weights: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return a feed that the model takes and its outputs; raises what the runtime says of the last tried."""
+    asked = [one for one in model.inputs if one.name not in weights]
+    free = any(None in one.shape for one in asked)
+    failure: Exception = ValueError("no inputs could be made up")
+    for size in _FREE_SIZES if free else _FREE_SIZES[:1]:
+        inputs = [ModelInput(one.name, one.dtype, _filled(one.shape, size)) for one in asked]
+        if any(math.prod(size or 1 for size in one.shape) > _MOST_ELEMENTS for one in inputs):
+            break
+        ((_, feed),) = random_feeds(inputs, 1)
+        try:
+            return feed | dict(weights), _run(model, feed | dict(weights))
+        except TimeoutError:
+            raise
+        except Exception as error:  # the runtime's exceptions share no narrower class
+            failure = error
+    raise failure
+
+
+def _filled(shape: tuple[int | None, ...], size: int) -> tuple[int, ...]:
+    return tuple(size if known is None else known for known in shape)
+
+
+def _run(model: OpenModel, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    with _time_limit() as options:
+        return dict(zip(model.outputs, model.session.run(None, dict(feed), options), strict=True))
+
+
+@contextmanager
+def _time_limit() -> Iterator[ort.RunOptions]:
+    """Yield options of a run that ends it when its time is up; TimeoutError then."""
+    options, over = ort.RunOptions(), []
+    options.log_severity_level = 4
+
+    def _end() -> None:
+        over.append(True)
+        options.terminate = True
+
+    timer = Timer(_SECONDS, _end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield options
+    except Exception as error:
+        if over:
+            raise TimeoutError(f"a run takes more than {_SECONDS} s") from error
+        raise
+    finally:
+        timer.cancel()
+
+
+def _difference(old: object, new: object) -> str:
+    if isinstance(old, list) and isinstance(new, list):
+        if len(old) != len(new):
+            return f"{len(new)} elements instead of {len(old)}"
+        return next(filter(None, map(_difference, old, new)), "")
+    if not isinstance(old, np.ndarray) or not isinstance(new, np.ndarray):
+        return "" if old is None and new is None else "another kind of value"
+    if old.shape != new.shape or old.dtype != new.dtype:
+        return f"{new.dtype}{list(new.shape)} instead of {old.dtype}{list(old.shape)}"
+    if old.dtype.kind != "f":
+        share = float(np.mean(old != new)) if old.size else 0.0
+        return f"{share:.1%} of the numbers are others" if share > _OTHERS else ""
+    return _float_difference(old, new)
+
+
+def _float_difference(old: np.ndarray, new: np.ndarray) -> str:
+    finite = np.isfinite(old) & np.isfinite(new)
+    same = finite | (old == new) | (np.isnan(old) & np.isnan(new))
+    share = float(np.mean(~same)) if old.size else 0.0
+    if share > _OTHERS:
+        return f"{share:.1%} of the infinities or NaN are others"
+    wanted, got = old[finite].astype(np.float64), new[finite].astype(np.float64)
+    error, norm = float(np.linalg.norm(got - wanted)), float(np.linalg.norm(wanted))
+    if error <= _TOLERANCES[old.dtype.itemsize] * norm:
+        return ""
+    return f"relative error {error / norm if norm else np.inf:.2g}"

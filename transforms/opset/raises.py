@@ -1,0 +1,119 @@
+"""Which changed definitions of operators a model may be taken over, when its opset is raised.
+
+An operator gets a new definition in an opset; most only add element types, which the schemas of the onnx
+package tell. Any other change must be in :data:`CHECKED`, with how it was found to keep the meaning of
+every node, or be the matter of a rule (:mod:`transforms.opset.rules`): what is in neither is refused.
+Every entry is held against ONNX Runtime, before and after the raise, by the tests.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+
+import onnx
+
+_DEFAULT = "new attributes, whose defaults are the old meaning"
+_INPUT = "attributes became inputs, which the converter makes"
+_OPTIONAL = "inputs or outputs became optional"
+_REFUSED = "the converter refuses the attribute that is gone"
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+
+CHECKED: dict[tuple[str, int], str] = {
+    ("ArgMax", 12): _DEFAULT,
+    ("ArgMin", 12): _DEFAULT,
+    ("AveragePool", 10): _DEFAULT,
+    ("AveragePool", 19): "a new attribute, whose default is the old meaning; sums in another order",
+    ("BatchNormalization", 9): _REFUSED,
+    ("BatchNormalization", 14): "a new attribute, whose default is the old meaning of a node with one output",
+    ("Cast", 19): _DEFAULT,
+    ("CastLike", 19): _DEFAULT,
+    ("Clip", 11): _INPUT,
+    ("Constant", 11): _DEFAULT,
+    ("Constant", 12): _DEFAULT,
+    ("DFT", 20): _INPUT,
+    ("DepthToSpace", 11): _DEFAULT,
+    ("DequantizeLinear", 13): _DEFAULT,
+    ("DequantizeLinear", 21): _DEFAULT,
+    ("Erf", 13): "integers, for which there were no kernels, are gone",
+    ("GRU", 14): _DEFAULT,
+    ("GatherND", 12): _DEFAULT,
+    ("Gemm", 11): _OPTIONAL,
+    ("GridSample", 20): "other names of the modes, which the converter writes",
+    ("LSTM", 14): _DEFAULT,
+    ("Loop", 11): _OPTIONAL,
+    ("LpPool", 18): _DEFAULT,
+    ("MaxPool", 8): "a new attribute, whose default is the old meaning, and a new optional output",
+    ("MaxPool", 10): _DEFAULT,
+    ("OptionalHasElement", 18): _OPTIONAL,
+    ("Pad", 11): _INPUT,
+    ("Pad", 18): _OPTIONAL,
+    ("QuantizeLinear", 13): _DEFAULT,
+    ("QuantizeLinear", 19): _DEFAULT,
+    ("QuantizeLinear", 21): _DEFAULT,
+    ("RNN", 14): _DEFAULT,
+    **{(f"Reduce{name}", 18): _INPUT for name in _REDUCTIONS},
+    ("ReduceSum", 13): _INPUT,
+    ("Reshape", 14): _DEFAULT,
+    ("Resize", 13): _OPTIONAL,
+    ("Resize", 18): _DEFAULT,
+    ("RoiAlign", 16): "a new attribute, which the converter gives the old meaning",
+    ("Scatter", 11): "only the name is another",
+    ("ScatterElements", 16): _DEFAULT,
+    ("ScatterND", 16): _DEFAULT,
+    ("Shape", 15): _DEFAULT,
+    ("Slice", 10): _INPUT,
+    ("Split", 13): _INPUT,
+    ("Split", 18): "the number of outputs became an attribute, which the converter writes",
+    ("Squeeze", 13): _INPUT,
+    ("TopK", 10): _INPUT,
+    ("TopK", 11): _DEFAULT,
+    ("Unsqueeze", 13): _INPUT,
+}
+"""Operator and the opset that changed its definition: why a raise over it keeps the meaning of every node."""
+
+
+@lru_cache(maxsize=4096)
+def definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
+    """Return the definition of an operator of ONNX itself in an opset; None where there is none."""
+    try:
+        return onnx.defs.get_schema(op, max_inclusive_version=opset, domain="")
+    except onnx.defs.SchemaError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def changes(op: str, before: int, after: int) -> tuple[int, ...]:
+    """Return the opsets after ``before``, up to ``after``, that change more of an operator than its types."""
+    found = [definition(op, before), *(definition(op, opset) for opset in range(before + 1, after + 1))]
+    pairs = pairwise(found)
+    return tuple(
+        new.since_version for old, new in pairs if new is not None and new != old and is_change(old, new)
+    )
+
+
+def is_change(old: onnx.defs.OpSchema | None, new: onnx.defs.OpSchema) -> bool:
+    """Return whether a definition differs from an older one in more than types that were added.
+
+    An operator that appears for the first time has no old meaning, and has not changed.
+    """
+    if old is None or old.since_version == new.since_version:
+        return False
+    return _signature(old) != _signature(new) or _loses_types(old, new)
+
+
+def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
+    attributes = {
+        name: (attribute.type, attribute.required, attribute.default_value.SerializeToString())
+        for name, attribute in schema.attributes.items()
+    }
+    ends = [
+        [(one.option, one.is_homogeneous, one.min_arity) for one in parameters]
+        for parameters in (schema.inputs, schema.outputs)
+    ]
+    return attributes, ends, schema.deprecated
+
+
+def _loses_types(old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> bool:
+    pairs = [*zip(old.inputs, new.inputs, strict=False), *zip(old.outputs, new.outputs, strict=False)]
+    return any(not set(before.types) <= set(after.types) for before, after in pairs)

@@ -1,0 +1,139 @@
+"""What becomes of nodes that the converter of the onnx package would change the meaning of.
+
+The old meaning is what ONNX Runtime computes: where its kernels and the text of an old definition differ, as
+for Resize of opset 10, models were made and judged with the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper
+
+from transforms.graph import walk
+from transforms.model.proto_facts import Facts, Shape, constant
+from transforms.model.read_model import ModelError
+from transforms.opset.resize import resize_nodes
+
+LEAST = 13
+"""Opset that the nodes of all rules are valid in, and in all later ones."""
+
+_ALLOWZERO = 14
+"""First opset in which Reshape can be told that 0 means 0."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Nodes that mean in opset ``least`` and later what one node meant in an older one."""
+
+    nodes: list[NodeProto]
+    least: int = LEAST
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What to do about an operator in a raise over one of the opsets in ``steps``.
+
+    ``rewrite`` returns None for a node with which the converter deals rightly, and raises ModelError with a
+    reason for one that has no equal.
+    """
+
+    steps: frozenset[int]
+    rewrite: Callable[[NodeProto, Facts, int, walk.Names], Rewritten | None]
+
+
+def attributes_of(node: NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node as Python values, strings as bytes."""
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def _along_the_rest(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten:
+    """Softmax, LogSoftmax and Hardmax before opset 13 take all axes from ``axis`` on for one."""
+    shape, axis = facts.shapes.get(node.input[0]), attributes_of(node).get("axis", 1)
+    if shape is not None and axis < 0:
+        axis += len(shape)
+    if shape is not None and axis == len(shape) - 1:
+        return Rewritten([_like(node, node.input, node.output, axis=-1)])
+    if shape is not None and 0 in shape:
+        return Rewritten([helper.make_node("Identity", node.input, node.output, node.name)])
+    sizes, flat, made = (names.derive(node.output[0], suffix) for suffix in ("shape", "flat", "rows"))
+    back: dict[str, Any] = {} if _zeros_stay(shape, axis) else {"allowzero": 1}
+    nodes = [
+        helper.make_node("Shape", node.input, [sizes], names.derive(sizes, "node")),
+        helper.make_node("Flatten", node.input, [flat], names.derive(flat, "node"), axis=axis),
+        _like(node, [flat], [made], axis=-1),
+        helper.make_node("Reshape", [made, sizes], node.output, names.derive(made, "reshape"), **back),
+    ]
+    return Rewritten(nodes, _ALLOWZERO if back else LEAST)
+
+
+def _zeros_stay(shape: Shape | None, axis: int) -> bool:
+    """Return whether Reshape copies the right size for each 0 that a shape may hold when the model runs.
+
+    It copies from the flattened tensor: its first size is 0 where the first of the shape is, unless all are
+    flattened, and its second where the second is and is the first that is flattened.
+    """
+    if shape is None:
+        return False
+    free = {index for index, size in enumerate(shape) if size is None}
+    return free <= ({0, 1} if axis == 1 else {0} if axis > 1 else set())
+
+
+def _like(node: NodeProto, inputs: Any, outputs: Any, **attributes: Any) -> NodeProto:
+    return helper.make_node(node.op_type, inputs, outputs, node.name, **attributes)
+
+
+def _mask(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten | None:
+    """Dropout before opset 12 gives a mask of zeros outside of training, later of ones."""
+    if len(node.output) < 2 or not node.output[1]:
+        return None
+    kind = facts.types.get(node.output[1], TensorProto.UNDEFINED)
+    if kind == TensorProto.UNDEFINED:
+        raise ModelError(f"the type of its mask '{node.output[1]}' is unknown")
+    zero = helper.make_tensor("zero", kind, [1], [0])
+    sizes = names.derive(node.output[1], "shape")
+    return Rewritten(
+        [
+            helper.make_node("Identity", node.input[:1], node.output[:1], node.name),
+            helper.make_node("Shape", node.input[:1], [sizes], names.derive(sizes, "node")),
+            helper.make_node(
+                "ConstantOfShape", [sizes], node.output[1:2], names.derive(node.output[1], "node"), value=zero
+            ),
+        ]
+    )
+
+
+def _resize(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten:
+    attributes = attributes_of(node)
+    mode = attributes.get("mode", b"nearest").decode()
+    if "scales" not in attributes:
+        return Rewritten(resize_nodes(node, mode, facts, opset, names))
+    scales = names.derive(node.output[0], "scales")
+    values = np.array(attributes["scales"], np.float32)
+    known = facts.inside(helper.make_graph([], "scales", [], []))
+    known.constants[scales] = values
+    moved = helper.make_node("Resize", [node.input[0], scales], node.output, node.name)
+    return Rewritten([constant(scales, values), *resize_nodes(moved, mode, known, opset, names)])
+
+
+def _groups(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:
+    shape, groups = facts.shapes.get(node.input[0], ()), attributes_of(node).get("num_groups")
+    if len(shape) < 2 or shape[1] != groups:
+        raise ModelError("its scale and bias belong to groups, from opset 21 on to channels")
+
+
+def _scan(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:
+    raise ModelError(f"a Scan of opset {opset} has other inputs than later ones; export the model anew")
+
+
+RULES: dict[str, Rule] = {
+    "Dropout": Rule(frozenset({10, 12}), _mask),
+    "GroupNormalization": Rule(frozenset({21}), _groups),
+    "Resize": Rule(frozenset({11}), _resize),
+    "Scan": Rule(frozenset({9}), _scan),
+    "Upsample": Rule(frozenset({9, 10}), _resize),
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), Rule(frozenset({13}), _along_the_rest)),
+}

@@ -1,0 +1,120 @@
+"""The conversion to BF16 as a composition of transforms, from the graph as it was loaded on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import onnx_graphsurgeon as gs
+
+from transforms.convert_opset import convert_opset
+from transforms.convert_type import convert_type
+from transforms.fold_weights import fold_weights
+from transforms.graph.selection import NodeSet, Selection, select
+from transforms.insert_bf16_qdq import insert_bf16_qdq
+from transforms.insert_cast import insert_cast
+from transforms.pipelines import inspect_bf16
+from transforms.pipelines.prepare import prepare
+from transforms.saturate import saturate, tensors_with_nan
+from transforms.saturate_activations import saturate_activations
+from transforms.simulate_bf16 import simulate_bf16
+
+BFLOAT16_OPSET = 22
+"""First opset in which Conv, pooling and recurrent operators take bfloat16."""
+
+
+@dataclass(frozen=True)
+class Bf16Options:
+    """How a graph is made BF16, in the words of the converters' command line.
+
+    ``format``: with_cast, customqdq, simulate_bf16 or bf16; ``weights``: bfloat16 or float32; ``domain``: of
+    the operators of customqdq.
+    """
+
+    format: str = "with_cast"
+    weights: str = "bfloat16"
+    domain: str = "ai.onnx.contrib"
+    keep_io_types: bool = True
+    exclude_node: tuple[str, ...] = ()
+    exclude_op: tuple[str, ...] = ()
+    saturate_activations: bool = False
+    optimize: bool = True
+    strict: bool = False
+
+    def excluding(self, patterns: Iterable[str]) -> Bf16Options:
+        """Return the same with more patterns of nodes that stay float."""
+        return dataclasses.replace(self, exclude_node=(*self.exclude_node, *patterns))
+
+
+@dataclass
+class Conversion:
+    """What a conversion did, for the summary."""
+
+    format: str
+    tensors: int = 0
+    saturated: int = 0
+    fused: Counter[str] = field(default_factory=Counter)
+    tally: inspect_bf16.Tally | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
+    """Make a graph, as :func:`transforms.lift_constants.lift_constants` left it, BF16 in place.
+
+    Raises ValueError for names that match nothing and, where ``strict``, for NaN in weights.
+    """
+    done = Conversion(options.format)
+    _check_nan(graph, options, done)
+    exclude = prepare_bf16(graph, options, done)
+    if options.format == "bf16":
+        convert_opset(graph, BFLOAT16_OPSET)
+    kept = exclude.resolve_in(graph)  # once: the nodes that are put in from here on are no part of it
+    done.saturated = saturate(graph, exclude=kept)
+    if options.saturate_activations:
+        saturate_activations(graph, exclude=kept, keep_io_types=options.keep_io_types)
+    done.tensors = _write_format(graph, kept, options)
+    done.tally = inspect_bf16.tally(graph, kept, options.format)
+    return done
+
+
+def prepare_bf16(graph: gs.Graph, options: Bf16Options, done: Conversion) -> Selection:
+    """Prepare a graph in place, before anything is rounded; return what stays float."""
+    exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)
+    prepared = prepare(
+        graph,
+        exclude,
+        optimized=options.optimize,
+        merge_products=True,
+        keep_io_types=options.keep_io_types,
+    )
+    done.fused = prepared.fused
+    done.notes += prepared.notes
+    return exclude
+
+
+def _check_nan(graph: gs.Graph, options: Bf16Options, done: Conversion) -> None:
+    names = tensors_with_nan(graph)
+    if not names:
+        return
+    message = f"NaN in {len(names)} weights: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+    if options.strict:
+        raise ValueError(message)
+    done.notes.append(f"{message} (kept; --strict refuses them)")
+
+
+def _write_format(graph: gs.Graph, exclude: NodeSet, options: Bf16Options) -> int:
+    if options.format == "simulate_bf16":
+        return simulate_bf16(graph, exclude=exclude, keep_io_types=options.keep_io_types)
+    if options.format == "bf16":
+        count = convert_type(graph, exclude=exclude, keep_io_types=options.keep_io_types)
+    elif options.format == "customqdq":
+        count = insert_bf16_qdq(
+            graph, domain=options.domain, exclude=exclude, keep_io_types=options.keep_io_types
+        )
+    else:
+        count = insert_cast(graph, exclude=exclude, keep_io_types=options.keep_io_types)
+    if options.weights == "bfloat16":
+        fold_weights(graph)
+    return count

@@ -1,0 +1,115 @@
+"""What a model is with regard to BF16: its float type, whether it was converted, what is not in BF16."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes, schemas, walk
+from transforms.graph.selection import Exclusion
+from transforms.model import provenance
+from transforms.model.read_model import ModelError
+from transforms.plan.rounding_plan import RoundingPlan, is_downcast, is_saturation, is_upcast
+
+_NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
+_TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}
+
+
+@dataclass(frozen=True)
+class State:
+    """The float type that most nodes compute in, None without any, and the BF16 format where it has one.
+
+    In float16 are therefore models that compute in it, not those that only store their weights so.
+    """
+
+    element: str | None
+    format: str | None
+
+    @property
+    def converted(self) -> bool:
+        """Return whether the model is a BF16 model already."""
+        return self.format is not None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Nodes with float tensors: how many are in BF16, and why how many of which operator are not."""
+
+    converted: int
+    kept: dict[str, Counter[str]]
+
+
+def describe(graph: gs.Graph) -> State:
+    """Return the state of a graph: by its metadata where a tool recorded it, else by its rounding pairs."""
+    counts = _arithmetic(graph) or _count((*graph.inputs, *walk.constants(graph), *graph.outputs))
+    element = _NAMES[max(counts, key=lambda e: (counts[e], e == dtypes.FLOAT))] if counts else None
+    recorded = provenance.option(graph.info.metadata, "format")
+    if recorded is not None:
+        return State(element, f"format {recorded}")
+    return State(element, "every tensor is rounded" if _is_rounded_throughout(graph) else None)
+
+
+def require(state: State, source: str, name: str) -> None:
+    """Raise ModelError where a model is not of the float type that a tool converts, naming the right one."""
+    if state.element in _TOOLS and state.element != source:
+        raise ModelError(f"'{name}' is a {state.element} model; use {_TOOLS[state.element]}")
+    if state.element is None:
+        raise ModelError(f"'{name}' has no {source} tensor to convert")
+
+
+def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:
+    """Count the nodes of a graph just converted to a format."""
+    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude)
+    opsets = schemas.versions(graph)
+    kept: dict[str, Counter[str]] = {}
+    converted = 0
+    for node in walk.nodes(graph):
+        inputs = [] if id(node) in plan.shape_nodes else node.inputs  # Shape only looks at a float tensor
+        tensors = [*inputs, *node.outputs]
+        if is_downcast(node, dtypes.BFLOAT16) or is_upcast(node, dtypes.BFLOAT16) or is_saturation(node):
+            continue
+        if not any(dtypes.is_type(t, dtypes.FLOAT) or dtypes.is_type(t, dtypes.BFLOAT16) for t in tensors):
+            continue
+        reason = _reason_kept(node, plan, opsets, form)
+        converted += reason is None
+        if reason is not None:
+            kept.setdefault(reason, Counter())[node.op] += 1
+    return Tally(converted, kept)
+
+
+def _reason_kept(node: gs.Node, plan: RoundingPlan, opsets: dict[str, int], form: str) -> str | None:
+    if node in plan.excluded:
+        return "excluded by option"
+    if id(node) in plan.shape_nodes and not _has_bfloat16(node):
+        return "arithmetic on shapes"
+    if form == "simulate_bf16":
+        return "computes in float32 in this format"
+    if form != "bf16" or _has_bfloat16(node):
+        return None
+    if not schemas.allows(node, dtypes.BFLOAT16, opsets):
+        return f"not all in bfloat16 by the operator's schema at opset {opsets['']}"
+    return "next to tensors that stay float32"
+
+
+def _has_bfloat16(node: gs.Node) -> bool:
+    return any(dtypes.is_type(tensor, dtypes.BFLOAT16) for tensor in (*node.inputs, *node.outputs))
+
+
+def _arithmetic(graph: gs.Graph) -> Counter[int]:
+    """Count the tensors of each float type that are computed, not just cast."""
+    made = (tensor for node in walk.nodes(graph) if node.op != "Cast" for tensor in node.outputs)
+    return _count(made)
+
+
+def _count(tensors: Iterable[gs.Tensor]) -> Counter[int]:
+    return Counter(element for element in map(dtypes.element_type, tensors) if element in _NAMES)
+
+
+def _is_rounded_throughout(graph: gs.Graph) -> bool:
+    elements = {dtypes.element_type(t) for node in walk.nodes(graph) for t in (*node.inputs, *node.outputs)}
+    if dtypes.BFLOAT16 not in elements or dtypes.FLOAT16 in _arithmetic(graph):
+        return False
+    return not RoundingPlan(graph, dtypes.BFLOAT16).roundings

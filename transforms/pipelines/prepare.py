@@ -1,0 +1,90 @@
+"""Preparing a float model: folding, fusing and widening, before its values are put on coarser grids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import onnx_graphsurgeon as gs
+
+from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
+from transforms.fuse_gelu import find_gelu, fuse_gelu
+from transforms.fuse_hardswish import fuse_hardswish
+from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
+from transforms.fuse_matmul import fuse_matmul
+from transforms.graph import walk
+from transforms.graph.selection import NodeSet, Selection
+from transforms.model.read_model import ModelError
+from transforms.optimize import optimize
+from transforms.widen_float16 import widen_float16
+
+_FUSIONS = {
+    "LayerNormalization": (17, find_layernorm, fuse_layernorm),
+    "Gelu": (20, find_gelu, fuse_gelu),
+}
+"""First opset that has the operator, how to count what could become one, and how to make it one."""
+
+
+@dataclass
+class Preparation:
+    """What was put together, by operator, and what to tell the user."""
+
+    fused: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+
+def prepare(
+    graph: gs.Graph,
+    exclude: Selection,
+    *,
+    optimized: bool = True,
+    merge_products: bool = False,
+    keep_io_types: bool = True,
+) -> Preparation:
+    """Raise a graph to opset 13 at least, compute float16 parts in float32, and optimize it, in place.
+
+    ``optimized`` folds constants and BatchNorm and puts decomposed LayerNorm, GELU and HardSwish together;
+    ``merge_products`` merges MatMuls on one input as well. Nodes in ``exclude`` are kept out of that, but for
+    what consists of them alone. Raises ModelError when the
+    opset can not be raised.
+    """
+    done = Preparation()
+    convert_opset(graph, CAST_TO_BFLOAT16)
+    if optimized:
+        _fuse(graph, exclude, done)  # while constants that float16 has rounded are known to be that
+    widen_float16(graph, keep_io_types=keep_io_types)
+    if optimized:
+        _optimize(graph, exclude, done)
+    if optimized and merge_products:
+        done.fused["MatMul"] += fuse_matmul(graph, exclude=exclude)
+    return done
+
+
+def _optimize(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
+    """Optimize, and fuse again what folding constants has laid open.
+
+    Not before the first fusion, for the optimizer moves Transposes into the middle of a LayerNorm.
+    """
+    try:
+        optimize(graph, exclude=exclude)
+    except ModelError as error:
+        done.notes.append(f"Not optimized: {error}")
+    _fuse(graph, exclude, done)
+
+
+def _fuse(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
+    newer = [(version, find) for version, find, _ in _FUSIONS.values() if version > graph.opset]
+    wanted = [version for version, find in newer if _of_one_kind(find, graph, exclude)]
+    convert_opset(graph, max(wanted, default=0))
+    for name, (_, _, fuse) in _FUSIONS.items():
+        done.fused[name] += _of_one_kind(fuse, graph, exclude)
+    done.fused["HardSwish"] += _of_one_kind(fuse_hardswish, graph, exclude)
+
+
+def _of_one_kind(fuse: Callable[..., int], graph: gs.Graph, exclude: Selection) -> int:
+    """Fuse nodes none of which is excluded, and nodes all of which are; return how many were put together."""
+    apart = exclude.resolve_in(graph)
+    count = fuse(graph, exclude=apart)
+    others = NodeSet(node for node in walk.nodes(graph) if node not in apart)
+    return count + fuse(graph, exclude=others) if len(apart) else count

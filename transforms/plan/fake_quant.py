@@ -1,0 +1,56 @@
+"""Quantizations of a plan as functions on arrays, for arithmetic outside of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+import ops
+from ops.integers import dequantize, quantize
+from transforms.plan.qparams import QParams, QParamsTable, Ranges
+from transforms.plan.quant_spec import BIAS, QuantSpec
+from transforms.plan.quantization_plan import QuantizationPlan, each_use
+from transforms.plan.weight_cache import WeightMemory
+
+Edge = tuple[int, int]
+"""``id`` of a node, and which input of it."""
+
+
+@dataclass(frozen=True)
+class FakeQuant:
+    """What is done to one input of a node: grids one after another, with scale and zero point of integers."""
+
+    steps: tuple[tuple[QuantSpec, QParams | None], ...]
+
+    def __call__(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return float32 numbers as they are read."""
+        for step, parameters in self.steps:
+            values = _put(values, step, parameters)
+        return values
+
+
+def fake_quants(
+    plan: QuantizationPlan, ranges: Ranges | None, memory: WeightMemory | None = None
+) -> dict[Edge, FakeQuant]:
+    """Return what a plan does to inputs of nodes, biases aside, which are as fine as the sums are."""
+    parameters = QParamsTable(plan, ranges, memory)
+
+    def _of(tensor: gs.Tensor, step: QuantSpec) -> tuple[QuantSpec, QParams | None]:
+        return step, parameters.of(tensor, step) if step.needs_range else None
+
+    return {
+        (id(node), index): FakeQuant(tuple(_of(quantization.tensor, step) for step in quantization.steps))
+        for node, index, quantization in each_use(plan)
+        if quantization.role != BIAS
+    }
+
+
+def _put(values: NDArray[np.float32], step: QuantSpec, parameters: QParams | None) -> NDArray[np.float32]:
+    if parameters is None:
+        axis = -1 if step.axis is None else step.axis
+        return np.asarray(ops.quantize_dequantize(values, step.format, axis), np.float32)
+    stored = quantize(values, *parameters, step.format, step.axis)
+    return dequantize(stored, *parameters, step.axis)

@@ -1,0 +1,101 @@
+"""Nodes that never compute in integers, because a coarse grid would ruin what they make.
+
+* arithmetic on shapes, and what is made of integers and booleans alone: positions, masks;
+* what adds or multiplies a mask: a constant so large that it would set the range of all other values;
+* the scores of an attention on their way into a Softmax, or the Exp of one that is written out, from the
+  product that makes them;
+* sums on their way into a normalization, the residual stream of a transformer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes
+from transforms.graph.dot_products import is_dot_product
+from transforms.plan.rounding_plan import shape_arithmetic
+
+MASK = 1e4
+"""Magnitude from which a constant is taken for a mask; -10000 is the least that exporters write."""
+
+_SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Exp"})
+_SCALINGS = frozenset(
+    {
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Where",
+        "Clip",
+        "Max",
+        "Min",
+        "Reshape",
+        "Transpose",
+        "Squeeze",
+        "Unsqueeze",
+    }
+)
+_NORMALIZATIONS = frozenset(
+    {
+        "LayerNormalization",
+        "SimplifiedLayerNormalization",
+        "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+        "RMSNormalization",
+        "GroupNormalization",
+        "InstanceNormalization",
+        "LpNormalization",
+    }
+)
+_SUMS = frozenset({"Add"})
+
+
+def float_zone(graph: gs.Graph) -> set[int]:
+    """Return the ids of the nodes of the outermost graph that never compute in integers."""
+    zone = shape_arithmetic(graph) | _without_float_input(graph)
+    zone |= {id(node) for node in graph.nodes if node.op != "Clip" and any(map(_is_mask, node.inputs))}
+    zone |= _before(graph, _SOFTMAX, lambda node: node.op in _SCALINGS)
+    zone |= _before(graph, _NORMALIZATIONS, lambda node: node.op in _SUMS)
+    return zone
+
+
+def _without_float_input(graph: gs.Graph) -> set[int]:
+    """Return the nodes that make numbers of integers, booleans and constants alone."""
+    made: set[int] = set()
+    found: set[int] = set()
+    for node in graph.nodes:
+        data = [t for t in node.inputs if not t.is_empty() and not isinstance(t, gs.Constant)]
+        if is_dot_product(node) or not data:
+            continue
+        if node.op != "Gather" and all(id(t) in made or not dtypes.is_type(t, dtypes.FLOAT) for t in data):
+            found.add(id(node))
+            made.update(id(t) for t in node.outputs)
+    return found
+
+
+def _is_mask(tensor: gs.Tensor) -> bool:
+    if not isinstance(tensor, gs.Constant) or not dtypes.is_type(tensor, dtypes.FLOAT):
+        return False
+    values = tensor.values
+    return bool(values.size) and bool(np.max(np.abs(values)) >= MASK)
+
+
+def _before(graph: gs.Graph, ends: Iterable[str], passes: Callable[[gs.Node], bool]) -> set[int]:
+    """Return the nodes from which only such nodes lead to one of the end operators."""
+    found: set[int] = set()
+    waiting = [node for node in graph.nodes if node.op in ends]
+    while waiting:
+        for node in _producers(waiting.pop()):
+            if id(node) not in found and passes(node):
+                found.add(id(node))
+                waiting.append(node)
+    return found
+
+
+def _producers(node: gs.Node) -> Iterator[gs.Node]:
+    data = node.inputs[:1] if node.op in _NORMALIZATIONS else node.inputs
+    for tensor in data:
+        yield from tensor.inputs

@@ -1,0 +1,197 @@
+"""Which values a model rounds to integers where a scheme asks for them, in the way of ONNX Runtime's static
+quantization.
+
+Integers are read by
+
+* dot products: Conv, ConvTranspose, Gemm, MatMul, both operands;
+* arithmetic on what those make: Add, Mul, Concat, AveragePool, GlobalAveragePool, LeakyRelu, Sigmoid, and so
+  on, unless in a zone that stays float (:mod:`transforms.plan.float_only_nodes`);
+* operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
+  move; their result has the scale of their input, but for the parts that Slice and Split cut out.
+
+A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, moved or
+not, nor before a Relu or Clip that alone reads what a dot product or sum makes. Outputs of the model are
+quantized where such a layer makes them, but for a Concat, or Concats of Concats: their inputs are, so that
+boxes and scores in one output each keep their own scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_operand
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.plan.float_only_nodes import float_zone
+
+ARITHMETIC = frozenset(
+    {"Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Relu", "Clip"}
+    | {"HardSigmoid", "HardSwish", "Tanh", "PRelu", "Sub", "Div", "Resize"}
+)
+"""Operators beside dot products that read and make integers."""
+
+MOVES = frozenset(
+    {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "GlobalMaxPool", "Gather"}
+    | {"GatherElements", "GatherND", "DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Identity", "Pad"}
+    | {"Slice", "Split"}
+)
+"""Operators that make no number that was not there: the first input is what they move."""
+
+SLICES = frozenset({"Slice", "Split"})
+
+_RECTIFIERS = frozenset({"Relu", "Clip"})
+_SHAPES = frozenset({"Shape", "Size"})
+_ONE_INPUT = ARITHMETIC - {"Add", "Mul", "Sub", "Div", "Concat"}
+
+Edge = tuple[int, int]
+
+
+class IntegerSites:
+    """The inputs of nodes and the outputs of the model that are integers; which tensors share a scale.
+
+    ``edges`` holds ``(id(node), index of the input)``, ``outputs`` ids of tensors that are quantized for
+    being outputs.
+    """
+
+    def __init__(
+        self, graph: gs.Graph, takes: Callable[[gs.Node], bool], *, share_slices: bool = False
+    ) -> None:
+        """Walk the outermost graph; ``takes`` says of which nodes the scheme wants integers at all."""
+        self._graph, self._takes, self._share_slices = graph, takes, share_slices
+        self._zone = float_zone(graph)
+        self.layers = self._find_layers()
+        self._last = self._find_last()
+        self._moves: set[int] = set()
+        self._find_moves()
+        self.edges = set(self._find_edges())
+        self.outputs = set(self._find_outputs())
+
+    def source(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Return the tensor whose scale a tensor has: the one that was moved to where it is."""
+        while (node := walk.producer(tensor)) is not None and id(node) in self._moves:
+            apart = node.op in SLICES and not self._share_slices
+            if apart or isinstance(node.inputs[0], gs.Constant):
+                break
+            tensor = node.inputs[0]
+        return tensor
+
+    def maker(self, tensor: gs.Tensor) -> gs.Node | None:
+        """Return the integer layer that makes a tensor, moved or not; None where something else does."""
+        node = walk.producer(tensor)
+        while node is not None and _is_move(node):
+            node = walk.producer(node.inputs[0])
+        return node if node is not None and id(node) in self.layers else None
+
+    def origin(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Return the result of a layer, or the input, that moves, rectifiers and an added bias go on with."""
+        while (node := walk.producer(tensor)) is not None:
+            before = node.inputs[0] if _is_move(node) else self._continued(node)
+            if before is None:
+                break
+            tensor = before
+        return tensor
+
+    def _find_layers(self) -> set[int]:
+        """Return the nodes that compute in integers: dot products, and the arithmetic on what those make."""
+        self.layers = set()
+        for node in self._graph.nodes:
+            if self._takes(node) and (is_dot_product(node) or self._is_arithmetic(node)):
+                self.layers.add(id(node))
+        return self.layers
+
+    def _is_arithmetic(self, node: gs.Node) -> bool:
+        if node.op not in ARITHMETIC or node.domain not in STANDARD_DOMAINS or id(node) in self._zone:
+            return False
+        if node.op == "Clip" and any(isinstance(t, gs.Variable) for t in node.inputs[1:] if not t.is_empty()):
+            return False
+        data = [node.inputs[i] for i in _data(node) if not isinstance(node.inputs[i], gs.Constant)]
+        return bool(data) and any(self.maker(t) is not None for t in data)
+
+    def _find_last(self) -> set[int]:
+        """Return the Concats and moves from which only such nodes lead on, to outputs of the model."""
+        found: set[int] = set()
+        for node in reversed(self._graph.nodes):
+            readers = [user for tensor in node.outputs for user in tensor.outputs]
+            if (node.op == "Concat" or _is_move(node)) and all(id(user) in found for user in readers):
+                found.add(id(node))
+        return found
+
+    def _find_moves(self) -> None:
+        """Find the moves that lead to integer layers alone, or from one to an output of the model."""
+        for node in reversed(self._graph.nodes):
+            if _is_move(node) and _keeps(node) and self._takes(node):
+                numbers = [tensor for tensor in node.outputs if dtypes.is_type(tensor, dtypes.FLOAT)]
+                if self._are_integers(numbers):
+                    self._moves.add(id(node))
+
+    def _are_integers(self, tensors: list[gs.Tensor]) -> bool:
+        """Return whether everything that reads the numbers of some tensors reads integers."""
+        outputs = [tensor for tensor in tensors if walk.is_output(tensor, self._graph)]
+        uses = [(n, i) for tensor in tensors for n, i in walk.uses(tensor) if n.op not in _SHAPES]
+        integers = (*(self._reads(node, i) for node, i in uses), *map(self._is_integer_output, outputs))
+        return any(integers) and all(integers)
+
+    def _reads(self, node: gs.Node, index: int) -> bool:
+        """Return whether an input of a node is an integer; of moves only those found so far are known."""
+        tensor = node.inputs[index]
+        if id(node) in self._moves:
+            return index == 0 and not isinstance(tensor, gs.Constant)
+        if id(node) not in self.layers or index not in _data(node) or self._continued(node) is not None:
+            return False
+        maker = self.maker(tensor)
+        return id(node) not in self._last or maker is None or maker.op != "Concat"
+
+    def _is_integer_output(self, tensor: gs.Tensor) -> bool:
+        """Return whether the tensor is an output made by a layer; of a Concat the parts have scales."""
+        maker = self.maker(tensor)
+        return maker is not None and maker.op != "Concat" and walk.is_output(tensor, self._graph)
+
+    def _find_edges(self) -> Iterator[Edge]:
+        for node in self._graph.nodes:
+            yield from ((id(node), i) for i in range(len(node.inputs)) if self._reads(node, i))
+
+    def _continued(self, node: gs.Node) -> gs.Tensor | None:
+        """Return the result of a layer with which the node goes on, before anything else sees it."""
+        if node.op in _RECTIFIERS:
+            return node.inputs[0] if self._is_unseen(node.inputs[0], DOT_PRODUCTS | {"Add"}) else None
+        if node.op != "Add" or not any(isinstance(tensor, gs.Constant) for tensor in node.inputs):
+            return None
+        return next((t for t in node.inputs if self._is_unseen(self._moved(t), DOT_PRODUCTS)), None)
+
+    def _moved(self, tensor: gs.Tensor) -> gs.Tensor:
+        """Return the tensor that moves brought to where it is, back to one that something else sees."""
+        while self._is_unseen(tensor, MOVES):
+            tensor = tensor.inputs[0].inputs[0]
+        return tensor
+
+    def _is_unseen(self, tensor: gs.Tensor, makers: Collection[str]) -> bool:
+        """Return whether such a node makes a tensor that one input of one node alone reads."""
+        maker = walk.producer(tensor)
+        if maker is None or maker.op not in makers or walk.is_output(tensor, self._graph):
+            return False
+        return maker.domain in STANDARD_DOMAINS and len(walk.uses(tensor)) == 1
+
+    def _find_outputs(self) -> Iterator[int]:
+        return (id(tensor) for tensor in self._graph.outputs if self._is_integer_output(tensor))
+
+
+def _is_move(node: gs.Node) -> bool:
+    return node.op in MOVES and node.domain in STANDARD_DOMAINS
+
+
+def _data(node: gs.Node) -> list[int]:
+    """Return which inputs a node computes with: operands, addends, not bounds, shapes or biases."""
+    if node.op in _ONE_INPUT:
+        return [0]
+    dot_product = is_dot_product(node)
+    return [i for i in range(len(node.inputs)) if not dot_product or is_operand(node, i)]
+
+
+def _keeps(node: gs.Node) -> bool:
+    """Return whether a Pad pads with zero, which every scale has; true of all other moves."""
+    if node.op != "Pad" or node.attrs.get("mode", "constant") != "constant":
+        return True
+    value = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
+    return value is None or (isinstance(value, gs.Constant) and not value.values.any())

@@ -1,0 +1,88 @@
+"""Which formats each node of a graph has, after the rules of a scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+import ops
+from transforms.graph import walk
+from transforms.plan.scheme_targets import Targets, operators
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.scheme import AUTO, FLOAT32, Scheme
+
+
+@dataclass(frozen=True)
+class NodeFormats:
+    """Formats of what a node reads, None for float32: activations, weights, biases, and all ``other`` values.
+
+    A ``bias`` of int32 is for nodes that multiply integers; others have ``other`` in its place.
+    ``per_channel``: a weight has a scale for each output channel, or only (``auto``) where it needs them.
+    """
+
+    activation: ops.Format | None
+    weight: ops.Format | None
+    bias: ops.Format | None
+    other: ops.Format | None
+    per_channel: bool | str
+
+    @property
+    def wants_integers(self) -> bool:
+        """Whether activations are integers."""
+        return self.activation is not None and self.activation.is_integer
+
+
+_FLOAT = NodeFormats(None, None, None, None, False)
+
+
+class FormatTable:
+    """The formats of every node; a node of which the scheme says nothing has those of the whole model."""
+
+    def __init__(self, graph: gs.Graph, scheme: Scheme, targets: Targets) -> None:
+        """Resolve the rules, the later over the earlier, exclusion over all."""
+        self._scheme = scheme
+        self.default = self._resolve(LayerRule())
+        rules: dict[int, LayerRule] = {}
+        for _, selection, rule in targets.rules:
+            for node in walk.nodes(graph):
+                if node in selection:
+                    rules[id(node)] = _over(rules.get(id(node), LayerRule()), rule)
+        self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
+        self._formats |= {id(node): _FLOAT for node in self._kept(graph, targets)}
+
+    def __getitem__(self, node: gs.Node) -> NodeFormats:
+        return self._formats.get(id(node), self.default)
+
+    def _kept(self, graph: gs.Graph, targets: Targets) -> Iterator[gs.Node]:
+        ruled = {id(node) for _, rule, _ in targets.rules for node in walk.nodes(graph) if node in rule}
+        wanted = self._scheme.op_types
+        for node in walk.nodes(graph):
+            out = wanted and not operators(node) & set(wanted) and id(node) not in ruled
+            if out or node in targets.excluded:
+                yield node
+
+    def _resolve(self, rule: LayerRule) -> NodeFormats:
+        scheme = self._scheme
+        activation = scheme.format(rule.activation or scheme.activation)
+        weight = scheme.format(rule.weight or scheme.weight)
+        per_channel = scheme.per_channel if rule.per_channel is None else rule.per_channel
+        other = self._other(rule, activation)
+        bias = scheme.bias_format(activation, weight, rule)
+        if (rule.bias or scheme.bias) == AUTO and (bias is None or not bias.is_integer):
+            reaches = scheme.quantize_all_op_types and activation is not None and not activation.is_integer
+            bias = activation if reaches else other
+        return NodeFormats(activation, weight, bias, other, per_channel)
+
+    def _other(self, rule: LayerRule, activation: ops.Format | None) -> ops.Format | None:
+        """A rule that asks for a float type asks for it everywhere; float32 means that the node is kept."""
+        if rule.activation is None:
+            return self._scheme.other_format
+        if rule.activation == FLOAT32 or (activation is not None and activation.is_float):
+            return activation
+        return self._scheme.other_format
+
+
+def _over(before: LayerRule, rule: LayerRule) -> LayerRule:
+    return LayerRule(**{**before.said, **rule.said})

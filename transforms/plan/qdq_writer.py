@@ -1,0 +1,154 @@
+"""Writing one quantized tensor into a graph: the nodes of a grid, or a constant that lies on it already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+import ops
+from ops.integers import as_float_type, quantize
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import exportable
+from transforms.plan.qparams import QParams
+from transforms.plan.quant_spec import QuantSpec
+from transforms.plan.weight_cache import WeightMemory
+from transforms.scheme import Scheme
+
+_STANDARD = ("QuantizeLinear", "DequantizeLinear")
+_EXTENDED = ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
+_WIDEST_STANDARD = 16  # bits of the integers that ONNX's own operators take
+
+
+_NEUTRAL = {
+    "bfloat16": (np.array(1, np.float32), np.array(0, ml_dtypes.bfloat16)),
+    "float16": (np.array(1, np.float32), np.array(0, np.float16)),
+}
+
+
+class QdqWriter:
+    """Makes nodes and constants with names that are free, and remembers which domains they need."""
+
+    def __init__(self, graph: gs.Graph, scheme: Scheme, memory: WeightMemory | None = None) -> None:
+        """Write for a graph in the domains that a scheme asks for."""
+        self._names, self._scheme = walk.Names(graph), scheme
+        self._memory = memory or WeightMemory()
+        self._neutral: dict[str, tuple[gs.Constant, gs.Constant]] = {}
+        self.domains: set[str] = set()
+
+    def put(
+        self, source: gs.Tensor, step: QuantSpec, parameters: QParams | None, target: gs.Tensor | None
+    ) -> list[gs.Node]:
+        """Return the nodes that put a tensor on a grid; the last makes ``target``, a new tensor if None."""
+        fmt = step.format
+        if fmt.op in (ops.formats.BFP, ops.formats.MX):
+            return [self._block_node(source, step, target or self._variable(source, fmt.name))]
+        pair, domain = self._pair(fmt)
+        inputs = self._inputs(source, step, parameters)
+        low = gs.Variable(self._names.derive(source.name, "quantized"), _element(fmt), source.shape)
+        high = target or self._variable(source, "dequantized")
+        return [
+            self._node(pair[0], domain, [source, *inputs], low, _axis(step)),
+            self._node(pair[1], domain, [low, *inputs], high, _axis(step)),
+        ]
+
+    def store(
+        self, source: gs.Constant, step: QuantSpec, parameters: QParams | None, *, keep_node: bool
+    ) -> tuple[gs.Tensor, list[gs.Node]]:
+        """Return what stands for a constant on a grid, and the nodes that make it of what is stored.
+
+        A block format needs none. ``keep_node`` stores the float numbers and lets nodes round them.
+        """
+        fmt = step.format
+        if keep_node:
+            nodes = self.put(source, step, parameters, None)
+            return nodes[-1].outputs[0], nodes
+        if fmt.op in (ops.formats.BFP, ops.formats.MX):
+            values = self._memory.recall(source.values, step, lambda: on_blocks(source.values, step))
+            return self._constant(source, fmt.name, values), []
+        (_, op), domain = self._pair(fmt)
+        return self._store(source, step, parameters, op, domain)
+
+    def store_bias(
+        self, source: gs.Constant, step: QuantSpec, parameters: QParams
+    ) -> tuple[gs.Tensor, list[gs.Node]]:
+        """Return what stands for an int32 bias, by ONNX's own operator, with which runtimes fuse layers."""
+        return self._store(source, step, parameters, _STANDARD[1], self._scheme.qdq_domain)
+
+    def raw(self, tensor: gs.Tensor) -> gs.Variable:
+        """Return a new tensor for what the producer of an output makes."""
+        return self._variable(tensor, "raw")
+
+    def _store(
+        self, source: gs.Constant, step: QuantSpec, parameters: QParams | None, op: str, domain: str
+    ) -> tuple[gs.Tensor, list[gs.Node]]:
+        grid = None if parameters is None else (parameters[0].tobytes(), parameters[1].tobytes())
+        values = self._memory.recall(
+            source.values, (step, grid), lambda: _stored(source.values, step, parameters)
+        )
+        stored = self._constant(source, "quantized", values)
+        inputs = [stored, *self._inputs(source, step, parameters)]
+        target = self._variable(source, "dequantized")
+        return target, [self._node(op, domain, inputs, target, _axis(step))]
+
+    def _pair(self, fmt: ops.Format) -> tuple[tuple[str, str], str]:
+        if fmt.is_float or fmt.bits > _WIDEST_STANDARD:
+            return _EXTENDED, self._scheme.domain
+        return _STANDARD, self._scheme.qdq_domain
+
+    def _inputs(
+        self, source: gs.Tensor, step: QuantSpec, parameters: QParams | None
+    ) -> tuple[gs.Constant, gs.Constant]:
+        if parameters is None:
+            return self._neutral_inputs(step.format)
+        return (
+            self._constant(source, "scale", parameters[0]),
+            self._constant(source, "zero_point", parameters[1]),
+        )
+
+    def _neutral_inputs(self, fmt: ops.Format) -> tuple[gs.Constant, gs.Constant]:
+        """Return scale 1 and zero point 0, which all values of a float type share."""
+        if fmt.name not in self._neutral:
+            names = (self._names.derive(fmt.name, part) for part in ("scale", "zero_point"))
+            scale, zero_point = map(gs.Constant, names, _NEUTRAL[fmt.name])
+            self._neutral[fmt.name] = scale, zero_point
+        return self._neutral[fmt.name]
+
+    def _block_node(self, source: gs.Tensor, step: QuantSpec, target: gs.Tensor) -> gs.Node:
+        attrs = {**step.format.attributes, "axis": step.axis}
+        return self._node(step.format.op, self._scheme.domain, [source], target, attrs)
+
+    def _node(
+        self, op: str, domain: str, inputs: list[gs.Tensor], output: gs.Tensor, attrs: Mapping[str, object]
+    ) -> gs.Node:
+        self.domains.add(domain)
+        name = self._names.derive(output.name, op)
+        return gs.Node(op, name, attrs=dict(attrs), inputs=inputs, outputs=[output], domain=domain or None)
+
+    def _variable(self, like: gs.Tensor, suffix: str) -> gs.Variable:
+        return dtypes.variable(self._names.derive(like.name, suffix), dtypes.FLOAT, like)
+
+    def _constant(self, like: gs.Tensor, suffix: str, values: NDArray[np.generic]) -> gs.Constant:
+        return gs.Constant(self._names.derive(like.name, suffix), exportable(np.asarray(values)))
+
+
+def _axis(step: QuantSpec) -> dict[str, int]:
+    return {} if step.axis is None else {"axis": step.axis}
+
+
+def on_blocks(values: NDArray[np.generic], step: QuantSpec) -> NDArray[np.generic]:
+    """Return an array on the grid of a block format, with blocks along the axis of the step."""
+    return ops.quantize_dequantize(values, step.format, -1 if step.axis is None else step.axis)
+
+
+def _stored(values: NDArray[np.floating], step: QuantSpec, parameters: QParams | None) -> NDArray[np.generic]:
+    if parameters is not None:
+        return quantize(values, *parameters, step.format, step.axis)
+    return as_float_type(values, step.format)
+
+
+def _element(fmt: ops.Format) -> object:
+    return dtypes.BFLOAT16 if fmt.name == "bfloat16" else fmt.dtype

@@ -1,0 +1,124 @@
+"""Scales and zero points of all integer grids of a plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+import ops
+from ops.integers import finite_range, range_scale, weight_scale
+from transforms.calibrate.range_statistics import TensorAxis
+from transforms.graph import dot_products
+from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
+from transforms.plan.quantization_plan import QuantizationPlan, each_use
+from transforms.plan.weight_cache import WeightMemory
+from transforms.plan.weight_importance import WEIGHTED, importance, weighed_inputs, weight_method
+
+QParams = tuple[NDArray[np.float32], NDArray[Any]]
+"""Scale and zero point, both scalars or both with one number per channel."""
+
+_LARGEST_BIAS = np.float64(2**31 - 1)
+_MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to float32 on its way to int32
+
+
+class Ranges(Protocol):
+    """What calibration has measured."""
+
+    def range(self, name: str, format: ops.Format, *, symmetric: bool) -> tuple[float, float]:
+        """Return the range that a tensor has in a format; ValueError where it was never seen."""
+
+    def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
+        """Return the mean square of each channel along those axes of tensors for which it was measured."""
+
+
+class QParamsTable:
+    """The scale and zero point of every step of every quantization of a plan that is an integer."""
+
+    def __init__(
+        self, plan: QuantizationPlan, ranges: Ranges | None, memory: WeightMemory | None = None
+    ) -> None:
+        """Choose them all; ``ranges`` may be None for a plan that measures nothing.
+
+        The scale of a weight is widened where an int32 bias would overflow. Raises ValueError for a tensor
+        without range.
+        """
+        self._plan, self._ranges, self._memory = plan, ranges, memory or WeightMemory()
+        self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
+        wanted: dict[tuple[int, QuantSpec], tuple[QuantSite, QuantSpec]] = {}
+        for quantization in plan.quantizations:
+            for step in quantization.steps:
+                if step.needs_range and quantization.role != BIAS:
+                    wanted.setdefault((id(quantization.tensor), step), (quantization, step))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # scales of large weights take long to find
+            found = pool.map(lambda pair: self._choose(*pair), wanted.values())
+            self._chosen = dict(zip(wanted, found, strict=True))
+        self._operands = {
+            (id(node), index): (id(quantization.tensor), quantization.steps[-1])
+            for node, index, quantization in each_use(plan)
+            if quantization.role != BIAS
+        }
+        for node, bias in self._biases():
+            self._widen(node, bias)
+
+    def of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
+        """Return scale and zero point of a tensor that is no bias."""
+        return self._chosen[id(tensor), step]
+
+    def of_bias(self, node: gs.Node) -> QParams:
+        """Return scale (x_scale * w_scale, a scalar or one per channel) and zero point of an int32 bias."""
+        (x_scale, _), (w_scale, _) = (self._chosen[self._operands[id(node), index]] for index in range(2))
+        scale = np.asarray(x_scale * w_scale, np.float32)
+        return scale, np.zeros(scale.shape, np.int32)
+
+    def _choose(self, quantization: QuantSite, step: QuantSpec) -> QParams:
+        tensor, fmt = quantization.tensor, step.format
+        if quantization.role == WEIGHT:
+            return self._choose_weight(tensor, step)
+        members = [self._range(member, step) for member in self._plan.group(tensor)]
+        low, high = min(low for low, _ in members), max(high for _, high in members)
+        return range_scale(low, high, fmt, symmetric=step.symmetric)
+
+    def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
+        values = np.asarray(tensor.values, np.float32)
+        if not step.symmetric:
+            low, high = finite_range(values, step.axis)
+            return range_scale(low, high, step.format, symmetric=False)
+        method = weight_method(self._plan.scheme, step)
+        counts = importance(self._plan, tensor, self._mean_squares) if method == WEIGHTED else None
+        plain = "MSE" if method == WEIGHTED else method
+        weighed = None if counts is None else (counts.shape, counts.tobytes())
+        scale = self._memory.recall(
+            values,
+            ("scale", step, plain, weighed),
+            lambda: weight_scale(values, step.format, step.axis, method=plain, importance=counts),
+        )
+        return scale, np.zeros(scale.shape, step.format.dtype)
+
+    def _range(self, tensor: gs.Tensor, step: QuantSpec) -> tuple[float, float]:
+        if isinstance(tensor, gs.Constant):
+            low, high = finite_range(np.asarray(tensor.values, np.float32))
+            return float(low), float(high)
+        if self._ranges is None:
+            raise ValueError(f"tensor '{tensor.name}' needs a range for {step.format.name}: calibrate first")
+        return self._ranges.range(tensor.name, step.format, symmetric=step.symmetric)
+
+    def _biases(self) -> Iterator[tuple[gs.Node, gs.Tensor]]:
+        for node, _, quantization in each_use(self._plan):
+            if quantization.role == BIAS and quantization.steps[0].needs_range:
+                yield node, quantization.tensor
+
+    def _widen(self, node: gs.Node, bias: gs.Tensor) -> None:
+        """Widen the scale of a weight until the largest bias of each channel fits into int32."""
+        key = self._operands[id(node), dot_products.weight_index(node) or 0]
+        other = self._operands[id(node), 0 if key == self._operands[id(node), 1] else 1]
+        scale, zero_point = self._chosen[key]
+        values = np.abs(np.asarray(bias.values, np.float64)).reshape(-1)
+        values = values if scale.shape else values.max(initial=0)
+        least = values * _MARGIN / (_LARGEST_BIAS * self._chosen[other][0].astype(np.float64))
+        self._chosen[key] = np.maximum(scale, least.astype(np.float32)), zero_point

@@ -1,0 +1,82 @@
+"""Grids that tensors are put on: the format, and along which axis blocks or scales run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+import ops
+from ops.integers import finite_range
+from transforms.graph import dot_products, dtypes
+from transforms.plan.rounding_plan import Rounding
+from transforms.scheme.scheme import AUTO
+
+ACTIVATION, WEIGHT, CONSTANT, BIAS = "activation", "weight", "constant", "bias"
+
+SPREAD = 8.0
+"""Ratio of the ranges of two channels from which ``auto`` gives each its own scale: 3 of the 8 bits."""
+
+_IMAGE_RANK = 4
+QUANTIZED_BY = frozenset({"DequantizeLinear", ops.formats.BFP, ops.formats.MX, "ExtendedDequantizeLinear"})
+
+
+@dataclass(frozen=True)
+class QuantSpec:
+    """A grid: the format, the axis of its blocks or of a scale per channel, symmetry of its range."""
+
+    format: ops.Format
+    axis: int | None = None
+    symmetric: bool = True
+
+    @property
+    def needs_range(self) -> bool:
+        """Whether the grid follows from a measured range."""
+        return self.format.is_integer
+
+
+@dataclass
+class QuantSite(Rounding):
+    """A tensor that is put on one grid, or on several one after another, for some of its uses."""
+
+    steps: tuple[QuantSpec, ...] = ()
+    role: str = ACTIVATION
+
+
+def is_unquantized_float(tensor: gs.Tensor) -> bool:
+    """Return whether a tensor is float32, holds numbers and is not on a grid already."""
+    if tensor.is_empty() or not dtypes.is_type(tensor, dtypes.FLOAT):
+        return False
+    if tensor.shape is not None and 0 in tensor.shape:
+        return False
+    return not any(node.op in QUANTIZED_BY for node in tensor.inputs)
+
+
+def scale_axis(node: gs.Node, index: int, weight: gs.Constant, per_channel: bool | str) -> int | None:
+    """Return the axis along which a weight has a scale per channel, None for one scale for all of it.
+
+    ``per_channel`` may be ``auto``: where the channels differ by :data:`SPREAD` or more.
+    """
+    axis = dot_products.channel_axis(node, index, len(weight.shape))
+    if not per_channel or axis is None or (per_channel == AUTO and not _is_spread(weight, axis)):
+        return None
+    return axis
+
+
+def _is_spread(weight: gs.Constant, axis: int) -> bool:
+    """Return whether the ranges of a weight's channels differ so much that one scale would not do."""
+    low, high = finite_range(np.asarray(weight.values, np.float32), axis)
+    ranges = np.maximum(-low, high)
+    live = ranges[ranges > 0]
+    return bool(live.size) and float(live.max()) >= SPREAD * float(live.min())
+
+
+def block_axis(node: gs.Node | None, index: int, tensor: gs.Tensor) -> int:
+    """Return the axis of the sum, where a dot product reads the tensor; else that of channels."""
+    rank = None if tensor.shape is None else len(tensor.shape)
+    if node is not None and dot_products.is_dot_product(node) and dot_products.is_operand(node, index):
+        return dot_products.sum_axis(node, index, rank)
+    if not rank:
+        return -1
+    return 1 if rank >= _IMAGE_RANK else rank - 1

@@ -1,0 +1,181 @@
+"""Deciding where values are rounded, once for all the ways to write it down.
+
+A float32 value is rounded on its way from one node to another, into the graph, and out of it. Every format
+of a conversion follows this one plan: pairs of Casts, QuantizeLinear and DequantizeLinear, and true bfloat16
+therefore compute the same numbers. A value is left as it is
+
+* where an input has to stay float32: by its schema (the scales of Resize), or as the scale of a quantization;
+* for constants of an operator that onnx does not define: nobody here knows what they mean;
+* before a Relu, or the Clip of :mod:`transforms.saturate_activations`: rounding commutes with both, and what
+  they make is rounded;
+* between two nodes that are *kept*: chosen by the user, or arithmetic on shapes alone, where a rounded number
+  would be a wrong size or a wrong position; a kept node also reads graph inputs and weights as they are;
+* where it is rounded already;
+* at outputs of a body (If, Loop, Scan): the tensor outside, or the input of the next round, is rounded
+  instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes, schemas, walk
+from transforms.graph.selection import Exclusion, NodeSet, resolve
+
+_SHAPE_SOURCES = frozenset({"Shape", "Size"})
+QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"
+
+
+@dataclass
+class Rounding:
+    """One tensor that has to be rounded: where it lives, and which uses of it read the rounded value."""
+
+    tensor: gs.Tensor
+    home: gs.Graph
+    producer: gs.Node | None
+    uses: list[tuple[gs.Node, int]] = field(default_factory=list)
+    is_output: bool = False
+
+    def redirect(self, target: gs.Tensor) -> None:
+        """Let the uses that read the rounded value read the target."""
+        for node, index in self.uses:
+            node.inputs[index] = target
+
+    def redirect_others(self, target: gs.Tensor) -> None:
+        """Let the uses of the tensor that do not read the rounded value read the target."""
+        rounded = {(id(node), index) for node, index in self.uses}
+        for node, index in walk.uses(self.tensor):
+            if (id(node), index) not in rounded:
+                node.inputs[index] = target
+
+
+class RoundingPlan:
+    """The tensors of a graph to round to an element type; :attr:`roundings` in graph order."""
+
+    def __init__(
+        self, graph: gs.Graph, element: int, *, exclude: Exclusion = None, commuting: bool = True
+    ) -> None:
+        """Plan the graph and its bodies; ``commuting`` spares values that reach a commuting node."""
+        self._graph, self._element, self._commuting = graph, element, commuting
+        self._opsets = schemas.versions(graph)
+        kept = resolve(exclude, graph)
+        self.excluded = NodeSet(node for node in kept if not is_saturation(node))  # rounding commutes with it
+        self.shape_nodes = shape_arithmetic(graph)
+        self._homes = walk.constant_homes(graph)
+        self._places: dict[int, tuple[gs.Graph, gs.Node | None]] = {}
+        self._found: dict[int, Rounding] = {}
+        self._locate()
+        self._plan_uses()
+        self._plan_outputs()
+        self.roundings = list(self._found.values())
+
+    def keeps(self, node: gs.Node) -> bool:
+        """Return whether the node computes in float32 from float32 on purpose."""
+        return node in self.excluded or id(node) in self.shape_nodes
+
+    def _locate(self) -> None:
+        for inner in walk.graphs(self._graph):
+            for tensor in inner.inputs:
+                self._places[id(tensor)] = (inner, None)
+            for node in inner.nodes:
+                for tensor in node.outputs:
+                    self._places[id(tensor)] = (inner, node)
+
+    def _plan_uses(self) -> None:
+        for node in walk.nodes(self._graph):
+            for index, tensor in enumerate(node.inputs):
+                if self._rounds(tensor, node, index):
+                    self._rounding(tensor).uses.append((node, index))
+
+    def _plan_outputs(self) -> None:
+        for tensor in self._graph.outputs:
+            _, producer = self._places.get(id(tensor), (None, None))
+            if producer is None or self.keeps(producer) or not self._is_open(tensor):
+                continue
+            self._rounding(tensor).is_output = True
+
+    def _rounding(self, tensor: gs.Tensor) -> Rounding:
+        home, producer = self._places.get(id(tensor)) or (self._homes[id(tensor)], None)
+        return self._found.setdefault(id(tensor), Rounding(tensor, home, producer))
+
+    def _is_open(self, tensor: gs.Tensor) -> bool:
+        """Return whether the tensor is float32 and not yet the outcome of a rounding."""
+        if not dtypes.is_type(tensor, dtypes.FLOAT):
+            return False
+        return not any(is_upcast(node, self._element) for node in tensor.inputs)
+
+    def _rounds(self, tensor: gs.Tensor, node: gs.Node, index: int) -> bool:
+        if not self._is_open(tensor) or _is_half(node, self._element):
+            return False
+        if schemas.must_stay_float32(node, index, self._opsets):
+            return False
+        if isinstance(tensor, gs.Constant) and schemas.schema(node, self._opsets) is None:
+            return False
+        _, producer = self._places.get(id(tensor), (None, None))
+        if self.keeps(node):
+            return producer is not None and not self.keeps(producer)
+        return not (self._commuting and self._commutes(producer, node))
+
+    def _commutes(self, producer: gs.Node | None, node: gs.Node) -> bool:
+        """Return whether the node gives the same rounded result from an unrounded input."""
+        if is_saturation(node):
+            return True
+        if node.op != "Relu" or producer is None or self.keeps(producer):
+            return False
+        result = node.outputs[0]
+        return all(
+            not schemas.must_stay_float32(user, i, self._opsets)
+            for user in result.outputs
+            for i in _places_of(result, user)
+        )
+
+
+def is_downcast(node: gs.Node, element: int) -> bool:
+    """Return whether the node is the first half of a pair: float32 to the element type."""
+    if node.op == "Cast":
+        return node.attrs.get("to") == element
+    return node.op == QUANTIZE and len(node.inputs) > 2 and dtypes.is_type(node.inputs[2], element)
+
+
+def is_upcast(node: gs.Node, element: int) -> bool:
+    """Return whether the node is the second half of a pair: the element type to float32."""
+    return node.op in ("Cast", DEQUANTIZE) and bool(node.inputs) and dtypes.is_type(node.inputs[0], element)
+
+
+def _is_half(node: gs.Node, element: int) -> bool:
+    return is_downcast(node, element) or is_upcast(node, element)
+
+
+def is_saturation(node: gs.Node) -> bool:
+    """Return whether the node is a Clip to the range of bfloat16."""
+    if (
+        node.op != "Clip"
+        or len(node.inputs) < 3
+        or not all(isinstance(t, gs.Constant) for t in node.inputs[1:3])
+    ):
+        return False
+    low, high = (tensor.values for tensor in node.inputs[1:3])
+    return low.dtype == np.float32 and bool(low == -dtypes.BFLOAT16_MAX and high == dtypes.BFLOAT16_MAX)
+
+
+def _places_of(tensor: gs.Tensor, node: gs.Node) -> list[int]:
+    return [index for index, other in enumerate(node.inputs) if other is tensor]
+
+
+def shape_arithmetic(graph: gs.Graph) -> set[int]:
+    """Return the ids of nodes that compute from shapes and constants alone."""
+    tensors: set[int] = set()
+    found: set[int] = set()
+    for inner in walk.graphs(graph):
+        for node in inner.nodes:
+            data = [t for t in node.inputs if not t.is_empty() and not isinstance(t, gs.Constant)]
+            from_shapes = bool(data) and all(id(t) in tensors for t in data)
+            if (node.op in _SHAPE_SOURCES and not node.domain) or (
+                from_shapes and not any(walk.bodies(node))
+            ):
+                found.add(id(node))
+                tensors.update(id(t) for t in node.outputs)
+    return found

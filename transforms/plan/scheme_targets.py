@@ -1,0 +1,165 @@
+"""What a scheme names in a model: found before the model is prepared, and again in what that makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+from transforms.graph.selection import NodeSet, Selection, label_of, select, with_bodies
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme.scheme import Scheme
+
+_MERGED = "/MatMulAddFusion"
+"""What the optimizer puts behind the name of a MatMul that it makes a Gemm of, together with an Add."""
+
+_FOLDED = "is gone after optimization, which folded it into its neighbours; optimize = false keeps it"
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The nodes and tensors of a graph that a scheme speaks of.
+
+    ``excluded`` nodes stay float, ``rules`` come in the order of the scheme, the later the stronger, and
+    ``tensors`` holds, by ``id`` of the tensor, the name in the scheme and that of the format.
+    """
+
+    excluded: NodeSet
+    rules: tuple[tuple[str, NodeSet, LayerRule], ...]
+    tensors: dict[int, tuple[str, str]]
+
+
+class SchemeTargets:
+    """Remembers what a scheme names in the model as it was loaded."""
+
+    def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
+        """Find everything; what is not there may still come into being when the graph is prepared."""
+        self._scheme = scheme
+        self.excluded = select(graph, names=scheme.exclude_nodes, op_types=scheme.exclude_op_types)
+        self._operators = _operators(graph)
+        self._rules = {pattern: _Rule.find(graph, pattern) for pattern in scheme.layers}
+        self._places = {name: _places(graph, name) for name in scheme.tensors}
+
+    def resolve_in(self, graph: gs.Graph) -> Targets:
+        """Return the targets in the prepared graph.
+
+        Raises ValueError for a name or operator type that matches nothing before and after, or whose node or
+        tensor is gone.
+        """
+        for op_type in self._scheme.op_types:
+            if op_type not in self._operators | _operators(graph):
+                raise ValueError(f"op_types entry '{op_type}' matches no operator type")
+        rules = tuple(
+            (pattern, self._resolve_rule(graph, pattern), rule)
+            for pattern, rule in self._scheme.layers.items()
+        )
+        tensors = {
+            id(tensor): (name, format)
+            for name, format in self._scheme.tensors.items()
+            for tensor in self._resolve_tensor(graph, name)
+        }
+        return Targets(self.excluded.resolve_in(graph), rules, tensors)
+
+    def _resolve_rule(self, graph: gs.Graph, pattern: str) -> NodeSet:
+        before = self._rules[pattern]
+        found = before.resolve_in(graph) | _matching(graph, pattern)
+        if not len(found):
+            if not before.operators:
+                raise ValueError(f"layers entry '{pattern}' matches no node name and no operator type")
+            raise ValueError(f"layers entry '{pattern}': the node {_FOLDED}")
+        return found
+
+    def _resolve_tensor(self, graph: gs.Graph, name: str) -> list[gs.Tensor]:
+        """Return the tensors of a name, of which bodies may have several, and what its readers read now."""
+        places = self._places[name]
+        found = [tensor for tensor in _tensors(graph) if tensor.name == name]
+        found += [tensor for place in places for tensor in place.resolve_in(graph)]
+        if found:
+            return found
+        if not places:
+            raise ValueError(f"tensors entry '{name}' is no tensor of the model")
+        raise ValueError(f"tensors entry '{name}': the tensor {_FOLDED}")
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Nodes that a pattern matches, and which operators they are: what became of one of another is new."""
+
+    nodes: Selection
+    operators: frozenset[str]
+
+    @staticmethod
+    def find(graph: gs.Graph, pattern: str) -> _Rule:
+        """Return what a pattern matches in a graph."""
+        nodes = _matching(graph, pattern)
+        return _Rule(Selection(graph, nodes), frozenset(node.op for node in nodes))
+
+    def resolve_in(self, graph: gs.Graph) -> NodeSet:
+        """Return the nodes in a rewritten graph."""
+        return NodeSet(node for node in self.nodes.resolve_in(graph) if node.op in self.operators)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """By which operator a tensor is read, and as which input: how it is found again under another name."""
+
+    reader: Selection
+    op: str
+    index: int
+
+    def resolve_in(self, graph: gs.Graph) -> Iterator[gs.Tensor]:
+        """Yield what is read there in a rewritten graph."""
+        for node in self.reader.resolve_in(graph):
+            if node.op == self.op and self.index < len(node.inputs):
+                yield node.inputs[self.index]
+
+
+def _matching(graph: gs.Graph, pattern: str) -> NodeSet:
+    """Return the nodes whose name matches or whose operator has the name of the pattern."""
+    chosen = [
+        node
+        for node in walk.nodes(graph)
+        if pattern in operators(node)
+        or fnmatchcase(label_of(node), pattern)
+        or (_was_merged(node) and fnmatchcase(node.name.removesuffix(_MERGED), pattern))
+    ]
+    return with_bodies(chosen)
+
+
+def named(graph: gs.Graph, names: Collection[str]) -> NodeSet:
+    """Return the nodes of a graph that entries of ``layers`` speak of which match these names alone."""
+    chosen = [
+        node
+        for node in walk.nodes(graph)
+        if label_of(node) in names or (_was_merged(node) and node.name.removesuffix(_MERGED) in names)
+    ]
+    return with_bodies(chosen)
+
+
+def operators(node: gs.Node) -> frozenset[str]:
+    """Return the operator types that a node goes by: a Gemm that was a MatMul and an Add is MatMul too."""
+    return frozenset({node.op, "MatMul"} if _was_merged(node) else {node.op})
+
+
+def _was_merged(node: gs.Node) -> bool:
+    return node.op == "Gemm" and node.name.endswith(_MERGED)
+
+
+def _operators(graph: gs.Graph) -> set[str]:
+    return {op_type for node in walk.nodes(graph) for op_type in operators(node)}
+
+
+def _tensors(graph: gs.Graph) -> Iterator[gs.Tensor]:
+    for inner in walk.graphs(graph):
+        tensors: Iterable[gs.Tensor] = (t for node in inner.nodes for t in (*node.inputs, *node.outputs))
+        yield from (*inner.inputs, *tensors)
+
+
+def _places(graph: gs.Graph, name: str) -> list[_Place]:
+    """Return where the tensors of a name are read."""
+    found = {id(tensor): tensor for tensor in _tensors(graph) if tensor.name == name}
+    uses = (use for tensor in found.values() for use in walk.uses(tensor))
+    return [_Place(Selection(graph, [node]), node.op, index) for node, index in uses]

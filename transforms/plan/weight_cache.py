@@ -1,0 +1,33 @@
+"""Remembering what was computed of large weights, for models that differ in the formats of few layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from transforms.model.detached_weights import LARGE
+
+_T = TypeVar("_T")
+
+
+class WeightMemory:
+    """Results by the array that they were computed of, which must not change, and what was computed.
+
+    Copies of a graph share the arrays of large weights; small ones are computed anew.
+    """
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._known: dict[tuple[int, Hashable], tuple[np.ndarray[Any, Any], Any]] = {}
+
+    def recall(self, values: np.ndarray[Any, Any], what: Hashable, compute: Callable[[], _T]) -> _T:
+        """Return what ``compute`` returns, or returned earlier for the same array and ``what``."""
+        if values.nbytes < LARGE:
+            return compute()
+        key = id(values), what
+        if key not in self._known:
+            self._known[key] = values, compute()  # the array stays alive, and so its id stays its own
+        result: _T = self._known[key][1]
+        return result

@@ -1,0 +1,56 @@
+"""Running one sample after another, several at once, with the same numbers however many those are.
+
+A run that is spread over threads adds up in an order that depends on how many there are: the last bits of
+convolutions differ, and what weights are tuned to with them. So each run has the same number of threads
+everywhere, and where there are more, several samples are run at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from transforms.run.run_model import RunOptions, provider_name
+
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+
+_OF_A_RUN = 2
+"""Threads of a run. One would be no faster for small models: samples that run at once wait for Python."""
+
+
+def with_fixed_threads(options: RunOptions | None) -> RunOptions:
+    """Return options with which each run of a model has the same number of threads on every machine."""
+    return dataclasses.replace(options or RunOptions(), threads=_OF_A_RUN)
+
+
+def run_each(
+    run: Callable[[Given], Found], samples: Iterable[Given], options: RunOptions | None
+) -> Iterator[Found]:
+    """Yield what ``run`` makes of each sample, in order; as many run at once as ``options.threads`` allow.
+
+    0 stands for one thread for each core, and each run takes two. On other providers than the processor there
+    is one run at a time.
+    """
+    at_once = _at_once(options or RunOptions())
+    if at_once == 1:
+        yield from map(run, samples)
+        return
+    running = deque[Future[Found]]()
+    with ThreadPoolExecutor(at_once) as pool:
+        for sample in samples:
+            running.append(pool.submit(run, sample))
+            if len(running) > at_once:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+
+
+def _at_once(options: RunOptions) -> int:
+    if provider_name(options.provider) != "CPUExecutionProvider":
+        return 1
+    return max(1, (options.threads or os.cpu_count() or 1) // _OF_A_RUN)

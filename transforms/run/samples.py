@@ -1,0 +1,167 @@
+"""The samples of a folder as feeds: .npz by input names, .npy and images for models of one input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from transforms.files.array_header import read_headers
+from transforms.files.named_file import named
+from transforms.run.array_files import (
+    ARRAY_SUFFIXES,
+    IMAGE_SUFFIXES,
+    find_files,
+    open_image,
+    read_array,
+    read_array_header,
+)
+from transforms.run.run_model import ModelInput, check_feed
+
+SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How an image becomes an input: resized to ``size`` (height, width), then (pixel - mean) / std.
+
+    Pixels count from 0 to 255. ``mean`` and ``std`` have one number or one per channel. ``layout`` is "NCHW"
+    or "NHWC". What is None follows from the model's input, NCHW if both would do.
+    """
+
+    size: tuple[int, int] | None = None
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    layout: str | None = None
+
+
+class Samples:
+    """The samples of a folder in natural order; iterating reads one after another and checks it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        inputs: Sequence[ModelInput],
+        images: ImageOptions | None = None,
+        limit: int | None = None,
+    ) -> None:
+        """List the folder, at most ``limit`` samples.
+
+        OSError or ValueError when it holds none, or no image although ``images`` says how to read them.
+        """
+        found = find_files(folder, SAMPLE_SUFFIXES)
+        if not found:
+            raise FileNotFoundError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
+        self._paths = list(found.values())[:limit]
+        self._inputs, self._images = inputs, images or ImageOptions()
+        self._check_stems()
+        if self._images != ImageOptions() and not any(_is_image(path) for path in self._paths):
+            raise ValueError(f"size, mean, std or layout of images given, but '{folder}' holds no image")
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._paths)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the samples."""
+        return [path.stem for path in self._paths]
+
+    def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        """Yield name (without suffix) and feed of each sample; ValueError when one does not fit the model."""
+        for path in self._paths:
+            feed = self._read(path)
+            check_feed(self._inputs, feed, path.name)
+            yield path.stem, feed
+
+    def _check_stems(self) -> None:
+        seen: dict[str, Path] = {}
+        for path in self._paths:
+            if path.stem in seen:
+                raise ValueError(
+                    f"'{seen[path.stem].name}' and '{path.name}' would have the same result file"
+                )
+            seen[path.stem] = path
+
+    def _read(self, path: Path) -> dict[str, np.ndarray]:
+        if path.suffix.lower() == ".npz":
+            return _read_npz(path, self._inputs)
+        if len(self._inputs) != 1:
+            names = ", ".join(f"'{one.name}'" for one in self._inputs)
+            raise ValueError(f"sample '{path.name}': the model has inputs {names}, which takes a .npz file")
+        only = self._inputs[0]
+        if _is_image(path):
+            return {only.name: read_image(path, only, self._images)}
+        check_feed(self._inputs, {only.name: read_array_header(path)}, path.name)
+        return {only.name: read_array(path)}
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_SUFFIXES
+
+
+def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndarray:
+    """Return an image file as a batch of one, in the type of the model's input.
+
+    Grey, RGB or RGBA as the input has 1, 3 or 4 channels, resized (bilinear) unless it has the size already.
+    Raises ValueError, naming the file, when the input is no image or its size must be given.
+    """
+    from PIL import Image
+
+    layout = options.layout or _layout(wanted, path)
+    height, width, channels = _image_shape(wanted, layout, path)
+    height, width = options.size or (height, width)
+    with named(path), open_image(path) as image:
+        picture = image.convert(_MODES[channels])
+    if height and width and picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    pixels: np.ndarray = np.asarray(picture, np.float32).reshape(picture.height, picture.width, channels)
+    for name, numbers in (("mean", options.mean), ("std", options.std)):
+        if len(numbers) not in (1, channels):
+            raise ValueError(
+                f"{len(numbers)} numbers of {name} for the {channels} channels of '{wanted.name}'"
+            )
+    pixels = pixels - np.array(options.mean, np.float32)
+    pixels /= np.array(options.std, np.float32)
+    batch = pixels[None] if layout == "NHWC" else np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
+    return batch.astype(wanted.dtype)
+
+
+def _layout(wanted: ModelInput, path: Path) -> str:
+    if len(wanted.shape) == 4:
+        if wanted.shape[1] in _MODES:
+            return "NCHW"
+        if wanted.shape[3] in _MODES:
+            return "NHWC"
+    shape = ["?" if size is None else size for size in wanted.shape]
+    raise ValueError(
+        f"sample '{path.name}': input '{wanted.name}' of shape {shape} is no image of 1, 3 or 4 channels"
+    )
+
+
+def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | None, int | None, int]:
+    """Height, width and channels that the input asks for; None where it takes any size."""
+    if len(wanted.shape) != 4:
+        raise ValueError(
+            f"sample '{path.name}': input '{wanted.name}' of rank {len(wanted.shape)} is no image"
+        )
+    _, first, second, third = wanted.shape
+    height, width, channels = (first, second, third) if layout == "NHWC" else (second, third, first)
+    channels = 3 if channels is None else channels
+    if channels not in _MODES:
+        raise ValueError(
+            f"sample '{path.name}': input '{wanted.name}' has {channels} channels in layout {layout}"
+        )
+    return height, width, channels
+
+
+def _read_npz(path: Path, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:
+    """Return the arrays of an archive, read once their headers are known to fit the model."""
+    with named(path):
+        headers = read_headers(path)
+    check_feed(inputs, headers, path.name)
+    with named(path), np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in headers}

@@ -1,0 +1,225 @@
+"""Running a model in steps: up to one tensor, then up to the next, each node once for every sample.
+
+Between the steps the tensors that are still needed are kept, in memory up to a limit and in files beyond.
+What has not run yet may change meanwhile, such as the weights of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.files import cleanup
+from transforms.graph import dtypes, walk
+from transforms.model import graph_proto
+from transforms.run.run_each import run_each, with_fixed_threads
+from transforms.run.run_model import RunOptions
+from transforms.run.session import LightModel, open_light
+
+_UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
+
+
+class ActivationStore:
+    """Arrays by key, in memory until ``limit`` bytes are there (None: without limit), then in files."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        """Start without any array."""
+        self._limit, self._bytes, self._number = limit, 0, 0
+        self._arrays: dict[tuple[int, str], np.ndarray] = {}
+        self._opened = ExitStack()
+        self._folder: Path | None = None
+
+    def __enter__(self) -> ActivationStore:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._arrays.clear()
+        self._opened.close()
+        self._folder = None
+
+    def put(self, sample: int, name: str, array: np.ndarray) -> None:
+        """Keep an array."""
+        if self._limit is not None and self._bytes + array.nbytes > self._limit and array.nbytes:
+            array = self._to_file(array)
+        else:
+            self._bytes += array.nbytes
+        self._arrays[sample, name] = array
+
+    def get(self, sample: int, name: str) -> np.ndarray:
+        """Return an array that was kept."""
+        return self._arrays[sample, name]
+
+    def drop(self, sample: int, name: str) -> None:
+        """Let go of an array, if it is there."""
+        array = self._arrays.pop((sample, name), None)
+        if isinstance(array, np.memmap):
+            Path(str(array.filename)).unlink(missing_ok=True)
+        elif array is not None:
+            self._bytes -= array.nbytes
+
+    def _to_file(self, array: np.ndarray) -> np.ndarray:
+        if self._folder is None:
+            self._folder = self._opened.enter_context(cleanup.temporary_folder())
+        path = self._folder / f"{self._number}.npy"
+        self._number += 1
+        np.save(path, array, allow_pickle=False)
+        return np.asanyarray(np.load(path, mmap_mode="r"))
+
+
+class SegmentedRun:
+    """A model on its way through all samples."""
+
+    def __init__(
+        self,
+        graph: gs.Graph,
+        feeds: Sequence[Feed],
+        wanted: Collection[str],
+        store: ActivationStore,
+        options: RunOptions | None = None,
+    ) -> None:
+        """Start in front of the first node; ``wanted`` are all tensors that will be asked for."""
+        self._graph, self._store, self._options = graph, store, options
+        self._feeds, self._count = feeds, len(feeds)
+        self._done: set[int] = set()
+        self._wanted = list(wanted)
+        self._kept: set[str] = set()
+        self._types: dict[str, np.dtype] = {}
+        self._start()
+
+    def restart(self) -> None:
+        """Go back in front of the first node, as constants of nodes that ran are others now."""
+        for name in self._kept:
+            for i in range(self._count):
+                self._store.drop(i, name)
+        self._done.clear()
+        self._kept.clear()
+        self._start()
+
+    def advance(self, names: Sequence[str], *, last: bool = False) -> Iterator[dict[str, np.ndarray]]:
+        """Yield, sample by sample, the tensors of these names, after running what they need.
+
+        The iterator has to be taken to its end. Names that were ``wanted`` are let go of by :meth:`forget`,
+        or at once where this is the ``last`` time that they are asked for.
+        """
+        if last:
+            for name in names:
+                if name in self._wanted:
+                    self._wanted.remove(name)
+        ahead = self._ahead(set(names) - self._kept)
+        self._done |= {id(node) for node in ahead}
+        needed = {name for node in self._waiting for name in _reads(node)} | set(self._wanted)
+        read = {name for node in ahead for name in _reads(node)}
+        inputs = sorted(read & self._kept)
+        stale = [name for name in {*inputs, *names} & self._kept if name not in needed]
+        run = self._runner(ahead, inputs, needed | set(names))
+        feeds = ({name: self._store.get(i, name) for name in inputs} for i in range(self._count))
+        for i, found in enumerate(run_each(run, feeds, self._options)):
+            asked = {name: found[name] if name in found else self._store.get(i, name) for name in names}
+            for name in needed & found.keys():
+                self._keep(i, name, found[name])
+            for name in stale:
+                self._store.drop(i, name)
+            yield asked
+        self._kept &= needed
+
+    def _runner(
+        self, nodes: list[gs.Node], inputs: list[str], asked: set[str]
+    ) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+        """Return what runs nodes on their inputs, for those of the tensors asked for that they make."""
+        if not nodes:
+            return lambda feed: {}
+        outputs = sorted(asked & {tensor.name for node in nodes for tensor in node.outputs})
+        model = self._open(nodes, inputs, outputs)
+        return lambda feed: model.run(feed, outputs)
+
+    def forget(self, name: str) -> None:
+        """Take a tensor as no longer wanted, if it was."""
+        if name in self._wanted:
+            self._wanted.remove(name)
+        if name in self._wanted or name not in self._kept:
+            return
+        if all(name not in _reads(node) for node in self._waiting):
+            self._kept.discard(name)
+            for i in range(self._count):
+                self._store.drop(i, name)
+
+    @property
+    def _waiting(self) -> list[gs.Node]:
+        """The nodes that have not run; some may have been added on the way."""
+        return [node for node in self._graph.nodes if id(node) not in self._done]
+
+    def _start(self) -> None:
+        needed = {name for node in self._waiting for name in _reads(node)} | set(self._wanted)
+        for i, feed in enumerate(self._feeds):
+            for name in feed:
+                if name in needed:
+                    self._keep(i, name, feed[name])
+
+    def _keep(self, sample: int, name: str, array: np.ndarray) -> None:
+        self._types[name] = array.dtype
+        self._kept.add(name)
+        self._store.put(sample, name, array)
+
+    def _ahead(self, names: set[str]) -> list[gs.Node]:
+        """Return the waiting nodes that the tensors need, and those that read what no array can hold."""
+        needed, chosen, waiting = set(names), set[int](), self._waiting
+        for node in reversed(waiting):
+            if any(tensor.name in needed for tensor in node.outputs):
+                chosen.add(id(node))
+                needed.update(_reads(node))
+        if not chosen:
+            return []
+        unstorable = set[str]()
+        for node in waiting:
+            if unstorable and id(node) not in chosen and unstorable & _reads(node):
+                self._follow(node, chosen)
+            if id(node) in chosen:
+                unstorable |= {tensor.name for tensor in node.outputs if not _is_storable(tensor)}
+        return [node for node in waiting if id(node) in chosen]
+
+    def _follow(self, node: gs.Node, chosen: set[int]) -> None:
+        behind = _reads(node)
+        chosen.add(id(node))
+        for other in reversed(self._waiting):
+            if id(other) not in chosen and any(tensor.name in behind for tensor in other.outputs):
+                self._follow(other, chosen)
+
+    def _open(self, nodes: list[gs.Node], inputs: list[str], outputs: list[str]) -> LightModel:
+        part = gs.Graph(
+            nodes=nodes,
+            inputs=[],
+            outputs=[],
+            opset=self._graph.opset,
+            import_domains=self._graph.import_domains,
+            ir_version=self._graph.ir_version,
+        )
+        part.info = self._graph.info
+        light, weights = graph_proto.export_light(part)
+        for name in inputs:
+            kind = onnx.helper.np_dtype_to_tensor_dtype(self._types[name])
+            light.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
+        light.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        return open_light(light, weights, with_fixed_threads(self._options))
+
+
+def _reads(node: gs.Node) -> set[str]:
+    """Return the names of the tensors that a node reads, in its bodies too; constants aside."""
+    names = {t.name for t in node.inputs if isinstance(t, gs.Variable) and t.name}
+    for body in walk.bodies(node):
+        own = {t.name for t in body.inputs} | {t.name for n in body.nodes for t in n.outputs}
+        inner = {name for n in body.nodes for name in _reads(n)}
+        inner |= {t.name for t in body.outputs if isinstance(t, gs.Variable)}
+        names |= inner - own
+    return names
+
+
+def _is_storable(tensor: gs.Tensor) -> bool:
+    """Return whether NumPy has the type of a tensor."""
+    return dtypes.element_type(tensor) not in _UNSTORABLE

@@ -1,0 +1,92 @@
+"""Pure tasks on any executor of ``concurrent.futures``, with results kept as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from contextlib import AbstractContextManager
+from itertools import islice
+from typing import Any, TypeVar
+
+from transforms.run.task_log import Numbers, TaskLog
+
+_Task = TypeVar("_Task")
+
+Workers = Callable[[], AbstractContextManager[Executor]]
+"""Opens the workers; again where they have died."""
+
+Progress = Callable[[int, int, str], None]
+
+_ATTEMPTS = 3
+_IN_FLIGHT = 64
+"""Tasks that are handed over at a time: enough to keep a cluster busy, few enough to stop soon."""
+
+
+class SerialExecutor(Executor):
+    """Runs each task in this process when it is handed over."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Return a future that is done already; exceptions go straight to the caller."""
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+def run_tasks(
+    task: Callable[[_Task], Numbers],
+    items: Mapping[str, _Task],
+    workers: Workers,
+    log: TaskLog,
+    progress: Progress | None = None,
+) -> dict[str, Numbers]:
+    """Return the result of each item by its name, in the order of the items, whatever the executor.
+
+    What the log has is not computed again, and what is computed is put there at once. Where workers die,
+    others are opened for what is missing. ``progress`` is told how many of how many are done, and which was
+    the last. Raises ValueError where workers die again and again, and whatever a task raises.
+    """
+    for _ in range(_ATTEMPTS):
+        missing = {name: item for name, item in items.items() if log.get(name) is None}
+        if not missing:
+            break
+        try:
+            with workers() as executor:
+                for name, value in _arriving(executor, task, missing):
+                    log.put(name, value)
+                    if progress:
+                        progress(sum(log.get(one) is not None for one in items), len(items), name)
+        except BrokenExecutor:
+            continue
+    values = {name: log.get(name) for name in items}
+    lost = [name for name, value in values.items() if value is None]
+    if lost:
+        raise ValueError(
+            f"{len(lost)} of {len(items)} measurements were lost, '{lost[0]}' the first:"
+            f" workers died {_ATTEMPTS} times, perhaps for want of memory"
+        )
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _arriving(
+    executor: Executor, task: Callable[[_Task], Numbers], items: Mapping[str, _Task]
+) -> Iterator[tuple[str, Numbers]]:
+    """Yield results in the order in which they are done, all of them before anything is raised."""
+    ahead = 1 if isinstance(executor, SerialExecutor) else _IN_FLIGHT
+    waiting = iter(items.items())
+    running: dict[Future[Numbers], str] = {}
+    try:
+        while True:
+            for name, item in islice(waiting, ahead - len(running)):
+                running[executor.submit(task, item)] = name
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=_has_failed):
+                yield running.pop(future), future.result()
+    finally:
+        for future in running:
+            future.cancel()  # nothing is waited for that nobody asks for any more
+
+
+def _has_failed(future: Future[Numbers]) -> bool:
+    return future.cancelled() or future.exception() is not None

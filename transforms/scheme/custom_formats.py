@@ -1,0 +1,64 @@
+"""Number formats that a scheme defines: a block format of the table with other attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import ops
+from ops.formats import ATTRIBUTES, BFP, GROUPS, block_format, check_attribute, check_groups
+from ops.legal_names import refuse_unknown
+
+_HIDDEN = frozenset({"convert_to_bfloat_before_bfp", "use_compiler_version_cpu_kernel"})
+_GROUPS = {key: ATTRIBUTES[BFP][key].default for key in GROUPS}
+
+_LEGAL: Mapping[str, Mapping[str, Sequence[int] | Sequence[str]]] = {
+    op: {key: known.legal for key, known in attributes.items() if key not in _HIDDEN}
+    for op, attributes in ATTRIBUTES.items()
+}
+
+
+def make_format(name: str, definition: Mapping[str, Any]) -> ops.Format:
+    """Return the format ``name`` defined by ``base``, a block format of the table, and attributes of its
+    operator that replace the base's.
+
+    Raises ValueError naming format and attribute for a name that is taken, a base that has no blocks, an
+    attribute that the operator does not have or that has no effect, and a value that is not legal.
+    """
+    if name in ops.FORMATS or name in ("float32", "auto"):
+        raise ValueError(f"format '{name}' cannot be defined anew, the name is taken")
+    base = _base(name, definition)
+    changes = {key: value for key, value in definition.items() if key != "base"}
+    attributes = {**base.attributes, **changes}
+    if base.op == BFP:
+        attributes = _with_groups(attributes, changes)
+    _check(name, base.op, attributes)
+    return block_format(name, base.op, MappingProxyType(attributes))
+
+
+def _base(name: str, definition: Mapping[str, Any]) -> ops.Format:
+    blocks = [fmt.name for fmt in ops.FORMATS.values() if fmt.op in _LEGAL]
+    base = definition.get("base")
+    if base not in blocks:
+        given = "has no base" if base is None else f"has base {base!r}"
+        raise ValueError(f"format '{name}' {given}, legal are the block formats {', '.join(blocks)}")
+    return ops.FORMATS[str(base)]
+
+
+def _with_groups(attributes: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Complete the attributes of groups within a block, which one method has and the other has not."""
+    if attributes.get("bfp_method", "to_bfp") != "to_bfp":
+        return {**_GROUPS, **attributes}
+    return {key: value for key, value in attributes.items() if key in changes or key not in _GROUPS}
+
+
+def _check(name: str, op: str, attributes: Mapping[str, Any]) -> None:
+    legal = dict(_LEGAL[op])
+    if op == BFP and attributes.get("bfp_method", "to_bfp") == "to_bfp":
+        legal = {key: values for key, values in legal.items() if key not in _GROUPS}
+    subject = f"format '{name}'"
+    for key, value in attributes.items():
+        refuse_unknown(key, legal, f"{subject}: attribute")
+        check_attribute(subject, key, value, legal[key])
+    check_groups(subject, attributes)

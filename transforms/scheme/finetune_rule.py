@@ -1,0 +1,54 @@
+"""What a scheme says of fine-tuning: the table ``[finetune]``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ops.legal_names import refuse_unknown
+from transforms.scheme_table import SchemeTable
+
+ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
+STEPPED = ("adaquant", "adaround")
+OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+_LEAST = {"num_iterations": 1, "learning_rate": 0, "fixed_seed": 0, "data_size": 0, "output_index": -1}
+
+
+@dataclass(frozen=True)
+class FinetuneRule(SchemeTable):
+    """How a quantized model is tuned.
+
+    ``algorithm``; ``num_iterations``, ``learning_rate`` (in steps of the grid; 0: the algorithm's own) and
+    ``early_stop`` of those that go in steps; ``fixed_seed`` of the rows that are picked; ``data_size``: at
+    most so many samples (0: all); ``target_op_type``: layers of these operators alone; ``selective_update``:
+    layers are kept only if the model's outputs become better, too; ``output_index``: the output that counts
+    (-1: all); ``following_relu``: what a Relu or Clip behind a layer cuts off does not count. The constructor
+    raises ValueError naming key, value and what is legal.
+    """
+
+    algorithm: str = "auto"
+    num_iterations: int = 1000
+    learning_rate: float = 0.0
+    early_stop: bool = False
+    fixed_seed: int = 0
+    data_size: int = 0
+    target_op_type: tuple[str, ...] = ()
+    selective_update: bool = False
+    output_index: int = -1
+    following_relu: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every value, and that those of stepped algorithms go with one."""
+        self._check_types("finetune")
+        refuse_unknown(self.algorithm, ALGORITHMS, "finetune algorithm")
+        for op in self.target_op_type:
+            refuse_unknown(op, OPERATORS, "finetune target_op_type")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= least):
+                raise ValueError(f"finetune {name} is {value}, legal are numbers from {least}")
+        for name in ("num_iterations", "learning_rate", "early_stop"):
+            default = getattr(FinetuneRule, name)
+            if self.algorithm not in STEPPED and getattr(self, name) != default:
+                raise ValueError(f"finetune {name} goes with algorithm {' or '.join(STEPPED)}")

@@ -1,0 +1,52 @@
+"""What a scheme says of some nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ops.legal_names import refuse_unknown
+
+
+@dataclass(frozen=True)
+class LayerRule:
+    """Formats and granularity of some nodes; None where they follow the rest of the model."""
+
+    activation: str | None = None
+    weight: str | None = None
+    bias: str | None = None
+    per_channel: bool | None = None
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What the rule says, without the keys of which it says nothing."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+    @property
+    def label(self) -> str:
+        """The formats in one word: that of both, or ``activation/weight`` where they differ."""
+        if self.activation == self.weight:
+            return str(self.activation)
+        return f"{self.activation}/{self.weight}"
+
+
+def make_rule(pattern: str, value: object) -> LayerRule:
+    """Return the rule written as itself, as a table of its keys, or as one format for activation and weight.
+
+    Raises ValueError naming the pattern and the key for anything else.
+    """
+    if isinstance(value, LayerRule):
+        value = value.said
+    if isinstance(value, str):
+        return LayerRule(value, value)
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError(f"layers entry '{pattern}' is {value!r}, it must be a format or a table of keys")
+    known = [field.name for field in fields(LayerRule)]
+    for key, given in value.items():
+        refuse_unknown(str(key), known, f"layers entry '{pattern}': key")
+        kind = bool if key == "per_channel" else str
+        if not isinstance(given, kind):
+            legal = "true or false" if kind is bool else "the name of a format"
+            raise ValueError(f"layers entry '{pattern}': {key} is {given!r}, it must be {legal}")
+    return LayerRule(**value)

@@ -1,0 +1,174 @@
+"""What a scheme says of automatic mixed precision: the table ``[auto_mixed_precision]``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ops.legal_names import refuse_unknown
+from transforms.scheme.finetune_rule import OPERATORS
+from transforms.scheme.layer_rule import LayerRule
+from transforms.scheme_table import SchemeTable
+from transforms.search.assign_precision import STRATEGIES
+from transforms.search.output_metrics import METRICS
+from transforms.search.target import EVALUATE, LOST_TOP1, Target
+from transforms.search.user_metric import split_place
+
+MIXING = "auto_mixed_precision"
+SENSITIVITIES = ("trace", "measured")
+
+TARGETS: Mapping[str, tuple[str, bool]] = {
+    "l2_target": ("l2", False),
+    "sqnr_target": ("sqnr", False),
+    "sqnr_drop_target": ("sqnr", True),
+    "top1_target": (LOST_TOP1, False),
+    "evaluate_target": (EVALUATE, True),
+}
+"""Metric of each key that bounds one, and whether the bound is relative."""
+
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "output_index": (-1, math.inf),
+    "data_size": (0, math.inf),
+    "l2_target": (0, math.inf),
+    "sqnr_target": (-math.inf, math.inf),
+    "sqnr_drop_target": (0, math.inf),
+    "top1_target": (0, 1),
+    "evaluate_target": (0, math.inf),
+    "bits_target": (0, math.inf),
+    "bytes_target": (0, math.inf),
+}
+
+
+@dataclass(frozen=True)
+class MixingRule(SchemeTable):
+    """Which layers may get which formats in place of the scheme's, and what the outputs must keep to.
+
+    Formats: ``target``, one or several, of activation and weight alike or ``int8/int4``, of activation and
+    weight; or ``activation_target`` and ``weight_target``, each the scheme's own where it is not given.
+
+    Layers: dot products of ``target_op_types`` (all of them, if none is named) whose name matches one of
+    ``include_nodes`` (if any is given) and none of ``exclude_nodes``. ``dual_quant_nodes``: tensors between
+    layers of two formats are quantized in both.
+
+    Targets, at most one; without any every layer is moved. ``l2_target``: the mean over samples of the L2
+    norm of the error, at most. ``sqnr_target``: SQNR of the outputs in dB, at least. ``sqnr_drop_target``:
+    how many dB below that of the scheme without mixing. ``top1_target``: which share of the rows may become
+    wrong. ``evaluate_target``: how much less the function ``evaluate``, ``FILE.py:FUNCTION``, may return than
+    for the float model (see :mod:`transforms.search.user_metric`). ``output_index``: the output that counts
+    (-1: all). ``data_size``: at most so many samples (0: all).
+
+    How: ``sensitivity`` in one pass (``trace``) or layer by layer (``measured``, by ``metric``: one of
+    METRICS or ``evaluate``; left out, that of the target, SQNR without one); ``strategy`` as in
+    :func:`transforms.search.assign_precision.assign`, ``budget`` with ``bits_target``, the mean of all
+    weights, or ``bytes_target``, of all weights together.
+
+    The constructor raises ValueError naming key, value and what is legal, also for keys without effect.
+    """
+
+    target: str | tuple[str, ...] = ()
+    activation_target: str = ""
+    weight_target: str = ""
+    target_op_types: tuple[str, ...] = ()
+    include_nodes: tuple[str, ...] = ()
+    exclude_nodes: tuple[str, ...] = ()
+    dual_quant_nodes: bool = False
+    l2_target: float | None = None
+    sqnr_target: float | None = None
+    sqnr_drop_target: float | None = None
+    top1_target: float | None = None
+    evaluate_target: float | None = None
+    evaluate: str = ""
+    output_index: int = -1
+    data_size: int = 0
+    sensitivity: str = "trace"
+    metric: str = ""
+    strategy: str = "speed"
+    bits_target: float | None = None
+    bytes_target: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value, and that keys go together."""
+        self._check_types(MIXING)
+        self._check_ranges()
+        self._check_names()
+        self._check_formats()
+        self._check_targets()
+        self._check_budget()
+
+    def choices(self, activation: str, weight: str) -> tuple[LayerRule, ...]:
+        """Return the formats that layers may get, for a scheme with these formats."""
+        if not self.target:
+            return (LayerRule(self.activation_target or activation, self.weight_target or weight),)
+        parts = [label.partition("/") for label in self.target]
+        return tuple(LayerRule(first, second if slash else first) for first, slash, second in parts)
+
+    @property
+    def bound(self) -> Target | None:
+        """The target, if there is one; that of ``evaluate`` is relative to the float model."""
+        for key, (metric, relative) in TARGETS.items():
+            limit = getattr(self, key)
+            if limit is not None:
+                return Target(metric, limit, relative)
+        return None
+
+    @property
+    def measured_by(self) -> str:
+        """The metric that sensitivities are measured by: one of METRICS or ``evaluate``."""
+        bound = self.bound
+        if self.metric or bound is None:
+            return self.metric or "sqnr"
+        return "kl" if bound.metric == LOST_TOP1 else bound.metric
+
+    def _check_ranges(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and least <= value <= most):
+                ends = f"from {least}" if math.isfinite(least) else "of any sign"
+                ends += f" to {most}" if math.isfinite(most) else ""
+                raise ValueError(f"{_place(name)} is {value}, legal are numbers {ends}")
+
+    def _check_names(self) -> None:
+        refuse_unknown(self.sensitivity, SENSITIVITIES, _place("sensitivity"))
+        refuse_unknown(self.strategy, STRATEGIES, _place("strategy"))
+        for op in self.target_op_types:
+            refuse_unknown(op, OPERATORS, _place("target_op_types"))
+        if self.metric:
+            refuse_unknown(self.metric, [*METRICS, EVALUATE], _place("metric"))
+            if self.sensitivity != "measured":
+                raise ValueError(f"{_place('metric')} goes with sensitivity 'measured'")
+
+    def _check_formats(self) -> None:
+        apart = self.activation_target or self.weight_target
+        if self.target and apart:
+            raise ValueError(f"{_place('target')} does not go with activation_target and weight_target")
+        if not self.target and not apart:
+            raise ValueError(f"{_place('target')} is missing: the format, or formats, that layers may get")
+        if len(set(self.target)) < len(self.target):
+            raise ValueError(f"{_place('target')} names a format twice: {', '.join(self.target)}")
+
+    def _check_targets(self) -> None:
+        given = [key for key in TARGETS if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{_place(given[0])} and {given[1]} do not go together: there is one target")
+        wanted = self.evaluate_target is not None or self.metric == EVALUATE
+        if bool(self.evaluate) != wanted:
+            both = "evaluate_target, or metric 'evaluate'"
+            raise ValueError(f"{_place('evaluate')}, FILE.py:FUNCTION, goes with {both}, and these with it")
+        if self.evaluate:
+            split_place(self.evaluate)
+
+    def _check_budget(self) -> None:
+        given = [key for key in ("bits_target", "bytes_target") if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{_place('bits_target')} and bytes_target do not go together")
+        if given and self.strategy != "budget":
+            raise ValueError(f"{_place(given[0])} goes with strategy 'budget', not with '{self.strategy}'")
+        if self.bound is None and not given and self.strategy != "speed":
+            more = ", bits_target or bytes_target" if self.strategy == "budget" else ""
+            keys = ", ".join(TARGETS)
+            raise ValueError(f"{_place('strategy')} '{self.strategy}' goes with one of {keys}{more}")
+
+
+def _place(key: str) -> str:
+    return f"{MIXING} {key}"

@@ -1,0 +1,21 @@
+"""The scheme that a model was quantized with, as tools.quantize leaves it in the metadata."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms.files.read_toml import parse_toml
+from transforms.model import provenance
+from transforms.scheme.scheme import Scheme, scheme_from_keys
+
+
+def recorded_scheme(graph: gs.Graph) -> Scheme | None:
+    """Return the scheme in a model's metadata; None where there is none, or none that can be read."""
+    info = vars(graph).get("info")
+    text = info.metadata.get(provenance.PREFIX + "scheme") if info is not None else None
+    if text is None:
+        return None
+    try:
+        return scheme_from_keys(parse_toml(text))
+    except (ValueError, RecursionError, OverflowError):
+        return None

@@ -1,0 +1,255 @@
+"""What a quantization is: which values get which number format, how ranges are found, how it is written down.
+
+A scheme is a preset (``A8W8``, ``BFP16`` ...), a TOML file with the names of the fields below as keys, or a
+preset with changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ops
+from ops.legal_names import refuse_unknown
+from transforms.files.named_file import in_words
+from transforms.files.read_toml import read_toml
+from transforms.scheme.custom_formats import make_format
+from transforms.scheme.finetune_rule import FinetuneRule
+from transforms.scheme.layer_rule import LayerRule, make_rule
+from transforms.scheme.mixing_rule import MIXING, MixingRule
+from transforms.scheme.presets import PRESETS
+from transforms.scheme.scheme_values import checked_value
+from transforms.scheme.toml_writer import to_toml
+from transforms.scheme_table import SchemeTable
+
+__all__ = ["AUTO", "FLOAT32", "LayerRule", "Scheme", "preset", "read_scheme"]
+
+FLOAT32, AUTO = "float32", "auto"
+_PARTS = ("activation", "weight", "bias")
+_LEAST_ACTIVATION_BITS = 8  # of integers: operators and runtimes take 4 bits for weights only
+_WIDEST_FACTOR = 16
+_TABLES: Mapping[str, type[SchemeTable]] = {"finetune": FinetuneRule, MIXING: MixingRule}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A quantization of a model. Formats are names of ``ops.FORMATS`` or of ``formats``, or ``float32``.
+
+    Formats:
+
+    * ``activation``, ``weight``: of the operands of quantized operators;
+    * ``bias``: ``auto`` is int32 where activation and weight are integers of up to 16 bits, ``other``
+      elsewhere;
+    * ``other``: of values that no rule of the activation's format reaches; ``auto`` is ``activation`` where
+      that is bfloat16 or float16, float32 elsewhere;
+    * ``layers``: for nodes by name pattern or operator type, a rule in place of those above; a bare format
+      stands for activation and weight;
+    * ``tensors``: for single tensors by name, before everything else;
+    * ``formats``: new block formats, each a ``base`` and attributes of its operator;
+    * ``auto_mixed_precision``: which layers may get other formats where the outputs allow it, see
+      :class:`transforms.scheme.mixing_rule.MixingRule`; None for none;
+    * ``finetune``: how weights are tuned afterwards, see
+      :class:`transforms.scheme.finetune_rule.FinetuneRule`; None for not at all. The constructor takes tables
+      of their keys for both.
+
+    Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
+    ``quantize_all_op_types``.
+
+    Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: where the channels
+    differ by a factor of 8 or more), ``activation_symmetric`` (``auto``: signed formats are), how activations
+    (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and weights
+    (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel, ``MSE``
+    for that of 4 bits) get theirs.
+
+    The rest names transforms to run and how nodes are written; ``qdq_domain`` is that of integer nodes,
+    ``domain`` that of our own operators. The constructor raises ValueError naming key, value and what is
+    legal.
+    """
+
+    activation: str
+    weight: str
+    bias: str = AUTO
+    other: str = AUTO
+    per_channel: bool | str = False
+    activation_symmetric: bool | str = AUTO
+    calibrate_method: str = "MinMax"
+    percentile: float = 99.999
+    moving_average: bool = False
+    averaging_constant: float = 0.01
+    weight_method: str = AUTO
+    quantize_all_op_types: bool = False
+    op_types: tuple[str, ...] = ()
+    exclude_nodes: tuple[str, ...] = ()
+    exclude_op_types: tuple[str, ...] = ()
+    fold_relu: bool = False
+    quantize_before_relu: bool = False
+    align_concat: bool = False
+    align_slice: bool = False
+    align_eltwise_quant_type: bool = False
+    dual_quant_nodes: bool = False
+    keep_weight_nodes: bool = False
+    equalize_layers: bool = False
+    balance_channels: bool = False
+    optimize: bool = True
+    qdq_domain: str = ""
+    domain: str = ops.DOMAIN
+    bfloat16_as: str = "qdq"
+    formats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    layers: Mapping[str, LayerRule] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    auto_mixed_precision: MixingRule | None = None
+    finetune: FinetuneRule | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value, and bring lists and tables into the shape that the annotations name."""
+        for key in dataclasses.fields(self):
+            if key.name in _TABLES:
+                continue
+            value = checked_value(key.name, str(key.type), getattr(self, key.name))
+            object.__setattr__(self, key.name, value)
+        rules = {pattern: make_rule(pattern, rule) for pattern, rule in self.layers.items()}
+        object.__setattr__(self, "layers", rules)
+        for name in self.formats:
+            self.format(name)
+        for name, table in _TABLES.items():
+            object.__setattr__(self, name, table.parse(name, getattr(self, name)))
+        self._check_mixing()
+        for part, place, chosen in self._choices():
+            self._check_format(part, place, chosen)
+
+    def format(self, name: str) -> ops.Format | None:
+        """Return the format of that name, None for float32; ValueError for a name that is not known."""
+        if name in self.formats:
+            definition = checked_value(f"format '{name}'", "Mapping", self.formats[name])
+            return make_format(name, definition)
+        refuse_unknown(name, self._legal_formats(), "format")
+        return ops.FORMATS.get(name)
+
+    @property
+    def other_format(self) -> ops.Format | None:
+        """The format of values that no rule of the activation's format reaches, None for float32."""
+        if self.other != AUTO:
+            return self.format(self.other)
+        return self.format(self.activation if self.activation in ("bfloat16", "float16") else FLOAT32)
+
+    @property
+    def named_formats(self) -> list[ops.Format]:
+        """The formats that operands and single tensors have or may get, in the order of their names."""
+        mixing = self.auto_mixed_precision
+        rules = (*self.layers.values(), *(mixing.choices(self.activation, self.weight) if mixing else ()))
+        names = {self.activation, self.weight, *self.tensors.values()}
+        names |= {name for rule in rules for name in (rule.activation, rule.weight) if name}
+        return [fmt for name in sorted(names) if (fmt := self.format(name)) is not None]
+
+    def bias_format(
+        self, activation: ops.Format | None, weight: ops.Format | None, rule: LayerRule | None = None
+    ) -> ops.Format | None:
+        """Return the format of the bias of a node with these formats, to which a rule may apply."""
+        name = (rule.bias if rule else None) or self.bias
+        if name != AUTO:
+            return self.format(name)
+        if _multiplies_into_int32(activation, weight):
+            return ops.FORMATS["int32"]
+        return self.other_format
+
+    def is_symmetric(self, fmt: ops.Format) -> bool:
+        """Return whether ranges of activations in an integer format are symmetric around zero."""
+        if isinstance(self.activation_symmetric, bool):
+            return self.activation_symmetric
+        return fmt.is_signed
+
+    def with_(self, **changes: Any) -> Scheme:
+        """Return the scheme with other values for some keys."""
+        _check_keys(changes)
+        return dataclasses.replace(self, **changes)
+
+    def to_toml(self) -> str:
+        """Return the full scheme as TOML, from which :func:`read_scheme` reads an equal one."""
+        values = {key.name: getattr(self, key.name) for key in dataclasses.fields(self)}
+        values["layers"] = {pattern: rule.said for pattern, rule in self.layers.items()}
+        values |= {name: values[name].said for name in _TABLES if values[name] is not None}
+        return to_toml({key: value for key, value in values.items() if value is not None and value != {}})
+
+    def _legal_formats(self) -> list[str]:
+        return [FLOAT32, *ops.FORMATS, *self.formats]
+
+    def _choices(self) -> Iterator[tuple[str, str, object]]:
+        """Yield every format that a value or a rule names: for which part, and where the scheme says so."""
+        for part in _PARTS:
+            yield part, part, getattr(self, part)
+            for pattern, rule in self.layers.items():
+                if part in rule.said:
+                    yield part, f"layers entry '{pattern}': {part}", rule.said[part]
+        for tensor, name in self.tensors.items():
+            yield "tensor", f"tensors entry '{tensor}'", name
+
+    def _check_mixing(self) -> None:
+        """Check that layers may get formats that there are, and others than they have anyway."""
+        mixing = self.auto_mixed_precision
+        for rule in mixing.choices(self.activation, self.weight) if mixing else ():
+            for part, name in rule.said.items():
+                self._check_format(part, f"auto_mixed_precision: {part} of '{rule.label}'", name)
+            if (rule.activation, rule.weight) == (self.activation, self.weight):
+                raise ValueError(f"auto_mixed_precision: '{rule.label}' is what the scheme has anyway")
+
+    def _check_format(self, part: str, place: str, name: object) -> None:
+        if not isinstance(name, str):
+            raise ValueError(f"{place} is {name!r}, it must be the name of a format")
+        if part == "bias" and name == AUTO:
+            return
+        refuse_unknown(name, self._legal_formats(), f"{place}: format")
+        fmt = self.format(name)
+        if fmt is None or not fmt.is_integer:
+            return
+        if part == "activation" and fmt.bits < _LEAST_ACTIVATION_BITS:
+            raise ValueError(f"{place} is '{name}', but {name} is for weights")
+        if part == "bias" and name != "int32":
+            raise ValueError(f"{place} is '{name}', the only integers for a bias are int32")
+
+
+def preset(name: str) -> Scheme:
+    """Return the scheme of that name in the table of presets; ValueError for a name that is not there."""
+    refuse_unknown(name, PRESETS, "preset")
+    return Scheme(**PRESETS[name])
+
+
+def read_scheme(source: str | Path) -> Scheme:
+    """Return the preset of that name, or the scheme in a TOML file.
+
+    A file may begin with ``preset = "..."`` and give only what differs. Raises ValueError of one line, which
+    names the file, for what is neither and for anything wrong in the file.
+    """
+    if str(source) in PRESETS:
+        return preset(str(source))
+    path = Path(source)
+    if not path.is_file():
+        raise ValueError(f"'{source}' is neither a file nor one of the presets {', '.join(PRESETS)}")
+    try:
+        return scheme_from_keys(read_toml(path))
+    except Exception as error:  # numbers beyond any float, tables too deep to show
+        raise ValueError(f"{path}: {in_words(error)}") from error
+
+
+def _multiplies_into_int32(*operands: ops.Format | None) -> bool:
+    """Return whether the scale of a product is coarse enough for biases: 32-bit operands leave no room."""
+    return all(fmt is not None and fmt.is_integer and fmt.bits <= _WIDEST_FACTOR for fmt in operands)
+
+
+def scheme_from_keys(values: dict[str, Any]) -> Scheme:
+    """Return the scheme of parsed TOML; ValueError for keys and values that are not legal."""
+    start = values.pop("preset", None)
+    _check_keys(values, "preset")
+    if start is not None:
+        return preset(checked_value("preset", "str", start)).with_(**values)
+    for key in ("activation", "weight"):
+        if key not in values:
+            raise ValueError(f"key '{key}' is missing, and so is a preset to take it from")
+    return Scheme(**values)
+
+
+def _check_keys(values: Mapping[str, Any], *more: str) -> None:
+    for key in values:
+        refuse_unknown(key, [*more, *(known.name for known in dataclasses.fields(Scheme))], "key")

@@ -1,0 +1,281 @@
+"""Deciding which layers get which formats, so that the model as a whole keeps to a target.
+
+Sensitivities say in which order things are tried; the target is judged by the true value of the actual mixed
+model alone, whatever the sensitivities are worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ops.legal_names import refuse_unknown
+from transforms.search.knapsack import Option, Size, choose_formats, least_bits, size_of
+from transforms.search.target import Target
+
+STRATEGIES = ("speed", "quality", "budget")
+
+Choices = Mapping[str, str]
+"""The formats of layers that are moved, as LayerRule.label says them; others have those of the baseline."""
+
+Evaluate = Callable[[Choices], float]
+"""Returns the metric of the model with these formats."""
+
+_BISECTIONS = 12
+"""How often the range of budgets is halved: down to a 4096th of it, a layer of a hundred in forty parts."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A model that was tried: its metric, its size, and what differs from the last accepted one.
+
+    ``moved``: layers and their formats, None for those of the baseline.
+    """
+
+    moved: tuple[tuple[str, str | None], ...]
+    value: float
+    accepted: bool
+    size: Size
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The formats that were chosen, with the metric and the size of the model, and those of the baseline.
+
+    ``steps``: all that was tried, in order, the baseline first. ``target``: the bound that ``value`` keeps
+    to, None without one.
+    """
+
+    choices: Choices
+    steps: tuple[Step, ...]
+    baseline: float
+    value: float
+    baseline_size: Size
+    size: Size
+    target: Target | None
+
+
+def assign(
+    options: Sequence[Option],
+    baseline: Mapping[str, Size],
+    evaluate: Evaluate,
+    target: Target | None = None,
+    strategy: str = "speed",
+    *,
+    budget: float | None = None,
+    progress: Callable[[Step], None] | None = None,
+) -> Assignment:
+    """Return formats with which the model keeps to the target; without one, everything is moved.
+
+    * ``speed``: starts from the baseline and moves the least harmful options first, skipping each that breaks
+      the target and going on with the next. Steps double while they hold and are halved where they do not.
+    * ``quality``: starts with every layer at its cheapest option, moves the most harmful back until the
+      target holds, and then again down whatever can go down: in the end no single move does.
+    * ``budget``: the least harm with weights of ``budget`` bits; should that break the target, the least
+      budget above that does not.
+
+    ``options`` are what each layer may have, ``baseline`` the size of each layer as it is, in the formats
+    that the target is first checked with. A target that is relative is so to the metric of the baseline.
+    ``evaluate`` is called once for each model. ``progress`` is told of each step.
+
+    Raises TargetError where the baseline breaks the target, ValueError for an unknown strategy, a budget that
+    is missing, too small or of no use, and options that are no layer's or there twice.
+    """
+    _check(options, baseline, strategy, budget)
+    walk = _GreedySearch(options, baseline, evaluate, target, progress)
+    if strategy == "speed":
+        walk.descend(together=target is None)
+    elif strategy == "quality":
+        _from_below(walk)
+    else:
+        _within(walk, budget)
+    return walk.result()
+
+
+def checked_target(target: Target, baseline: float) -> Target:
+    """Return the target as a bound of its own; TargetError where the baseline, of this value, breaks it."""
+    bound = target.at(baseline)
+    bound.check(baseline, "the model before anything is moved")
+    return bound
+
+
+def cheapest(options: Iterable[Option], baseline: Mapping[str, Size]) -> dict[str, str]:
+    """Return the choice of each layer's smallest option, of like ones the least harmful."""
+    chosen: dict[str, Option] = {}
+    for option in sorted(options, key=lambda one: (one.size.total, one.harm)):
+        if option.size.total < baseline[option.layer].total:
+            chosen.setdefault(option.layer, option)
+    return {layer: option.label for layer, option in chosen.items()}
+
+
+class _GreedySearch:
+    """A present assignment, which holds unless it was set by force, and what was tried on the way."""
+
+    def __init__(
+        self,
+        options: Sequence[Option],
+        baseline: Mapping[str, Size],
+        evaluate: Evaluate,
+        target: Target | None,
+        progress: Callable[[Step], None] | None,
+    ) -> None:
+        """Evaluate the baseline; TargetError where it breaks the target."""
+        self.options = sorted(options, key=lambda one: (one.harm, one.size.total - baseline[one.layer].total))
+        self.baseline = baseline
+        self.layers = list(dict.fromkeys(option.layer for option in options))
+        self.sizes = {(option.layer, option.label): option.size for option in options}
+        self.choices: dict[str, str] = {}
+        self._evaluate, self._progress = evaluate, progress
+        self._known: dict[frozenset[tuple[str, str]], float] = {}
+        self._steps: list[Step] = []
+        self._first = self.value_of({})
+        self.target = checked_target(target, self._first) if target else None
+        self.attempt({})
+
+    def value_of(self, choices: Choices) -> float:
+        """Return the metric of the model with these choices, which is computed once."""
+        key = frozenset(choices.items())
+        if key not in self._known:
+            self._known[key] = self._evaluate(dict(choices))
+        return self._known[key]
+
+    def attempt(self, choices: dict[str, str]) -> bool:
+        """Make an assignment the present one if it holds, and return whether it does."""
+        value = self.value_of(choices)
+        accepted = self.target is None or self.target.holds(value)
+        changed = [layer for layer in self.layers if choices.get(layer) != self.choices.get(layer)]
+        moved = tuple((layer, choices.get(layer)) for layer in changed)
+        self._note(Step(moved, value, accepted, size_of(choices, self.sizes, self.baseline)))
+        if accepted:
+            self.choices = choices
+        return accepted
+
+    def descend(self, *, together: bool = False) -> bool:
+        """Try all options once in the order of harm, in groups; return whether any is accepted.
+
+        A group that fails is halved down to the option that fails, which is skipped.
+        """
+        before, i = self.choices, 0
+        size = len(self.options) if together else 1
+        failing = None  # end of a group that is known to fail
+        while i < len(self.options):
+            end = min(i + size, len(self.options))
+            group = self._with(self.options[i:end])
+            if group == self.choices or self.attempt(group):
+                i = end
+                size = size * 2 if failing is None else max(1, (failing - i) // 2)
+            elif end - i > 1:
+                failing, size = end, (end - i) // 2
+            else:
+                i, size, failing = end, 1, None
+        return self.choices != before
+
+    def _with(self, group: Iterable[Option]) -> dict[str, str]:
+        """Return the present choices with those options of a group that are cheaper."""
+        choices = dict(self.choices)
+        for option in group:
+            if option.size.total < self.size_in(choices, option.layer).total:
+                choices[option.layer] = option.label
+        return choices
+
+    def size_in(self, choices: Choices, layer: str) -> Size:
+        """Return the size of a layer with these choices."""
+        return self.sizes[layer, choices[layer]] if layer in choices else self.baseline[layer]
+
+    def saved(self, choices: Choices, layer: str) -> float:
+        """Return how many bits a layer has less than in the baseline."""
+        return self.baseline[layer].total - self.size_in(choices, layer).total
+
+    def _note(self, step: Step) -> None:
+        self._steps.append(step)
+        if self._progress:
+            self._progress(step)
+
+    def result(self) -> Assignment:
+        """Return the present assignment."""
+        return Assignment(
+            choices={layer: self.choices[layer] for layer in self.layers if layer in self.choices},
+            steps=tuple(self._steps),
+            baseline=self._first,
+            value=self.value_of(self.choices),
+            baseline_size=size_of({}, self.sizes, self.baseline),
+            size=size_of(self.choices, self.sizes, self.baseline),
+            target=self.target,
+        )
+
+
+def _from_below(walk: _GreedySearch) -> None:
+    """Move back as few of the most harmful as the target wants, then each down again that can be."""
+    steps = _restorations(walk)
+    low, high = 0, len(steps) - 1  # the last is the baseline, which holds
+    if walk.attempt(steps[0]):
+        return
+    while high - low > 1:
+        middle = (low + high) // 2
+        if walk.attempt(steps[middle]):
+            high = middle
+        else:
+            low = middle
+    while walk.descend():
+        pass
+
+
+def _restorations(walk: _GreedySearch) -> list[dict[str, str]]:
+    """Return assignments from every layer's cheapest option to none moved, the most harmful going first.
+
+    A layer goes to its smallest option that is larger and less harmful, or where there is none back to the
+    baseline.
+    """
+    harms = {(option.layer, option.label): option.harm for option in walk.options}
+    choices = cheapest(walk.options, walk.baseline)
+    steps = [choices]
+    while choices:
+        layer = max(choices, key=lambda one: (harms[one, choices[one]], -walk.saved(choices, one)))
+        now, harm = walk.size_in(choices, layer), harms[layer, choices[layer]]
+        better = [
+            one
+            for one in walk.options
+            if one.layer == layer
+            and one.harm < harm
+            and now.total < one.size.total < walk.baseline[layer].total
+        ]
+        choices = {one: label for one, label in choices.items() if one != layer}
+        if better:
+            choices[layer] = min(better, key=lambda one: one.size.total).label
+        steps.append(choices)
+    return steps
+
+
+def _within(walk: _GreedySearch, budget: float | None) -> None:
+    """Choose formats for the budget, or for the least above it that keeps to the target."""
+    choose = partial(choose_formats, walk.options, walk.baseline)
+    if budget is None:
+        if walk.target is None:
+            raise ValueError("strategy 'budget' needs a budget or a target")
+        budget = least_bits(walk.options, walk.baseline)
+    if walk.attempt(choose(budget)):
+        return
+    low, high = budget, size_of({}, walk.sizes, walk.baseline).weight
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        choices = choose(middle)
+        if choices == walk.choices or walk.attempt(choices):
+            high = size_of(walk.choices, walk.sizes, walk.baseline).weight
+        else:
+            low = middle
+
+
+def _check(
+    options: Iterable[Option], baseline: Mapping[str, Size], strategy: str, budget: float | None
+) -> None:
+    refuse_unknown(strategy, STRATEGIES, "strategy")
+    if budget is not None and strategy != "budget":
+        raise ValueError(f"a budget goes with strategy 'budget', not with '{strategy}'")
+    seen = set()
+    for option in options:
+        if option.layer not in baseline:
+            raise ValueError(f"option '{option.label}' is of layer '{option.layer}', which has no size")
+        if (option.layer, option.label) in seen:
+            raise ValueError(f"option '{option.label}' of layer '{option.layer}' is there twice")
+        seen.add((option.layer, option.label))

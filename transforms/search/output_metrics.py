@@ -1,0 +1,220 @@
+"""How far the outputs of a model are from those of the float model over a set of samples, in one number.
+
+Outputs of floating types count, all of a sample as one vector; what has another shape than in the float model
+counts as NaN. NaN and infinities, which no number can be given to, make the worst value of the metric, never
+NaN. Everything is summed in float64, sample after sample, so that none has to be kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.metrics import Sums
+
+Outputs = Mapping[str, NDArray[Any]]
+"""Outputs of one sample by name."""
+
+OutputsPair = tuple[Outputs, Outputs]
+"""Outputs of the float model and of the other, for one sample."""
+
+_SUM_SLACK = 2.0**-8
+"""How far probabilities in bfloat16 are from a sum of one: half a unit in the last place of each."""
+
+_LEAST_SHARE = 2.0**-24
+"""Half the distance from 1 to the next float32: smaller probabilities, zero above all, count as this."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of whole models.
+
+    ``worst``: its value where there is no number. ``harm``: turns a value into a number from 0 that is larger
+    for worse, and of which errors that have nothing to do with each other have the sum (for cosine and top1:
+    about). ``measure``: the value of samples, NaN where there is none.
+    """
+
+    name: str
+    unit: str
+    larger_is_better: bool
+    worst: float
+    harm: Callable[[float], float]
+    measure: Callable[[Iterable[OutputsPair]], float]
+
+    def score(self, pairs: Iterable[OutputsPair]) -> float:
+        """Return the metric of samples; ValueError without samples, and without an output that counts."""
+        value = self.measure(_some(pairs))
+        return self.worst if math.isnan(value) else value
+
+
+def lost_top1(pairs: Iterable[OutputsPair], labels: NDArray[np.integer[Any]] | None = None) -> float:
+    """Return the share of rows that the float model had right and the other has wrong.
+
+    A row is everything along the last axis, the place of its largest element the answer. Right is what
+    ``labels`` say, integers of shape [n] for the rows in order; without them, whatever the float model says.
+    Rows that become right by luck do not make up for lost ones: on other samples luck is another, and a bound
+    of this share bounds the drop of accuracy there, too. Raises ValueError for labels that do not fit.
+    """
+    expected, found = _answers(_some(pairs))
+    if labels is None:
+        right = expected >= 0
+    else:
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise ValueError(f"labels must be integers of shape [n], not {labels.dtype} {list(labels.shape)}")
+        if len(labels) != len(expected):
+            raise ValueError(f"{len(labels)} labels for {len(expected)} rows of results")
+        right = expected == labels
+    return float(np.mean(right & (found != expected))) if len(right) else 0.0
+
+
+def _l2(pairs: Iterable[OutputsPair]) -> float:
+    return _mean([_sums([pair]).l2() for pair in pairs])
+
+
+def _cosine(pairs: Iterable[OutputsPair]) -> float:
+    return _mean([_sums([pair]).cosine() for pair in pairs])
+
+
+def _sqnr(pairs: Iterable[OutputsPair]) -> float:
+    return _sums(pairs).sqnr()
+
+
+def _psnr(pairs: Iterable[OutputsPair]) -> float:
+    return _sums(pairs).psnr()
+
+
+def _kl(pairs: Iterable[OutputsPair]) -> float:
+    rows = [_divergences(f, q) for pair in pairs for f, q in _floats(pair) if f.size]
+    return _mean(np.concatenate(rows).tolist() if rows else [0.0])
+
+
+def _top1(pairs: Iterable[OutputsPair]) -> float:
+    expected, found = _answers(pairs)
+    return float(np.mean(expected == found)) if len(expected) else 1.0
+
+
+def _decibels_to_share(value: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.power(10.0, -value / 10))
+
+
+def _square(value: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.square(np.float64(value)))
+
+
+def _missing(value: float) -> float:
+    return max(0.0, 1.0 - value)
+
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {
+        metric.name: metric
+        for metric in (
+            Metric("l2", "", False, math.inf, _square, _l2),
+            Metric("sqnr", "dB", True, -math.inf, _decibels_to_share, _sqnr),
+            Metric("cosine", "", True, 0.0, _missing, _cosine),
+            Metric("kl", "nat", False, math.inf, lambda value: max(0.0, value), _kl),
+            Metric("psnr", "dB", True, -math.inf, _decibels_to_share, _psnr),
+            Metric("top1", "", True, 0.0, _missing, _top1),
+        )
+    }
+)
+"""All metrics by name.
+
+* ``l2``: mean over samples of the L2 norm of the difference, in the unit of the outputs;
+* ``sqnr``: 10 log10(sum f^2 / sum (f - q)^2) over all samples;
+* ``cosine``: mean over samples of the cosine of the angle between the vectors;
+* ``kl``: mean over rows (along the last axis) of KL(p || q), p being the outputs themselves where they are
+  distributions, else their softmax;
+* ``psnr``: as sqnr, with the largest magnitude of all samples in place of the signal;
+* ``top1``: share of rows whose largest element is where the float model has it.
+"""
+
+
+def in_words(metric: str, value: float) -> str:
+    """Return a value with the unit of its metric, if that is one of METRICS."""
+    unit = METRICS[metric].unit if metric in METRICS else ""
+    return f"{value:.6g} {unit}".rstrip()
+
+
+def _some(pairs: Iterable[OutputsPair]) -> Iterator[OutputsPair]:
+    rest = iter(pairs)
+    first = next(rest, None)
+    if first is None:
+        raise ValueError("there are no samples to measure on")
+    return chain([first], rest)
+
+
+def _floats(pair: OutputsPair) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    expected, found = pair
+    names = [name for name, array in expected.items() if is_float_array(array)]
+    if not names:
+        types = ", ".join(f"'{name}' of {array.dtype}" for name, array in expected.items())
+        raise ValueError(f"no output is of a floating type: {types}")
+    for name in names:
+        f, q = expected[name], found[name]
+        yield f, q if q.shape == f.shape else np.full(f.shape, np.nan)
+
+
+def is_float_array(array: NDArray[Any]) -> bool:
+    """Return whether an output counts: numbers of a floating type, bfloat16 among them."""
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def _sums(pairs: Iterable[OutputsPair]) -> Sums:
+    totals = Sums()
+    for pair in pairs:
+        for f, q in _floats(pair):
+            totals.add(f, q)
+    return totals
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _rows(array: NDArray[Any]) -> NDArray[np.float64]:
+    return array.astype(np.float64).reshape(-1, array.shape[-1] if array.ndim else 1)
+
+
+def _answers(pairs: Iterable[OutputsPair]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return where the largest element of each row is in both models, -1 and -2 in rows with NaN."""
+    expected, found = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
+    for pair in pairs:
+        for f, q in _floats(pair):
+            if f.size:
+                expected.append(_largest(f, -1))
+                found.append(_largest(q, -2))
+    return np.concatenate(expected), np.concatenate(found)
+
+
+def _largest(array: NDArray[Any], otherwise: int) -> NDArray[np.intp]:
+    rows = _rows(array)
+    return np.where(np.isnan(rows).any(axis=1), otherwise, rows.argmax(axis=1))
+
+
+def _divergences(f: NDArray[Any], q: NDArray[Any]) -> NDArray[np.float64]:
+    x, y = _rows(f), _rows(q)
+    with np.errstate(all="ignore"):
+        probable = bool((x >= 0).all() and (abs(x.sum(axis=1) - 1) <= _SUM_SLACK).all())
+        log_p, log_q = (_log_shares(z) if probable else _log_softmax(z) for z in (x, y))
+        divergence = (np.exp(log_p) * (log_p - log_q)).sum(axis=1)
+    return np.maximum(divergence, 0.0)  # below zero by rounding only
+
+
+def _log_shares(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    kept = np.maximum(x, _LEAST_SHARE)
+    return np.log(kept / kept.sum(axis=1, keepdims=True))
+
+
+def _log_softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    shifted = x - x.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

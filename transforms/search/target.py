@@ -1,0 +1,62 @@
+"""What the outputs of a model must keep to: a bound of one number."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from transforms.search.output_metrics import METRICS, in_words
+
+LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
+"""Numbers beside those of METRICS: :func:`transforms.search.output_metrics.lost_top1`, and what a function
+of the user's returns, see :mod:`transforms.search.user_metric`."""
+
+
+class TargetError(ValueError):
+    """A target that can not be met."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound of a metric: one of METRICS, ``lost_top1`` (at most) or ``evaluate`` (at least).
+
+    ``limit``: the last value that holds; where ``relative``, how much worse than another value the metric may
+    be, which :meth:`at` is told: that of the model before anything is moved, or of the float model.
+    """
+
+    metric: str
+    limit: float
+    relative: bool = False
+
+    @property
+    def larger_is_better(self) -> bool:
+        """Whether the limit is a least value."""
+        return METRICS[self.metric].larger_is_better if self.metric in METRICS else self.metric == EVALUATE
+
+    def at(self, reference: float) -> Target:
+        """Return the target as a bound of its own: itself, or what is relative to the reference."""
+        if not self.relative:
+            return self
+        limit = reference - self.limit if self.larger_is_better else reference + self.limit
+        return dataclasses.replace(self, limit=limit, relative=False)
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value is within the limit, which must not be relative; NaN never is."""
+        assert not self.relative, "the reference is not known"
+        return value >= self.limit if self.larger_is_better else value <= self.limit
+
+    def check(self, value: float, what: str) -> None:
+        """Raise TargetError unless the value of ``what`` is within the limit."""
+        if not self.holds(value):
+            raise TargetError(f"{what} breaks the target: {self.text(value)}, the target is {self.bound}")
+
+    def text(self, value: float) -> str:
+        """Return the metric with a value, in words: ``sqnr 31.25 dB``."""
+        return f"{self.metric} {in_words(self.metric, value)}"
+
+    @property
+    def bound(self) -> str:
+        """The limit in words: ``at least 30 dB``."""
+        if self.relative:
+            return f"at most {in_words(self.metric, self.limit)} worse"
+        return f"at {'least' if self.larger_is_better else 'most'} {in_words(self.metric, self.limit)}"

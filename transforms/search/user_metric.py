@@ -1,0 +1,98 @@
+"""A metric that the user writes: a function in a Python file, named as ``FILE.py:FUNCTION``."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from transforms.search.output_metrics import Outputs
+
+UserMetric = Callable[[Sequence[Outputs]], float]
+"""Takes the outputs of all samples in order, each a dictionary of arrays by name; higher is better."""
+
+
+def load_metric(place: str) -> UserMetric:
+    """Return the function of a file that is named ``FILE.py:FUNCTION``; the file is executed.
+
+    The function is called with a list of dictionaries, the outputs of each sample by name, and returns one
+    number, higher for better. Raises ValueError of one line, which names the place, for a file or function
+    that is not there and a file that fails; so does the function that is returned where the user's fails or
+    returns no finite number.
+    """
+    file, name = split_place(place)
+    function = _function(_execute(Path(file), place), name, place)
+
+    def _metric(outputs: Sequence[Outputs]) -> float:
+        try:
+            value = function([dict(one) for one in outputs])
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"evaluate '{place}' failed: {_one_line(error)}") from error
+        return _finite(value, place)
+
+    return _metric
+
+
+def split_place(place: str) -> tuple[str, str]:
+    """Return file and function of ``FILE.py:FUNCTION``; ValueError for what does not look like that."""
+    file, colon, name = place.rpartition(":")
+    if not (colon and file.endswith(".py") and name.isidentifier()):
+        raise ValueError(f"evaluate '{place}' is not FILE.py:FUNCTION")
+    return file, name
+
+
+def absolute_place(place: str) -> str:
+    """Return ``FILE.py:FUNCTION`` with the whole path of the file, for processes in other folders."""
+    file, name = split_place(place)
+    return f"{Path(file).resolve()}:{name}"
+
+
+def _execute(path: Path, place: str) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"evaluate '{place}': there is no file '{path}'")
+    name = f"user metric {path.resolve()}"  # no import statement finds it, and no other file has it
+    loader = SourceFileLoader(name, str(path))
+    spec = spec_from_file_location(name, path, loader=loader)
+    assert spec is not None, "it has a loader"
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # where data classes look their module up
+    try:  # no cached bytecode: that of a file as large, written in the same second, would pass for it
+        exec(loader.source_to_code(loader.get_data(str(path)), str(path)), vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ValueError(f"evaluate '{place}': the file failed: {_one_line(error)}") from error
+    return module
+
+
+def _function(module: ModuleType, name: str, place: str) -> Callable[[list[dict[str, Any]]], object]:
+    function = getattr(module, name, None)
+    if not callable(function):
+        found = sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
+        raise ValueError(
+            f"evaluate '{place}': there is no function '{name}', the file has {', '.join(found) or 'none'}"
+        )
+    return function
+
+
+def _finite(value: object, place: str) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, str) or not math.isfinite(number):
+        raise ValueError(f"evaluate '{place}' returned {_shortened(repr(value))}, it must be a finite number")
+    return number
+
+
+def _one_line(error: BaseException) -> str:
+    return _shortened(f"{type(error).__name__}: {error}".rstrip(": "))
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 200 else f"{line[:197]}..."
