@@ -5,9 +5,10 @@ import sys
 
 if sys.argv[:1] == ["-m"]:  # what Python says while it looks for the module that it runs
     try:
-        from tools.cli import interrupts
+        from tools.cli import interrupts, streams
 
-        interrupts.take_signals()
+        if interrupts.take_signals():
+            streams.repair()
     except KeyboardInterrupt:
         os.write(2, b"tools: error: interrupted\n")
         os._exit(130)

@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
+from transforms.lift_constants import lift_constants
 from transforms.model import proto_pass
 from transforms.model.read_model import ModelError
 from transforms.opset.compare_raised import compare_raised
@@ -32,10 +33,12 @@ CAST_TO_BFLOAT16 = 13
 def convert_opset(graph: gs.Graph, version: int) -> int:
     """Raise the graph to an opset; return 1 when it changed, 0 when it is there already or above.
 
-    Every node computes what it did. Some have no equal before a later opset than ``version`` (Softmax of
-    opset 12 along inner axes whose sizes are free: 14), which is then the graph's. Raises ModelError when a
-    node has none at all, when nobody checked what the definition of its operator became, when the converter
-    of the onnx package knows no way, and when the raised model differs from the old one on random input.
+    Every node computes what it did, and Constant nodes become initializers: the converter makes some of
+    attributes, such as the bounds of Clip. Some nodes have no equal before a later opset than ``version``
+    (Softmax of opset 12 along inner axes whose sizes are free: 14), which is then the graph's. Raises
+    ModelError when a node has none at all, when nobody checked what the definition of its operator became,
+    when the converter of the onnx package knows no way, and when the raised model differs from the old one on
+    random input.
     """
     if graph.opset >= version:
         return 0
@@ -49,6 +52,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
     except (RuntimeError, ModelError, onnx.version_converter.ConvertError) as error:
         message = f"the model can not be raised from opset {before} to {version}: {error}"
         raise ModelError(message) from error
+    lift_constants(graph)
     log.debug("opset %d -> %d, %d nodes", before, graph.opset, sum(1 for _ in walk.nodes(graph)))
     return 1
 

@@ -20,7 +20,8 @@ def leave_out_zero_points(graph: gs.Graph) -> int:
     """Take the zero point from DequantizeLinear nodes of int8 where it is 0, which is what it is without.
 
     Only where a Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool reads the numbers and not all of
-    what it makes is quantized again, and from opset 21 on. Returns how many were left out.
+    what it makes is quantized again, or a MatMul whose result an Add reads, before which the runtime puts a
+    Reshape of its own; and from opset 21 on. Returns how many were left out.
     """
     if graph.opset < _FIRST_OPSET:
         return 0
@@ -40,7 +41,14 @@ def _is_at_zero(node: gs.Node) -> bool:
 
 def _is_moved(tensor: gs.Tensor) -> bool:
     movers = [node for node in tensor.outputs if node.op in _MOVED_BEHIND]
-    return any(not _is_quantized(node.outputs[0]) for node in movers)
+    return any(not _is_quantized(node.outputs[0]) for node in movers) or any(
+        map(_becomes_gemm, tensor.outputs)
+    )
+
+
+def _becomes_gemm(node: gs.Node) -> bool:
+    """Return whether the runtime may put a product and a sum together, with a Reshape in front."""
+    return node.op == "MatMul" and any(reader.op == "Add" for reader in node.outputs[0].outputs)
 
 
 def _is_quantized(tensor: gs.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -173,3 +174,17 @@ def test_excluded_nodes_are_found_again() -> None:
     outside = {node.op for node in graph.nodes if node not in found}
     assert outside == {"Tanh", "Reshape"}
     assert sum(node.op == "Reshape" for node in graph.nodes if node not in found) == 1
+
+
+@pytest.mark.parametrize("form", ("with_cast", "bf16", "customqdq"))
+def test_numbers_that_a_raise_turns_into_inputs_are_constants(form: str, tmp_path: Path) -> None:
+    """Oracle: the float model. Clip of a size is arithmetic on shapes: 301 is no bfloat16 number."""
+    model = corpus.parse(
+        """(float[N] x) => (float[M] y) { s = Shape(x) f = Cast <to = 1> (s) c = Clip <max = 1000.0> (f)
+        i = Cast <to = 7> (c) a = Tanh(x) y = Reshape(a, i) }""",
+        opset=10,
+    )
+    feeds = {"x": np.ones(301, np.float32)}
+    converted = conversion.convert(model, tmp_path, "--format", form, "--no-optimize")
+    run = conversion.run_wrapped if form == "bf16" else conversion.run
+    assert run(converted, feeds)["y"].shape == (301,)

@@ -21,12 +21,14 @@ MOVERS = {
     "Unsqueeze": "y = Unsqueeze(d, axes)",
     "Slice": "y = Slice(d, starts, ends)",
     "MaxPool": "y = MaxPool <kernel_shape = [2]> (d)",
+    "MatMul and Add": "p = MatMul(d, w) y = Add(p, b)",
 }
 
 
 def model(body: str, kind: str = "int8", opset: int = 21) -> onnx.ModelProto:
     parsed = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": {opset}]>
         g (float[1,2,6] x) => (float y) <float s = {{0.5}}, {kind} z = {{0}}, int64[1] shape = {{-1}},
+            float[6,2] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}, float[2] b = {{1, 2}},
             int64[1] axes = {{0}}, int64[1] starts = {{0}}, int64[1] ends = {{1}}>
         {{ q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) {body} }}""")
     parsed.graph.output[0].type.tensor_type.ClearField("shape")

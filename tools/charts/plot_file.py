@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,9 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     Raises ValueError where matplotlib is not installed.
     """
     _check_library()
+    log = logging.getLogger("matplotlib")
+    if not log.isEnabledFor(logging.DEBUG):  # --verbose
+        log.setLevel(logging.ERROR)  # where there is no home to keep a cache in, it works without
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, min(height, _HIGHEST)))

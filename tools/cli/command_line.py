@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tools.cli import interrupts
+from tools.cli import interrupts, streams
 
 DONE, FAILED = 0, 1
 
@@ -79,7 +79,11 @@ def run(
     leaves through argparse with 2, as do options of which ``why_not`` says that they do not go together; it
     may ask ``options.given`` which were written, see :func:`unused_option`.
     """
-    options = parser.parse_args(argv)
+    try:
+        options = parser.parse_args(argv)
+    except SystemExit:  # after --help
+        streams.drop_unwritable()
+        raise
     options.given = _given(parser, argv)
     reason = why_not(options)
     if reason:
@@ -90,6 +94,7 @@ def run(
     try:
         with interrupts.raised():
             code = _work(parser, options, work)
+            streams.drop_unwritable()
             interrupts.end(code)
     except KeyboardInterrupt as stopped:
         code = interrupts.leave(stopped)
@@ -146,6 +151,8 @@ def _work(
     try:
         work(options)
         sys.stdout.flush()
+    except BrokenPipeError as error:
+        return _fail(parser, options, f"nobody reads the output any more: {_one_line(error)}")
     except (ValueError, OSError) as error:
         return _fail(parser, options, _one_line(error) + _of_source(options, error))
     except Exception as error:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from transforms.files import cleanup
-from transforms.run.processes import interrupts_for_this_process_alone
+from transforms.run.processes import check_current_folder, interrupts_for_this_process_alone
 
 LOCAL = "local"
 _PATIENCE = 30.0  # seconds that a scheduler has to answer, and to have a worker; machines may be busy
@@ -55,6 +55,7 @@ def _local_cluster(jobs: int, opened: ExitStack) -> Any:
     import dask
     from distributed import LocalCluster
 
+    check_current_folder()
     folder = opened.enter_context(cleanup.temporary_folder())
     opened.enter_context(dask.config.set({"temporary-directory": str(folder)}))
     port = {"dashboard_address": "localhost:0"}  # a free one: another cluster may have the default

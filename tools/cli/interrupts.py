@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -20,7 +21,7 @@ from typing import Any
 
 _NUMBERS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _GRACE = 2.0  # seconds from a signal to the end, for cleaning up in order
-_STARTING, _WORKING, _UNWINDING, _DONE = range(4)
+_STARTING, _WORKING, _UNWINDING, _LEAVING, _DONE = range(5)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -36,7 +37,7 @@ class _Tool:
     """The tool that this process is: how far it is, and how it ends."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._phase, self._code, self._leaving = name, _STARTING, 0, False
+        self._name, self._phase, self._code, self._once = name, _STARTING, 0, [True]
         for number in _NUMBERS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a shell's background jobs wish
                 signal.signal(number, self._take)
@@ -58,9 +59,12 @@ class _Tool:
 
     def leave(self, code: int) -> None:
         """End the process here, without the temporary files that it has, and say why."""
-        if self._leaving:
-            return
-        self._leaving = True
+        self._phase = _LEAVING  # no signal comes in between from here on
+        try:
+            self._once.pop()
+        except IndexError:  # the main thread, or the one that watches it, is about to
+            while True:
+                time.sleep(_GRACE)
         try:
             for process in _active_children():
                 process.kill()
@@ -84,8 +88,6 @@ class _Tool:
 
     def _watch(self, wakened: int) -> None:
         """Wait for a signal, which is seen here also while the main thread runs code that is not Python's."""
-        import time
-
         number = 0
         while number not in _NUMBERS:
             number = os.read(wakened, 1)[0]
@@ -97,13 +99,14 @@ class _Tool:
 _tool: _Tool | None = None
 
 
-def take_signals() -> None:
-    """Let signals end this process in one line; does nothing unless it was started to be a tool."""
+def take_signals() -> bool:
+    """Let signals end this process in one line if it was started to be a tool; return whether it was."""
     global _tool
     words = sys.orig_argv
     module = next((after for word, after in pairwise(words) if word == "-m"), "")
     if module.startswith("tools.") and _tool is None:
         _tool = _Tool(module)
+    return _tool is not None
 
 
 @contextmanager

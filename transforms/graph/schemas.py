@@ -85,7 +85,8 @@ def _body_allows(found: onnx.defs.OpSchema, element: int) -> bool:
 
     That of MeanVarianceNormalization has float32 constants in it, whatever type its schema allows.
     """
-    if not found.has_function or found.has_type_and_shape_inference_function:
+    is_function: bool = found.has_function  # type: ignore[attr-defined]  # missing in the stubs
+    if not is_function or found.has_type_and_shape_inference_function:
         return True
     names = [parameter.name for parameter in found.inputs]
     node = onnx.helper.make_node(found.name, names, [found.outputs[0].name], domain=found.domain)

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms import model_io
+from transforms.files.atomic_write import replacing
 from transforms.run.run_model import OpenModel, RunOptions, open_model
 from transforms.search.output_metrics import METRICS, Outputs
 from transforms.search.user_metric import UserMetric, load_metric
@@ -52,9 +53,10 @@ def write_folder(
     }
     model_io.save(graph, folder / _MODEL, external_data=True)
     for i, (feed, outputs) in enumerate(zip(feeds, expected, strict=True)):
-        np.savez(_sample(folder, "feed", i), *feed.values())
-        np.savez(_sample(folder, "expected", i), *outputs.values())
-    (folder / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
+        _save(_sample(folder, "feed", i), feed)
+        _save(_sample(folder, "expected", i), outputs)
+    with replacing(folder / _ABOUT) as temporary:
+        temporary.write_text(json.dumps(about), encoding="utf-8")
 
 
 def measure(task: SwitchTask) -> tuple[float, float]:
@@ -127,6 +129,12 @@ class _Bench:
     def _read(self, kind: str, number: int, names: Sequence[str]) -> dict[str, np.ndarray]:
         with np.load(_sample(self._folder, kind, number)) as file:
             return {name: file[f"arr_{i}"] for i, name in enumerate(names)}
+
+
+def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays whole or not at all: tasks of another run may read the same folder."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, *arrays.values())
 
 
 def _sample(folder: Path, kind: str, number: int) -> Path:

@@ -13,6 +13,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 _ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
@@ -27,6 +28,7 @@ def open_processes(jobs: int) -> Iterator[Executor]:
     They are idle at the end of the block, or killed: what they were doing when an exception or an interrupt
     left it is wanted by nobody.
     """
+    check_current_folder()
     _start_resource_tracker()
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")
@@ -42,9 +44,28 @@ def open_processes(jobs: int) -> Iterator[Executor]:
         except BaseException:
             for process in set(multiprocessing.active_children()) - others:
                 process.kill()
+            with _quiet_threads():
+                executor.shutdown(cancel_futures=True)
             raise
-        finally:
-            executor.shutdown(cancel_futures=True)
+        executor.shutdown()
+
+
+@contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """Let the executor's thread fail at tasks that were called off when it finds its processes killed."""
+    before, threading.excepthook = threading.excepthook, lambda failed: None
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def check_current_folder() -> None:
+    """Raise OSError of one line where processes cannot be started, as the current folder is there no more."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "the current folder, in which processes start") from error
 
 
 @contextmanager

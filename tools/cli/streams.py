@@ -1,0 +1,35 @@
+"""Standard streams of a tool: there, and able to show any file name."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+_NAMES = ("stdin", "stdout", "stderr")
+
+
+def repair() -> None:
+    """Open closed streams on the null device, and show characters that cannot be shown as escapes.
+
+    The next file that is opened would get the number of a closed stream, and what is printed there.
+    """
+    for number, name in enumerate(_NAMES):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # at the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def drop_unwritable() -> None:
+    """Let what was printed, and cannot be written, go to the null device: Python tries again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
