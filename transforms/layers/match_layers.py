@@ -58,7 +58,7 @@ def match_layers(
 
 
 def _likely_first(formats: Sequence[Format], others: Sequence[Format]) -> list[Format]:
-    """Return the block formats, the coarsest first since finer ones often hold its numbers, then the others."""
+    """Return the block formats, the coarsest first since finer ones often hold its numbers; then others."""
     own = sorted((row for row in formats if row.block > 1), key=lambda row: row.bits)
     return list({row.name: row for row in (*own, *others)}.values())
 
