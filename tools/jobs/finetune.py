@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.formats import Format
 from ops.rounding import Options as SolverOptions
 from tools.cli.data_options import image_options, report_litter
 from tools.cli.output_file import check_writable
@@ -71,6 +72,7 @@ def tune(
     feeds: Sequence[Mapping[str, np.ndarray]],
     options: FinetuneOptions,
     *,
+    formats: Sequence[Format] = (),
     checkpoint: Checkpoint | None = None,
 ) -> TunedModel:
     """Tune a model, with a progress bar that names the current layer and its error."""
@@ -79,7 +81,9 @@ def tune(
         def _show(layer: LayerReport, done: int, total: int) -> None:
             bar.show(done, total, f"{layer.name} {tuning.in_words(layer.power, layer.after)}")
 
-        return finetune_model(twin, quantized, feeds, options, checkpoint=checkpoint, progress=_show)
+        return finetune_model(
+            twin, quantized, feeds, options, formats=formats, checkpoint=checkpoint, progress=_show
+        )
 
 
 def rule_of(options: argparse.Namespace) -> FinetuneRule:

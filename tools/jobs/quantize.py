@@ -75,14 +75,12 @@ def quantize_file(options: argparse.Namespace) -> None:
         return
     recorded = {"config": options.config, "random_data": options.random_data}
     entries = provenance.entries("quantize", recorded, graph.source_sha256)
-    entries[provenance.PREFIX + "scheme"] = used.to_toml()
     if scheme.finetune and mixed:
         graph, used = tune_mixed(mixed, scheme, "--calibration-data", options)
-        entries[provenance.PREFIX + "scheme"] = used.to_toml()
     elif scheme.finetune:
-        graph.info.metadata |= entries
-        twin = float_reference(lambda: model_io.load(options.input), graph)
+        twin = float_reference(lambda: model_io.load(options.input), graph, scheme)
         graph = tune_quantized(graph, twin, scheme, "--calibration-data", options)
+    entries[provenance.PREFIX + "scheme"] = used.to_toml()
     write_quantized(graph, done, output, entries, options)
     if options.random_data and done.calibrated:
         print(_RANDOM, file=sys.stderr)

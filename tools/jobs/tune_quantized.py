@@ -16,6 +16,8 @@ from transforms.run.feeds import model_inputs, open_feeds
 from transforms.run.run_model import RunOptions
 from transforms.scheme import Scheme
 
+_SCHEME = provenance.PREFIX + "scheme"
+
 
 def tune_quantized(
     graph: gs.Graph, twin: gs.Graph, scheme: Scheme, flag: str, options: argparse.Namespace
@@ -40,7 +42,8 @@ def tune_quantized(
     feeds = [feed for _, feed in named]
     walk = walk_options(rule, RunOptions(options.provider, options.threads))
     output = None if rule.output_index < 0 else rule.output_index
-    done = tune(twin, graph, feeds, FinetuneOptions(walk, output, rule.selective_update))
+    chosen = FinetuneOptions(walk, output, rule.selective_update)
+    done = tune(twin, graph, feeds, chosen, formats=scheme.named_formats)
     for line in tuning_lines(done, len(feeds)):
         print(line)
     return done.graph
@@ -55,9 +58,8 @@ def tune_mixed(
     so, and the model is returned as it was.
     """
     used = mixed.scheme.with_(finetune=scheme.finetune)
-    text = used.to_toml()  # tells formats of its own, which are looked for in weights
-    mixed.graph.info.metadata |= {provenance.PREFIX + "scheme": text}
-    tuned = tune_quantized(mixed.graph, mixed.float_graph, scheme, flag, options)
+    tuned = tune_quantized(mixed.graph, mixed.float_graph, used, flag, options)
+    tuned.info.metadata.setdefault(_SCHEME, "")  # the first of the entries, as files have always had it
     target = mixed.assignment.target if mixed.assignment else None
     if target is not None and mixed.measure is not None:
         value = mixed.measure(tuned)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from ops.formats import Format
 from transforms.finetune.acceptance import is_significantly_better
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
@@ -56,6 +57,7 @@ def finetune_model(
     feeds: Sequence[Feed],
     options: FinetuneOptions | None = None,
     *,
+    formats: Sequence[Format] = (),
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> TunedModel:
@@ -64,8 +66,9 @@ def finetune_model(
     Weights are tuned with scales and exponents chosen anew; should the outputs not become surely better
     (:mod:`transforms.finetune.acceptance`), with those that are there, and at last biases alone.
     ``float_graph`` is the float model in the form that was quantized
-    (:func:`transforms.finetune.float_reference.float_reference`). Neither graph is changed. A ``checkpoint``
-    is written when the work is interrupted, too.
+    (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
+    to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is written
+    when the work is interrupted, too.
 
     Raises ValueError where no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
@@ -82,6 +85,7 @@ def finetune_model(
                 graph,
                 feeds,
                 dataclasses.replace(options.walk, tune=tune),
+                formats=formats,
                 judge=partial(judge.error, graph) if options.selective else None,
                 memory=Memory(checkpoint, recipe) if checkpoint else None,
                 progress=progress,

@@ -14,6 +14,7 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from ops.formats import Format
 from transforms.finetune.checkpoint import Checkpoint, as_report
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.gram import SharedGramStats
@@ -69,6 +70,7 @@ def finetune_weights(
     feeds: Sequence[Feed],
     options: LayerwiseOptions | None = None,
     *,
+    formats: Sequence[Format] = (),
     judge: Callable[[], float] | None = None,
     memory: Memory | None = None,
     progress: Progress | None = None,
@@ -76,9 +78,9 @@ def finetune_weights(
     """Tune the layers that :func:`transforms.layers.match_layers.match_layers` finds, in place.
 
     A layer is given new weights if they are better on the samples that are held out, and if ``judge``, where
-    it is given, returns a lower number after that than before. ``progress`` is called with what became of a
-    layer, how many are done and how many there are. ``memory`` keeps what was found, and gives it back to
-    another run on the same models and data.
+    it is given, returns a lower number after that than before. ``formats`` are those that the model was
+    quantized to. ``progress`` is called with what became of a layer, how many are done and how many there
+    are. ``memory`` keeps what was found, and gives it back to another run on the same models and data.
 
     Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
     be tuned and operator types of which there is none.
@@ -86,7 +88,7 @@ def finetune_weights(
     options = options or LayerwiseOptions()
     if len(feeds) < 2:
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
-    layers, left = match_layers(float_graph, quantized_graph)
+    layers, left = match_layers(float_graph, quantized_graph, formats)
     if not layers:
         first = f": '{left[0].name}' ({left[0].op}): {left[0].reason}" if left else ""
         raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")
