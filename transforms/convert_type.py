@@ -57,6 +57,8 @@ class _Converter:
             return False
         if any(_is_sequence(tensor) for tensor in (*node.inputs, *node.outputs)):
             return False  # what is in it would have to change wherever it goes
+        if any(not t.is_empty() and dtypes.element_type(t) is None for t in node.inputs):
+            return False  # it may be float32, which does not go together with the element type
         inputs = [i for i in _floats(node.inputs) if not schemas.must_stay_float32(node, i, self._opsets)]
         outputs = _floats(node.outputs)
         if not (inputs or outputs) or not schemas.allows(node, self._element, self._opsets):

@@ -157,3 +157,12 @@ def test_function_with_float32_constants_in_it_stays() -> None:
     convert_type(graph)
     onnx.checker.check_model(graph_proto.export_model(graph), full_check=True)
     assert low_operators(graph) == ["Tanh"]
+
+
+def test_what_reads_a_tensor_of_unknown_type_stays_float() -> None:
+    """Nothing infers the type of a Scaler's output: it is float32, and a MatMul takes one type."""
+    text = """(float[3,2] x) => (float[3,2] y) <float[2,2] w = {1, 2, 3, 4}> {
+        a = ai.onnx.ml.Scaler <offset = [0.5], scale = [2.0]> (x) y = MatMul(a, w) }"""
+    graph = model_io.load(corpus.parse(text, opset=22, ir_version=10, domains=', "ai.onnx.ml": 3'))
+    convert_type(graph)
+    onnx.checker.check_model(graph_proto.export_model(graph), full_check=True)

@@ -99,10 +99,10 @@ def is_output(tensor: gs.Tensor, graph: gs.Graph) -> bool:
 class Names:
     """The tensor and node names of a whole model, to derive new ones from that are unique and stable."""
 
-    def __init__(self, graph: gs.Graph) -> None:
+    def __init__(self, graph: gs.Graph | None = None) -> None:
         """Collect the names in use, in nested graphs too: an inner name may not hide an outer one."""
         self._taken: set[str] = set()
-        for inner in graphs(graph):
+        for inner in () if graph is None else graphs(graph):
             self._add(inner.inputs)
             self._add(inner.outputs)
             for node in inner.nodes:

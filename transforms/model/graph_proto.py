@@ -18,6 +18,7 @@ import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from transforms.graph import walk
+from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
 from transforms.model.detached_weights import fill, split, without_data
 from transforms.model.inlined_size import refuse_explosion
@@ -67,6 +68,7 @@ def infer(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
     vectors are long, for inference takes each for the sizes of a tensor.
     """
     _unify_imports(light)
+    rename_hiding(light.graph)
     plain = onnx.shape_inference.infer_shapes(light)
     if count_constants(plain, weights) > _MOST_SIZES:
         return plain
