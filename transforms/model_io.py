@@ -126,7 +126,7 @@ def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
     """Raise ModelError when a light model does not pass ``onnx.checker.check_model(full_check=True)``."""
     try:
         onnx.checker.check_model(detached_weights.as_inputs(light, dict(weights)), full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"the result does not pass onnx.checker: {error}") from error
 
 
