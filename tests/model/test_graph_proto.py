@@ -264,6 +264,29 @@ def test_versions_rise_only_as_far_as_the_content_needs() -> None:
     assert round_trip(model).ir_version >= helper.find_min_ir_version_for(model.opset_import)
 
 
+def test_sparse_constants_become_dense() -> None:
+    """In a graph, in a body and in a local function. Oracle: the values themselves."""
+    texts = (
+        "{ c = Constant() y = Add(x, c) }",
+        """{ y = If (b) <then_branch = t () => (float[4] o) { c = Constant() o = Add(x, c) },
+                         else_branch = e () => (float[4] p) { d = Constant() p = Add(x, d) }> }""",
+        """{ y = local.plus(x) } <domain: "local", opset_import: ["": 18]> plus (p) => (q) {
+            c = Constant() q = Add(p, c) }""",
+    )
+    indices = numpy_helper.from_array(np.array([1, 3]))
+    sparse = helper.make_sparse_tensor(numpy_helper.from_array(np.float32([5, 7])), indices, [4])
+    for text in texts:
+        head = '<ir_version: 8, opset_import: ["": 18, "local": 1]> g (float[4] x, bool b) => (float[4] y)'
+        model = onnx.parser.parse_model(f"{head} {text}")
+        bodies = [a.g.node for n in model.graph.node for a in n.attribute if a.HasField("g")]
+        for nodes in (model.graph.node, *bodies, *(function.node for function in model.functions)):
+            for node in (one for one in nodes if one.op_type == "Constant"):
+                node.attribute.append(helper.make_attribute("sparse_value", sparse))
+        result = round_trip(model)
+        feed = {"x": np.ones(4, np.float32), "b": np.array(True)}
+        assert conversion.run(result, feed)["y"].tolist() == [1, 6, 1, 8]
+
+
 LATER = {
     "initializer": """(float[2] x, bool c) => (float[2] z) {
         y = If (c) <then_branch = t () => (float[2] o) <float[2] q = {1, 2}> { o = Add(x, q) },
