@@ -283,6 +283,7 @@ def test_sparse_constants_become_dense() -> None:
             for node in (one for one in nodes if one.op_type == "Constant"):
                 node.attribute.append(helper.make_attribute("sparse_value", sparse))
         result = round_trip(model)
+        assert "sparse" not in onnx.printer.to_text(result)
         feed = {"x": np.ones(4, np.float32), "b": np.array(True)}
         assert conversion.run(result, feed)["y"].tolist() == [1, 6, 1, 8]
 
