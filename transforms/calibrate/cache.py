@@ -25,7 +25,7 @@ from transforms.model import provenance
 from transforms.model.model_hash import model_hash
 from transforms.model_io import check_output
 from transforms.run.feeds import Feeds
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 
 _FORMAT = "onnx-narrow calibration 2"
 _FIRST_FORMAT = "onnx-narrow calibration 1"  # moments of one axis a tensor, which stay what they are

@@ -20,7 +20,7 @@ from transforms.calibrate.not_finite import first_nan
 from transforms.calibrate.range_statistics import Moments, RangeStats, TensorAxis
 from transforms.graph import dtypes, walk
 from transforms.run.instrumented_model import InstrumentedModel, Observation, float_outputs
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 
 __all__ = ["Calibration", "CalibrationOptions", "calibrate"]
 
