@@ -10,9 +10,8 @@ from ops.legal_names import refuse_unknown
 from transforms.scheme.finetune_rule import OPERATORS
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme_table import SchemeTable
-from transforms.search.assign_precision import STRATEGIES
 from transforms.search.output_metrics import METRICS
-from transforms.search.target import EVALUATE, LOST_TOP1, Target
+from transforms.search.target import EVALUATE, LOST_TOP1, STRATEGIES, Target
 from transforms.search.user_metric import split_place
 
 MIXING = "auto_mixed_precision"
