@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.array_types import QParams
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
 from transforms.model.read_model import ModelError
 from transforms.plan.qdq_writer import QdqWriter
-from transforms.plan.qparams import QParams, QParamsTable, Ranges
+from transforms.plan.qparams import QParamsTable, Ranges
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory

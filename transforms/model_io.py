@@ -25,12 +25,10 @@ from transforms.files.model_files import clear_leftovers, put_in_place
 from transforms.files.named_file import named
 from transforms.files.temporary_files import temporary
 from transforms.model import detached_weights, graph_proto
+from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.read_model import ModelError, check_opsets, read
 
 __all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save"]
-
-PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
-"""Bytes above which a model can not be one protobuf message, with room for what surrounds the weights."""
 
 _ALIGNMENT = 4096  # runtimes map external data into memory by pages
 

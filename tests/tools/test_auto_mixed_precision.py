@@ -24,7 +24,8 @@ from transforms import model_io
 from transforms.mix_precision import measured_sensitivity, mix
 from transforms.model import provenance
 from transforms.model.copy_graph import copy_graph
-from transforms.run.run_model import RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.scheme.recorded_scheme import recorded_scheme

@@ -24,7 +24,7 @@ from transforms.files.named_file import named
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.run.array_files import MOST_PIXELS, read_array
 from transforms.run.feeds import open_feeds
-from transforms.run.run_model import ModelInput
+from transforms.runtime.inputs import ModelInput
 from transforms.scheme import preset, read_scheme
 
 FREE = (ModelInput("x", np.dtype(np.float32), (None,)),)

@@ -22,7 +22,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions
 from transforms.model import provenance
 from transforms.run.array_files import read_array
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.mixing_rule import TARGETS, MixingRule
 

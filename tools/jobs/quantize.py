@@ -23,8 +23,9 @@ from transforms.finetune.float_reference import float_reference
 from transforms.mix_precision.mix import MixingOptions
 from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
-from transforms.run.feeds import model_inputs, random_feeds
-from transforms.run.run_model import RunOptions
+from transforms.run.feeds import random_feeds
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.scheme_table import SchemeTable
 

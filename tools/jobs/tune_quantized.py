@@ -12,8 +12,9 @@ from tools.summaries.tuning import tuning_lines
 from transforms.finetune.finetune_model import FinetuneOptions
 from transforms.mix_precision.mix import MixedPrecision
 from transforms.model import provenance
-from transforms.run.feeds import model_inputs, open_feeds
-from transforms.run.run_model import RunOptions
+from transforms.run.feeds import open_feeds
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 
 _SCHEME = provenance.PREFIX + "scheme"

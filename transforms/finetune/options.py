@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from transforms.finetune.tune_layer import TuneOptions
-from transforms.run.devices import CPU
-from transforms.run.run_model import RunOptions
+from transforms.runtime.devices import CPU
+from transforms.runtime.session import RunOptions
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ops.array_types import Float64Array
+from ops.array_types import Float64Array, QParams
 from ops.grids import Grid
 from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadratic, solve_form
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.round_bias import least_scale, round_biases
 from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.layers.stored_constant import QParams
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Times the mean of the Gram matrix's diagonal: how strongly the shift of the weights is held back."""

@@ -6,12 +6,13 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops.array_types import QParams
 from transforms.finetune.round_bias import constant_scale, product_scale
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.graph import walk
 from transforms.graph.constants import load
 from transforms.layers.matched_layer import Bias, MatchedLayer
-from transforms.layers.stored_constant import QParams, StoredConstant, find
+from transforms.layers.stored_constant import StoredConstant, find
 
 
 def current(layer: MatchedLayer) -> LayerSolution:

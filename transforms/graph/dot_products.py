@@ -12,6 +12,9 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 
 DOT_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
+TensorAxis = tuple[str, int]
+"""The name of a tensor and the axis of its channels: layers may read one tensor along several."""
+
 _BIAS = 2
 _CONVOLUTIONS = {"Conv": (1, 1, 0), "ConvTranspose": (1, 0, 1)}
 """Axis of the sum in the data and in the weight, axis of output channels in the weight."""

@@ -21,7 +21,7 @@ from transforms.graph.selection import label_of
 from transforms.keep_float.bf16_error import Bf16Error, Progress
 from transforms.keep_float.switchable_bf16 import SwitchedRounding
 from transforms.pipelines.convert_bf16 import Bf16Options
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 from transforms.search.smallest_set import Kept, drop_greedily, smallest_set
 from transforms.search.target import Target, TargetError
 

@@ -16,13 +16,12 @@ from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files import cleanup
 from transforms.mix_precision.mixed_model import MixedModel
-from transforms.model import graph_proto, provenance
+from transforms.model import provenance
 from transforms.model.model_hash import model_hash
-from transforms.run.feeds import Feeds, model_inputs, open_feeds
-from transforms.run.run_model import RunOptions
-from transforms.run.session import open_light
-from transforms.run.task_log import TaskLog
-from transforms.run.tasks import SerialExecutor, Workers
+from transforms.run.feeds import Feeds, open_feeds
+from transforms.run.tasks import SerialExecutor, TaskLog, Workers
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions, open_session
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.output_metrics import Outputs
 from transforms.search.user_metric import split_place
@@ -79,7 +78,7 @@ def open_evaluation(
     assert isinstance(data.source, Feeds)
     feeds = [feed for _, feed in data.source][: rule.data_size or None]
     names = _outputs(model.graph, rule.output_index)
-    session = open_light(*graph_proto.export_light(model.graph), options.run)
+    session = open_session(model.graph, options.run)
     expected: list[Outputs] = [session.run(feed, names) for feed in feeds]
     if options.folder is None:
         with cleanup.temporary_folder() as folder:

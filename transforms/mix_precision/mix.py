@@ -24,10 +24,9 @@ from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
-from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.run import tasks
-from transforms.run.session import open_light
+from transforms.runtime.session import open_session
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
@@ -231,7 +230,7 @@ class _Mixing:
         return known[0]
 
     def _measure(self, graph: gs.Graph) -> float:
-        session = open_light(*graph_proto.export_light(graph), self._bench.run)
+        session = open_session(graph, self._bench.run)
         names = list(self._bench.expected[0])
         made = (session.run(feed, names) for feed in self._bench.feeds)
         pairs: Iterator[OutputsPair] = zip(self._bench.expected, made, strict=True)

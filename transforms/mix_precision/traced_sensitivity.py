@@ -34,9 +34,8 @@ from transforms.mix_precision.traced_layer import Operand, Sample, TracedLayer, 
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import float_outputs, set_outputs
-from transforms.run.run_model import RunOptions
-from transforms.run.session import open_light
 from transforms.run.tasks import Progress
+from transforms.runtime.session import RunOptions, open_light
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import is_float_array
 

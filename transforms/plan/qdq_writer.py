@@ -10,10 +10,10 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
+from ops.array_types import QParams
 from ops.integers import as_float_type, quantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
-from transforms.plan.qparams import QParams
 from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme

@@ -25,9 +25,8 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.selection import NodeSet
-from transforms.plan.check_scheme_targets import check_targets
 from transforms.plan.integer_sites import Edge, IntegerSites
-from transforms.plan.node_formats import FormatTable
+from transforms.plan.node_formats import FormatTable, check_targets
 from transforms.plan.quant_spec import (
     ACTIVATION,
     BIAS,

@@ -15,6 +15,10 @@ LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
 of the user's returns, see :mod:`transforms.search.user_metric`."""
 
 
+STRATEGIES = ("speed", "quality", "budget")
+"""Ways of :func:`transforms.search.assign_precision.assign` to keep to a target."""
+
+
 class TargetError(ValueError):
     """A target that can not be met."""
 
