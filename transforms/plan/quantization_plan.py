@@ -39,7 +39,7 @@ from transforms.plan.quant_spec import (
     is_unquantized_float,
     scale_axis,
 )
-from transforms.plan.rounding_plan import RoundingPlan
+from transforms.plan.rounding_plan import RoundingPlan, places
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.scheme import Scheme
 
@@ -56,12 +56,14 @@ class QuantizationPlan:
         self._targets = targets or SchemeTargets(graph, scheme).resolve_in(graph)
         self.formats = FormatTable(graph, scheme, self._targets)
         self._main = {id(node) for node in graph.nodes}
-        self._places = _places(graph)
+        self._places = places(graph)
         self._homes = walk.constant_homes(graph)
         self._shared: dict[int, list[gs.Tensor]] = {}
         self.integers = IntegerSites(graph, self._takes_integers, share_slices=scheme.align_slice)
         self._floats = _Reach(self._float_plan())
-        self._open = _Reach(RoundingPlan(graph, dtypes.FLOAT, commuting=False) if scheme.tensors else None)
+        self._open = _Reach(
+            RoundingPlan(graph, dtypes.FLOAT, round_before_relu=True) if scheme.tensors else None
+        )
         self._chosen: dict[Edge, tuple[QuantSpec | None, str]] = {}
         self._found: dict[tuple[int, tuple[QuantSpec, ...], str], QuantSite] = {}
         self._plan()
@@ -272,15 +274,6 @@ class _Reach:
         roundings = plan.roundings if plan else []
         self.edges = {(id(node), index) for rounding in roundings for node, index in rounding.uses}
         self.outputs = {id(rounding.tensor) for rounding in roundings if rounding.is_output}
-
-
-def _places(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
-    """Map ``id`` of each computed tensor and graph input to its graph and what makes it there."""
-    found: dict[int, tuple[gs.Graph, gs.Node | None]] = {}
-    for inner in walk.graphs(graph):
-        found.update((id(tensor), (inner, None)) for tensor in inner.inputs)
-        found.update((id(t), (inner, node)) for node in inner.nodes for t in node.outputs)
-    return found
 
 
 def _has_channels(bias: gs.Tensor, count: int) -> bool:
