@@ -18,7 +18,7 @@ A tensor that a scheme names gets that format wherever it is read.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import onnx_graphsurgeon as gs
 
@@ -99,6 +99,10 @@ class QuantizationPlan:
             if not isinstance(member, gs.Constant)
         )
         return list({id(tensor): tensor for tensor in wanted}.values())
+
+    def replace_each(self, parts: Callable[[QuantSite], list[QuantSite]]) -> None:
+        """Put what ``parts`` returns for a quantization in its place."""
+        self.quantizations = [part for quantization in self.quantizations for part in parts(quantization)]
 
     def is_in_main_graph(self, tensor: gs.Tensor) -> bool:
         """Return whether a computed tensor, or an input, is one of the outermost graph."""
