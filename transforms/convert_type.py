@@ -7,8 +7,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.convert_bodies import convert_bodies, is_narrowed, take_over
 from transforms.graph import dtypes, schemas, walk
+from transforms.graph.rewire import detach
 from transforms.graph.selection import Exclusion, NodeSet, resolve
-from transforms.insert_cast import CastPair, insert_cast
+from transforms.insert_cast import cast_pair, insert_cast
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 
@@ -18,7 +19,7 @@ def convert_type(
     """Make float32 nodes compute in ``dtype``; return how many tensors were rounded and nodes changed.
 
     First every tensor gets its pair of Casts (:func:`transforms.insert_cast.insert_cast`, also before Relu);
-    then each node that stands between second and first halves of pairs, and whose schema at the model's
+    then each node that stands between upcasts and downcasts, and whose schema at the model's
     opset allows the type at every float input and output, takes the inside of the pairs, and the Casts
     around it go. Both forms compute the same numbers where a node rounds its float32 result once. All other
     nodes stay in float32 between Casts: operators without that type, excluded nodes, arithmetic on shapes,
@@ -26,9 +27,9 @@ def convert_type(
     converted like any tensor.
     """
     kept = resolve(exclude, graph)  # once: the Casts in front of these nodes are no part of them
-    rounded = insert_cast(graph, dtype, exclude=kept, keep_io_types=keep_io_types, commuting=False)
+    rounded = insert_cast(graph, dtype, exclude=kept, keep_io_types=keep_io_types, round_before_relu=True)
     carried = convert_bodies(graph, dtype, exclude=kept)
-    retyped = _Converter(graph, CastPair(dtype).element, kept).convert()
+    retyped = _Converter(graph, cast_pair(dtype).element, kept).convert()
     if carried or retyped:
         _drop_dead_casts(graph)
     return rounded + carried + retyped
@@ -116,8 +117,7 @@ def _drop_dead_casts(graph: gs.Graph) -> None:
         gone = [node for node in inner.nodes if node.op == "Cast" and not _is_alive(node, outputs)]
         inner.nodes = kept
         for node in gone:
-            node.inputs.clear()
-            node.outputs.clear()
+            detach(node)
 
 
 def _is_alive(node: gs.Node, graph_outputs: set[int]) -> bool:

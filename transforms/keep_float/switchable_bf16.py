@@ -35,7 +35,7 @@ class SwitchedRounding:
         exclude = prepare_bf16(graph, options, Conversion(options.format)).resolve_in(graph)
         exclude |= NodeSet(_new_casts(loaded, graph))
         self.parts = find_fused_groups(loaded, graph, kept.resolve_in(loaded), exclude)
-        plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
+        plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, round_before_relu=True)
         if options.format == "simulate_bf16":
             _leave_activations(plan, graph)
         nodes = [part.nodes for part in self.parts]
