@@ -22,8 +22,7 @@ from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import FinetuneOptions, TunedModel, finetune_model
 from transforms.finetune.finetune_weights import LayerReport
 from transforms.finetune.float_reference import float_reference
-from transforms.finetune.options import LayerwiseOptions
-from transforms.finetune.tune_layer import TuneOptions
+from transforms.finetune.options import LayerwiseOptions, TuneOptions
 from transforms.model import provenance
 from transforms.run.feeds import Feeds, batch_feeds, open_feeds
 from transforms.runtime import devices

@@ -15,9 +15,8 @@ from ops.formats import Format
 from transforms.finetune.acceptance import is_significantly_better
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
-from transforms.finetune.options import LayerwiseOptions, is_held_out
+from transforms.finetune.options import LayerwiseOptions, TuneOptions, is_held_out
 from transforms.finetune.output_error import OutputError
-from transforms.finetune.tune_layer import TuneOptions
 from transforms.model.copy_graph import copy_graph
 
 _LEAST_JUDGED, _LEAST_FITTED = 16, 4

@@ -19,8 +19,8 @@ from transforms.finetune.checkpoint import Checkpoint, as_report
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
-from transforms.finetune.options import LayerwiseOptions
-from transforms.finetune.tune_layer import LayerSolution, Tuned, TuneOptions, tune_layer
+from transforms.finetune.options import LayerwiseOptions, TuneOptions
+from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
 from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
