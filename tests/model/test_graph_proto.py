@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.helpers import build, conversion, corpus
+from tests.helpers import build, conversion, corpus, rounded
+from transforms import model_io
 from transforms.model import detached_weights, graph_proto
 from transforms.model.read_model import ModelError
 
@@ -301,3 +304,19 @@ def test_a_name_that_a_graph_around_gives_later(name: str) -> None:
         feed = {"x": np.float32([0.5, -1]), "c": np.array(c)}
         expected, found = conversion.run(model, feed), conversion.run(result, feed)
         assert all(np.array_equal(found[key], expected[key]) for key in expected)
+
+
+_MVN = "MeanVarianceNormalization <axes = [0, 2, 3]> (a)"
+
+
+@pytest.mark.parametrize("op", ("GroupNormalization <num_groups = 1> (a, s, s)", _MVN))
+def test_types_behind_functions_that_onnx_infers_nothing_of(op: str, tmp_path: Path) -> None:
+    """Oracle: the model rounded node by node, for what has no type is not rounded."""
+    body = f"{{ a = Tanh(x) g = {op} b = Exp(g) c = Sin(b) y = Transpose(c) }}"
+    text = f"(float[1,2,3,3] x) => (float[A,B,C,D] y) <float[2] s = {{0.3, 1.7}}> {body}"
+    model = corpus.parse(text, opset=21)
+    types = {t.name: (t.dtype, t.shape) for n in model_io.load(model).nodes for t in n.outputs}
+    assert types["g"] == types["b"] == (np.float32, [1, 2, 3, 3])
+    feeds = corpus.feeds(model)
+    converted = conversion.convert(model, tmp_path, "--no-optimize")
+    assert conversion.same(conversion.run(converted, feeds), rounded.evaluate(model, feeds))
