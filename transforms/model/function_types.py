@@ -58,5 +58,5 @@ def _is_bare_function(op: str, opset: int) -> bool:
         found = onnx.defs.get_schema(op, max_inclusive_version=opset)
     except onnx.defs.SchemaError:
         return False
-    is_function = found.has_function or found.has_context_dependent_function
+    is_function = found.has_function or found.has_context_dependent_function  # type: ignore[attr-defined]
     return is_function and not found.has_type_and_shape_inference_function
