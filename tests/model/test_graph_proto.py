@@ -320,3 +320,13 @@ def test_types_behind_functions_that_onnx_infers_nothing_of(op: str, tmp_path: P
     feeds = corpus.feeds(model)
     converted = conversion.convert(model, tmp_path, "--no-optimize")
     assert conversion.same(conversion.run(converted, feeds), rounded.evaluate(model, feeds))
+
+
+@pytest.mark.parametrize("op", ("LessOrEqual", "GreaterOrEqual"))
+@pytest.mark.parametrize("opset", (13, 16))
+def test_comparisons_that_are_functions_make_bool(op: str, opset: int) -> None:
+    model = corpus.parse(
+        f"(float[3] x) => (bool[N] y) {{ c = {op}(x, x) d = Not(c) y = Not(d) }}", opset=opset
+    )
+    types = {t.name: t.dtype for n in model_io.load(model).nodes for t in n.outputs}
+    assert types["c"] == types["d"] == np.bool_

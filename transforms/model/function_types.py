@@ -13,8 +13,8 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 def infer_types(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto:
     """Return what ``onnx.shape_inference.infer_shapes`` does, and also what GroupNormalization leads to.
 
-    For the time of inference an Identity stands for each node of such an operator, for all there are
-    (GroupNormalization 21, MeanVarianceNormalization) keep type and shape of their first input.
+    For the time of inference an Identity stands for each node of such an operator whose output has the type
+    of its first input: GroupNormalization and MeanVarianceNormalization, which keep the shape as well.
     """
     opset = max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=1)
     places = [place for place, node in enumerate(_nodes(model.graph)) if _has_no_inference(node, opset)]
@@ -59,4 +59,5 @@ def _is_bare_function(op: str, opset: int) -> bool:
     except onnx.defs.SchemaError:
         return False
     is_function = found.has_function or found.has_context_dependent_function  # type: ignore[attr-defined]
-    return is_function and not found.has_type_and_shape_inference_function
+    follows = [p.type_str for p in found.outputs] == [found.inputs[0].type_str] if found.inputs else False
+    return is_function and follows and not found.has_type_and_shape_inference_function
