@@ -21,6 +21,7 @@ from transforms.graph import walk
 from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
 from transforms.model.detached_weights import fill, split, without_data
+from transforms.model.function_types import infer_types
 from transforms.model.inlined_size import refuse_explosion
 from transforms.model.metadata import ModelInfo, carry_in, carry_out, read_info, write_info
 from transforms.model.sparse_to_dense import sparse_to_dense
@@ -71,10 +72,10 @@ def infer(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
     """
     _unify_imports(light)
     rename_hiding(light.graph)
-    plain = onnx.shape_inference.infer_shapes(light)
+    plain = infer_types(light)
     if count_constants(plain, weights) > _MOST_SIZES:
         return plain
-    return onnx.shape_inference.infer_shapes(light, data_prop=True)
+    return infer_types(light, data_prop=True)
 
 
 def _import_inferred(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> gs.Graph:
