@@ -25,7 +25,7 @@ class _Rule:
     """To which nodes a rule applies, and by which powers of two it divides weights, per input channel.
 
     ``exponents`` takes the ranges of the channels that can be scaled and returns as many exponents, or None
-    where the rule has nothing to mend.
+    if the rule has nothing to mend.
     """
 
     applies: Callable[[gs.Node], bool]
@@ -106,7 +106,7 @@ class _Balancer:
 
 
 def _find_shift(layer: ScaledLayer, rule: _Rule) -> Exponents | None:
-    """Return the exponent of two for each input channel; None where all are to stay."""
+    """Return the exponent of two for each input channel, or None if all are to stay."""
     ranges = layer.in_ranges()
     live = (ranges >= _LEAST) & (ranges <= _LARGEST)
     found = rule.exponents(ranges[live]) if live.any() else None

@@ -15,7 +15,7 @@ from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 @dataclass(frozen=True)
 class _Slot:
-    """Places that hold one value on its way through a node: indices, None where there is no such place."""
+    """Places that hold one value on its way through a node: indices, or None if there is no such place."""
 
     bodies: tuple[gs.Graph, ...]
     node_input: int | None
@@ -25,12 +25,12 @@ class _Slot:
 
 
 def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) -> int:
-    """Let control flow carry ``dtype`` where every float32 value that it carries is rounded around it.
+    """Let control flow carry ``dtype`` if every float32 value that it carries is rounded around it.
 
     To be called on a graph with all pairs of Casts (:func:`transforms.insert_cast.insert_cast` with
     ``commuting`` false). The Casts around a value that is carried go into the body: its producer there is
     followed by the first half of a pair, its readers have no need for one any more. Returns how many values
-    changed their type; a value stays float32 where the schema does not allow the type, where something
+    changed their type; a value stays float32 if the schema does not allow the type, if something
     reads it unrounded, and around excluded nodes.
     """
     pair = CastPair(dtype)

@@ -50,7 +50,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
             return 1
         proto_pass.apply(graph, lambda model: _raise(model, graph, version))
     except (RuntimeError, ModelError, onnx.version_converter.ConvertError) as error:
-        message = f"the model can not be raised from opset {before} to {version}: {error}"
+        message = f"the model cannot be raised from opset {before} to {version}: {error}"
         raise ModelError(message) from error
     lift_constants(graph)
     log.debug("opset %d -> %d, %d nodes", before, graph.opset, sum(1 for _ in walk.nodes(graph)))

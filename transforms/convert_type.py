@@ -20,7 +20,7 @@ def convert_type(
     First every tensor gets its pair of Casts (:func:`transforms.insert_cast.insert_cast`, also before Relu);
     then each node that stands between second and first halves of pairs, and whose schema at the model's
     opset allows the type at every float input and output, takes the inside of the pairs, and the Casts
-    around it go. Both forms compute the same numbers where a node rounds its float32 result once. All other
+    around it go. Both forms compute the same numbers if a node rounds its float32 result once. All other
     nodes stay in float32 between Casts: operators without that type, excluded nodes, arithmetic on shapes,
     producers of inputs that are tied to float32. What If, Loop and Scan hand in and out of their bodies is
     converted like any tensor.

@@ -28,8 +28,8 @@ def equalize_layers(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     channel grows no further than to the largest offset (bias) among those of its layer, since it is on one
     scale with them.
 
-    Does nothing to channels of no weight on one side, where within each pair of a graph the ratios differ by
-    a factor of four at most, and where :class:`transforms.graph.channel_scaling.PairFinder` finds no pair:
+    Does nothing to channels of no weight on one side, if within each pair of a graph the ratios differ by
+    a factor of four at most, and if :class:`transforms.graph.channel_scaling.PairFinder` finds no pair:
     across a Clip, whose bounds are the same for all channels, at sums of layers, at tensors with several
     readers, and with weights that are used elsewhere.
     """
@@ -94,7 +94,7 @@ def _balance(pair: LayerPair, distances: Ranges) -> bool:
 def _ratios(pair: LayerPair) -> Ranges:
     """Return the binary logarithm of each channel's range in the first layer over that in the second.
 
-    NaN where one of them is out of the limits, or there is none.
+    NaN if one of them is out of the limits, or there is none.
     """
     made = pair.first.out_ranges()
     read = pair.second.in_ranges().reshape(-1, pair.repeat).max(axis=1)

@@ -30,7 +30,7 @@ def fold_relu(graph: gs.Graph) -> int:
     Relu, if the zero point is the least integer. Every result stays the same bit for bit, for NaN excepted,
     which a Clip may turn into a number.
 
-    Does nothing where the result is an output of its graph or has another reader, for bounds, scales or zero
+    Does nothing if the result is an output of its graph or has another reader, for bounds, scales or zero
     points that are computed, for scales that are not positive, and for quantization to floating-point types.
     """
     constants = Constants(graph)

@@ -15,9 +15,9 @@ def fold_weights(graph: gs.Graph) -> int:
     """Carry out the first half of each rounding pair that reads a float32 constant; return how many were.
 
     A bfloat16 constant takes the place of the Cast or ExtendedQuantizeLinear node, and the name of the
-    float32 constant where nothing else reads that. The second half of the pair stays, and with it every
+    float32 constant if nothing else reads that. The second half of the pair stays, and with it every
     number that the model computes. Does nothing to pairs of other types, to quantize nodes with a scale
-    other than 1 or a zero point other than 0, to tensors that are computed, and where the bfloat16 value is
+    other than 1 or a zero point other than 0, to tensors that are computed, and if the bfloat16 value is
     itself an output of its graph.
     """
     outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}

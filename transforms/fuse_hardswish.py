@@ -15,8 +15,8 @@ OPSET = 14
 def fuse_hardswish(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Replace ``x * HardSigmoid(x, alpha=1/6, beta=1/2)`` by HardSwish, in all bodies; return how many.
 
-    The node rounds its result once where the two would round twice. Does nothing below opset 14, for another
-    alpha or beta, where one of the two is in ``exclude``, and where the HardSigmoid is used elsewhere or is
+    The node rounds its result once if the two would round twice. Does nothing below opset 14, for another
+    alpha or beta, if one of the two is in ``exclude``, and if the HardSigmoid is used elsewhere or is
     an output.
     """
     if graph.opset < OPSET:

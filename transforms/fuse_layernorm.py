@@ -54,9 +54,9 @@ def fuse_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     are used elsewhere, or are outputs, stay. Equal up to rounding: LayerNormalization computes the same in
     float32, in another order.
 
-    Does nothing below opset 17, where a node of the pattern is in ``exclude``, for double
-    (LayerNormalization computes in float32 at most), where the size of a normalised axis is not known, where
-    a scale varies along other axes, where a Reshape or Expand can not be proven to move nothing, and where
+    Does nothing below opset 17, if a node of the pattern is in ``exclude``, for double
+    (LayerNormalization computes in float32 at most), if the size of a normalised axis is not known, if
+    a scale varies along other axes, if a Reshape or Expand cannot be proven to move nothing, and if
     epsilon is negative. (In float16 the epsilon of an exporter is often 0.)
     """
     if graph.opset < OPSET:
@@ -139,7 +139,7 @@ def _largest(graph: gs.Graph, matches: list[_Match]) -> list[_Match]:
 
 
 def _match(context: Context, output: gs.Tensor, polynomial: Polynomial) -> _Match | None:
-    """Return the match where the polynomial is scale * x * rsqrt - scale * mean * rsqrt + bias."""
+    """Return the match if the polynomial is scale * x * rsqrt - scale * mean * rsqrt + bias."""
     roots = {symbol for product in polynomial.terms for symbol, _ in product if symbol.name == RSQRT}
     if len(roots) != 1:
         return None
@@ -154,7 +154,7 @@ def _match(context: Context, output: gs.Tensor, polynomial: Polynomial) -> _Matc
 
 
 def _why_not(match: _Match) -> str | None:
-    """Return what speaks against replacing the match, None where nothing does."""
+    """Return what speaks against replacing the match, or None if nothing does."""
     context = match.context
     if context.element_type == onnx.TensorProto.DOUBLE:
         return "LayerNormalization computes in float32 at most, the tensor is double"

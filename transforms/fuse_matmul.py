@@ -86,7 +86,7 @@ def _groups(graph: gs.Graph, constants: Constants, exclude: Container[gs.Node]) 
 
 
 def _member(graph: gs.Graph, node: gs.Node, constants: Constants) -> _Member | None:
-    """Return the product that a node computes of a tensor and constants, None where it is something else."""
+    """Return the product that a node computes of a tensor and constants, or None if it is something else."""
     if node.op not in ("MatMul", "Gemm") or node.domain not in STANDARD_DOMAINS:
         return None
     shape = constants.shape(node.inputs[1])
@@ -116,7 +116,7 @@ def _with_add(graph: gs.Graph, member: _Member, constants: Constants) -> _Member
 
 
 def _with_c(member: _Member, constants: Constants) -> _Member | None:
-    """Return the Gemm with its C, None where C is something else than one constant number per column."""
+    """Return the Gemm with its C, or None if C is something else than one constant number per column."""
     inputs = member.nodes[0].inputs
     if len(inputs) < 3 or inputs[2].is_empty():
         return member
@@ -137,7 +137,7 @@ def _attributes(node: gs.Node) -> tuple[float, ...]:
 
 
 def _why_not(group: list[_Member], opset: int) -> str | None:
-    """Return what speaks against fusing a group, None where nothing does."""
+    """Return what speaks against fusing a group, or None if nothing does."""
     if opset < _NEGATIVE_SPLIT_AXIS and shapes.shape_of(group[0].output) is None:
         return f"Split of opset {opset} needs the rank of '{group[0].output.name}', which is unknown"
     return None

@@ -1,4 +1,4 @@
-"""Zero points that ONNX Runtime stumbles over, left out where they say nothing.
+"""Zero points that ONNX Runtime stumbles over, left out if they say nothing.
 
 From opset 21 on, version 1.31 moves the DequantizeLinear of an int8 tensor behind what moves numbers,
 but takes the new zero point for one of uint8, and refuses the model.
@@ -17,9 +17,9 @@ _MOVED_BEHIND = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slic
 
 
 def leave_out_zero_points(graph: gs.Graph) -> int:
-    """Take the zero point from DequantizeLinear nodes of int8 where it is 0, which is what it is without.
+    """Take the zero point from DequantizeLinear nodes of int8 if it is 0, which is what it is without.
 
-    Only where a Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool reads the numbers and not all of
+    Only if a Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool reads the numbers and not all of
     what it makes is quantized again, or a MatMul whose result an Add reads, before which the runtime puts a
     Reshape of its own; and from opset 21 on. Returns how many were left out.
     """

@@ -45,7 +45,7 @@ def _lift_in(graph: gs.Graph) -> int:
 
 
 def _constant_value(node: gs.Node) -> object | None:
-    """Return what the node holds, lazily where it is a tensor that graph-surgeon has not read yet."""
+    """Return what the node holds, lazily if it is a tensor that graph-surgeon has not read yet."""
     if node.op != "Constant" or node.domain:
         return None
     tensor = node.attrs.get("value")

@@ -30,7 +30,7 @@ from transforms.model.read_model import ModelError, check_opsets, read
 __all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save"]
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
-"""Bytes above which a model can not be one protobuf message, with room for what surrounds the weights."""
+"""Bytes above which a model cannot be one protobuf message, with room for what surrounds the weights."""
 
 _ALIGNMENT = 4096  # runtimes map external data into memory by pages
 
@@ -58,7 +58,7 @@ def check_output(
 ) -> Path:
     """Return the path to write to, or raise before any work is done.
 
-    Raises OSError when the folder does not exist or can not be written to, ValueError when the path is a
+    Raises OSError when the folder does not exist or cannot be written to, ValueError when the path is a
     folder or another thing that is no file, is the source itself (also by another name), or is a link to
     another folder where ``external_data`` are to lie beside the model; FileExistsError when it exists and
     ``force`` is not given.
@@ -131,7 +131,7 @@ def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
 
 
 def refuse_source(graph: gs.Graph, path: Path) -> None:
-    """Raise ValueError where writing a model to ``path`` would overwrite a file that a graph came from."""
+    """Raise ValueError if writing a model to ``path`` would overwrite a file that a graph came from."""
     model_files.refuse_source(path, getattr(graph, "source_files", []))
 
 

@@ -41,7 +41,7 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
 
     The result computes the same numbers up to the order of float32 sums. Nodes of the outermost graph that
     are in ``exclude`` keep what they make, for no later node is merged into them. Raises ModelError, with
-    the reason and the graph unchanged, when ONNX Runtime can not load the model: an operator of another
+    the reason and the graph unchanged, when ONNX Runtime cannot load the model: an operator of another
     library, for example, or float16 arithmetic, for which its CPU provider would insert Casts of its own
     (widen such a graph first); and when onnx's checker does not accept what it makes.
     """
@@ -71,11 +71,11 @@ def _is_left_alone(tensor: gs.Constant) -> bool:
 
 
 def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto:
-    """Return the optimized model, which onnx's checker accepts; ModelError where there is none."""
+    """Return the optimized model, which onnx's checker accepts; ModelError if there is none."""
     try:
         optimized = _optimize_model(model)
     except Exception as error:  # the runtime's own exceptions share no narrower class
-        raise ModelError(f"ONNX Runtime can not load the model: {' '.join(str(error).split())}") from error
+        raise ModelError(f"ONNX Runtime cannot load the model: {' '.join(str(error).split())}") from error
     rename_made(optimized.graph, names, reused=_REUSED)
     try:
         onnx.checker.check_model(optimized, full_check=True)

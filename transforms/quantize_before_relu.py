@@ -1,6 +1,6 @@
 """A layer's result quantized in front of its Relu or Clip, too, on the scale behind it, for ONNX Runtime.
 
-The runtime's CPU provider computes a Conv in integers only where a QuantizeLinear reads what it makes. With
+The runtime's CPU provider computes a Conv in integers only if a QuantizeLinear reads what it makes. With
 an unsigned range it takes a Relu in between out of the way itself; with a symmetric one it can not, and
 computes in float.
 """
@@ -23,8 +23,8 @@ def quantize_before_relu(graph: gs.Graph) -> int:
     Clip decreases or moves what is within its bounds; so a number within them is quantized once and stays,
     and one beyond them ends on the integer next to the bound either way.
 
-    Does nothing where the Relu or Clip does not directly follow a dot product or an Add that nothing else
-    reads, where anything but one QuantizeLinear with a scale for the whole tensor reads its result, and in
+    Does nothing if the Relu or Clip does not directly follow a dot product or an Add that nothing else
+    reads, if anything but one QuantizeLinear with a scale for the whole tensor reads its result, and in
     front of bounds that are computed.
     """
     names = walk.Names(graph)

@@ -16,7 +16,7 @@ def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_
     To be called before :func:`transforms.insert_cast.insert_cast` and its like: no sum that overflows BF16
     then becomes an infinity. Does nothing to weights (see :func:`transforms.saturate.saturate`), to tensors
     that are clipped to the range already, and to inputs that are bfloat16 themselves with ``keep_io_types``
-    false. Raises ValueError below opset 12, where Clip takes its bounds as attributes or not for all uses.
+    false. Raises ValueError below opset 12, if Clip takes its bounds as attributes or not for all uses.
     """
     if graph.opset < 12:
         raise ValueError(f"activations can be saturated from opset 12 on, the model has {graph.opset}")

@@ -18,7 +18,7 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: 
     Nothing else is touched: activations stay float32. Inputs are float32, or float16 that a Cast widens (see
     :mod:`transforms.widen_float16`). Returns how many tensors changed: weights that were not on the grid and
     inputs that had no pair. Weights that only excluded nodes, shape arithmetic or inputs
-    tied to float32 (the scales of Resize) use stay as they are; where others use them too, those read a
+    tied to float32 (the scales of Resize) use stay as they are; if others use them too, those read a
     rounded copy.
     """
     plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
@@ -47,7 +47,7 @@ def input_tensors(graph: gs.Graph) -> list[gs.Tensor]:
 
 
 def _target(tensor: gs.Constant, rounded_uses: int, names: walk.Names) -> gs.Constant:
-    """Return the constant to round: the tensor itself, or a copy where some uses need it unrounded."""
+    """Return the constant to round: the tensor itself, or a copy if some uses need it unrounded."""
     if rounded_uses == len(tensor.outputs):
         return tensor
     return gs.Constant(names.derive(tensor.name, "bf16"), tensor.values)

@@ -26,7 +26,7 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
 
     Widening is exact; results differ from float16 arithmetic in not being rounded to float16 in between.
     Inputs and outputs of the model stay float16 behind a Cast, or become float32 with ``keep_io_types``
-    false. Casts from float32 to float32 that remain are taken out. Raises ValueError where an input or output
+    false. Casts from float32 to float32 that remain are taken out. Raises ValueError if an input or output
     is a sequence or an optional of float16 tensors, which no Cast takes.
     """
     _refuse_containers(graph)
@@ -53,11 +53,11 @@ def _refuse_containers(graph: gs.Graph) -> None:
         if not dtypes.is_type(tensor, dtypes.FLOAT16) and tensor.dtype == np.float16:
             kind = "a sequence"
         if kind:
-            raise ValueError(f"'{tensor.name}' is {kind} of float16 tensors, which can not be widened")
+            raise ValueError(f"'{tensor.name}' is {kind} of float16 tensors, which cannot be widened")
 
 
 def _container(kind: onnx.TypeProto) -> str | None:
-    """Return what holds float16 tensors where a type is no tensor; None where nothing does."""
+    """Return what holds float16 tensors where a type is no tensor, or None if nothing does."""
     held = list(metadata.tensor_types(kind))
     narrow = any(one.elem_type == dtypes.FLOAT16 for one in held)
     return _CONTAINERS.get(str(kind.WhichOneof("value"))) if narrow else None
@@ -135,7 +135,7 @@ def _widen_attributes(node: gs.Node) -> None:
 
 
 def _wide_type(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
-    """Return the attribute with float32 for float16 where it is a type, as that of an empty Optional is."""
+    """Return the attribute with float32 for float16 if it is a type, as that of an empty Optional is."""
     if attribute.type != onnx.AttributeProto.TYPE_PROTO:
         return attribute
     wide = onnx.AttributeProto()

@@ -36,7 +36,7 @@ def weight_grid(
 
     Integers: ``scale`` and ``zero_point`` have one element or one per output, over all groups. Without a
     scale it is chosen from the weight, one per output or one for all (``per_channel``). Blocks: exponents are
-    those that the format takes. Both are chosen by least weighted squared error instead where ``importance``
+    those that the format takes. Both are chosen by least weighted squared error instead if ``importance``
     is given, not negative, [K] or one such row for each group [G, K], as the diagonal of a Gram matrix;
     exponents among those up to one below and one above the format's.
 

@@ -53,7 +53,7 @@ class Grid:
     def neighbours(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the two numbers of the grid around each weight [..., N, K], the lower one first.
 
-        A weight on the grid is the one nearer to zero, unless it is at the end. They are equal where limits
+        A weight on the grid is the one nearer to zero, unless it is at the end. They are equal if limits
         allow one number only.
         """
         u = np.clip(weights / self.scale, self.lowest, self.highest)

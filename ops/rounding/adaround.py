@@ -33,7 +33,7 @@ def adaround(
 ) -> Float64Array:
     """Return weights [..., N, K] on the grid, each a neighbour of its target, with a small error.
 
-    A row keeps the nearest rounding where that is better. ``early_stop`` ends when every weight has settled
+    A row keeps the nearest rounding if that is better. ``early_stop`` ends when every weight has settled
     for a neighbour, while the term is at work. Works on any grid, floating ones included.
     Arithmetic is in float32. No random numbers.
     """

@@ -21,7 +21,7 @@ from ops.subnormals import keeps_subnormals
 class LayerProblem:
     """A layer: its float ``weight`` [..., N, K], ``gram`` H [..., K, K] and ``cross`` C [..., N, K], float64.
 
-    Both are sums over rows, centred where a bias will take up the means. ``target_power`` is P, the sum of
+    Both are sums over rows, centred if a bias will take up the means. ``target_power`` is P, the sum of
     the wanted outputs' squares. Raises ValueError for shapes that do not fit and numbers that are not finite.
     """
 
@@ -100,7 +100,7 @@ def shifted_target(problem: LayerProblem, damping: float) -> Float64Array:
     """Return the weights [..., N, K] that, not rounded, make the least error: W0 + (C - W0 H)(H + d I)^-1.
 
     They make up for what quantized inputs do to the outputs (arXiv 2505.11695). d is ``damping`` times the
-    mean of H's diagonal, or ``damping`` where H is zero; it keeps weights near W0 where samples say little.
+    mean of H's diagonal, or ``damping`` if H is zero; it keeps weights near W0 if samples say little.
     """
     shift = np.linalg.solve(damped(problem.gram, damping), np.swapaxes(problem.residual, -1, -2))
     return problem.weight + np.swapaxes(shift, -1, -2)
@@ -122,7 +122,7 @@ def quadratic(problem: LayerProblem, damping: float, *, shift: bool) -> Quadrati
 def damped(gram: Float64Array, damping: float) -> Float64Array:
     """Return H + d I for each H [..., K, K].
 
-    d is ``damping`` times the mean of its diagonal, or ``damping`` where H is zero.
+    d is ``damping`` times the mean of its diagonal, or ``damping`` if H is zero.
     """
     diagonal = np.diagonal(gram, axis1=-2, axis2=-1).mean(-1)
     amount = damping * np.where(diagonal > 0, diagonal, 1.0)

@@ -63,7 +63,7 @@ def test_operators_without_a_way_are_named() -> None:
     text = """(float[1,2,3] x) => (float[1,2,3] y) <float[6] s = {1, 1, 1, 1, 1, 1}> {
         y = BatchNormalization <spatial = 0> (x, s, s, s, s) }"""
     graph = model_io.load(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 7]> main {text}'))
-    with pytest.raises(model_io.ModelError, match=r"can not be raised from opset 7 to 13: .*spatial"):
+    with pytest.raises(model_io.ModelError, match=r"cannot be raised from opset 7 to 13: .*spatial"):
         convert_opset(graph, 13)
     assert (graph.opset, [node.op for node in graph.nodes]) == (7, ["BatchNormalization"])
 

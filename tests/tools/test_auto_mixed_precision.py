@@ -503,12 +503,12 @@ def test_quantize_without_data_moves_all(folder: Path) -> None:
         (
             "BF16",
             ["--target", "mx6", "--strategy", "budget", "--bits-target", "5.5"],
-            "bits_target 5.5 can not be met: the smallest formats take 6",
+            "bits_target 5.5 cannot be met: the smallest formats take 6",
         ),
         (
             "BF16",
             ["--target", "mx6", "--strategy", "budget", "--bytes-target", "382"],
-            "bytes_target 382 can not be met: the smallest formats take 382.5",  # 510 weights of 6 bits
+            "bytes_target 382 cannot be met: the smallest formats take 382.5",  # 510 weights of 6 bits
         ),
         ("BF16_MIXED_BFP16", ["--csv", "DIR/a", "--json", "DIR/a"], "--json and --csv are one file"),
         ("BF16_MIXED_BFP16", ["--json", "DIR/mixed.onnx"], "--output and --json are one file"),

@@ -38,7 +38,7 @@ class Value:
 class Context:
     """The tensor x in which all is expressed, and the axes of its statistics.
 
-    ``axes`` count from the end (-1 is the last) and ascend, ``sizes`` are their sizes, None where unknown.
+    ``axes`` count from the end (-1 is the last) and ascend, ``sizes`` are their sizes, or None if unknown.
     ``element_type`` is ONNX's number of x's type.
     """
 
@@ -50,12 +50,12 @@ class Context:
 
     @property
     def rank(self) -> int | None:
-        """The number of dimensions of x, None where unknown."""
+        """The number of dimensions of x, or None if unknown."""
         return None if self.shape is None else len(self.shape)
 
     @property
     def count(self) -> int | None:
-        """The number of elements that a statistic is taken over, None where unknown."""
+        """The number of elements that a statistic is taken over, or None if unknown."""
         sizes = [size for size in self.sizes if size is not None]
         return prod(sizes) if len(sizes) == len(self.axes) else None
 

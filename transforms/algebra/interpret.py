@@ -3,7 +3,7 @@
 Exporters write LayerNorm and GELU in many orders and associations. Read as polynomials in the tensor ``x``,
 its mean, its mean square and ``rsqrt = 1 / sqrt(variance + epsilon)``, all of them are the same few terms:
 ``mean((x - mean)^2)`` and ``mean(x^2) - mean^2`` both become ``square - mean^2``, and so on.
-A node that is not understood, or whose broadcast can not be proven, simply has no polynomial.
+A node that is not understood, or whose broadcast cannot be proven, simply has no polynomial.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Reader:
         return self._values.get(id(tensor)) or self._constant(tensor)
 
     def scalar(self, node: gs.Node, index: int) -> float | None:
-        """Return the number that an input of the node is; None where it is none."""
+        """Return the number that an input of the node is, or None if it is none."""
         return self.constants.scalar(node.inputs[index]) if index < len(node.inputs) else None
 
     def _constant(self, tensor: gs.Tensor) -> Value | None:
@@ -103,7 +103,7 @@ class _Reader:
         return len(shape) <= least and all(size == 1 or size == expected for size, expected in pairs)
 
     def combine(self, left: Value, right: Value, result: Polynomial) -> Value | None:
-        """Return the value of a binary operator's result, None where its shape may not be as x's."""
+        """Return the value of a binary operator's result, or None if its shape may not be as x's."""
         layouts = {left.layout, right.layout} - {CONSTANT}
         rank = max(left.rank, right.rank)
         if len(layouts) != 1:

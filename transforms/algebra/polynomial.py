@@ -62,7 +62,7 @@ class Polynomial:
         return any(symbol == factor for product in self.terms for factor, _ in product)
 
     def get(self, product: Monomial) -> NDArray[np.float64]:
-        """Return the coefficient of a monomial, 0 where it does not occur."""
+        """Return the coefficient of a monomial, 0 if it does not occur."""
         return self.terms.get(product, np.asarray(0.0))
 
     def __add__(self, other: Polynomial) -> Polynomial:
@@ -89,7 +89,7 @@ class Polynomial:
         return total
 
     def single(self) -> tuple[Monomial, NDArray[np.float64]] | None:
-        """Return the only term, None where there are several or none."""
+        """Return the only term, or None if there are several or none."""
         return next(iter(self.terms.items())) if len(self.terms) == 1 else None
 
     def is_close(self, expected: Mapping[Monomial, float], tolerance: float) -> bool:

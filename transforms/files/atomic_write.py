@@ -48,7 +48,7 @@ def destination(path: Path) -> Path:
         return path
     target = Path(os.path.realpath(path))
     if mode is not None and not target.exists():
-        raise ValueError(f"'{path}' is a link to a file without a name, which can not be replaced")
+        raise ValueError(f"'{path}' is a link to a file without a name, which cannot be replaced")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"'{path}' is a link into folder '{target.parent}', which does not exist")
     return target
@@ -66,7 +66,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def make_durable(folder: Path) -> None:
-    """Flush the names in a folder to disk, where the file system can."""
+    """Flush the names in a folder to disk, if the file system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

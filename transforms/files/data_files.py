@@ -1,7 +1,7 @@
 """Files of external data, which are named after the model they were written for and their content.
 
 ``NAME.HASH.data``, with the first 16 digits of the SHA-256 of its bytes: a model names the data that it was
-written with, and can not be left with those of another.
+written with, and cannot be left with those of another.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def mentioned(file: Path, names: Iterable[str]) -> set[str]:
 def drop_unused(folder: Path, names: Collection[str], keep: Iterable[Path] = ()) -> None:
     """Remove those of some data files that no file in the folder mentions, nor is one of those to ``keep``.
 
-    The caller holds the lock of the folder. What can not be looked at, or takes too long, counts as a use.
+    The caller holds the lock of the folder. What cannot be looked at, or takes too long, counts as a use.
     """
     unused = data_files(folder) & set(names)
     unused -= {name for name in unused for file in keep if _is_same(folder / name, file)}

@@ -13,7 +13,7 @@ _PAUSE = 0.02  # seconds between two tries
 
 
 def lock(descriptor: int) -> bool:
-    """Take the lock of an open file; return False if another one has it. OSError where there are no locks."""
+    """Take the lock of an open file; return False if another one has it. OSError if there are no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -25,7 +25,7 @@ def lock(descriptor: int) -> bool:
 def locked(folder: Path, patience: float = 60.0) -> Iterator[bool]:
     """Hold the lock of a folder, also against other threads; yield whether it was got.
 
-    It is not got in a folder that can not be read or has no locks, nor while another one holds it for more
+    It is not got in a folder that cannot be read or has no locks, nor while another one holds it for more
     than ``patience`` seconds. It must not be taken twice by one thread.
     """
     try:

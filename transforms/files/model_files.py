@@ -86,13 +86,13 @@ def _place_data(data: Path, target: Path, *, force: bool, sources: Sequence[Path
 
 
 def refuse_existing(target: Path, *, force: bool) -> None:
-    """Raise FileExistsError where there is a file already and not ``force``."""
+    """Raise FileExistsError if there is a file already and not ``force``."""
     if target.exists() and not force:
         raise FileExistsError(f"output '{target}' exists; --force overwrites it")
 
 
 def refuse_source(target: Path, sources: Sequence[Path]) -> None:
-    """Raise ValueError where a file is one of the sources, also by another name."""
+    """Raise ValueError if a file is one of the sources, also by another name."""
     if target.exists() and any(target.samefile(source) for source in sources):
         raise ValueError(f"'{target}' belongs to the input, which is never overwritten")
 

@@ -26,7 +26,7 @@ def named(path: str | Path, kind: type[ValueError] = ValueError) -> Iterator[Non
             raise
         if isinstance(error, ValueError) and f"'{path}'" in str(error):
             raise
-        raise kind(f"'{path}' can not be read: {in_words(error)}") from error
+        raise kind(f"'{path}' cannot be read: {in_words(error)}") from error
 
 
 def in_words(error: Exception) -> str:

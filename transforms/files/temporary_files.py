@@ -28,7 +28,7 @@ _numbers = itertools.count()
 def temporary(path: Path, kind: str = UNFINISHED) -> Iterator[Path]:
     """Yield a new, empty file beside ``path``; what is not renamed by the end is removed.
 
-    OSError when it can not be made.
+    OSError when it cannot be made.
     """
     own = f"{_host()}.{os.getpid()}-{_start(os.getpid())}-{next(_numbers)}"
     file = path.with_name(f".{path.name[:_LONGEST]}.{own}.{kind}")

@@ -58,7 +58,7 @@ def _total(errors: Errors, part: Mask) -> Float64Array:
 def _gains(before: Errors, after: Errors) -> Float64Array:
     """Return for each sample and output (e - e') / (e + e') of the errors before and after.
 
-    That is from -1 to 1, and 0 where they are equal: no sample has more to say than another.
+    That is from -1 to 1, and 0 if they are equal: no sample has more to say than another.
     """
     sums = before.errors + after.errors
     return np.asarray((before.errors - after.errors) / np.where(sums > 0, sums, 1.0))

@@ -30,7 +30,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: Path, key: str) -> Checkpoint:
-        """Return what the file holds, or an empty checkpoint where there is none.
+        """Return what the file holds, or an empty checkpoint if there is none.
 
         Raises ValueError for a file of another run, and for one that is no checkpoint.
         """

@@ -40,7 +40,7 @@ class FinetuneOptions:
 class TunedModel:
     """The better model, the errors of its outputs on held-out samples before and after, and its layers.
 
-    ``recipe`` says what was done; None where the model stays what it was.
+    ``recipe`` says what was done, or None if the model stays what it was.
     """
 
     graph: gs.Graph
@@ -59,7 +59,7 @@ def finetune_model(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> TunedModel:
-    """Return a quantized model with tuned weights and biases, or the same one where that is no better.
+    """Return a quantized model with tuned weights and biases, or the same one if that is no better.
 
     Weights are tuned with scales and exponents chosen anew; should the outputs not become surely better
     (:mod:`transforms.finetune.acceptance`), with those that are there, and at last biases alone.
@@ -67,7 +67,7 @@ def finetune_model(
     (:func:`transforms.finetune.float_reference.float_reference`). Neither graph is changed. A ``checkpoint``
     is written when the work is interrupted, too.
 
-    Raises ValueError where no layer can be tuned, and as
+    Raises ValueError if no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
     """
     options = options or FinetuneOptions()

@@ -18,8 +18,8 @@ def float_reference(load: Callable[[], gs.Graph], quantized_graph: gs.Graph) -> 
     """Return the float model, which ``load`` reads anew at each call, in the form that was quantized.
 
     A model of tools.quantize tells how it was made: the same is done again. For other models it is the form,
-    as it is or prepared as the conversions do, in which more layers match. Raises ValueError where what was
-    done then can not be done to the float model.
+    as it is or prepared as the conversions do, in which more layers match. Raises ValueError if what was
+    done then cannot be done to the float model.
     """
     scheme = recorded_scheme(quantized_graph)
     if scheme is not None:

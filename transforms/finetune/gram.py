@@ -171,12 +171,12 @@ class SharedGramStats:
         return sum(part.count for part in self.parts)
 
     def free(self) -> GramStats:
-        """Return the sums that the best weights depend on: around the means where there is a bias."""
+        """Return the sums that the best weights depend on: around the means if there is a bias."""
         pairs = zip(self.parts, self.has_bias, strict=True)
         return total(part.centred() if has_bias else part for part, has_bias in pairs)
 
     def bias(self, weights: NDArray[np.floating]) -> Float64Array:
-        """Return the biases [U * G, N] with the least error for weights [G, N, K]; 0 where there is none."""
+        """Return the biases [U * G, N] with the least error for weights [G, N, K]; 0 if there is none."""
         pairs = zip(self.parts, self.has_bias, strict=True)
         return np.concatenate([part.bias(weights) * has_bias for part, has_bias in pairs])
 

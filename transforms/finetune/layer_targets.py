@@ -22,7 +22,7 @@ Limits = tuple[float, float]
 
 
 def limits_after(graph: gs.Graph, target: str) -> Limits | None:
-    """Return the limits that all that reads a tensor cuts it off at; None where something reads it as it is.
+    """Return the limits that all that reads a tensor cuts it off at, or None if something reads it as it is.
 
     Of several readers with different limits, the widest.
     """
@@ -91,7 +91,7 @@ _NORMALIZATION = "LayerNormalization"
 
 
 def stream_of(graph: gs.Graph, target: str) -> str | None:
-    """Return the name of the residual stream that a tensor is added to; None where it joins none.
+    """Return the name of the residual stream that a tensor is added to, or None if it joins none.
 
     That is a sum of two computed tensors whose rows, along the last axis, a LayerNormalization reads.
     """
@@ -109,7 +109,7 @@ def stream_of(graph: gs.Graph, target: str) -> str | None:
 
 
 def weigh(layer: LinearLayer, made: tuple[int, ...], stream: NDArray[np.floating]) -> Float64Array | None:
-    """Return the weight of each row of an output of a shape; None where all count the same: in stacks, too.
+    """Return the weight of each row of an output of a shape, or None if all count the same: in stacks, too.
 
     ``stream`` [..., N] is the residual stream that the output is added to.
     """

@@ -50,8 +50,8 @@ class Errors:
 class OutputError:
     """The error of models on some samples, against the outputs of the float model.
 
-    An output behind a last Softmax is measured in front of it: probabilities hide errors where one of them
-    is near 1, and the few samples where none is would decide everything.
+    An output behind a last Softmax is measured in front of it: probabilities hide errors if one of them
+    is near 1, and the few samples if none is would decide everything.
     """
 
     def __init__(

@@ -87,7 +87,7 @@ def constant_scale(
 
 
 def input_scale(layer: MatchedLayer) -> float | None:
-    """Return the scale of a layer's integer inputs; None where they are no integers of one scale."""
+    """Return the scale of a layer's integer inputs, or None if they are no integers of one scale."""
     producer = walk.producer(layer.source)
     if producer is None or producer.op != "DequantizeLinear":
         return None

@@ -75,7 +75,7 @@ class SampledRowReader:
         """Yield the rows of a layer, sample by sample, with what the float layer makes of them [G, R, N].
 
         Layers are read or forgotten in their order. Rows are let go of by :meth:`forget`, or one after
-        another where this is the ``last`` time that they are asked for.
+        another if this is the ``last`` time that they are asked for.
         """
         if number not in self._read:
             self._read_on(number)
@@ -86,7 +86,7 @@ class SampledRowReader:
             yield rows, outputs
 
     def forget(self, number: int) -> None:
-        """Let go of the rows of a layer, or leave it out where they have not been read."""
+        """Let go of the rows of a layer, or leave it out if they have not been read."""
         if number in self._read:
             for i in range(len(self._read.pop(number))):
                 self._store.drop(i, str(number))

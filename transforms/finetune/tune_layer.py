@@ -42,7 +42,7 @@ class TuneOptions:
 
 @dataclass
 class LayerSolution:
-    """Weights [G, N, K] on a grid, and scale and zero point of integers where they are new.
+    """Weights [G, N, K] on a grid, and scale and zero point of integers if they are new.
 
     ``bias`` is [U * G, N] for U layers that have these weights, one after another.
     """
@@ -70,7 +70,7 @@ def tune_layer(
     held: SharedGramStats,
     options: TuneOptions,
 ) -> Tuned:
-    """Return the best weights and bias for a layer; ``current`` where nothing is better on ``held``.
+    """Return the best weights and bias for a layer; ``current`` if nothing is better on ``held``.
 
     ``fit`` and ``held`` are sums over the layer's inputs in the quantized model and its float outputs, bias
     included.
@@ -115,7 +115,7 @@ class _Tuning:
             yield from self._with_learned_scale(damping)
 
     def _with_learned_scale(self, damping: float | None) -> Iterator[LayerSolution]:
-        """Yield weights on the scales that AdaQuant learns along with them, where each output has its own."""
+        """Yield weights on the scales that AdaQuant learns along with them, if each output has its own."""
         *_, (_, grid, parameters) = self._grids()
         if parameters is None or parameters[0].size != math.prod(self._start.shape[:2]):
             return

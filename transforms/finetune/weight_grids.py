@@ -18,7 +18,7 @@ from transforms.layers.stored_constant import QParams
 def layer_grids(
     matched: MatchedLayer, importance: Float64Array, biases: Float64Array, *, rescale: bool
 ) -> Iterator[tuple[str, Grid, QParams | None]]:
-    """Yield grids with words for them, and scale and zero point of integers where those are new.
+    """Yield grids with words for them, and scale and zero point of integers if those are new.
 
     ``importance`` [G, K] is not negative: how much an error counts in what inputs are multiplied with.
     ``biases`` [U * G, N] have to fit behind a new scale. ``rescale``: whether there is more than the grid in

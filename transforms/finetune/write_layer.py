@@ -32,7 +32,7 @@ def _current_bias(layer: MatchedLayer) -> NDArray[np.float64]:
 def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: LayerSolution, names: walk.Names) -> None:
     """Put weights, scale and biases of a candidate into the layer's place in a graph.
 
-    A layer without bias gets one: int32 where its operands are integers, float32 elsewhere; a MatMul gets an
+    A layer without bias gets one: int32 if its operands are integers, float32 elsewhere; a MatMul gets an
     Add, unless its bias is 0. A bias that others read, too, is left to them, and the layer gets its own.
     """
     packed = tuned.weights.reshape(layer.layer.size)

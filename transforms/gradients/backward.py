@@ -173,7 +173,7 @@ class _Backward:
 def _why_not(
     node: gs.Node, rule: Rule | None, gradients: Sequence[gs.Tensor | None], read: Sequence[gs.Tensor]
 ) -> str | None:
-    """Return what keeps a rule from being applied, None where nothing does."""
+    """Return what keeps a rule from being applied, or None if nothing does."""
     if rule is None:
         return f"{_describe(node)} has no rule"
     if not rule.several and any(gradient is not None for gradient in gradients[1:]):

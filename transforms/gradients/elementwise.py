@@ -22,7 +22,7 @@ def through_derivative(derivative: Derivative) -> Callable[[Step, int], gs.Tenso
 
 
 def masked(s: Step, condition: gs.Tensor) -> gs.Tensor:
-    """Return the gradient where the condition holds, zero elsewhere."""
+    """Return the gradient if the condition holds, zero elsewhere."""
     return s("Where", condition, s.g, 0.0)
 
 

@@ -72,7 +72,7 @@ def expand(s: Step, index: int) -> gs.Tensor:
 
 
 def slice_(s: Step, index: int) -> gs.Tensor:
-    """Slice: padding where it takes what lies side by side, else element by element."""
+    """Slice: padding if it takes what lies side by side, else element by element."""
     starts = _starts(s)
     if starts is None:
         return put_back(s, lambda places: s("Slice", places, *s.node.inputs[1:]), distinct=True)
@@ -201,7 +201,7 @@ def resize(s: Step, index: int) -> gs.Tensor:
 
 
 def _block(s: Step) -> list[int] | None:
-    """Return the block of outputs that each element of an image becomes, None where it is no such block."""
+    """Return the block of outputs that each element of an image becomes, or None if it is no such block."""
     scales = s.input(2)
     values = None if scales is None else s.writer.constants.values(scales)
     form = (

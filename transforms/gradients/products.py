@@ -69,7 +69,7 @@ def spread(s: Step, value: gs.Tensor, weight: gs.Tensor | np.ndarray, form: Wind
 def _exact_pads(s: Step, form: Windows) -> list[int] | None:
     """Return the pads that give the size of x; what is negative at the end is padding of the output.
 
-    None where they depend on sizes that are not known.
+    None if they depend on sizes that are not known.
     """
     rank, begins = len(form.kernel), form.pads[: len(form.kernel)]
     if _is_dense(s, form):
@@ -94,7 +94,7 @@ def _is_dense(s: Step, form: Windows) -> bool:
 
 
 def _begin(s: Step, form: Windows, spatial: object) -> gs.Tensor | list[int]:
-    """Return how much padding is in front of each axis, computed at run time where it depends on sizes."""
+    """Return how much padding is in front of each axis, computed at run time if it depends on sizes."""
     rank = len(form.kernel)
     if form.auto_pad not in _SAME:
         return form.pads[:rank]

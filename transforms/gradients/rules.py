@@ -116,7 +116,7 @@ FLAT = frozenset({"Shape", "Size", "Sign", "Floor", "Ceil", "Round", "EyeLike", 
 
 
 def rule_for(node: gs.Node) -> Rule | None:
-    """Return the rule for a node, None where there is none."""
+    """Return the rule for a node, or None if there is none."""
     if node.domain in STANDARD_DOMAINS:
         return RULES.get(node.op)
     return OWN_RULES.get(node.op) if node.domain in (ops.DOMAIN, ops.AMD_DOMAIN) else None

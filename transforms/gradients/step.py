@@ -22,7 +22,7 @@ _AXES_AS_INPUT = 18
 
 
 class NoRuleError(Exception):
-    """Raised by a rule that can not differentiate the form at hand; the message says why."""
+    """Raised by a rule that cannot differentiate the form at hand; the message says why."""
 
 
 class Writer:
@@ -104,7 +104,7 @@ class Step:
         return self.gradient(0)
 
     def gradient(self, index: int) -> gs.Tensor:
-        """Return the gradient of an output, zeros of its shape where nothing came back."""
+        """Return the gradient of an output, zeros of its shape if nothing came back."""
         found = self.gradients[index]
         return self.zeros(self.node.outputs[index]) if found is None else found
 
@@ -113,7 +113,7 @@ class Step:
         return self.node.attrs.get(name, default)
 
     def input(self, index: int) -> gs.Tensor | None:
-        """Return an optional input, None where it is left out."""
+        """Return an optional input, or None if it is left out."""
         inputs = self.node.inputs
         return inputs[index] if index < len(inputs) and not inputs[index].is_empty() else None
 
@@ -128,18 +128,18 @@ class Step:
         return found
 
     def sizes(self, tensor: gs.Tensor) -> shapes.Shape:
-        """Return what is known of the shape of a tensor; NoRuleError where its rank is not."""
+        """Return what is known of the shape of a tensor; NoRuleError if its rank is not."""
         shape = shapes.shape_of(tensor)
         if shape is None:
             raise NoRuleError(f"the rank of '{tensor.name}' is not known")
         return shape
 
     def rank(self, tensor: gs.Tensor) -> int:
-        """Return the rank of a tensor; NoRuleError where it is not known."""
+        """Return the rank of a tensor; NoRuleError if it is not known."""
         return len(self.sizes(tensor))
 
     def fixed_sizes(self, tensor: gs.Tensor, first: int = 0) -> list[int] | None:
-        """Return the sizes from an axis on, None where one of them is not fixed."""
+        """Return the sizes from an axis on, or None if one of them is not fixed."""
         shape = shapes.shape_of(tensor)
         if shape is None or not _is_fixed(shape[first:]):
             return None

@@ -65,7 +65,7 @@ class PairFinder:
         return found
 
     def _follow(self, node: gs.Node, members: set[int]) -> tuple[_Way | None, gs.Node | None]:
-        """Return the way from a layer to the one that reads it, and that one; None where there is none."""
+        """Return the way from a layer to the one that reads it, and that one, or None if there is none."""
         way = self._start(node)
         while way is not None:
             tensor = node.outputs[0]

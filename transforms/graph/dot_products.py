@@ -30,12 +30,12 @@ def is_operand(node: gs.Node, index: int) -> bool:
 
 
 def weight_index(node: gs.Node) -> int | None:
-    """Return which operand of a dot product is a constant, the second where both are; None without one."""
+    """Return which operand of a dot product is a constant, the second if both are; None without one."""
     return next((i for i in (1, 0) if i < len(node.inputs) and isinstance(node.inputs[i], gs.Constant)), None)
 
 
 def bias(node: gs.Node) -> gs.Tensor | None:
-    """Return the bias of a dot product; None where it has none."""
+    """Return the bias of a dot product, or None if it has none."""
     if len(node.inputs) <= _BIAS or node.inputs[_BIAS].is_empty():
         return None
     return node.inputs[_BIAS]
@@ -44,9 +44,9 @@ def bias(node: gs.Node) -> gs.Tensor | None:
 def sum_axis(node: gs.Node, index: int, rank: int | None) -> int:
     """Return the axis of an operand over which the product sums; blocks of numbers run along it.
 
-    MatMul: the last of the first operand, the second last of the second. Gemm the same, transposed where it
+    MatMul: the last of the first operand, the second last of the second. Gemm the same, transposed if it
     says so. Conv: the input channels of both; of ConvTranspose's weight they are axis 0. Counted from the
-    end where the rank is not known.
+    end if the rank is not known.
     """
     if node.op in _CONVOLUTIONS:
         return _CONVOLUTIONS[node.op][index]
@@ -59,7 +59,7 @@ def sum_axis(node: gs.Node, index: int, rank: int | None) -> int:
 def channel_axis(node: gs.Node, index: int, rank: int) -> int | None:
     """Return the axis of an operand along which each output channel has its own numbers; None without one.
 
-    The rows of a first operand of MatMul and Gemm, the columns of a second, transposed where Gemm says so.
+    The rows of a first operand of MatMul and Gemm, the columns of a second, transposed if Gemm says so.
     None for the data of a convolution; for the weight of a grouped ConvTranspose, where one index serves a
     channel of every group; and for a vector or a stack of matrices, for which ONNX Runtime takes one scale
     only.

@@ -19,7 +19,7 @@ BFLOAT16_MAX = np.float32(3.38953139e38)
 
 
 def element_type(tensor: gs.Tensor) -> int | None:
-    """Return the ``onnx.TensorProto.DataType`` of a tensor; None where it is unknown or no plain tensor."""
+    """Return the ``onnx.TensorProto.DataType`` of a tensor, or None if it is unknown or no plain tensor."""
     if isinstance(tensor, gs.Variable) and tensor.type != "tensor_type":
         return None
     dtype = tensor.dtype

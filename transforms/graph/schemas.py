@@ -42,7 +42,7 @@ def must_stay_float32(node: gs.Node, index: int, opsets: dict[str, int]) -> bool
 
     Either the schema names that type, as for the scales of Resize, or the input is the scale of a
     quantization: it says what integers that are stored already mean. Or its bits are looked at (BitCast). Or
-    it is the ratio of a Dropout, which counts in training alone: where nodes in a body make it, ONNX Runtime
+    it is the ratio of a Dropout, which counts in training alone: if nodes in a body make it, ONNX Runtime
     1.31 takes the Dropout out too late to find the types of what the body captures.
     """
     found = schema(node, opsets)

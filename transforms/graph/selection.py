@@ -107,7 +107,7 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
 
 
 def label_of(node: gs.Node) -> str:
-    """Return the name by which users know a node: that of what it makes where it has none."""
+    """Return the name by which users know a node: that of what it makes if it has none."""
     return str(node.name or (node.outputs[0].name if node.outputs else ""))
 
 

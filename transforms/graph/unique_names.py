@@ -1,6 +1,6 @@
 """Names of what a pass put into a model, unique over the graph and all graphs nested in it.
 
-ONNX allows no name twice where one graph is inside the other, and graph-surgeon takes two tensors of one
+ONNX allows no name twice if one graph is inside the other, and graph-surgeon takes two tensors of one
 name there for one. ONNX Runtime's fusions name what they make within one graph alone.
 """
 

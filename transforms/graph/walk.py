@@ -122,7 +122,7 @@ class Names:
         self._taken.add(name)
 
     def derive(self, name: str, suffix: str) -> str:
-        """Return ``name_suffix``, with a number behind it where that is taken, and mark it as taken."""
+        """Return ``name_suffix``, with a number behind it if that is taken, and mark it as taken."""
         stem = f"{name}_{suffix}" if name else suffix
         candidate, number = stem, 1
         while candidate in self._taken:

@@ -18,9 +18,9 @@ _ROUNDING = frozenset(
 
 
 def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | None:
-    """Return where the bias of a layer is or can be; None where there is no place for one.
+    """Return where the bias of a layer is or can be, or None if there is no place for one.
 
-    Behind a MatMul there can be an Add where none adds a constant yet, and the rank of the output is known.
+    Behind a MatMul there can be an Add if none adds a constant yet, and the rank of the output is known.
     """
     if node.op != "MatMul":
         if layer.bias_gain == 0:

@@ -95,7 +95,7 @@ class LinearLayer(ABC):
     def channels(self, axis: int | None) -> bool:
         """Return whether a scale along an axis of the weight (None: one for all) is one for each output.
 
-        That is so, too, where outputs of several groups have one: see ``spread``.
+        That is so, too, if outputs of several groups have one: see ``spread``.
         """
         return axis is None or axis % len(self.shape) == self.output_axis
 

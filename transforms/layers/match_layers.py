@@ -64,7 +64,7 @@ def of_operators(
 ) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
     """Return the layers of operator types, and the others with the reason; all without types.
 
-    Raises ValueError for an operator type of which there is no layer, and where none is of these types alone.
+    Raises ValueError for an operator type of which there is no layer, and if none is of these types alone.
     """
     if not op_types:
         return layers, []
@@ -104,7 +104,7 @@ class _Finder:
         self._by_name = {node.name: node for node in products if node.name}
 
     def match(self, node: gs.Node) -> MatchedLayer:
-        """Return a layer with its counterpart; Unfit with the reason where there is none."""
+        """Return a layer with its counterpart; Unfit with the reason if there is none."""
         index, weight = weight_place(self._graph, node, self._formats)
         if weight.format is None:
             raise UnsupportedLayer("its weight is float32")
@@ -184,7 +184,7 @@ class _Finder:
 
 
 def _likeness(stored: NDArray[np.float32], values: NDArray[np.float32]) -> float:
-    """Return the cosine between two arrays, 1 where both are zeros."""
+    """Return the cosine between two arrays, 1 if both are zeros."""
     a, b = stored.astype(np.float64).reshape(-1), values.astype(np.float64).reshape(-1)
     norms = np.linalg.norm(a) * np.linalg.norm(b)
     return float(a @ b / norms) if norms else float(np.array_equal(a, b))

@@ -15,7 +15,7 @@ from transforms.layers.stored_constant import StoredConstant
 
 @dataclass
 class Bias:
-    """What is added to a layer: ``stored`` is None where nothing is yet, but can be.
+    """What is added to a layer: ``stored`` is None if nothing is yet, but can be.
 
     ``node`` adds it by its input ``index``; ``gain`` is what it is multiplied with. ``is_extra``: it
     takes one more node, an Add behind the MatMul that ``node`` is until then.
@@ -33,7 +33,7 @@ class MatchedLayer:
     """A layer of the quantized model with its float counterpart.
 
     ``source`` is the tensor that the quantized layer reads, ``target`` the name of the float tensor that it
-    should make, the bias included where there is one. ``float_weight`` is [G, N, S, C], ``float_bias``
+    should make, the bias included if there is one. ``float_weight`` is [G, N, S, C], ``float_bias``
     [G, N]. ``others`` are the layers that read the same weight further on.
     """
 

@@ -144,7 +144,7 @@ def find(
     """Return what a node reads as its input ``index``; ``axis`` is that of blocks, should it have any.
 
     ``candidates`` are the block formats that plain numbers are tried on, the coarsest first. Others may read
-    it, too. Raises Unfit where it is no constant, an output of the model, or stored in a way that is not
+    it, too. Raises Unfit if it is no constant, an output of the model, or stored in a way that is not
     known here.
     """
     known, chain, tensor = Constants(graph), list[gs.Node](), node.inputs[index]
@@ -213,7 +213,7 @@ def _linear(source: gs.Constant, chain: list[gs.Node]) -> StoredConstant:
 
 
 def detect(values: NDArray[np.generic], candidates: Sequence[Format], axis: int) -> Format | None:
-    """Return the first format whose grid holds all the numbers; None where none does."""
+    """Return the first format whose grid holds all the numbers, or None if none does."""
     if values.dtype != np.float32 or not values.ndim or not values.size:
         return None
     axis = axis % values.ndim if -values.ndim <= axis < values.ndim else -1
@@ -256,9 +256,9 @@ def block_rows(graph: gs.Graph) -> list[Format]:
 
 
 def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -> tuple[int, StoredConstant]:
-    """Return which operand of a dot product is its stored weight, and how; the second where both are.
+    """Return which operand of a dot product is its stored weight, and how; the second if both are.
 
-    Other nodes may read what this one reads, but not what that is made of. Raises Unfit with the reason where
+    Other nodes may read what this one reads, but not what that is made of. Raises Unfit with the reason if
     neither operand is such a weight.
     """
     reasons = []

@@ -51,7 +51,7 @@ def compare_raised(
     """Return whether two models with the same inputs could be compared, on the same random numbers.
 
     ``weights`` are arrays for inputs that hold those; they are read where they are. The sessions leave nodes
-    as they stand. Not compared are models that are large, whose inputs can not be made up, that ONNX Runtime
+    as they stand. Not compared are models that are large, whose inputs cannot be made up, that ONNX Runtime
     does not run as they were, that make random numbers or take long. Raises ModelError that names an
     output that differs by more than rounding, or says why the raised model does not run.
     """

@@ -75,7 +75,7 @@ CHECKED: dict[tuple[str, int], str] = {
 
 @lru_cache(maxsize=4096)
 def definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Return the definition of an operator of ONNX itself in an opset; None where there is none."""
+    """Return the definition of an operator of ONNX itself in an opset, or None if there is none."""
     try:
         return onnx.defs.get_schema(op, max_inclusive_version=opset, domain="")
     except onnx.defs.SchemaError:

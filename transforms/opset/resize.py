@@ -49,7 +49,7 @@ def _resize(name: str, x: str, scales: str, outputs: Sequence[str], **attributes
 def _split(parts: _Parts, scales: str) -> tuple[str, str]:
     """Return the scales up to 1, and those from 1 on with a first one for an axis before all others.
 
-    That one is 2 where some axes grow and others shrink.
+    That one is 2 if some axes grow and others shrink.
     """
     one, two = parts.array("one", np.ones(1, np.float32)), parts.array("two", np.full(1, 2, np.float32))
     down, up = parts.make("Min", "down", scales, one), parts.make("Max", "up", scales, one)

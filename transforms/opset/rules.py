@@ -1,6 +1,6 @@
 """What becomes of nodes that the converter of the onnx package would change the meaning of.
 
-The old meaning is what ONNX Runtime computes: where its kernels and the text of an old definition differ, as
+The old meaning is what ONNX Runtime computes: if its kernels and the text of an old definition differ, as
 for Resize of opset 10, models were made and judged with the kernels.
 """
 
@@ -73,8 +73,8 @@ def _along_the_rest(node: NodeProto, facts: Facts, opset: int, names: walk.Names
 def _zeros_stay(shape: Shape | None, axis: int) -> bool:
     """Return whether Reshape copies the right size for each 0 that a shape may hold when the model runs.
 
-    It copies from the flattened tensor: its first size is 0 where the first of the shape is, unless all are
-    flattened, and its second where the second is and is the first that is flattened.
+    It copies from the flattened tensor: its first size is 0 if the first of the shape is, unless all are
+    flattened, and its second if the second is and is the first that is flattened.
     """
     if shape is None:
         return False

@@ -11,7 +11,7 @@ from ops.legal_names import refuse_unknown
 
 @dataclass(frozen=True)
 class LayerRule:
-    """Formats and granularity of some nodes; None where they follow the rest of the model."""
+    """Formats and granularity of some nodes, or None if they follow the rest of the model."""
 
     activation: str | None = None
     weight: str | None = None
@@ -25,7 +25,7 @@ class LayerRule:
 
     @property
     def label(self) -> str:
-        """The formats in one word: that of both, or ``activation/weight`` where they differ."""
+        """The formats in one word: that of both, or ``activation/weight`` if they differ."""
         if self.activation == self.weight:
             return str(self.activation)
         return f"{self.activation}/{self.weight}"

@@ -45,7 +45,7 @@ class MixingRule(SchemeTable):
     """Which layers may get which formats in place of the scheme's, and what the outputs must keep to.
 
     Formats: ``target``, one or several, of activation and weight alike or ``int8/int4``, of activation and
-    weight; or ``activation_target`` and ``weight_target``, each the scheme's own where it is not given.
+    weight; or ``activation_target`` and ``weight_target``, each the scheme's own if it is not given.
 
     Layers: dot products of ``target_op_types`` (all of them, if none is named) whose name matches one of
     ``include_nodes`` (if any is given) and none of ``exclude_nodes``. ``dual_quant_nodes``: tensors between

@@ -17,7 +17,7 @@ def _blocks(format: str) -> dict[str, Any]:
 
 
 def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
-    """A scale per channel only where one for all would not do."""
+    """A scale per channel only if one for all would not do."""
     wide = activation.endswith("16")  # bits enough to take over the outliers of weights
     return {"activation": activation, "weight": weight, "per_channel": "auto", "balance_channels": wide}
 

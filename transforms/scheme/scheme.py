@@ -41,15 +41,15 @@ class Scheme:
     Formats:
 
     * ``activation``, ``weight``: of the operands of quantized operators;
-    * ``bias``: ``auto`` is int32 where activation and weight are integers of up to 16 bits, ``other``
+    * ``bias``: ``auto`` is int32 if activation and weight are integers of up to 16 bits, ``other``
       elsewhere;
-    * ``other``: of values that no rule of the activation's format reaches; ``auto`` is ``activation`` where
+    * ``other``: of values that no rule of the activation's format reaches; ``auto`` is ``activation`` if
       that is bfloat16 or float16, float32 elsewhere;
     * ``layers``: for nodes by name pattern or operator type, a rule in place of those above; a bare format
       stands for activation and weight;
     * ``tensors``: for single tensors by name, before everything else;
     * ``formats``: new block formats, each a ``base`` and attributes of its operator;
-    * ``auto_mixed_precision``: which layers may get other formats where the outputs allow it, see
+    * ``auto_mixed_precision``: which layers may get other formats if the outputs allow it, see
       :class:`transforms.scheme.mixing_rule.MixingRule`; None for none;
     * ``finetune``: how weights are tuned afterwards, see
       :class:`transforms.scheme.finetune_rule.FinetuneRule`; None for not at all. The constructor takes tables
@@ -58,7 +58,7 @@ class Scheme:
     Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
     ``quantize_all_op_types``.
 
-    Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: where the channels
+    Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: if the channels
     differ by a factor of 8 or more), ``activation_symmetric`` (``auto``: signed formats are), how activations
     (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and weights
     (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel, ``MSE``

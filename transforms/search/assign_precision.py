@@ -69,7 +69,7 @@ def assign(
     """Return formats with which the model keeps to the target; without one, everything is moved.
 
     * ``speed``: starts from the baseline and moves the least harmful options first, skipping each that breaks
-      the target and going on with the next. Steps double while they hold and are halved where they do not.
+      the target and going on with the next. Steps double while they hold and are halved if they do not.
     * ``quality``: starts with every layer at its cheapest option, moves the most harmful back until the
       target holds, and then again down whatever can go down: in the end no single move does.
     * ``budget``: the least harm with weights of ``budget`` bits; should that break the target, the least
@@ -79,7 +79,7 @@ def assign(
     that the target is first checked with. A target that is relative is so to the metric of the baseline.
     ``evaluate`` is called once for each model. ``progress`` is told of each step.
 
-    Raises TargetError where the baseline breaks the target, ValueError for an unknown strategy, a budget that
+    Raises TargetError if the baseline breaks the target, ValueError for an unknown strategy, a budget that
     is missing, too small or of no use, and options that are no layer's or there twice.
     """
     _check(options, baseline, strategy, budget)
@@ -94,7 +94,7 @@ def assign(
 
 
 def checked_target(target: Target, baseline: float) -> Target:
-    """Return the target as a bound of its own; TargetError where the baseline, of this value, breaks it."""
+    """Return the target as a bound of its own; TargetError if the baseline, of this value, breaks it."""
     bound = target.at(baseline)
     bound.check(baseline, "the model before anything is moved")
     return bound
@@ -120,7 +120,7 @@ class _GreedySearch:
         target: Target | None,
         progress: Callable[[Step], None] | None,
     ) -> None:
-        """Evaluate the baseline; TargetError where it breaks the target."""
+        """Evaluate the baseline; TargetError if it breaks the target."""
         self.options = sorted(options, key=lambda one: (one.harm, one.size.total - baseline[one.layer].total))
         self.baseline = baseline
         self.layers = list(dict.fromkeys(option.layer for option in options))
@@ -224,7 +224,7 @@ def _from_below(walk: _GreedySearch) -> None:
 def _restorations(walk: _GreedySearch) -> list[dict[str, str]]:
     """Return assignments from every layer's cheapest option to none moved, the most harmful going first.
 
-    A layer goes to its smallest option that is larger and less harmful, or where there is none back to the
+    A layer goes to its smallest option that is larger and less harmful, or if there is none back to the
     baseline.
     """
     harms = {(option.layer, option.label): option.harm for option in walk.options}

@@ -1,6 +1,6 @@
 """Formats of least harm within a budget of bits: the knapsack problem with one choice of several per layer.
 
-Solved by dynamic programming over the layers, with states that can not become best left out: those that
+Solved by dynamic programming over the layers, with states that cannot become best left out: those that
 another state beats in weight and harm, and those whose best completion, were layers allowed to mix two
 formats, is no better than a solution known already (the bound of the linear relaxation, see Kellerer,
 Pferschy and Pisinger, Knapsack Problems, 2004, chapter 11).
@@ -53,7 +53,7 @@ class Option:
 def size_of(
     choices: Mapping[str, str], sizes: Mapping[tuple[str, str], Size], baseline: Mapping[str, Size]
 ) -> Size:
-    """Return the size of all layers, with the choices where there are any; ``sizes`` by layer and label."""
+    """Return the size of all layers, with the choices if there are any; ``sizes`` by layer and label."""
     present = [sizes[layer, choices[layer]] if layer in choices else baseline[layer] for layer in baseline]
     return Size(math.fsum(one.weight for one in present), math.fsum(one.activation for one in present))
 
@@ -79,7 +79,7 @@ def choose_formats(options: Iterable[Option], baseline: Mapping[str, Size], budg
     least = math.fsum(layer.weights[0] for layer in layers)
     room = budget * (1 + _ROUNDING)
     if not least <= room:
-        raise ValueError(f"a budget of {budget:.10g} bits can not be met: the weights take {least:.10g}")
+        raise ValueError(f"a budget of {budget:.10g} bits cannot be met: the weights take {least:.10g}")
     relaxation = _Relaxation(layers)
     found = relaxation.rounded(room)
     better = _search(layers, relaxation, room, _harm(layers, found))
@@ -140,7 +140,7 @@ class _Relaxation:
         self._harms = np.array([step[3] for step in steps])
 
     def least_harm(self, first: int, room: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return a lower bound of the harm of the layers from one on, infinite where they do not fit."""
+        """Return a lower bound of the harm of the layers from one on, infinite if they do not fit."""
         rest, kept = self._layers[first:], self._of >= first
         weights = [math.fsum(layer.weights[0] for layer in rest), *self._weights[kept]]
         harms = [math.fsum(layer.harms[0] for layer in rest), *self._harms[kept]]
@@ -171,7 +171,7 @@ def _hull_steps(layer: _Layer) -> list[tuple[int, float, float]]:
 
 
 def _search(layers: Sequence[_Layer], relaxation: _Relaxation, room: float, known: float) -> list[int] | None:
-    """Return the choices of least harm, None where none is below what is known."""
+    """Return the choices of least harm, or None if none is below what is known."""
     weights, harms = np.zeros(1), np.zeros(1)
     trail: list[tuple[NDArray[np.intp], NDArray[np.intp]]] = []
     for done, layer in enumerate(layers, 1):

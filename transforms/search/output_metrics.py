@@ -36,9 +36,9 @@ _LEAST_SHARE = 2.0**-24
 class Metric:
     """A metric of whole models.
 
-    ``worst``: its value where there is no number. ``harm``: turns a value into a number from 0 that is larger
+    ``worst``: its value if there is no number. ``harm``: turns a value into a number from 0 that is larger
     for worse, and of which errors that have nothing to do with each other have the sum (for cosine and top1:
-    about). ``measure``: the value of samples, NaN where there is none.
+    about). ``measure``: the value of samples, NaN if there is none.
     """
 
     name: str
@@ -132,7 +132,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 * ``l2``: mean over samples of the L2 norm of the difference, in the unit of the outputs;
 * ``sqnr``: 10 log10(sum f^2 / sum (f - q)^2) over all samples;
 * ``cosine``: mean over samples of the cosine of the angle between the vectors;
-* ``kl``: mean over rows (along the last axis) of KL(p || q), p being the outputs themselves where they are
+* ``kl``: mean over rows (along the last axis) of KL(p || q), p being the outputs themselves if they are
   distributions, else their softmax;
 * ``psnr``: as sqnr, with the largest magnitude of all samples in place of the signal;
 * ``top1``: share of rows whose largest element is where the float model has it.

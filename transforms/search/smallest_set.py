@@ -16,7 +16,7 @@ Evaluate = Callable[[Kept], float]
 """Returns the metric with these things kept."""
 
 _FEW = 300
-"""Smaller sets are all tried where there are at most so many."""
+"""Smaller sets are all tried if there are at most so many."""
 
 _GONE = "given up"
 
@@ -27,11 +27,11 @@ def smallest_set(
     """Return which of ``count`` things to keep, as few as are found, so that the metric holds.
 
     Starts from everything kept, gives up what does least harm alone, all together as far as the target
-    allows, then each that is left where it holds without. What does harm depends on what else is kept, so
+    allows, then each that is left if it holds without. What does harm depends on what else is kept, so
     that this is done once more with the harm of each beside the set found. Where there are few smaller sets
     they are all tried, and the result is the smallest there is; otherwise no single thing of it can be given
     up.
-    ``rank`` measures harms, where a rougher number than that of ``evaluate`` does. Raises TargetError where
+    ``rank`` measures harms, if a rougher number than that of ``evaluate`` does. Raises TargetError if
     the target does not hold with everything kept.
     """
     rank, everything = rank or evaluate, frozenset(range(count))
@@ -56,14 +56,14 @@ def drop_greedily(
 
 
 def _harm_beside(kept: frozenset[int], thing: int, rank: Evaluate, target: Target) -> float:
-    """Return what giving up one thing adds to the harm where the others of a set are kept."""
+    """Return what giving up one thing adds to the harm if the others of a set are kept."""
     harm = METRICS[target.metric].harm
     without, beside = harm(rank(kept - {thing})), harm(rank(kept | {thing}))
     return max(0.0, without - beside) if math.isfinite(without) else math.inf
 
 
 def _first_that_holds(count: int, size: int, evaluate: Evaluate, target: Target) -> frozenset[int] | None:
-    """Return a set of less than ``size`` things that holds, where there are few enough to try them all."""
+    """Return a set of less than ``size`` things that holds, if there are few enough to try them all."""
     if sum(math.comb(count, fewer) for fewer in range(size)) > _FEW:
         return None
     return next((kept for kept in _smaller(count, size) if target.holds(evaluate(kept))), None)

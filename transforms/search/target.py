@@ -13,14 +13,14 @@ of the user's returns, see :mod:`transforms.search.user_metric`."""
 
 
 class TargetError(ValueError):
-    """A target that can not be met."""
+    """A target that cannot be met."""
 
 
 @dataclass(frozen=True)
 class Target:
     """A bound of a metric: one of METRICS, ``lost_top1`` (at most) or ``evaluate`` (at least).
 
-    ``limit``: the last value that holds; where ``relative``, how much worse than another value the metric may
+    ``limit``: the last value that holds; if ``relative``, how much worse than another value the metric may
     be, which :meth:`at` is told: that of the model before anything is moved, or of the float model.
     """
 

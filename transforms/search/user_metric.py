@@ -22,7 +22,7 @@ def load_metric(place: str) -> UserMetric:
 
     The function is called with a list of dictionaries, the outputs of each sample by name, and returns one
     number, higher for better. Raises ValueError of one line, which names the place, for a file or function
-    that is not there and a file that fails; so does the function that is returned where the user's fails or
+    that is not there and a file that fails; so does the function that is returned if the user's fails or
     returns no finite number.
     """
     file, name = split_place(place)
