@@ -1,4 +1,4 @@
-"""The native kernels once more, in readable NumPy: the specification of every format as code, and an oracle.
+"""The native kernels in readable NumPy: the specification of every format as code, and an oracle.
 
 Block formats work in float64, where scaling by powers of two and rounding 24-bit numbers is exact.
 """

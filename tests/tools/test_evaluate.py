@@ -414,7 +414,7 @@ def test_truncated_files(folders: Folders, capsys: pytest.CaptureFixture[str]) -
 def test_strings_are_no_numbers(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
     folders.save("0.npy", np.array(["a"]), np.array(["a"]))
     assert folders.evaluate() == 1
-    assert "elements of type <U1 are no real numbers" in error_of(capsys)
+    assert "elements of type <U1 are not real numbers" in error_of(capsys)
 
 
 def test_misspelt_options_are_usage_errors(three: tuple) -> None:
