@@ -230,7 +230,7 @@ def test_a_checkpoint_in_the_place_of_the_output(
 def test_a_file_that_is_no_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (folder / "float.onnx").read_bytes()
     assert _run(folder, "--checkpoint", str(folder / "float.onnx")) == 1
-    assert capsys.readouterr().err.endswith("float.onnx' is no checkpoint: it is no .npz archive\n")
+    assert capsys.readouterr().err.endswith("float.onnx' is not a checkpoint: it is not a .npz archive\n")
     assert (folder / "float.onnx").read_bytes() == before
 
 

@@ -111,7 +111,7 @@ def test_npy_that_is_a_hole(tmp_path: Path) -> None:
     with (tmp_path / "a.npy").open("wb") as file:
         file.write(header(((1 << 40) // 4,)))
         file.truncate((1 << 40) + 4096)
-    assert "stored come to" in refused(tmp_path)
+    assert "stored bytes expand to" in refused(tmp_path)
 
 
 def _encrypt(path: Path) -> None:

@@ -78,7 +78,7 @@ class Checkpoint:
         except Exception as error:  # readers of archives share no narrower class
             if isinstance(error, OSError) and error.filename:
                 raise
-            raise ValueError(f"'{self.path}' is no checkpoint: {in_words(error)}") from error
+            raise ValueError(f"'{self.path}' is not a checkpoint: {in_words(error)}") from error
         if key != self.key:
             raise ValueError(
                 f"checkpoint '{self.path}' is of other models, data, options or versions: remove it first"

@@ -75,7 +75,7 @@ class Constants:
 
 
 def load(constant: gs.Constant) -> NDArray:
-    """Return the array of a constant. What is lazy stays so, since ``.values`` would keep a second copy."""
+    """Return the array of a constant. Lazy values stay lazy: ``.values`` would keep a second copy."""
     values = constant._values
     if isinstance(values, LazyValues) and not isinstance(values, SparseValues):
         return onnx.numpy_helper.to_array(values.tensor)
@@ -83,5 +83,5 @@ def load(constant: gs.Constant) -> NDArray:
 
 
 def exportable(values: NDArray[np.generic]) -> NDArray[np.generic] | LazyValues:
-    """Return 4-bit integers as the model stores them, two to a byte, which graph-surgeon does not know of."""
+    """Return 4-bit integers as the model stores them, two to a byte; graph-surgeon cannot pack them."""
     return LazyValues(onnx.numpy_helper.from_array(values)) if values.dtype in _PACKED else values

@@ -1,4 +1,4 @@
-"""What can be proven about the shapes of a graph's tensors: sizes of axes, and reshapes that move nothing.
+"""Proven facts about the shapes of a graph's tensors: sizes of axes, and reshapes that move nothing.
 
 The facts are the shapes that the tensors carry (those that ``graph_proto.import_model`` has inferred). A
 dimension is a number, a name (the same name is the same size), or unknown.
@@ -45,7 +45,7 @@ def shape_of(tensor: gs.Tensor) -> Shape | None:
 def size(tensor: gs.Tensor, axis: int) -> int | None:
     """Return the fixed size of an axis, counted from the end, or None if it is not known or not fixed.
 
-    That of the last axis is also deduced from weights and biases, if shape inference has given up.
+    That of the last axis is also deduced from weights and biases if shape inference fails.
     """
     shape = shape_of(tensor)
     found = shape[axis] if shape is not None and len(shape) >= -axis else None

@@ -1,7 +1,7 @@
-"""Names of what a pass put into a model, unique over the graph and all graphs nested in it.
+"""Names of nodes and tensors that a pass adds to a model, unique in the graph and all nested graphs.
 
-ONNX allows no name twice if one graph is inside the other, and graph-surgeon takes two tensors of one
-name there for one. ONNX Runtime's fusions name what they make within one graph alone.
+ONNX forbids one name in a graph and in a graph inside it, and graph-surgeon takes two tensors of one name
+there for one. ONNX Runtime's fusions choose names that are unique within one graph only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _Renamer:
         self._made: set[str] = set()
 
     def rename(self, graph: onnx.GraphProto, outer: Mapping[str, str]) -> None:
-        """Rename what a graph defines, and all that it and its bodies read; ``outer``: names around it."""
+        """Rename the tensors that a graph defines, also in its bodies; ``outer``: new names around it."""
         scope = dict(outer)
         scope |= {name: self._new(name, hides=name in outer) for name in dict.fromkeys(_defined(graph))}
         for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
@@ -47,11 +47,11 @@ class _Renamer:
 
 
 def rename_made(graph: onnx.GraphProto, names: walk.Names, *, reused: str) -> None:
-    """Give what a pass made names of its own, in place: tensors and nodes, also in bodies.
+    """Give the tensors and nodes that a pass made unique names, in place, also in bodies.
 
-    ``names`` are those that the model had before. What is new keeps its name unless that is taken, or begins
-    with ``reused``, as the names do that the pass would give once more. A tensor of a body that would hide
-    one of a graph around it gets another name whether it is new or not.
+    ``names`` are those that the model had before. A new name stays unless it is taken, or begins with
+    ``reused``, the prefix of names that the pass would give again. A tensor of a body that would hide one of
+    a graph around it gets another name, new or not.
     """
     _Renamer(names, reused).rename(graph, {})
 
