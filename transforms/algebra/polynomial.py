@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 CANCELLATION = 1e-6
-"""A sum this much smaller than its summands is rounding of float32 constants, and counts as zero."""
+"""A sum this much smaller than its summands is a rounding error of float32 constants, and counts as zero."""
 
 
 class Symbol(NamedTuple):
@@ -93,7 +93,7 @@ class Polynomial:
         return next(iter(self.terms.items())) if len(self.terms) == 1 else None
 
     def is_close(self, expected: Mapping[Monomial, float], tolerance: float) -> bool:
-        """Return whether there are exactly these terms, with these coefficients but for rounding."""
+        """Return whether there are exactly these terms, with these coefficients up to rounding."""
         return self.terms.keys() == expected.keys() and all(
             is_close(self.terms[product], value, tolerance) for product, value in expected.items()
         )
