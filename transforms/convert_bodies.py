@@ -1,4 +1,4 @@
-"""What If, Loop and Scan hand in and out of their bodies, turned to the element type of a conversion."""
+"""Inputs and outputs of the bodies of If, Loop and Scan, converted to another element type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 @dataclass(frozen=True)
 class _Slot:
-    """Places that hold one value on its way through a node: indices, or None if there is no such place."""
+    """The indices at which one value passes through a node; None if it does not pass there."""
 
     bodies: tuple[gs.Graph, ...]
     node_input: int | None
@@ -28,10 +28,10 @@ def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) ->
     """Let control flow carry ``dtype`` if every float32 value that it carries is rounded around it.
 
     To be called on a graph with all pairs of Casts (:func:`transforms.insert_cast.insert_cast` with
-    ``commuting`` false). The Casts around a value that is carried go into the body: its producer there is
-    followed by the first half of a pair, its readers have no need for one any more. Returns how many values
-    changed their type; a value stays float32 if the schema does not allow the type, if something
-    reads it unrounded, and around excluded nodes.
+    ``commuting`` false). The Casts around a carried value move into the body: its producer there is followed
+    by the first half of a pair, and its readers no longer need one. Returns how many values changed their
+    type; a value stays float32 if the schema does not allow the type, if a node reads it unrounded, and
+    around excluded nodes.
     """
     pair = CastPair(dtype)
     names = walk.Names(graph)
@@ -55,7 +55,7 @@ def _if_slots(node: gs.Node) -> Iterator[_Slot]:
 
 def _loop_slots(node: gs.Node) -> Iterator[_Slot]:
     body = node.attrs["body"]
-    states = len(body.inputs) - 2  # behind the iteration number and the condition
+    states = len(body.inputs) - 2  # after the iteration number and the condition
     for index in range(len(node.outputs)):
         carried = index < states
         yield _Slot((body,), index + 2 if carried else None, index + 2 if carried else None, index + 1, index)
@@ -132,10 +132,10 @@ def _narrow_body_input(tensor: gs.Tensor, element: int) -> None:
 
 
 def _narrow_body_output(body: gs.Graph, index: int, pair: CastPair, names: walk.Names) -> None:
-    """Let the body hand out the rounded value, of a pair that is there or of a new first half."""
+    """Make the body output the rounded value, of an existing pair or of a new first half."""
     tensor = body.outputs[index]
     if dtypes.is_type(tensor, pair.element):
-        return  # an input of the body that it hands on
+        return  # an input of the body that it passes on
     if any(is_upcast(node, pair.element) for node in tensor.inputs):
         body.outputs[index] = tensor.inputs[0].inputs[0]
         return
@@ -149,7 +149,7 @@ def _narrow_body_output(body: gs.Graph, index: int, pair: CastPair, names: walk.
 
 
 def take_over(node: gs.Node, index: int, element: int) -> None:
-    """Let the node itself make what the first halves of pairs behind one of its outputs make of that."""
+    """Make the node itself produce the outputs of the first halves of pairs after one of its outputs."""
     casts = list({id(cast): cast for cast in node.outputs[index].outputs}.values())
     if not casts:
         node.outputs[index].dtype = element

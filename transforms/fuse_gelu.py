@@ -70,7 +70,7 @@ def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[gs.Graph
         for match in (match for core in cores for match in _matches(inner, core, constants, exclude)):
             reason = _why_not(match)
             if reason:
-                log.debug("GELU '%s' stays as it is: %s", match.output.name, reason)
+                log.debug("GELU '%s' is not fused: %s", match.output.name, reason)
             elif id(match.output) not in seen:
                 seen.add(id(match.output))
                 act(inner, match)
@@ -111,7 +111,7 @@ def _ancestors(core: gs.Node, constants: Constants) -> Iterator[gs.Tensor]:
 
 
 def _why_not(match: _Match) -> str | None:
-    """Return what speaks against replacing the match, or None if nothing does."""
+    """Return the reason against replacing the match, or None."""
     if element_type(match.output) not in (None, match.context.element_type):
         return f"its type is not that of '{match.context.root.name}'"
     return None

@@ -195,7 +195,7 @@ def test_a_quantized_model_in_the_place_of_the_float_one(
     (folder / "float.onnx").write_bytes((folder / "quantized.onnx").read_bytes())
     assert _run(folder) == 1
     said = capsys.readouterr().err
-    assert "the float model is not what was quantized: the model is quantized already: " in said
+    assert "the float model is not the one that was quantized: the model is quantized already: " in said
 
 
 def test_inputs_are_never_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,7 @@ def test_damaged_checkpoint(tmp_path: Path, damage: Callable[[Path], None]) -> N
     path = tmp_path / "layers.npz"
     np.savez_compressed(path, x=np.arange(1000, dtype=np.float32))
     damage(path)
-    with pytest.raises(ValueError, match=r"layers\.npz' is no checkpoint: "):
+    with pytest.raises(ValueError, match=r"layers\.npz' is not a checkpoint: "):
         Checkpoint.open(path, "key")
 
 

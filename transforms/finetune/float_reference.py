@@ -1,4 +1,4 @@
-"""The float model as it was when it was quantized: with all that was folded, fused and scaled before."""
+"""The float model as it was quantized: after folding, fusing and scaling."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from transforms.scheme.recorded_scheme import recorded_scheme
 def float_reference(load: Callable[[], gs.Graph], quantized_graph: gs.Graph) -> gs.Graph:
     """Return the float model, which ``load`` reads anew at each call, in the form that was quantized.
 
-    A model of tools.quantize tells how it was made: the same is done again. For other models it is the form,
-    as it is or prepared as the conversions do, in which more layers match. Raises ValueError if what was
-    done then cannot be done to the float model.
+    A model of tools.quantize records how it was made: the same steps are repeated. For other models it is the
+    form, unchanged or prepared as in the conversions, in which more layers match. Raises ValueError if the
+    recorded steps cannot be applied to the float model.
     """
     scheme = recorded_scheme(quantized_graph)
     if scheme is not None:
@@ -27,7 +27,7 @@ def float_reference(load: Callable[[], gs.Graph], quantized_graph: gs.Graph) -> 
         try:
             prepare_for(graph, scheme)
         except ValueError as error:
-            raise ValueError(f"the float model is not what was quantized: {error}") from error
+            raise ValueError(f"the float model is not the one that was quantized: {error}") from error
         return graph
     as_it_is, prepared = load(), load()
     lift_constants(as_it_is)
