@@ -30,7 +30,7 @@ def quantize_dequantize(
     or its finite range including zero (unsigned), and give finite numbers of its type. A block format leaves
     an array of exactly one number as it is.
 
-    Raises ValueError for an unknown format, a type that is not a float, an axis that is not there, or an
+    Raises ValueError for an unknown format, a type that is not a float, an axis out of range, or an
     ``out`` of another type or shape.
     """
     fmt, x = format if isinstance(format, Format) else get_format(format), np.asarray(x)
@@ -100,7 +100,7 @@ def _round_linear(x: NDArray[np.generic], y: NDArray[np.generic], fmt: Format, a
     round_linear(wide, result, LINEAR_TYPES[fmt.name], scale, zero_point)
     largest = float(ml_dtypes.finfo(y.dtype).max)
     if fmt.is_integer and (fmt.highest - fmt.lowest) * scale > largest:
-        np.clip(result, -largest, largest, out=result)  # an integer may stand for more than the type holds
+        np.clip(result, -largest, largest, out=result)  # an integer may stand for more than the type can hold
     if y.dtype != np.float32:
         with np.errstate(over="ignore"):
             y.reshape(-1)[...] = result.astype(y.dtype)

@@ -1,4 +1,4 @@
-"""What If, Loop and Scan hand in and out of their bodies, turned to the element type of a conversion."""
+"""Inputs and outputs of the bodies of If, Loop and Scan, converted to another element type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transforms.plan.write_roundings import RoundingPair
 
 @dataclass(frozen=True)
 class _Slot:
-    """Places that hold one value on its way through a node: indices, None where there is no such place."""
+    """The indices at which one value passes through a node; None if it does not pass there."""
 
     bodies: tuple[gs.Graph, ...]
     node_input: int | None
@@ -27,13 +27,13 @@ class _Slot:
 
 
 def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) -> int:
-    """Let control flow carry ``dtype`` where every float32 value that it carries is rounded around it.
+    """Let control flow carry ``dtype`` if every float32 value that it carries is rounded around it.
 
     To be called on a graph with all pairs of Casts (:func:`transforms.insert_cast.insert_cast` with
-    ``round_before_relu``). The Casts around a value that is carried go into the body: its producer there is
-    followed by a downcast, its readers have no need for one any more. Returns how many values
-    changed their type; a value stays float32 where the schema does not allow the type, where something
-    reads it unrounded, and around excluded nodes.
+    ``round_before_relu``). The Casts around a carried value move into the body: its producer there is
+    followed by a downcast, and its readers no longer need one. Returns how many values changed their
+    type; a value stays float32 if the schema does not allow the type, if a node reads it unrounded, and
+    around excluded nodes.
     """
     pair = cast_pair(dtype)
     names = walk.Names(graph)
@@ -57,7 +57,7 @@ def _if_slots(node: gs.Node) -> Iterator[_Slot]:
 
 def _loop_slots(node: gs.Node) -> Iterator[_Slot]:
     body = node.attrs["body"]
-    states = len(body.inputs) - 2  # behind the iteration number and the condition
+    states = len(body.inputs) - 2  # after the iteration number and the condition
     for index in range(len(node.outputs)):
         carried = index < states
         yield _Slot((body,), index + 2 if carried else None, index + 2 if carried else None, index + 1, index)
@@ -134,10 +134,10 @@ def _narrow_body_input(body: gs.Graph, tensor: gs.Tensor, element: int) -> None:
 
 
 def _narrow_body_output(body: gs.Graph, index: int, pair: RoundingPair, names: walk.Names) -> None:
-    """Let the body hand out the rounded value, of a pair that is there or of a new downcast."""
+    """Make the body output the rounded value, of an existing pair or of a new downcast."""
     tensor = body.outputs[index]
     if dtypes.is_type(tensor, pair.element):
-        return  # an input of the body that it hands on
+        return  # an input of the body that it passes on
     if any(is_upcast(node, pair.element) for node in tensor.inputs):
         body.outputs[index] = tensor.inputs[0].inputs[0]
         return
@@ -151,7 +151,7 @@ def _narrow_body_output(body: gs.Graph, index: int, pair: RoundingPair, names: w
 
 
 def take_over(node: gs.Node, index: int, element: int) -> None:
-    """Let the node itself make what the downcasts after one of its outputs make of that."""
+    """Make the node itself produce the outputs of the downcasts after one of its outputs."""
     casts = list({id(cast): cast for cast in node.outputs[index].outputs}.values())
     if not casts:
         node.outputs[index].dtype = element

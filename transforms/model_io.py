@@ -1,7 +1,7 @@
 """Loading and saving models: the only module that touches model files.
 
-A model goes in as a path or as an ``onnx.ModelProto``, neither of which is ever changed, and comes out whole
-or not at all: everything is checked before the first byte is written, files are written under another name,
+A model is loaded from a path or an ``onnx.ModelProto``, neither of which is ever changed, and is saved whole
+or not at all: everything is checked before the first byte is written; files are written under another name,
 flushed to disk and renamed, external data before the model that refers to it.
 """
 
@@ -34,7 +34,7 @@ _ALIGNMENT = 4096  # runtimes map external data into memory by pages
 
 
 def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
-    """Return a model as a graph with types and shapes inferred, ready for transforms and :func:`save`.
+    """Return a model as a graph with inferred types and shapes, ready for rewrites and :func:`save`.
 
     ``graph.info`` holds the metadata that graph-surgeon does not keep; ``graph.source_sha256`` and
     ``graph.source_files`` tell where the graph came from. Raises ModelError (a ValueError) or OSError.
@@ -56,10 +56,9 @@ def check_output(
 ) -> Path:
     """Return the path to write to, or raise before any work is done.
 
-    Raises OSError when the folder does not exist or can not be written to, ValueError when the path is a
-    folder or another thing that is no file, is the source itself (also by another name), or is a link to
-    another folder where ``external_data`` are to lie beside the model; FileExistsError when it exists and
-    ``force`` is not given.
+    Raises OSError if the folder does not exist or is not writable, ValueError if the path is a folder or
+    another special file, is the source itself (also by another name), or is a link into another folder and
+    the model gets ``external_data`` beside it; FileExistsError if it exists and not ``force``.
     """
     path = Path(path)
     target = _destination(path)
@@ -85,12 +84,11 @@ def save(
 ) -> list[Path]:
     """Check the graph as a model and write it; return the files written, the model first.
 
-    Large weights go to ``NAME.HASH.data`` beside the model, with a hash of them, when ``external_data`` is
-    given or the model would pass the 2 GiB limit of protobuf. Such a file of the model that is replaced is
-    removed, unless a file beside it mentions it. ``metadata`` is added to the model's metadata_props. Raises
-    ModelError when the model does not pass ``onnx.checker`` with full_check, ValueError when a file of the
-    source would be overwritten, OSError when writing fails or, without ``force``, a file exists; nothing
-    changes then.
+    Large weights go to ``NAME.HASH.data`` beside the model, HASH being theirs, if ``external_data`` is given
+    or the model would exceed the 2 GiB limit of protobuf. Such a file of a replaced model is removed, unless
+    a file beside it mentions it. ``metadata`` is added to the model's metadata_props. Raises ModelError if
+    the model does not pass ``onnx.checker`` with full_check, ValueError if a file of the source would be
+    overwritten, OSError if writing fails or, without ``force``, a file exists; nothing is changed then.
     """
     path = Path(path)
     light, weights = graph_proto.export_light(graph)
@@ -121,7 +119,7 @@ def save(
 
 
 def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
-    """Raise ModelError when a light model does not pass ``onnx.checker.check_model(full_check=True)``."""
+    """Raise ModelError if a light model does not pass ``onnx.checker.check_model(full_check=True)``."""
     try:
         onnx.checker.check_model(detached_weights.as_inputs(light, dict(weights)), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
@@ -129,7 +127,7 @@ def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
 
 
 def refuse_source(graph: gs.Graph, path: Path) -> None:
-    """Raise ValueError where writing a model to ``path`` would overwrite a file that a graph came from."""
+    """Raise ValueError if writing a model to ``path`` would overwrite a file that a graph came from."""
     model_files.refuse_source(path, getattr(graph, "source_files", []))
 
 

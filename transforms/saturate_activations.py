@@ -12,12 +12,12 @@ from transforms.plan.rounding_plan import Rounding, RoundingPlan, is_saturation
 
 
 def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: bool = True) -> int:
-    """Put a Clip to +-3.38953139e38 on every tensor that a conversion will round; return how many got one.
+    """Clip every tensor that a conversion will round to +-3.38953139e38; return how many got a Clip.
 
     To be called before :func:`transforms.insert_cast.insert_cast` and its like: no sum that overflows BF16
-    then becomes an infinity. Does nothing to weights (see :func:`transforms.saturate.saturate`), to tensors
+    then becomes infinite. Does nothing to weights (see :func:`transforms.saturate.saturate`), to tensors
     that are clipped to the range already, and to inputs that are bfloat16 themselves with ``keep_io_types``
-    false. Raises ValueError below opset 12, where Clip takes its bounds as attributes or not for all uses.
+    false. Raises ValueError below opset 12, in which Clip does not take bounds as inputs for all types.
     """
     if graph.opset < 12:
         raise ValueError(f"activations can be saturated from opset 12 on, the model has {graph.opset}")

@@ -1,4 +1,4 @@
-"""Inputs that are rounded one after the other, each with regard to those before: what solvers share."""
+"""Rounding of inputs in sequence, each with the errors of those before; shared by the solvers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _INTEGERS = 50, 50  # bits of a mantissa and its least exponent: whole numbers u
 def round_block(
     grid: Grid, inputs: NDArray[np.intp], base: Float64Array, reference: Float64Array, factor: Float64Array
 ) -> tuple[Float64Array, Float64Array]:
-    """Return what B ``inputs`` are rounded to [..., B, N], and how far that is from the reference.
+    """Return the roundings [..., B, N] of B ``inputs``, and their differences from the reference.
 
-    Input j is rounded to the number next to base_j + sum_{i<j} factor_ij (rounded_i - reference_i), halves to
-    even; ``base`` and ``reference`` are [..., B, N], ``factor`` is [..., B, B].
+    Input j is base_j + sum_{i<j} factor_ij (rounded_i - reference_i) rounded to nearest, halves to even;
+    ``base`` and ``reference`` are [..., B, N], ``factor`` is [..., B, B].
     """
     size, outputs = base.shape[-2:]
     rounded = np.array(base, order="C").reshape(-1, size, outputs)

@@ -60,7 +60,7 @@ def test_an_operator_of_another_library_is_refused_and_the_graph_kept() -> None:
         )
     )
     before = graph_proto.export_model(graph)
-    with pytest.raises(model_io.ModelError, match=r"ONNX Runtime can not load the model.*Odd"):
+    with pytest.raises(model_io.ModelError, match=r"ONNX Runtime cannot load the model.*Odd"):
         optimize(graph)
     assert graph_proto.export_model(graph) == before
 

@@ -13,7 +13,7 @@ from transforms.graph import walk
 
 @dataclass(frozen=True)
 class Branch:
-    """Nodes of one branch of an If, and the tensors of theirs that it hands out."""
+    """Nodes of one branch of an If, and those of their tensors that it outputs."""
 
     nodes: Sequence[gs.Node]
     results: Sequence[gs.Tensor]
@@ -31,14 +31,14 @@ def choose(
 ) -> gs.Node:
     """Return an If, not part of the graph yet, that makes the results from one of two branches.
 
-    Both hand out as many tensors as there are results, of the same types and ranks.
+    Both output as many tensors as there are results, of the same types and ranks.
     """
     branches = {"then_branch": _body(graph, on), "else_branch": _body(graph, off)}
     return gs.Node("If", name, branches, [switch], list(results))
 
 
 def copied(node: gs.Node, name: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor]) -> gs.Node:
-    """Return a node that computes what another does, from other inputs."""
+    """Return a copy of a node with another name, other inputs and other outputs."""
     copy = gs.Node(node.op, name, dict(node.attrs), list(inputs), list(outputs), domain=node.domain)
     copy.carried = getattr(node, "carried", [])
     return copy

@@ -211,7 +211,7 @@ class _Mixing:
                 continue
             least = least_bits(options, self._sizes()) / max(unit, 1)
             if given * (1 + 1e-12) < least:
-                raise ValueError(f"{key} {given:.10g} can not be met: the smallest formats take {least:.10g}")
+                raise ValueError(f"{key} {given:.10g} cannot be met: the smallest formats take {least:.10g}")
             return float(given * unit)
         return None
 

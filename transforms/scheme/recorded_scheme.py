@@ -10,7 +10,7 @@ from transforms.scheme.scheme import Scheme, scheme_from_keys
 
 
 def recorded_scheme(graph: gs.Graph) -> Scheme | None:
-    """Return the scheme in a model's metadata; None where there is none, or none that can be read."""
+    """Return the scheme in a model's metadata, or None if it is missing or cannot be read."""
     info = vars(graph).get("info")
     text = info.metadata.get(provenance.PREFIX + "scheme") if info is not None else None
     if text is None:
