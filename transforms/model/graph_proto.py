@@ -19,10 +19,9 @@ from onnx_graphsurgeon.logger import G_LOGGER
 
 from transforms.graph import walk
 from transforms.model.constant_size import count_constants
-from transforms.model.detached_weights import fill, split, without_data
+from transforms.model.detached_weights import fill, sparse_to_dense, split, without_data
 from transforms.model.inlined_size import refuse_explosion
 from transforms.model.metadata import ModelInfo, carry_in, carry_out, read_info, write_info
-from transforms.model.sparse_to_dense import sparse_to_dense
 
 _MOST_SIZES = 1 << 23
 """Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""
