@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import detach
-from transforms.plan.rounding_plan import is_downcast
+from transforms.plan.rounding_plan import is_downcast, is_neutral
 
 
 def fold_weights(graph: gs.Graph) -> int:
@@ -44,12 +44,7 @@ def _is_foldable(node: gs.Node) -> bool:
         return False
     if not dtypes.is_type(node.inputs[0], dtypes.FLOAT):
         return False
-    return len(node.inputs) == 1 or _is_neutral(node.inputs[1], node.inputs[2])
-
-
-def _is_neutral(scale: gs.Tensor, zero_point: gs.Tensor) -> bool:
-    constant = isinstance(scale, gs.Constant) and isinstance(zero_point, gs.Constant)
-    return constant and bool(np.all(scale.values == 1)) and bool(np.all(zero_point.values == 0))
+    return len(node.inputs) == 1 or is_neutral(node.inputs[1], node.inputs[2])
 
 
 def _fold(node: gs.Node, *, is_output: bool) -> None:
