@@ -86,7 +86,7 @@ def _convert(node: gs.Node, slot: _Slot, pair: CastPair, names: walk.Names, outp
         node.inputs[slot.node_input] = node.inputs[slot.node_input].inputs[0].inputs[0]
     for body in slot.bodies:
         if slot.body_input is not None:
-            _narrow_body_input(body.inputs[slot.body_input], pair.element)
+            _narrow_body_input(body, body.inputs[slot.body_input], pair.element)
         if slot.body_output is not None:
             _narrow_body_output(body, slot.body_output, pair, names)
     if slot.node_output is not None:
@@ -122,12 +122,13 @@ def is_narrowed(tensor: gs.Tensor, element: int, outputs: set[int]) -> bool:
     return all(is_downcast(user, element) for user in tensor.outputs)
 
 
-def _narrow_body_input(tensor: gs.Tensor, element: int) -> None:
+def _narrow_body_input(body: gs.Graph, tensor: gs.Tensor, element: int) -> None:
     for cast in {id(cast): cast for cast in tensor.outputs}.values():
         low = cast.outputs[0]
         cast.inputs.clear()
         cast.outputs.clear()
         walk.redirect(low, tensor)
+        body.outputs = [tensor if output is low else output for output in body.outputs]
     tensor.dtype = element
 
 
