@@ -1,4 +1,4 @@
-"""What onnx infers nothing of. Oracle: the model rounded node by node, for what has no type is not rounded."""
+"""Operators that onnx infers nothing of. Oracle: the model rounded node by node; untyped is not rounded."""
 
 from __future__ import annotations
 
