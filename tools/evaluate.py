@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         "--peak", type=number(0, above=True), metavar="X", help="signal peak for psnr and ssim"
     )
     parser.add_argument(
+        "--labels",
         "--top1",
         type=Path,
         metavar="LABELS.npy",
@@ -91,13 +92,13 @@ def _evaluate(options: argparse.Namespace) -> None:
     from transforms.run.array_files import read_array
 
     for path in filter(None, (options.json, options.csv)):
-        check_writable(path, force=options.force, inputs=[options.top1])
+        check_writable(path, force=options.force, inputs=[options.labels])
     pairs = compare_results.pair_files(
         options.baseline_results_folder, options.quantized_results_folder, allow_missing=options.allow_missing
     )
     folders = options.baseline_results_folder, options.quantized_results_folder
     report_litter(*(one for folder in folders for one in compare_results.result_folders(folder)))
-    labels = read_array(options.top1) if options.top1 else None
+    labels = read_array(options.labels) if options.labels else None
     stream = compare_results.compare(pairs, options.peak)
     comparisons = list(
         tqdm(stream, total=len(pairs), unit="file", disable=not sys.stderr.isatty(), leave=False)

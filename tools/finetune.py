@@ -43,7 +43,6 @@ def _work(options: argparse.Namespace) -> None:
     command_line.keep_products_on_one_thread()
     from tools.jobs import finetune
 
-    options.limit = options.limit or options.data_size
     finetune.finetune_file(options)
 
 
@@ -54,8 +53,6 @@ def _why_not(options: argparse.Namespace) -> str | None:
             return reason
     if {"provider", "infer_device"} <= options.given.keys():
         return "--provider and --infer-device both say where models run: one of them is enough"
-    if options.limit and options.data_size:
-        return "--limit and --data-size are the same: one of them is enough"
     return None
 
 
@@ -64,13 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--float", required=True, metavar="MODEL", help="the float model; never changed")
     parser.add_argument("--quantized", required=True, metavar="MODEL", help="what it was quantized to; kept")
     parser.add_argument("--output", required=True, metavar="MODEL", help="the tuned model to write")
-    add_data_options(parser, help="folder of samples to tune on")
-    parser.add_argument(
-        "--data-size",
-        type=whole(),
-        metavar="N",
-        help="the same as --limit (default: all samples)",
-    )
+    add_data_options(parser, limit_aliases=["--data-size"], help="folder of samples to tune on")
     _add_algorithm(parser)
     _add_walk(parser)
     parser.add_argument(

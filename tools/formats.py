@@ -36,7 +36,11 @@ def _parser() -> argparse.ArgumentParser:
         "formats", "Print all number formats and how well they keep numbers.", EPILOG
     )
     parser.add_argument(
-        "--model", type=Path, metavar="M.onnx", help="measure on the weights of this model instead"
+        "--input",
+        "--model",
+        type=Path,
+        metavar="M.onnx",
+        help="measure on the weights of this model instead",
     )
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="also draw the fidelity of each format: .png or .svg"
@@ -53,7 +57,7 @@ def show_formats(options: argparse.Namespace) -> None:
     """Measure, print the table and draw the plot."""
     if options.plot:
         plot_file.check_plot(options.plot, force=options.force)
-    samples = read_weights(options.model) if options.model else draw_samples()
+    samples = read_weights(options.input) if options.input else draw_samples()
     rows = measure_formats(samples)
     print_table(list(samples), rows)
     if options.plot:

@@ -36,9 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser("infer", _DESCRIPTION, SAMPLES_HELP)
-    parser.add_argument("--model", required=True, type=Path, metavar="M.onnx", help="model to run")
+    parser.add_argument("--input", "--model", required=True, type=Path, metavar="M.onnx", help="model to run")
     parser.add_argument(
-        "--output_dir", required=True, type=Path, metavar="DIR", help="folder to save results in"
+        "--output",
+        "--output_dir",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="folder to save results in",
     )
     parser.add_argument("--force", action="store_true", help="write into an output folder that is not empty")
     add_data_options(parser)
@@ -49,12 +54,12 @@ def _infer(options: argparse.Namespace) -> None:
     from transforms.run.run_model import RunOptions, open_model
     from transforms.run.samples import Samples
 
-    _check_output_dir(options.output_dir, force=options.force)
-    model = open_model(options.model, RunOptions(options.provider, options.threads))
+    _check_output_dir(options.output, force=options.force)
+    model = open_model(options.input, RunOptions(options.provider, options.threads))
     _check_outputs(model)
     report_litter(options.data)
     samples = Samples(options.data, model.inputs, image_options(options), options.limit)
-    folders = _output_folders(options.output_dir, model.outputs)
+    folders = _output_folders(options.output, model.outputs)
     for folder in folders.values():
         if folder.exists() and folder.samefile(options.data):
             raise ValueError(f"output folder '{folder}' is that of the samples, which are never overwritten")
@@ -66,7 +71,7 @@ def _infer(options: argparse.Namespace) -> None:
         print(widening_note(model.widened))
     print(f"Ran {len(samples)} samples in {total:.2f} s, {1e3 * computing / len(samples):.2f} ms each.")
     inside = f", one folder for each of {len(folders)} outputs" if len(folders) > 1 else ""
-    print(f"Results saved to '{options.output_dir}'{inside}.")
+    print(f"Results saved to '{options.output}'{inside}.")
 
 
 def widening_note(count: int) -> str:

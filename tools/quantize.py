@@ -43,7 +43,7 @@ exit codes: 0 done; 1 the model, the data or the machine stands in the way; 2 us
 """
 
 _OF_A_RUN = (
-    *("calibration_data", "calibration_cache", "random_data", *OF_DATA),
+    *("data", "calibration_cache", "random_data", *OF_DATA),
     *("force", "save_as_external_data", "allow_code"),
 )
 """Options that do nothing where the scheme is printed alone."""
@@ -68,13 +68,13 @@ def _why_not(options: argparse.Namespace) -> str | None:
         return "--input and --output go together"
     if not options.input:
         return command_line.unused_option(options, _OF_A_RUN, "--input and --output")
-    if options.calibration_data is not None:
-        both = "--random-data and --calibration-data do not go together"
+    if options.data is not None:
+        both = "--random-data and --data do not go together"
         return both if options.random_data else None
-    reason = command_line.unused_option(options, (*OF_SAMPLES, "calibration_cache"), "--calibration-data")
+    reason = command_line.unused_option(options, (*OF_SAMPLES, "calibration_cache"), "--data")
     if reason or options.random_data:
         return reason
-    return command_line.unused_option(options, OF_DATA, "--calibration-data or --random-data")
+    return command_line.unused_option(options, OF_DATA, "--data or --random-data")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,7 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_scheme_options(parser)
     add_data_options(
-        parser, "--calibration-data", required=False, help="folder of samples that show the ranges"
+        parser,
+        aliases=["--calibration-data"],
+        required=False,
+        help="folder of samples that show the ranges",
     )
     parser.add_argument(
         "--calibration-cache",

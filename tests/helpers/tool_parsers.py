@@ -14,7 +14,7 @@ REQUIRED = {
     "evaluate": "--baseline_results_folder a --quantized_results_folder b",
     "finetune": "--float f.onnx --quantized q.onnx --output t.onnx --data d",
     "formats": "",
-    "infer": "--model m.onnx --output_dir o --data d",
+    "infer": "--input m.onnx --output o --data d",
     "quantize": "--config A8W8",
     "report": "--float f.onnx --quantized q.onnx --output r.html --data d",
 }

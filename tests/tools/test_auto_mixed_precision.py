@@ -82,7 +82,7 @@ def again(folder: Path, data: bool = True) -> None:
     (folder / "scheme.toml").write_text(entries[provenance.PREFIX + "scheme"])
     given = ["--input", str(folder / "float.onnx"), "--output", str(folder / "again.onnx")]
     given += ["--config", str(folder / "scheme.toml")]
-    given += ["--calibration-data", str(folder / "data")] if data else []
+    given += ["--data", str(folder / "data")] if data else []
     assert quantize.main(given) == 0
     assert onnx.load(folder / "again.onnx").graph == first.graph
 
@@ -394,11 +394,8 @@ def test_a_model_that_breaks_the_target_when_tuned_is_not_tuned(
     scheme = preset("BF16_ADAQUANT").with_(auto_mixed_precision=rule)
     (folder / "config.toml").write_text(scheme.to_toml())
     paths = ["--input", str(folder / "float.onnx"), "--output", str(folder / "mixed.onnx")]
-    main, data = {
-        "quantize": (quantize.main, "--calibration-data"),
-        "auto_mixed_precision": (auto_mixed_precision.main, "--data"),
-    }[tool]
-    assert main([*paths, "--config", str(folder / "config.toml"), data, str(folder / "data")]) == 0
+    main = {"quantize": quantize.main, "auto_mixed_precision": auto_mixed_precision.main}[tool]
+    assert main([*paths, "--config", str(folder / "config.toml"), "--data", str(folder / "data")]) == 0
     line = re.search(r"Tuned: sqnr (\S+) dB, the target is at least 30 dB: .*", capsys.readouterr().out)
     assert line is not None and float(line[1]) < 30 and line[0].endswith("the model stays as it was")
     assert value(folder, "sqnr") >= 30 and moved(folder)
@@ -421,9 +418,9 @@ def test_quantize_with_a_preset_that_mixes(
     paths = ["--input", str(folder / "float.onnx"), "--output", str(folder / "mixed.onnx")]
     config = ["--config", f"S16S8_MIXED_S8S8{tuned}"]
     assert quantize.main([*paths, *config]) == 1
-    assert "give --calibration-data DIR" in capsys.readouterr().err
+    assert "give --data DIR" in capsys.readouterr().err
     measured = ["--set", "auto_mixed_precision.sensitivity=measured"]
-    assert quantize.main([*paths, *config, *measured, "--calibration-data", str(folder / "data")]) == 0
+    assert quantize.main([*paths, *config, *measured, "--data", str(folder / "data")]) == 0
     said = capsys.readouterr().out
     assert "Moved 3 of 4 layers: 3 to int8" in said and ("Tuned: " in said) == bool(tuned)
     again(folder)

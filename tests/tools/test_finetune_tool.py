@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     for i, feed in enumerate(DATA):
         np.savez(tmp_path / "data" / f"{i:02}.npz", **feed)  # type: ignore[arg-type]
     given = ["--input", "float.onnx", "--output", "quantized.onnx", "--config", "W4A8"]
-    given += ["--calibration-data", "data"]
+    given += ["--data", "data"]
     assert quantize.main([str(tmp_path / a) if a.endswith("onnx") or a == "data" else a for a in given]) == 0
     return tmp_path
 

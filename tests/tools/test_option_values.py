@@ -54,7 +54,7 @@ OUTSIDE = [
     ("auto_mixed_precision", "--bytes-target", "0"),
     ("auto_mixed_precision", "--top1-target", "1.01"),
     ("auto_mixed_precision", "--output-index", "-2"),
-    ("finetune", "--data-size", "-1"),
+    ("finetune", "--limit", "-1"),
     ("finetune", "--num-iterations", "0"),
     ("finetune", "--learning-rate", "0"),
     ("finetune", "--learning-rate", "-1"),

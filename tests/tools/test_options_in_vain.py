@@ -24,12 +24,12 @@ ALWAYS = {
     "optimize save_as_external_data force",
     "convert_fp32_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
     "optimize save_as_external_data force",
-    "evaluate": "help verbose baseline_results_folder quantized_results_folder peak top1 allow_missing",
-    "finetune": "help verbose float quantized output data algorithm fixed_seed batch_size target_op_type "
-    "selective_update following_relu output_index optim_device memory_limit checkpoint force "
+    "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
+    "finetune": "help verbose float quantized output data limit algorithm fixed_seed batch_size "
+    "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
     "save_as_external_data threads",
-    "formats": "help verbose model plot",
-    "infer": "help verbose model output_dir force data provider threads",
+    "formats": "help verbose input plot",
+    "infer": "help verbose input output force data provider threads",
     "quantize": "help verbose print_config config set exclude_node exclude_op keep_weight_nodes optimize",
     "report": "help verbose float quantized output force data provider threads",
 }
@@ -77,7 +77,7 @@ def _cases() -> list[tuple[str, str, str]]:
     steps = ("--num-iterations 5", "--learning-rate 1", "--early-stop")
     cases += [("finetune", one, f"{one.split()[0]} goes with --algorithm ada") for one in steps]
     cases += [
-        ("finetune", "--limit 3 --data-size 3", "--limit and --data-size are the same"),
+        ("finetune", "--limit 3 --data-size 3", "--limit and --data-size are the same option"),
         ("finetune", "--provider cpu --infer-device cpu", "--provider and --infer-device both say where"),
         ("evaluate", "--force", "--force goes with --json or --csv"),
         ("evaluate", "--json a --csv ./a", "--json and --csv are one file, 'a'"),
@@ -85,17 +85,15 @@ def _cases() -> list[tuple[str, str, str]]:
     ]
     run = "--input m.onnx --output n.onnx"
     cases += [
-        ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --calibration-data")
+        ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --data")
         for one in (*OF_DATA, "--calibration-cache f")
     ]
     cases += [
-        ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --calibration-data")
+        ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --data")
         for one in (*OF_SAMPLES, "--calibration-cache f")
     ]
-    cases += [
-        ("quantize", f"{run} --random-data 3 --calibration-data d", "--random-data and --calibration-d")
-    ]
-    alone = ("--calibration-data d", "--calibration-cache f", "--random-data 3", "--force")
+    cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
+    alone = ("--data d", "--calibration-cache f", "--random-data 3", "--force")
     alone += ("--save_as_external_data", "--allow-code")
     cases += [
         ("quantize", f"--print-config {one}", f"{one.split()[0]} goes with --input and --output")
@@ -155,7 +153,7 @@ WITH_A_SCHEME = [
     (
         "quantize",
         "MX9",
-        "--calibration-data d --calibration-cache f",
+        "--data d --calibration-cache f",
         f"--calibration-cache goes with {MEASURED} mx9",
     ),
     (

@@ -55,7 +55,7 @@ class EvaluationSet:
         return out, err
 
     def with_data(self, config: object, *options: object) -> tuple[str, str]:
-        return self.quantize(config, "--calibration-data", self.data, *options)
+        return self.quantize(config, "--data", self.data, *options)
 
     def result(self) -> onnx.ModelProto:
         onnx.checker.check_model(str(self.target), full_check=True)
@@ -117,7 +117,7 @@ def test_a_preset_writes_what_the_call_makes(name: str, bench: EvaluationSet) ->
 def test_a_second_run_says_that_there_is_nothing_to_do(name: str, bench: EvaluationSet) -> None:
     bench.with_data(name)
     again = ["--input", bench.target, "--output", bench.folder / "again.onnx", "--config", name]
-    assert bench.run(*again, "--calibration-data", bench.data) == 1
+    assert bench.run(*again, "--data", bench.data) == 1
     error = bench.printed()[1]
     assert error.startswith("tools.quantize: error: the model is quantized already: '")
     assert error.count("\n") == 1 and not (bench.folder / "again.onnx").exists()
@@ -129,7 +129,7 @@ def test_a_second_run_says_that_there_is_nothing_to_do(name: str, bench: Evaluat
 def test_a_second_run_knows_models_without_nodes_of_ours(text: str, bench: EvaluationSet) -> None:
     bench.quantize(bench.toml(text))
     again = ["--input", bench.target, "--output", bench.folder / "again.onnx", "--config", "A8W8"]
-    assert bench.run(*again, "--calibration-data", bench.data) == 1
+    assert bench.run(*again, "--data", bench.data) == 1
     assert "the model is quantized already" in bench.printed()[1]
 
 
@@ -380,7 +380,7 @@ def test_formats_without_ranges_need_no_data(name: str, bench: EvaluationSet) ->
 def test_as_a_program(bench: EvaluationSet) -> None:
     """Progress is not shown where stderr is no terminal."""
     command = [sys.executable, "-m", "tools.quantize", "--input", "m.onnx", "--output", "q.onnx"]
-    command += ["--config", "A8W8", "--calibration-data", "data", "--threads", "1"]
+    command += ["--config", "A8W8", "--data", "data", "--threads", "1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, cwd=bench.folder, env=environment, capture_output=True, text=True, check=True

@@ -74,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
     for i, feed in enumerate(tunable.samples(model, 3)):
         np.savez(tmp_path / "data" / f"{i}.npz", **feed)  # type: ignore[arg-type]
     paths = ["--input", tmp_path / "float.onnx", "--output", tmp_path / "quantized.onnx"]
-    given = [*paths, "--config", "W4A8", "--calibration-data", tmp_path / "data"]
+    given = [*paths, "--config", "W4A8", "--data", tmp_path / "data"]
     assert quantize.main(list(map(str, given))) == 0
     return tmp_path
 

@@ -14,7 +14,7 @@ from tools.cli import interrupts, streams
 
 DONE, FAILED = 0, 1
 
-_SOURCES = ("input", "model", "quantized", "baseline_results_folder")
+_SOURCES = ("input", "quantized", "baseline_results_folder")
 """Options that say what a tool works on, each tool has one of them."""
 
 _LONGEST = 4000
@@ -23,7 +23,9 @@ _LONGEST = 4000
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Leave with one line, as any other error does, and exit code 2."""
+        """Leave with one line, as any other error does, and exit code 2; an option goes by its main name."""
+        for action in self._actions:
+            message = message.replace("/".join(action.option_strings), action.option_strings[0])
         self.exit(2, f"{_name(self)}: error: {message} (see --help)\n")
 
 
@@ -85,7 +87,7 @@ def run(
         streams.drop_unwritable()
         raise
     options.given = _given(parser, argv)
-    reason = why_not(options)
+    reason = _two_spellings(parser, argv) or why_not(options)
     if reason:
         parser.error(reason)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is first imported
@@ -132,6 +134,16 @@ def _given(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> dict[
         for name, action in actions.items()
         if found[name] is not None
     }
+
+
+def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> str | None:
+    """Return the error of the first option that is given in two spellings, of which one would be ignored."""
+    words = {word.partition("=")[0] for word in (sys.argv[1:] if argv is None else argv)}
+    for action in parser._actions:
+        both = [name for name in action.option_strings if name in words]
+        if len(both) > 1 and not isinstance(action, argparse.BooleanOptionalAction):
+            return f"{both[0]} and {both[1]} are the same option: give one of them"
+    return None
 
 
 def keep_products_on_one_thread() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,14 +31,17 @@ OF_DATA = (*OF_SAMPLES, "provider", "threads")
 
 def add_data_options(
     parser: argparse.ArgumentParser,
-    flag: str = "--data",
     *,
+    aliases: Sequence[str] = (),
+    limit_aliases: Sequence[str] = (),
     required: bool = True,
     help: str = "folder of samples",
 ) -> None:
-    """Add the options that say which samples are run, and how; ``flag`` names their folder."""
-    parser.add_argument(flag, required=required, type=Path, metavar="DIR", help=help)
-    parser.add_argument("--limit", type=whole(), metavar="N", help="run only the first N samples")
+    """Add the options that say which samples are run, and how, with older spellings of two of them."""
+    parser.add_argument("--data", *aliases, required=required, type=Path, metavar="DIR", help=help)
+    parser.add_argument(
+        "--limit", *limit_aliases, type=whole(), metavar="N", help="run only the first N samples"
+    )
     parser.add_argument("--provider", default="cpu", help="execution provider of ONNX Runtime (default: cpu)")
     parser.add_argument(
         "--threads", type=whole(1, MOST_AT_ONCE), default=0, metavar="N", help="threads (default: all cores)"

@@ -53,7 +53,7 @@ def quantize_file(options: argparse.Namespace) -> None:
         print(scheme.to_toml(), end="")
     if not options.input:
         return
-    check_effect(scheme, options, "--calibration-data")
+    check_effect(scheme, options, "--data")
     check_code(scheme, options)
     output = model_io.check_output(
         options.output, options.input, force=options.force, external_data=options.save_as_external_data
@@ -64,7 +64,7 @@ def quantize_file(options: argparse.Namespace) -> None:
     data = _data(graph, options)
     mixed = None
     if scheme.auto_mixed_precision:
-        mixed = mix_model(graph, scheme, data, MixingOptions(_run(options)), "--calibration-data")
+        mixed = mix_model(graph, scheme, data, MixingOptions(_run(options)), "--data")
         for line in mixing.lines(mixed):
             print(line)
         graph, done, used = mixed.graph, mixed.done, mixed.scheme
@@ -77,12 +77,12 @@ def quantize_file(options: argparse.Namespace) -> None:
     entries = provenance.entries("quantize", recorded, graph.source_sha256)
     entries[provenance.PREFIX + "scheme"] = used.to_toml()
     if scheme.finetune and mixed:
-        graph, used = tune_mixed(mixed, scheme, "--calibration-data", options)
+        graph, used = tune_mixed(mixed, scheme, "--data", options)
         entries[provenance.PREFIX + "scheme"] = used.to_toml()
     elif scheme.finetune:
         graph.info.metadata |= entries
         twin = float_reference(lambda: model_io.load(options.input), graph)
-        graph = tune_quantized(graph, twin, scheme, "--calibration-data", options)
+        graph = tune_quantized(graph, twin, scheme, "--data", options)
     write_quantized(graph, done, output, entries, options)
     if options.random_data and done.calibrated:
         print(_RANDOM, file=sys.stderr)
@@ -93,7 +93,7 @@ def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> 
         with Progress("calibrating", "sample") as bar:
             return quantize_graph(graph, scheme.with_(finetune=None), data, progress=bar.show)
     except MissingDataError as error:
-        hint = "give --calibration-data DIR, or --random-data N to try things out"
+        hint = "give --data DIR, or --random-data N to try things out"
         raise ValueError(f"{error}: {hint}") from error
 
 
@@ -138,11 +138,11 @@ def _data(graph: gs.Graph, options: argparse.Namespace) -> CalibrationData | Non
     if options.random_data:
         feeds = random_feeds(model_inputs(graph), options.random_data)
         return CalibrationData(feeds, run=_run(options))
-    if options.calibration_data is None:
+    if options.data is None:
         return None
-    report_litter(options.calibration_data)
+    report_litter(options.data)
     return CalibrationData(
-        options.calibration_data,
+        options.data,
         image_options(options),
         options.limit,
         options.calibration_cache,
