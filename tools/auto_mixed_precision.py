@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tools.cli import command_line
-from tools.cli.data_options import OF_DATA, SAMPLES_HELP, add_data_options
+from tools.cli.command_line import Parser
+from tools.cli.data_options import SAMPLES_HELP, add_data_options
+from tools.cli.job_options import MixJob
+from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, MOST_AT_ONCE, number, whole
 
 _EPILOG = f"""\
@@ -49,86 +51,88 @@ _NUMBERS = {
     "bits_target": (number(0), "bits per weight, the mean of all, for --strategy budget"),
 }
 
-
-_OF_MEASURING = (
-    *("analyze_only", "sensitivity", "metric", "output_index", "data_size", "labels", "calibration_cache"),
-    *("jobs", "dask", "resume", "json", "csv", "chart", "plot", *OF_DATA),
-)
-"""Options that do nothing without data."""
-
-_OF_MOVING = ("strategy", "bits_target", "bytes_target", "labels", "save_as_external_data")
-"""Options that do nothing where no layer is moved."""
+_MODEL = Need("--output, not with --analyze-only", lambda job: job.output)
+_FILE = Need("--output, --json, --csv or --chart", lambda job: job.output or job.json or job.csv or job.chart)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
-    return command_line.run(_parser(), _work, argv, why_not=_why_not)
+    return command_line.run(_parser(), MixJob, _work, argv, why_not=_why_not)
 
 
-def _work(options: argparse.Namespace) -> None:
+def _work(job: MixJob) -> None:
     command_line.keep_products_on_one_thread()
     from tools.jobs import mix
 
-    mix.mix_file(options)
+    mix.mix_file(job)
 
 
-def _why_not(options: argparse.Namespace) -> str | None:
-    if bool(options.output) == options.analyze_only:
+def _why_not(job: MixJob) -> str | None:
+    if bool(job.output) == job.analyze_only:
         return "one of --output and --analyze-only is needed, and not both"
-    reason = _why_not_analyzed(options) if options.analyze_only else None
-    if options.data is None:
-        reason = reason or command_line.unused_option(options, _OF_MEASURING, "--data")
-    return reason or _why_not_on_a_cluster(options)
-
-
-def _why_not_analyzed(options: argparse.Namespace) -> str | None:
-    if options.plot:
+    if job.analyze_only and job.plot:
         return "--plot shows models that are tried, --analyze-only tries none"
-    reason = command_line.unused_option(options, _OF_MOVING, "--output, not with --analyze-only")
-    if reason or options.json or options.csv or options.chart:
-        return reason
-    return command_line.unused_option(options, ["force"], "--output, --json, --csv or --chart")
+    return _why_not_on_a_cluster(job) if job.data is not None else None
 
 
-def _why_not_on_a_cluster(options: argparse.Namespace) -> str | None:
-    if options.dask in (None, "local"):
+def _why_not_on_a_cluster(job: MixJob) -> str | None:
+    if job.dask in (None, "local"):
         return None
-    if options.resume is None:
+    if job.resume is None:
         return "--dask with the address of a scheduler needs --resume DIR, on disks that all workers share"
-    if "jobs" in options.given:
-        return f"--jobs goes with --dask local: the cluster at '{options.dask}' has its own workers"
+    if "jobs" in job.given:
+        return f"--jobs goes with --dask local: the cluster at '{job.dask}' has its own workers"
     return None
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = command_line.make_parser(
         "auto_mixed_precision", "Quantize a float ONNX model in mixed precision.", _EPILOG
     )
     parser.add_argument("--input", required=True, metavar="MODEL", help="the float model; never changed")
-    parser.add_argument("--output", metavar="MODEL", help="the quantized model to write")
+    parser.add_argument("--output", default="", metavar="MODEL", help="the quantized model to write")
     parser.add_argument("--config", required=True, metavar="NAME|FILE", help="a preset or a TOML file")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any key of the scheme; repeatable"
+        "--set",
+        dest="assignments",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any key of the scheme; repeatable",
     )
     _add_rule(parser)
-    add_data_options(parser, required=False, help="folder of samples to measure ranges and errors on")
+    add_data_options(
+        parser,
+        required=False,
+        help="folder of samples to measure ranges and errors on",
+        of_samples=(DATA,),
+        of_run=(DATA,),
+    )
     parser.add_argument(
-        "--labels", type=Path, metavar="FILE.npy", help="class numbers of all rows, for --top1-target"
+        "--labels",
+        type=Path,
+        metavar="FILE.npy",
+        needs=(
+            _MODEL,
+            DATA,
+        ),
+        help="class numbers of all rows, for --top1-target",
     )
     parser.add_argument(
         "--calibration-cache",
         type=Path,
         metavar="FILE",
+        needs=(DATA,),
         help="keep measured ranges here, and take them from here for the same model and data",
     )
     _add_work(parser)
     _add_results(parser)
     command_line.add_code_option(parser)
-    command_line.add_output_options(parser)
+    command_line.add_output_options(parser, needs=(_MODEL,), force=(_FILE,))
     return parser
 
 
-def _add_rule(parser: argparse.ArgumentParser) -> None:
+def _add_rule(parser: Parser) -> None:
     """Add options that take the place of keys; what is not given on the command line stays None."""
     parser.add_argument(
         "--target",
@@ -138,17 +142,34 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
     )
     for part in ("activation", "weight"):
         parser.add_argument(f"--{part}-target", metavar="FORMAT", help=f"the same, of the {part} alone")
-    parser.add_argument("--target-op-type", nargs="+", metavar="OP", help="layers of these operators alone")
+    parser.add_argument(
+        "--target-op-type",
+        dest="target_op_types",
+        nargs="+",
+        metavar="OP",
+        help="layers of these operators alone",
+    )
     for what in ("include", "exclude"):
         parser.add_argument(
-            f"--{what}-node", action="append", metavar="GLOB", help=f"layers to {what} by name; repeatable"
+            f"--{what}-node",
+            dest=f"{what}_nodes",
+            action="append",
+            metavar="GLOB",
+            help=f"layers to {what} by name; repeatable",
         )
     for name, (read, text) in _NUMBERS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=read, metavar="X", help=text)
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=read,
+            metavar="X",
+            needs=(_MODEL,) if name == "bits_target" else (),
+            help=text,
+        )
     parser.add_argument(
         "--bytes-target",
         type=whole(most=LARGEST),
         metavar="N",
+        needs=(_MODEL,),
         help="bytes of all weights, likewise; those that layers share count for each",
     )
     parser.add_argument(
@@ -156,21 +177,26 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.py:FUNCTION",
         help="called with the outputs of all samples: more is better",
     )
-    parser.add_argument("--strategy", choices=("speed", "quality", "budget"), help="(default: speed)")
+    parser.add_argument(
+        "--strategy", choices=("speed", "quality", "budget"), needs=(_MODEL,), help="(default: speed)"
+    )
     parser.add_argument(
         "--sensitivity",
         choices=("trace", "measured"),
+        needs=(DATA,),
         help="estimated in one pass, or each layer run by itself (default: trace)",
     )
     parser.add_argument(
         "--metric",
         choices=("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
+        needs=(DATA,),
         help="of measured sensitivities (default: that of the target, kl for --top1-target, else sqnr)",
     )
     parser.add_argument(
         "--output-index",
         type=whole(-1),
         metavar="N",
+        needs=(DATA,),
         help="the output that counts, from 0 (default: -1, all)",
     )
     parser.add_argument(
@@ -180,37 +206,54 @@ def _add_rule(parser: argparse.ArgumentParser) -> None:
         help="quantize tensors between layers of two formats in both",
     )
     parser.add_argument(
-        "--data-size", type=whole(), metavar="N", help="measure errors on N samples (default: all)"
+        "--data-size",
+        type=whole(),
+        metavar="N",
+        needs=(DATA,),
+        help="measure errors on N samples (default: all)",
     )
 
 
-def _add_work(parser: argparse.ArgumentParser) -> None:
+def _add_work(parser: Parser) -> None:
     parser.add_argument(
         "--jobs",
         type=whole(1, MOST_AT_ONCE),
         default=1,
         metavar="N",
+        needs=(DATA,),
         help="processes for --sensitivity measured (default: 1)",
     )
     parser.add_argument(
         "--dask",
         metavar="ADDRESS",
+        needs=(DATA,),
         help="the same on a Dask cluster: tcp://host:port of its scheduler, 'local' for --jobs workers here",
     )
     parser.add_argument(
         "--resume",
         type=Path,
         metavar="DIR",
+        needs=(DATA,),
         help="keep results here as they arrive, and go on from those of the same model, data and options",
     )
 
 
-def _add_results(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--analyze-only", action="store_true", help="find sensitivities, write no model")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the sensitivities as JSON")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the sensitivities as CSV")
-    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw sensitivities as bars, .png or .svg")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw bits against error, .png or .svg")
+def _add_results(parser: Parser) -> None:
+    parser.add_argument(
+        "--analyze-only", action="store_true", needs=(DATA,), help="find sensitivities, write no model"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", needs=(DATA,), help="write the sensitivities as JSON"
+    )
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", needs=(DATA,), help="write the sensitivities as CSV"
+    )
+    parser.add_argument(
+        "--chart", type=Path, metavar="FILE", needs=(DATA,), help="draw sensitivities as bars, .png or .svg"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", needs=(DATA,), help="draw bits against error, .png or .svg"
+    )
 
 
 if __name__ == "__main__":

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tools.cli import command_line
+from tools.cli.command_line import Parser
 from tools.cli.data_options import SAMPLES_HELP, add_data_options
+from tools.cli.job_options import FinetuneJob
+from tools.cli.needs import Need
 from tools.cli.option_values import LARGEST, bytes_of, number, whole
 
 _ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _DEVICES = ("cpu", "cuda:0")
+
+_STEPPED = Need("--algorithm adaquant or adaround", lambda job: job.algorithm in ("adaquant", "adaround"))
 
 _EPILOG = f"""\
 algorithms:
@@ -36,29 +40,27 @@ exit codes: 0 done; 1 the models, the data or the machine stand in the way; 2 us
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
-    return command_line.run(_parser(), _work, argv, why_not=_why_not)
+    return command_line.run(_parser(), FinetuneJob, _work, argv, why_not=_why_not)
 
 
-def _work(options: argparse.Namespace) -> None:
+def _work(job: FinetuneJob) -> None:
     command_line.keep_products_on_one_thread()
     from tools.jobs import finetune
 
-    finetune.finetune_file(options)
+    finetune.finetune_file(job)
 
 
-def _why_not(options: argparse.Namespace) -> str | None:
-    if options.algorithm not in ("adaquant", "adaround"):
-        steps = ("num_iterations", "learning_rate", "early_stop")
-        if reason := command_line.unused_option(options, steps, "--algorithm adaquant or adaround"):
-            return reason
-    if {"provider", "infer_device"} <= options.given.keys():
+def _why_not(job: FinetuneJob) -> str | None:
+    if {"provider", "infer_device"} <= job.given.keys():
         return "--provider and --infer-device both say where models run: one of them is enough"
     return None
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = command_line.make_parser("finetune", "Tune the weights of a quantized ONNX model.", _EPILOG)
-    parser.add_argument("--float", required=True, metavar="MODEL", help="the float model; never changed")
+    parser.add_argument(
+        "--float", dest="float_model", required=True, metavar="MODEL", help="the float model; never changed"
+    )
     parser.add_argument("--quantized", required=True, metavar="MODEL", help="what it was quantized to; kept")
     parser.add_argument("--output", required=True, metavar="MODEL", help="the tuned model to write")
     add_data_options(parser, limit_aliases=["--data-size"], help="folder of samples to tune on")
@@ -71,19 +73,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_algorithm(parser: argparse.ArgumentParser) -> None:
+def _add_algorithm(parser: Parser) -> None:
     parser.add_argument("--algorithm", choices=_ALGORITHMS, default="auto", help="(default: auto)")
     parser.add_argument(
-        "--num-iterations", type=whole(), metavar="N", help="steps of a layer (default: 1000)"
+        "--num-iterations",
+        type=whole(),
+        metavar="N",
+        needs=(_STEPPED,),
+        help="steps of a layer (default: 1000)",
     )
     parser.add_argument(
         "--learning-rate",
         type=number(0, above=True),
         metavar="X",
+        needs=(_STEPPED,),
         help="in steps of the grid (default: the algorithm's)",
     )
     parser.add_argument(
-        "--early-stop", action="store_true", help="leave a layer as soon as steps no longer help"
+        "--early-stop",
+        action="store_true",
+        needs=(_STEPPED,),
+        help="leave a layer as soon as steps no longer help",
     )
     parser.add_argument(
         "--fixed-seed", type=whole(0, LARGEST), default=0, metavar="N", help="of the rows that are picked"
@@ -93,7 +103,7 @@ def _add_algorithm(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_walk(parser: argparse.ArgumentParser) -> None:
+def _add_walk(parser: Parser) -> None:
     parser.add_argument(
         "--target-op-type",
         nargs="+",

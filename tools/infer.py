@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -11,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.cli.command_line import make_parser, run
-from tools.cli.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
+from tools.cli.command_line import Parser, make_parser, run
+from tools.cli.data_options import SAMPLES_HELP, add_data_options, report_litter
+from tools.cli.job_options import InferJob
 from tools.cli.output_file import write_array
 from transforms.files.atomic_write import destination
 from transforms.files.model_files import clear_leftovers
@@ -31,10 +31,10 @@ model's file stays as it is."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(_parser(), _infer, argv)
+    return run(_parser(), InferJob, _infer, argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = make_parser("infer", _DESCRIPTION, SAMPLES_HELP)
     parser.add_argument("--input", "--model", required=True, type=Path, metavar="M.onnx", help="model to run")
     parser.add_argument(
@@ -50,18 +50,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _infer(options: argparse.Namespace) -> None:
-    from transforms.run.run_model import RunOptions, open_model
+def _infer(job: InferJob) -> None:
+    from transforms.run.run_model import open_model
     from transforms.run.samples import Samples
 
-    _check_output_dir(options.output, force=options.force)
-    model = open_model(options.input, RunOptions(options.provider, options.threads))
+    _check_output_dir(job.output, force=job.force)
+    model = open_model(job.input, job.run)
     _check_outputs(model)
-    report_litter(options.data)
-    samples = Samples(options.data, model.inputs, image_options(options), options.limit)
-    folders = _output_folders(options.output, model.outputs)
+    report_litter(job.data)
+    samples = Samples(job.data, model.inputs, job.images, job.limit)
+    folders = _output_folders(job.output, model.outputs)
     for folder in folders.values():
-        if folder.exists() and folder.samefile(options.data):
+        if folder.exists() and folder.samefile(job.data):
             raise ValueError(f"output folder '{folder}' is that of the samples, which are never overwritten")
         _check_results(folder, samples.names)
     start = time.perf_counter()
@@ -71,7 +71,7 @@ def _infer(options: argparse.Namespace) -> None:
         print(widening_note(model.widened))
     print(f"Ran {len(samples)} samples in {total:.2f} s, {1e3 * computing / len(samples):.2f} ms each.")
     inside = f", one folder for each of {len(folders)} outputs" if len(folders) > 1 else ""
-    print(f"Results saved to '{options.output}'{inside}.")
+    print(f"Results saved to '{job.output}'{inside}.")
 
 
 def widening_note(count: int) -> str:

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.cli import command_line
-from tools.cli.data_options import OF_DATA, OF_SAMPLES, SAMPLES_HELP, add_data_options
+from tools.cli.command_line import Parser
+from tools.cli.data_options import SAMPLES_HELP, add_data_options
+from tools.cli.job_options import QuantizeJob
+from tools.cli.needs import DATA, Need
 from tools.cli.option_values import whole
 
 _EPILOG = f"""\
@@ -42,45 +45,38 @@ value. --set quantize_all_op_types=true lets every format reach every value.
 exit codes: 0 done; 1 the model, the data or the machine stands in the way; 2 usage.
 """
 
-_OF_A_RUN = (
-    *("data", "calibration_cache", "random_data", *OF_DATA),
-    *("force", "save_as_external_data", "allow_code"),
-)
-"""Options that do nothing where the scheme is printed alone."""
+_RUN = Need("--input and --output", lambda job: job.input)
+_ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
-    return command_line.run(_parser(), _work, argv, why_not=_why_not)
+    return command_line.run(_parser(), QuantizeJob, _work, argv, why_not=_why_not)
 
 
-def _work(options: argparse.Namespace) -> None:
+def _work(job: QuantizeJob) -> None:
     command_line.keep_products_on_one_thread()
     from tools.jobs import quantize
 
-    quantize.quantize_file(options)
+    quantize.quantize_file(job)
 
 
-def _why_not(options: argparse.Namespace) -> str | None:
-    if not options.print_config and not (options.input and options.output):
+def _why_not(job: QuantizeJob) -> str | None:
+    if not job.print_config and not (job.input and job.output):
         return "the following arguments are required: --input, --output"
-    if bool(options.input) != bool(options.output):
+    if bool(job.input) != bool(job.output):
         return "--input and --output go together"
-    if not options.input:
-        return command_line.unused_option(options, _OF_A_RUN, "--input and --output")
-    if options.data is not None:
-        both = "--random-data and --data do not go together"
-        return both if options.random_data else None
-    reason = command_line.unused_option(options, (*OF_SAMPLES, "calibration_cache"), "--data")
-    if reason or options.random_data:
-        return reason
-    return command_line.unused_option(options, OF_DATA, "--data or --random-data")
+    if job.data is not None and job.random_data:
+        return "--random-data and --data do not go together"
+    return None
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = command_line.make_parser("quantize", "Quantize a float ONNX model.", _EPILOG)
-    parser.add_argument("--input", metavar="MODEL", help="the float32 or float16 model; never changed")
-    parser.add_argument("--output", metavar="MODEL", help="the quantized model to write")
+    parser.add_argument(
+        "--input", default="", metavar="MODEL", help="the float32 or float16 model; never changed"
+    )
+    parser.add_argument("--output", default="", metavar="MODEL", help="the quantized model to write")
     parser.add_argument("--config", required=True, metavar="NAME|FILE", help="a preset or a TOML file")
     parser.add_argument(
         "--print-config",
@@ -93,10 +89,14 @@ def _parser() -> argparse.ArgumentParser:
         aliases=["--calibration-data"],
         required=False,
         help="folder of samples that show the ranges",
+        needs=(_RUN,),
+        of_samples=(_RUN, DATA),
+        of_run=(_RUN, _ANY_DATA),
     )
     parser.add_argument(
         "--calibration-cache",
         type=Path,
+        needs=(_RUN, DATA),
         metavar="FILE",
         help="keep what was measured here, and take it from here for the same model and data",
     )
@@ -104,17 +104,19 @@ def _parser() -> argparse.ArgumentParser:
         "--random-data",
         type=whole(),
         metavar="N",
+        needs=(_RUN,),
         help="measure ranges on N random samples: to try things out, the result is not accurate",
     )
-    command_line.add_code_option(parser)
-    command_line.add_output_options(parser)
+    command_line.add_code_option(parser, needs=(_RUN,))
+    command_line.add_output_options(parser, needs=(_RUN,), force=(_RUN,))
     return parser
 
 
-def _add_scheme_options(parser: argparse.ArgumentParser) -> None:
+def _add_scheme_options(parser: Parser) -> None:
     """Add options in place of keys of the scheme; what is not given on the command line stays None."""
     parser.add_argument(
         "--set",
+        dest="assignments",
         action="append",
         default=[],
         metavar="KEY=VALUE",
@@ -131,10 +133,18 @@ def _add_scheme_options(parser: argparse.ArgumentParser) -> None:
         help="how ranges of activations are found (default: that of the config)",
     )
     parser.add_argument(
-        "--exclude-node", action="append", metavar="GLOB", help="keep nodes in float by name; repeatable"
+        "--exclude-node",
+        dest="exclude_nodes",
+        action="append",
+        metavar="GLOB",
+        help="keep nodes in float by name; repeatable",
     )
     parser.add_argument(
-        "--exclude-op", action="append", metavar="OP", help="keep an operator type in float; repeatable"
+        "--exclude-op",
+        dest="exclude_op_types",
+        action="append",
+        metavar="OP",
+        help="keep an operator type in float; repeatable",
     )
     parser.add_argument(
         "--keep-weight-nodes",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tools.cli.command_line import make_parser, run
-from tools.cli.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
+from tools.cli.command_line import Parser, make_parser, run
+from tools.cli.data_options import SAMPLES_HELP, add_data_options, report_litter
+from tools.cli.job_options import ReportJob
 from tools.cli.output_file import check_writable, write_text
 
 _DESCRIPTION = """\
@@ -21,12 +21,14 @@ tensors that a fusion removed are listed. Only sums are kept: memory does not gr
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(_parser(), _report, argv)
+    return run(_parser(), ReportJob, _report, argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = make_parser("report", _DESCRIPTION, SAMPLES_HELP)
-    parser.add_argument("--float", required=True, type=Path, metavar="F.onnx", help="model that is right")
+    parser.add_argument(
+        "--float", dest="float_model", required=True, type=Path, metavar="F.onnx", help="model that is right"
+    )
     parser.add_argument("--quantized", required=True, type=Path, metavar="Q.onnx", help="model made from it")
     parser.add_argument("--output", required=True, type=Path, metavar="REPORT.html", help="page to write")
     parser.add_argument("--force", action="store_true", help="overwrite the output")
@@ -34,22 +36,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _report(options: argparse.Namespace) -> None:
+def _report(job: ReportJob) -> None:
     from tools.charts.html_report import page
     from transforms.compare.compare_models import Data, compare_models
-    from transforms.run.run_model import RunOptions
 
-    check_writable(options.output, force=options.force, inputs=(options.float, options.quantized))
-    report_litter(options.data)
-    data = Data(
-        options.data, image_options(options), RunOptions(options.provider, options.threads), options.limit
-    )
-    comparison = compare_models(options.float, options.quantized, data, progress=_progress)
-    write_text(options.output, page(comparison))
+    check_writable(job.output, force=job.force, inputs=(job.float_model, job.quantized))
+    report_litter(job.data)
+    data = Data(job.data, job.images, job.run, job.limit)
+    comparison = compare_models(job.float_model, job.quantized, data, progress=_progress)
+    write_text(job.output, page(comparison))
     print(f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples.")
     for one in comparison.worst[:3]:
         print(f"  {one.total.sqnr():6.1f} dB  {one.match.name} ({one.match.op}, {one.match.format})")
-    print(f"Report written to '{options.output}' ({options.output.stat().st_size / 1e3:.0f} kB).")
+    print(f"Report written to '{job.output}' ({job.output.stat().st_size / 1e3:.0f} kB).")
 
 
 def _progress(samples: Iterable, what: str) -> Iterable:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 
+from tools.cli.command_line import Parser
 from tools.jobs import bf16_options
 
 REQUIRED = {
@@ -20,9 +20,9 @@ REQUIRED = {
 }
 
 
-def parser_of(tool: str) -> argparse.ArgumentParser:
+def parser_of(tool: str) -> Parser:
     """Return the parser of a tool."""
     if tool.startswith("convert"):
         return bf16_options._parser(tool, "float32")
-    parser: argparse.ArgumentParser = importlib.import_module(f"tools.{tool}")._parser()
+    parser: Parser = importlib.import_module(f"tools.{tool}")._parser()
     return parser

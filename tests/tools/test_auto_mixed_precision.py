@@ -18,8 +18,10 @@ import pytest
 
 from tests.helpers import build, mixing, tunable
 from tools import auto_mixed_precision, quantize
-from tools.jobs import mix as mixing_file
-from tools.jobs import tune_quantized
+from tools.cli import command_line
+from tools.cli.job_options import MixJob
+from tools.cli.scheme_options import mixing_scheme
+from tools.jobs import quantized
 from transforms import model_io
 from transforms.mix_precision import measured_sensitivity, mix
 from transforms.model import provenance
@@ -389,7 +391,7 @@ def test_a_model_that_breaks_the_target_when_tuned_is_not_tuned(
         last.inputs[1] = gs.Constant("zeros", np.zeros((5, 6), np.float32))
         return spoilt
 
-    monkeypatch.setattr(tune_quantized, "tune_quantized", _spoilt)
+    monkeypatch.setattr(quantized, "tune_quantized", _spoilt)
     rule = {"target": "mx6", "sqnr_target": 30.0}
     scheme = preset("BF16_ADAQUANT").with_(auto_mixed_precision=rule)
     (folder / "config.toml").write_text(scheme.to_toml())
@@ -460,8 +462,8 @@ def test_an_option_takes_the_place_of_keys_that_do_not_go_with_it(
     scheme = preset("A16W8").with_(auto_mixed_precision={**formats, **table, **budget})
     (folder / "scheme.toml").write_text(scheme.to_toml())
     line = ["--input", "m.onnx", "--config", str(folder / "scheme.toml"), "--output", "n.onnx"]
-    parsed = auto_mixed_precision._parser().parse_args([*line, *options, *given])
-    rule = mixing_file.scheme_in_use(parsed).auto_mixed_precision
+    job = command_line.parse(auto_mixed_precision._parser(), MixJob, [*line, *options, *given])
+    rule = mixing_scheme(job).auto_mixed_precision
     assert rule == MixingRule(**then, **expected, **budget)
 
 

@@ -16,7 +16,9 @@ from PIL import Image
 from tests.helpers import build, conversion, corpus, plans
 from tests.helpers.quantization import random, stored
 from tools import quantize
-from tools.jobs.quantize import scheme_in_use
+from tools.cli import command_line
+from tools.cli.job_options import QuantizeJob
+from tools.cli.scheme_options import quantization_scheme
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
@@ -293,11 +295,10 @@ def test_options_change_keys_of_the_scheme(options: list[str], changes: dict, be
 
 def test_tables_of_a_file_grow_by_options(bench: EvaluationSet) -> None:
     path = bench.toml('preset = "A8W8"\nexclude_nodes = ["a"]\n[layers]\nConv = "mx9"\nGemm = "mx6"')
-    options = quantize._parser().parse_args(
-        ["--config", str(path), "--set", 'layers.Conv="mx4"', "--exclude-node", "b"]
-    )
+    given = ["--config", str(path), "--set", 'layers.Conv="mx4"', "--exclude-node", "b"]
+    job = command_line.parse(quantize._parser(), QuantizeJob, given)
     expected = preset("A8W8").with_(layers={"Conv": "mx4", "Gemm": "mx6"}, exclude_nodes=("a", "b"))
-    assert scheme_in_use(options) == expected
+    assert quantization_scheme(job) == expected
 
 
 def test_a_scheme_from_a_file(bench: EvaluationSet) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tools.charts.sensitivity_chart import shortened
+from tools.summaries.words import counted, shortened
 from transforms.mix_precision.mix import MixedPrecision
 from transforms.search.output_metrics import METRICS, in_words
 
@@ -26,7 +26,7 @@ def lines(mixed: MixedPrecision) -> Iterator[str]:
     found = mixed.assignment
     kept = f", the target is {found.target.bound}" if found.target else ", no target"
     values = f"{in_words(mixed.metric, found.baseline)} -> {in_words(mixed.metric, found.value)}"
-    tried = f"{_counted(len(found.steps), 'model')} tried on {_counted(mixed.samples, 'sample')}"
+    tried = f"{counted(len(found.steps), 'model')} tried on {counted(mixed.samples, 'sample')}"
     yield f"{mixed.metric}: {values}{kept}; {tried}"
 
 
@@ -74,10 +74,6 @@ def _sizes(mixed: MixedPrecision) -> Iterator[str]:
             f" weights {_bytes(before.weight)} -> {_bytes(after.weight)} bytes"
         )
     yield f"Bits per operand: {before.total / every:.4g} -> {after.total / every:.4g}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _bytes(bits: float) -> str:
