@@ -14,40 +14,37 @@ from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, MOST_AT_ONCE, number, whole
 
 _EPILOG = f"""\
-The scheme of --config is the baseline, its table [auto_mixed_precision] says which formats layers may get and
-what the outputs must keep to; options below take the place of keys of that table. Presets that have it:
+The scheme of --config is the baseline, its table [auto_mixed_precision] sets which formats layers may get and
+the target for the outputs; the options below replace keys of that table. Presets that have it:
 BF16_MIXED_BFP16, BF16_MIXED_MXINT8, S16S8_MIXED_S8S8, and each with _ADAQUANT, which then tunes the weights
-and leaves them as they were where the tuned model would break the target.
-There is one target: one that is given here replaces that of the table.
+and restores them if the tuned model would miss the target.
+Only one target applies: an option here replaces the target of the table.
 
-The key evaluate of the table names a Python file that is run: said on stderr before, and refused outside the
-folder of the scheme without --allow-code. --evaluate is your own word and needs no other.
+The key evaluate of the table names a Python file that is run: announced on stderr, and refused outside the
+folder of the scheme without --allow-code. --evaluate on the command line is always allowed.
 
-how it is done: ranges are measured once for all formats; sensitivities say in which order layers are tried;
-each model that is tried is built and run, and judged by its true outputs. Without a target every layer is
+method: ranges are measured once for all formats; sensitivities say in which order layers are tried;
+each model tried is built and run, and judged by its actual outputs. Without a target every layer is
 moved to the smallest format. Layers that can move are Conv, ConvTranspose, Gemm and MatMul outside of If,
 Loop and Scan which the scheme neither excludes nor gives formats of their own.
 
 strategies:
-  speed     from the baseline down: the least sensitive layers first, those that break the target are skipped
+  speed     from the baseline down: the least sensitive layers first, layers that miss the target are skipped
   quality   from the smallest formats up: the most sensitive layers back until the target holds
-  budget    the least harm within --bits-target or --bytes-target; where that breaks a target, or with a
+  budget    the least harm within --bits-target or --bytes-target; if that misses a target, or with a
             target alone, as few bits of weights as keep it, found by halving their range
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 the model, the data, the target or the machine stands in the way; 2 usage.
+exit codes: 0 done; 1 error in the model, the data, the target or the machine; 2 usage.
 """
 
 _NUMBERS = {
     "l2_target": (number(0), "mean over samples of the L2 norm of the outputs' error, at most"),
     "sqnr_target": (number(), "SQNR of the outputs in dB, at least"),
-    "sqnr_drop_target": (number(0), "dB that SQNR may be below that of the baseline"),
-    "top1_target": (number(0, 1), "share of rows that may become wrong, 0.01 for one in a hundred"),
-    "evaluate_target": (
-        number(0),
-        "how much less than for the float model the function of --evaluate may return",
-    ),
+    "sqnr_drop_target": (number(0), "dB by which SQNR may be below the baseline"),
+    "top1_target": (number(0, 1), "share of rows that may become wrong, such as 0.01"),
+    "evaluate_target": (number(0), "largest loss of the function of --evaluate against the float model"),
     "bits_target": (number(0), "bits per weight, the mean of all, for --strategy budget"),
 }
 
@@ -69,9 +66,9 @@ def _work(job: MixJob) -> None:
 
 def _why_not(job: MixJob) -> str | None:
     if bool(job.output) == job.analyze_only:
-        return "one of --output and --analyze-only is needed, and not both"
+        return "give one of --output and --analyze-only, and only one"
     if job.analyze_only and job.plot:
-        return "--plot shows models that are tried, --analyze-only tries none"
+        return "--plot draws the models tried, and --analyze-only tries none"
     return _why_not_on_a_cluster(job) if job.data is not None else None
 
 
@@ -112,10 +109,7 @@ def _parser() -> Parser:
         "--labels",
         type=Path,
         metavar="FILE.npy",
-        needs=(
-            _MODEL,
-            DATA,
-        ),
+        needs=(_MODEL, DATA),
         help="class numbers of all rows, for --top1-target",
     )
     parser.add_argument(
@@ -123,7 +117,7 @@ def _parser() -> Parser:
         type=Path,
         metavar="FILE",
         needs=(DATA,),
-        help="keep measured ranges here, and take them from here for the same model and data",
+        help="store measured ranges in this file, and reuse them for the same model and data",
     )
     _add_work(parser)
     _add_results(parser)
@@ -133,7 +127,7 @@ def _parser() -> Parser:
 
 
 def _add_rule(parser: Parser) -> None:
-    """Add options that take the place of keys; what is not given on the command line stays None."""
+    """Add options that take the place of keys; options that are not given stay None."""
     parser.add_argument(
         "--target",
         action="append",
@@ -141,13 +135,13 @@ def _add_rule(parser: Parser) -> None:
         help="format that layers may get, such as bfp16 or int8/int4 (activation/weight); repeatable",
     )
     for part in ("activation", "weight"):
-        parser.add_argument(f"--{part}-target", metavar="FORMAT", help=f"the same, of the {part} alone")
+        parser.add_argument(f"--{part}-target", metavar="FORMAT", help=f"the same, for the {part} only")
     parser.add_argument(
         "--target-op-type",
         dest="target_op_types",
         nargs="+",
         metavar="OP",
-        help="layers of these operators alone",
+        help="only layers of these operators",
     )
     for what in ("include", "exclude"):
         parser.add_argument(
@@ -170,12 +164,12 @@ def _add_rule(parser: Parser) -> None:
         type=whole(most=LARGEST),
         metavar="N",
         needs=(_MODEL,),
-        help="bytes of all weights, likewise; those that layers share count for each",
+        help="bytes of all weights, for --strategy budget; shared ones count for each layer",
     )
     parser.add_argument(
         "--evaluate",
         metavar="FILE.py:FUNCTION",
-        help="called with the outputs of all samples: more is better",
+        help="function of the outputs of all samples; higher is better",
     )
     parser.add_argument(
         "--strategy", choices=("speed", "quality", "budget"), needs=(_MODEL,), help="(default: speed)"
@@ -184,26 +178,26 @@ def _add_rule(parser: Parser) -> None:
         "--sensitivity",
         choices=("trace", "measured"),
         needs=(DATA,),
-        help="estimated in one pass, or each layer run by itself (default: trace)",
+        help="estimated in one pass, or measured layer by layer (default: trace)",
     )
     parser.add_argument(
         "--metric",
         choices=("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
         needs=(DATA,),
-        help="of measured sensitivities (default: that of the target, kl for --top1-target, else sqnr)",
+        help="metric of measured sensitivities (default: the target's, kl for --top1-target, else sqnr)",
     )
     parser.add_argument(
         "--output-index",
         type=whole(-1),
         metavar="N",
         needs=(DATA,),
-        help="the output that counts, from 0 (default: -1, all)",
+        help="index of the output to measure, from 0 (default: -1, all)",
     )
     parser.add_argument(
         "--dual-quant-nodes",
         action="store_true",
         default=None,
-        help="quantize tensors between layers of two formats in both",
+        help="quantize tensors between layers of two formats in both formats",
     )
     parser.add_argument(
         "--data-size",
@@ -234,13 +228,13 @@ def _add_work(parser: Parser) -> None:
         type=Path,
         metavar="DIR",
         needs=(DATA,),
-        help="keep results here as they arrive, and go on from those of the same model, data and options",
+        help="store results in this folder, and resume from those of the same model, data and options",
     )
 
 
 def _add_results(parser: Parser) -> None:
     parser.add_argument(
-        "--analyze-only", action="store_true", needs=(DATA,), help="find sensitivities, write no model"
+        "--analyze-only", action="store_true", needs=(DATA,), help="measure sensitivities, write no model"
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", needs=(DATA,), help="write the sensitivities as JSON"

@@ -36,11 +36,11 @@ definitions, for baseline x and quantized y with n elements:
                   range, for images: [H, W], [C, H, W], [H, W, C] with 1, 3 or 4 channels, and batches of them
   sqnr            10 log10(sum(x^2) / sum((x - y)^2)) dB
 Equal arrays have a psnr and sqnr of inf, and so does a mean over files of which one is equal. Files with NaN
-or infinite elements are counted, left out of mean and worst values, and make the exit code 1. In JSON, inf is
-the string "inf" and what is left out is null; in CSV, "inf" and empty."""
+or infinite elements are counted, excluded from mean and worst values, and set exit code 1. In JSON, inf is
+the string "inf" and an excluded value is null; in CSV, "inf" and empty."""
 
 _SHOWN = 20
-"""So many files have a line each on the screen, the worst by SQNR if there are more."""
+"""Number of files with a line on the screen: the worst by SQNR, if there are more."""
 
 _COLUMNS = ("cosine", "l2", "psnr", "ssim", "sqnr")
 _HEADINGS = ("cos similarity", "l2 distance", "psnr dB", "ssim", "sqnr dB", "NaN or inf")

@@ -1,4 +1,4 @@
-"""Win back the accuracy of a quantized ONNX model: ``python -m tools.finetune --help``."""
+"""Restore the accuracy of a quantized ONNX model: ``python -m tools.finetune --help``."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _STEPPED = Need("--algorithm adaquant or adaround", lambda job: job.algorithm in
 
 _EPILOG = f"""\
 algorithms:
-  auto                 measured best: weights that make up for quantized inputs, as far as held-out samples
-                       say, rounded by gptq and coordinate descent; scales and exponents chosen anew
-  gptq                 input after input, what remains makes up for rounding (arXiv 2210.17323, 2505.11695)
-  coordinate_descent   the best number of the grid, weight after weight (arXiv 2309.01885, 2403.07134)
+  auto                 best in measurements: weights compensate for quantized inputs, as far as held-out
+                       samples confirm, rounded by gptq and coordinate descent; new scales and exponents
+  gptq                 rounds one input after another, the rest compensates (arXiv 2210.17323, 2505.11695)
+  coordinate_descent   the best grid value of one weight after another (arXiv 2309.01885, 2403.07134)
   adaquant             gradient steps through the rounding (arXiv 2006.10518)
   adaround             rounding up or down, learned (arXiv 2004.10568)
 
-Every fifth sample is held out: a layer's new weights, and at last the whole model, are kept only where they
-are better on those; on fewer than twenty samples that can be luck. All layers with a stored weight in a
-number format are tuned, and their biases with them.
+Every fifth sample is held out: a layer's new weights, and finally the whole model, are kept only if they are
+better on those samples; with fewer than twenty samples that can be chance. All layers with a stored weight in
+a number format are tuned, together with their biases.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 the models, the data or the machine stand in the way; 2 usage.
+exit codes: 0 done; 1 error in the models, the data or the machine; 2 usage.
 """
 
 
@@ -52,7 +52,7 @@ def _work(job: FinetuneJob) -> None:
 
 def _why_not(job: FinetuneJob) -> str | None:
     if {"provider", "infer_device"} <= job.given.keys():
-        return "--provider and --infer-device both say where models run: one of them is enough"
+        return "--provider and --infer-device both select a device: give one of them"
     return None
 
 
@@ -61,13 +61,15 @@ def _parser() -> Parser:
     parser.add_argument(
         "--float", dest="float_model", required=True, metavar="MODEL", help="the float model; never changed"
     )
-    parser.add_argument("--quantized", required=True, metavar="MODEL", help="what it was quantized to; kept")
+    parser.add_argument(
+        "--quantized", required=True, metavar="MODEL", help="the quantized model; never changed"
+    )
     parser.add_argument("--output", required=True, metavar="MODEL", help="the tuned model to write")
     add_data_options(parser, limit_aliases=["--data-size"], help="folder of samples to tune on")
     _add_algorithm(parser)
     _add_walk(parser)
     parser.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="go on from here after an interruption"
+        "--checkpoint", type=Path, metavar="FILE", help="file to resume from after an interruption"
     )
     command_line.add_output_options(parser)
     return parser
@@ -80,7 +82,7 @@ def _add_algorithm(parser: Parser) -> None:
         type=whole(),
         metavar="N",
         needs=(_STEPPED,),
-        help="steps of a layer (default: 1000)",
+        help="steps per layer (default: 1000)",
     )
     parser.add_argument(
         "--learning-rate",
@@ -90,16 +92,21 @@ def _add_algorithm(parser: Parser) -> None:
         help="in steps of the grid (default: the algorithm's)",
     )
     parser.add_argument(
-        "--early-stop",
-        action="store_true",
-        needs=(_STEPPED,),
-        help="leave a layer as soon as steps no longer help",
+        "--early-stop", action="store_true", needs=(_STEPPED,), help="stop a layer when steps no longer help"
     )
     parser.add_argument(
-        "--fixed-seed", type=whole(0, LARGEST), default=0, metavar="N", help="of the rows that are picked"
+        "--fixed-seed",
+        type=whole(0, LARGEST),
+        default=0,
+        metavar="N",
+        help="seed for the choice of sample rows",
     )
     parser.add_argument(
-        "--batch-size", type=whole(), default=1, metavar="N", help="samples run at once, where sizes are free"
+        "--batch-size",
+        type=whole(),
+        default=1,
+        metavar="N",
+        help="samples per run, if batch sizes are dynamic",
     )
 
 
@@ -110,20 +117,23 @@ def _add_walk(parser: Parser) -> None:
         choices=_OPERATORS,
         default=(),
         metavar="OP",
-        help=f"tune layers of these operators alone, of {', '.join(_OPERATORS)}",
+        help=f"tune only layers of these operators, of {', '.join(_OPERATORS)}",
     )
     parser.add_argument(
         "--selective-update",
         action="store_true",
-        help="keep a layer only if the outputs of the model become better, too; slower",
+        help="keep a layer only if the outputs of the model improve, too; slower",
     )
     parser.add_argument(
         "--following-relu",
         action="store_true",
-        help="leave out of a layer's error what a Relu or Clip behind it cuts off",
+        help="ignore errors that a Relu or Clip after the layer cuts off",
     )
     parser.add_argument(
-        "--output-index", type=whole(0), metavar="N", help="the output that counts, from 0 (default: all)"
+        "--output-index",
+        type=whole(0),
+        metavar="N",
+        help="index of the output to tune for, from 0 (default: all)",
     )
     parser.add_argument("--optim-device", choices=_DEVICES, default="cpu", help="for linear algebra (CuPy)")
     parser.add_argument("--infer-device", choices=_DEVICES, default="cpu", help="for inference")
@@ -131,7 +141,7 @@ def _add_walk(parser: Parser) -> None:
         "--memory-limit",
         type=bytes_of,
         metavar="SIZE",
-        help="of tensors between layers in memory, such as 500M or 4G; the rest goes to files",
+        help="memory for tensors between layers, such as 500M or 4G; the rest goes to files",
     )
 
 

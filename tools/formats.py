@@ -38,11 +38,7 @@ def _parser() -> Parser:
         "formats", "Print all number formats and how well they keep numbers.", EPILOG
     )
     parser.add_argument(
-        "--input",
-        "--model",
-        type=Path,
-        metavar="M.onnx",
-        help="measure on the weights of this model instead",
+        "--input", "--model", type=Path, metavar="M.onnx", help="measure on the weights of this model instead"
     )
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="also draw the fidelity of each format: .png or .svg"
@@ -94,8 +90,8 @@ def measure_formats(samples: Samples) -> list[tuple[str, float, int, list[float]
     import ops
 
     return [
-        (name, row.bits, row.block, [fidelity(arrays, name) for arrays in samples.values()])
-        for name, row in ops.FORMATS.items()
+        (name, fmt.bits, fmt.block, [fidelity(arrays, name) for arrays in samples.values()])
+        for name, fmt in ops.FORMATS.items()
     ]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Run a model on every sample of a folder and save its outputs as .npy files for `python -m tools.evaluate`: one
-file per sample in the output folder, or in one sub-folder per output where there are several. The operators
+file per sample in the output folder, or in one sub-folder per output if there are several. The operators
 of this package are registered. Bfloat16 nodes for which the provider has no kernels (ONNX Runtime's CPU
 provider has hardly any) run in float32 between Casts that are added in memory; the tool says so, and the
 model's file stays as it is."""
@@ -38,12 +38,7 @@ def _parser() -> Parser:
     parser = make_parser("infer", _DESCRIPTION, SAMPLES_HELP)
     parser.add_argument("--input", "--model", required=True, type=Path, metavar="M.onnx", help="model to run")
     parser.add_argument(
-        "--output",
-        "--output_dir",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="folder to save results in",
+        "--output", "--output_dir", required=True, type=Path, metavar="DIR", help="folder to save results in"
     )
     parser.add_argument("--force", action="store_true", help="write into an output folder that is not empty")
     add_data_options(parser)
@@ -62,7 +57,9 @@ def _infer(job: InferJob) -> None:
     folders = _output_folders(job.output, model.outputs)
     for folder in folders.values():
         if folder.exists() and folder.samefile(job.data):
-            raise ValueError(f"output folder '{folder}' is that of the samples, which are never overwritten")
+            raise ValueError(
+                f"output folder '{folder}' is the folder of samples, which are never overwritten"
+            )
         _check_results(folder, samples.names)
     start = time.perf_counter()
     computing = _run_all(model, samples, folders)
@@ -105,7 +102,7 @@ def _check_output_dir(folder: Path, *, force: bool) -> None:
 
 
 def _check_results(folder: Path, names: Sequence[str]) -> None:
-    """Raise before any work where a result can not be written, or its place is no regular file."""
+    """Raise before any work if a result cannot be written, or its path is not a regular file."""
     _refuse_file(folder)
     if not folder.is_dir():
         return
@@ -124,7 +121,7 @@ def _refuse_file(folder: Path) -> None:
 def _check_outputs(model: OpenModel) -> None:
     for argument in model.session.get_outputs():
         if not argument.type.startswith("tensor("):
-            raise ValueError(f"output '{argument.name}' of type {argument.type} can not be saved as .npy")
+            raise ValueError(f"output '{argument.name}' of type {argument.type} cannot be saved as .npy")
 
 
 def _output_folders(folder: Path, outputs: Sequence[str]) -> dict[str, Path]:

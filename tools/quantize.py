@@ -17,14 +17,14 @@ from tools.cli.option_values import whole
 _EPILOG = f"""\
 presets (activation and weight):
   A8W8 A16W8                    symmetric integers, Concats on one scale
-  U8S8 U16S8                    asymmetric activations: mostly better, where the target takes them
+  U8S8 U16S8                    asymmetric activations: mostly better, if the target supports them
   W4A8                          int8 activations, int4 weights with a scale per channel
   BF16 FP16                     every value in bfloat16 or float16
   BFP16 MX4 MX6 MX9             block floating point, Microexponents
   MXINT8 MXFP8E4M3 MXFP8E5M2 MXFP6E3M2 MXFP6E2M3 MXFP4E2M1       OCP Microscaling
   BF16_BFP16 BF16_MXINT8        everything in bfloat16, weights of dot products in blocks
   BF16_MIXED_BFP16 BF16_MIXED_MXINT8     bfloat16, dot products in blocks
-  S16S8_MIXED_S8S8              A16W8, layers in A8W8 while SQNR falls by 3 dB at most
+  S16S8_MIXED_S8S8              A16W8, layers in A8W8 as long as SQNR falls by at most 3 dB
   INT32 UINT32                  for experiments
   NAME_ADAQUANT NAME_ADAROUND   the same, weights tuned on the samples; not of 32 bits, and
                                 NAME_ADAROUND only of A8W8 A16W8 U8S8 U16S8 W4A8
@@ -33,16 +33,16 @@ A file begins with preset = "NAME", or gives activation and weight; --print-conf
 [layers] (node name, glob or operator type) and [tensors] give single layers and tensors other formats,
 [finetune] tunes the weights afterwards, as tools.finetune does; [auto_mixed_precision] gives layers cheaper
 formats as far as a target allows, as tools.auto_mixed_precision does. Its key evaluate names a Python file
-that is run: said on stderr before, and refused outside the scheme's folder without --allow-code.
+that is run: announced on stderr, and refused outside the scheme's folder without --allow-code.
 
-what is quantized: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
+quantized values: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
 activations, pools and Concats around them, but not the inside of normalizations and Softmax, masks, or
 arithmetic on shapes; block formats reach the operands of dot products; bfloat16 and float16 reach every
 value. --set quantize_all_op_types=true lets every format reach every value.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 the model, the data or the machine stands in the way; 2 usage.
+exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage.
 """
 
 _RUN = Need("--input and --output", lambda job: job.input)
@@ -81,14 +81,14 @@ def _parser() -> Parser:
     parser.add_argument(
         "--print-config",
         action="store_true",
-        help="print the full scheme in use as TOML, alone if so asked",
+        help="print the full scheme in use as TOML; without --input, only that",
     )
     _add_scheme_options(parser)
     add_data_options(
         parser,
         aliases=["--calibration-data"],
         required=False,
-        help="folder of samples that show the ranges",
+        help="folder of samples to measure ranges on",
         needs=(_RUN,),
         of_samples=(_RUN, DATA),
         of_run=(_RUN, _ANY_DATA),
@@ -98,14 +98,14 @@ def _parser() -> Parser:
         type=Path,
         needs=(_RUN, DATA),
         metavar="FILE",
-        help="keep what was measured here, and take it from here for the same model and data",
+        help="store measured ranges in this file, and reuse them for the same model and data",
     )
     parser.add_argument(
         "--random-data",
         type=whole(),
         metavar="N",
         needs=(_RUN,),
-        help="measure ranges on N random samples: to try things out, the result is not accurate",
+        help="measure ranges on N random samples: for experiments, the result is not accurate",
     )
     command_line.add_code_option(parser, needs=(_RUN,))
     command_line.add_output_options(parser, needs=(_RUN,), force=(_RUN,))
@@ -113,7 +113,7 @@ def _parser() -> Parser:
 
 
 def _add_scheme_options(parser: Parser) -> None:
-    """Add options in place of keys of the scheme; what is not given on the command line stays None."""
+    """Add options in place of keys of the scheme; options that are not given stay None."""
     parser.add_argument(
         "--set",
         dest="assignments",
@@ -125,12 +125,12 @@ def _add_scheme_options(parser: Parser) -> None:
     parser.add_argument(
         "--per-channel",
         action=argparse.BooleanOptionalAction,
-        help="whether weights have a scale per output channel; presets choose where it is needed",
+        help="whether weights have a scale per output channel; presets choose it if needed",
     )
     parser.add_argument(
         "--calibrate-method",
         choices=("MinMax", "Entropy", "Percentile", "MSE"),
-        help="how ranges of activations are found (default: that of the config)",
+        help="how ranges of activations are found (default: as in the config)",
     )
     parser.add_argument(
         "--exclude-node",
@@ -150,14 +150,14 @@ def _add_scheme_options(parser: Parser) -> None:
         "--keep-weight-nodes",
         action="store_true",
         default=None,
-        help="store float weights with nodes that round them at every run, for backends that want those",
+        help="store float weights with nodes that round them in every run, for backends that require it",
     )
     parser.add_argument(
         "--no-optimize",
         dest="optimize",
         action="store_false",
         default=None,
-        help="leave out graph optimization and fusion",
+        help="skip graph optimization and fusion",
     )
     parser.add_argument(
         "--domain",

@@ -1,4 +1,4 @@
-"""Show where a quantized model departs from its float model: ``python -m tools.report --help``."""
+"""Show where a quantized model differs from its float model: ``python -m tools.report --help``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tools.cli.job_options import ReportJob
 from tools.cli.output_file import check_writable, write_text
 
 _DESCRIPTION = """\
-Run a float model and the quantized model made from it on the samples of a folder, and write one HTML file
-that needs nothing else: what each model is, the differences of the results, SQNR of every layer (activations
-and weights apart), histograms of the worst tensors against their quantized grid, time and memory. Layers are
-matched by the names of their tensors, across the Casts and other nodes that the tools of this package insert;
-tensors that a fusion removed are listed. Only sums are kept: memory does not grow with the samples."""
+Run a float model and the quantized model made from it on the samples of a folder, and write one
+self-contained HTML file: a description of both models, the differences of the results, SQNR of every layer
+(activations and weights separately), histograms of the worst tensors against their quantized grid, time and
+memory. Layers are matched by the names of their tensors, across the Casts and other nodes that the tools of
+this package insert; tensors that a fusion removed are listed. Memory does not grow with the samples."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,10 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = make_parser("report", _DESCRIPTION, SAMPLES_HELP)
     parser.add_argument(
-        "--float", dest="float_model", required=True, type=Path, metavar="F.onnx", help="model that is right"
+        "--float", dest="float_model", required=True, type=Path, metavar="F.onnx", help="the float model"
     )
-    parser.add_argument("--quantized", required=True, type=Path, metavar="Q.onnx", help="model made from it")
-    parser.add_argument("--output", required=True, type=Path, metavar="REPORT.html", help="page to write")
+    parser.add_argument(
+        "--quantized", required=True, type=Path, metavar="Q.onnx", help="the model quantized from it"
+    )
+    parser.add_argument("--output", required=True, type=Path, metavar="REPORT.html", help="the page to write")
     parser.add_argument("--force", action="store_true", help="overwrite the output")
     add_data_options(parser)
     return parser

@@ -164,11 +164,11 @@ def test_wrong_usage(folder: Path, options: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--memory-limit", "much"], "--memory-limit: much is no size"),
-        (["--memory-limit", "5Q"], "--memory-limit: 5Q is no size"),
+        (["--memory-limit", "much"], "--memory-limit: much is not a size"),
+        (["--memory-limit", "5Q"], "--memory-limit: 5Q is not a size"),
         (
             ["--algorithm", "adaquant", "--learning-rate", "fast"],
-            "rate: fast is no number above 0",
+            "rate: fast is not a number above 0",
         ),
     ],
 )

@@ -31,7 +31,7 @@ def test_what_is_no_number_is_refused_in_a_line_that_names_the_option(
             parser_of(tool).parse_args([f"{option}={text}"])
         errors = capsys.readouterr().err
         assert left.value.code == 2
-        assert errors.startswith(f"tools.{tool}: error: argument {option}: {shown} is no ")
+        assert errors.startswith(f"tools.{tool}: error: argument {option}: {shown} is not a")
         assert errors.count("\n") == 1
 
 

@@ -92,7 +92,7 @@ def _cases() -> list[tuple[str, str, str]]:
     cases += [
         (tool, "--analyze-only", "--analyze-only goes with --data"),
         (tool, "--analyze-only --data d --force", "--force goes with --output, --json, --csv or --chart"),
-        (tool, "--analyze-only --data d --plot p.svg", "--plot shows models that are tried"),
+        (tool, "--analyze-only --data d --plot p.svg", "--plot draws the models tried"),
         (
             tool,
             "--output n --data d --resume r --dask tcp://a:1 --jobs 1",
@@ -103,9 +103,13 @@ def _cases() -> list[tuple[str, str, str]]:
     cases += [("finetune", one, f"{one.split()[0]} goes with --algorithm ada") for one in steps]
     cases += [
         ("finetune", "--limit 3 --data-size 3", "--limit and --data-size are the same option"),
-        ("finetune", "--provider cpu --infer-device cpu", "--provider and --infer-device both say where"),
+        (
+            "finetune",
+            "--provider cpu --infer-device cpu",
+            "--provider and --infer-device both select a device",
+        ),
         ("evaluate", "--force", "--force goes with --json or --csv"),
-        ("evaluate", "--json a --csv ./a", "--json and --csv are one file, 'a'"),
+        ("evaluate", "--json a --csv ./a", "--json and --csv are the same file, 'a'"),
         ("formats", "--force", "--force goes with --plot"),
     ]
     run = "--input m.onnx --output n.onnx"

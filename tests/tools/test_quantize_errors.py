@@ -161,7 +161,7 @@ def test_no_data_where_ranges_are_needed(bench: EvaluationSet) -> None:
     message = bench.refuses_alone("U8S8", "--set", "weight_method=MinMax")
     assert message == (
         "3 tensors need ranges, 'x' the first, and there are no calibration data: "
-        "give --data DIR, or --random-data N to try things out"
+        "give --data DIR, or --random-data N for an experiment"
     )
 
 

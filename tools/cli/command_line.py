@@ -20,14 +20,14 @@ J = TypeVar("J", bound=Options)
 DONE, FAILED = 0, 1
 
 _SOURCES = ("input", "quantized", "baseline_results_folder")
-"""Options that say what a tool works on, each tool has one of them."""
+"""Options that name the source of a tool; each tool has one of them."""
 
 _LONGEST = 4000
 """Characters of a message: a name in a file may have any number."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Strict, and with errors of one line; ``needs`` of an option are what it goes with, all of them."""
+    """A strict parser with one-line errors, which keeps the ``needs`` of each option."""
 
     def __init__(self, **settings: Any) -> None:
         """Take what any parser takes."""
@@ -72,7 +72,7 @@ def add_output_options(parser: Parser, *, needs: tuple[Need, ...] = (), force: t
         "--save_as_external_data",
         action="store_true",
         needs=needs,
-        help="store weights in OUTPUT.HASH.data, with a hash of them; done without asking above 2 GiB",
+        help="store weights in OUTPUT.HASH.data, named by their hash; automatic above 2 GiB",
     )
     parser.add_argument("--force", action="store_true", needs=force, help="overwrite an existing output")
 
@@ -83,7 +83,7 @@ def add_code_option(parser: Parser, *, needs: tuple[Need, ...] = ()) -> None:
         "--allow-code",
         action="store_true",
         needs=needs,
-        help="let the key evaluate of the scheme run a file outside the scheme's folder",
+        help="allow the key evaluate of the scheme to run a file outside the scheme's folder",
     )
 
 
@@ -150,7 +150,7 @@ def same_file(files: Mapping[str, str | Path | None]) -> str | None:
             continue
         other = taken.setdefault(Path(os.path.realpath(path)), option)
         if other != option:
-            return f"{other} and {option} are one file, '{path}'"
+            return f"{other} and {option} are the same file, '{path}'"
     return None
 
 
@@ -191,7 +191,7 @@ def _work(parser: Parser, options: J, work: Callable[[J], None]) -> int:
         work(options)
         sys.stdout.flush()
     except BrokenPipeError as error:
-        return _fail(parser, options, f"nobody reads the output any more: {_one_line(error)}")
+        return _fail(parser, options, f"the reader of the output is gone: {_one_line(error)}")
     except (ValueError, OSError) as error:
         return _fail(parser, options, _one_line(error) + _of_source(options, error))
     except Exception as error:

@@ -21,11 +21,11 @@ SAMPLES_HELP = """\
 samples: .npz files with one array per input name; .npy files, for models with one input, with the array as
 the model takes it (batch dimension included); .png, .jpg and .jpeg files, for models with one image input.
 
-images become (pixel - mean) / std, pixels counting from 0 to 255, a batch of one:
-  --mean 127.5 --std 127.5                                    -1..1, as MobileNet wants it
+images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one:
+  --mean 127.5 --std 127.5                                    -1..1, for MobileNet
   --std 255                                                   0..1
-  --mean 123.675,116.28,103.53 --std 58.395,57.12,57.375      as torchvision's networks want it
-Size, channels and layout follow from the model's input where its shape is fixed."""
+  --mean 123.675,116.28,103.53 --std 58.395,57.12,57.375      for torchvision's networks
+Size, channels and layout follow from the shape of the model's input if it is fixed."""
 
 
 def add_data_options(
@@ -70,7 +70,7 @@ def add_data_options(
         type=size,
         metavar="HxW",
         needs=of_samples,
-        help="resize images to this size, one number for squares",
+        help="resize images to this size; one number for a square",
     )
     parser.add_argument(
         "--mean",
@@ -78,7 +78,7 @@ def add_data_options(
         default=(0.0,),
         metavar="X[,X,X]",
         needs=of_samples,
-        help="for images, 0 unless given",
+        help="of image channels (default: 0)",
     )
     parser.add_argument(
         "--std",
@@ -86,7 +86,7 @@ def add_data_options(
         default=(1.0,),
         metavar="X[,X,X]",
         needs=of_samples,
-        help="for images, 1 unless given",
+        help="of image channels (default: 1)",
     )
     parser.add_argument(
         "--layout",
@@ -98,7 +98,7 @@ def add_data_options(
 
 
 def open_samples(job: DataOptions, graph: gs.Graph) -> Feeds:
-    """Return the samples of ``--data`` as inputs of a graph, and say what is skipped among them."""
+    """Return the samples of ``--data`` as inputs of a graph, and report the files that are skipped."""
     from transforms.run.feeds import model_inputs, open_feeds
 
     assert job.data is not None, "asked for before"

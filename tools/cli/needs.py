@@ -1,4 +1,4 @@
-"""What an option goes with, declared beside it: an option that would do nothing is an error."""
+"""Needs of options, declared beside them: an option without effect is an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Need:
-    """What has to be there, in words, and whether it is, by the options or the scheme."""
+    """A requirement of an option, in words, and its check on the options or the scheme."""
 
     words: str
     is_met: Callable[[Any], bool]

@@ -1,4 +1,4 @@
-"""The scheme that a command line asks for, and a refusal of options that do nothing with it."""
+"""The scheme of a command line, and a check that each of its options has an effect on it."""
 
 from __future__ import annotations
 
@@ -72,10 +72,7 @@ def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
 
 
 def check_effect(scheme: Scheme, job: SchemeJob) -> None:
-    """Raise ValueError for an option, or a key of ``--set``, that needs what is not there.
-
-    That is formats and methods of the scheme, samples, or a model that is written.
-    """
+    """Raise ValueError for an option, or a key of ``--set``, whose need is not met."""
     paths = [assignment.partition("=")[0].strip() for assignment in job.assignments]
     given = {name: f"--set {path}" for path in paths for name in (path.partition(".")[0], path)}
     for name, words in {**given, **job.given}.items():

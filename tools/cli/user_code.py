@@ -1,4 +1,4 @@
-"""Code that a scheme names: said before it runs, and run from elsewhere only where the user allows it."""
+"""Code that a scheme names: announced before it runs, and run from elsewhere only if the user allows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TABLE, _KEY = "auto_mixed_precision", "evaluate"
 
 
 def check_code(scheme: Scheme, job: SchemeJob) -> None:
-    """Say on stderr which file the scheme in ``job.config`` runs; return without a word if it runs none.
+    """Say on stderr which file the scheme in ``job.config`` runs; return silently if it runs none.
 
     What the command line names is the user's own word and needs no other. Raises ValueError for a file
     outside the scheme's folder, links resolved, without ``job.allow_code``, and for that option without
@@ -28,8 +28,8 @@ def check_code(scheme: Scheme, job: SchemeJob) -> None:
     path = Path(file).resolve()
     if not path.is_relative_to(Path(job.config).resolve().parent) and not job.allow_code:
         where = f"outside the folder of '{job.config}', whose key {_KEY} runs it"
-        raise ValueError(f"'{path}' lies {where}: give --allow-code to let it")
-    if path.is_file():  # what is not there is an error of its own, later
+        raise ValueError(f"'{path}' lies {where}: give --allow-code to allow it")
+    if path.is_file():  # a missing file is reported later
         said = f"Running code: function '{function}' of '{path}', as '{job.config}' says"
         print(said, file=sys.stderr, flush=True)
 

@@ -25,7 +25,7 @@ _RECORDED = (
 
 
 def convert_file(tool: str, source: str, job: Bf16Job) -> None:
-    """Convert ``job.input`` to ``job.output`` and print what was done.
+    """Convert ``job.input`` to ``job.output`` and print a summary.
 
     Raises ValueError or OSError; nothing is written then.
     """
@@ -71,7 +71,7 @@ def bf16_options(job: Bf16Job) -> Bf16Options:
 
 
 def _keep(graph: gs.Graph, chosen: Bf16Options, job: Bf16Job) -> KeptFloat:
-    """Return what has to stay float, with a progress bar that shows the last SQNR."""
+    """Return the nodes that must stay float, with a progress bar that shows the last SQNR."""
     assert job.min_sqnr is not None, "asked for before"
     feeds = [feed for _, feed in open_samples(job, graph)]
     with Progress("measuring", "model") as bar:

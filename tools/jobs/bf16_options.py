@@ -11,7 +11,7 @@ from tools.cli.job_options import Bf16Job
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import number
 
-WEIGHTS = ("bfloat16", "float32")  # the first is what is meant where nothing is said
+WEIGHTS = ("bfloat16", "float32")  # the first is the default
 DOMAINS = ("ai.onnx.contrib", "com.amd.quark")
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
 
@@ -35,14 +35,14 @@ Before that the graph is optimized (constants and BatchNorm folded, MatMuls on o
 LayerNorm and GELU fused so that they keep float32 inside), and weights beyond the range of BF16 saturate at
 +-3.38953139e38. Arithmetic on shapes, and inputs that a schema ties to float32, stay as they are.
 
-with --data and --min-sqnr nodes stay in float, as few as are found, so that on these samples the SQNR of the
-model that is written, 10 log10(sum f^2 / sum (f - q)^2) over all its float outputs, is at least DB. They are
-named at the end, as --exclude-node takes them, and come on top of what is excluded already. Where no choice
-of nodes is enough, nothing is written. bfloat16 nodes are measured in float32 with their results rounded.
+--data and --min-sqnr keep nodes in float, as few as possible, until the SQNR of the written model on these
+samples, 10 log10(sum f^2 / sum (f - q)^2) over all its float outputs, is at least DB. Their names are printed
+in the form of --exclude-node; nodes that are excluded already stay excluded. If no choice of nodes is enough,
+nothing is written. bfloat16 nodes are measured in float32 with their results rounded.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done, or nothing to do; 1 model, data, target or machine stand in the way; 2 usage.
+exit codes: 0 done, or nothing to do; 1 error in model, data, target or machine; 2 usage.
 """
 
 
@@ -69,7 +69,7 @@ def _parser(module: str, source: str) -> command_line.Parser:
         choices=WEIGHTS,
         default=WEIGHTS[0],
         needs=(_NOT_SIMULATED,),
-        help="how weights are stored: rounded, in half the bytes (default), or as they are, rounded at load",
+        help="how weights are stored: rounded, in half the bytes (default), or in float32, rounded at load",
     )
     parser.add_argument(
         "--domain",
@@ -106,12 +106,12 @@ def _parser(module: str, source: str) -> command_line.Parser:
     )
     parser.add_argument("--strict", action="store_true", help="refuse a model with NaN in its weights")
     parser.add_argument(
-        "--no-optimize", dest="optimize", action="store_false", help="leave out graph optimization and fusion"
+        "--no-optimize", dest="optimize", action="store_false", help="skip graph optimization and fusion"
     )
     add_data_options(
         parser,
         required=False,
-        help="folder of samples to hold --min-sqnr on",
+        help="folder of samples for --min-sqnr",
         needs=(_SQNR,),
         of_samples=(DATA,),
         of_run=(DATA,),
@@ -121,7 +121,7 @@ def _parser(module: str, source: str) -> command_line.Parser:
         type=number(),
         metavar="DB",
         needs=(DATA,),
-        help="keep as few nodes in float as give this SQNR on the samples of --data",
+        help="keep as few nodes in float as possible for this SQNR on the samples of --data",
     )
     command_line.add_output_options(parser)
     return parser

@@ -97,9 +97,7 @@ def rule_of(job: FinetuneJob) -> FinetuneRule:
 def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> LayerwiseOptions:
     """Return how the layers are walked after a rule; ``more`` are other fields of the result."""
     solver = SolverOptions(
-        iterations=rule.num_iterations,
-        learning_rate=rule.learning_rate or None,
-        early_stop=rule.early_stop,
+        iterations=rule.num_iterations, learning_rate=rule.learning_rate or None, early_stop=rule.early_stop
     )
     tune = TuneOptions(rule.algorithm, solver=solver)
     return LayerwiseOptions(
@@ -113,10 +111,10 @@ def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> LayerwiseO
 
 
 def _check_checkpoint(path: Path | None, output: Path) -> None:
-    """Raise OSError or ValueError, before any work, where no checkpoint can be written."""
+    """Raise OSError or ValueError, before any work, if no checkpoint can be written."""
     if path is None:
         return
-    check_writable(path, force=True)  # what is there is gone on from
+    check_writable(path, force=True)  # resumed from if it exists
     if path.resolve() == output.resolve():
         raise ValueError(f"checkpoint '{path}' is the output itself: the one would replace the other")
 

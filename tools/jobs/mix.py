@@ -22,7 +22,7 @@ from transforms.scheme.mixing_rule import TARGETS
 
 
 def mix_file(job: MixJob) -> None:
-    """Quantize ``job.input`` in mixed precision, and print and write what was found.
+    """Quantize ``job.input`` in mixed precision, and print and write the results.
 
     Raises ValueError or OSError; no model is written then.
     """
@@ -60,12 +60,12 @@ def _check_effect(scheme: Scheme, job: MixJob) -> None:
     targets = [key for key in TARGETS if key in job.given]
     if targets and job.analyze_only and (rule.sensitivity != "measured" or rule.metric):
         words = "goes with --output, or --sensitivity measured without --metric"
-        raise ValueError(f"{job.given[targets[0]]} {words}: that goes by the metric of the target")
+        raise ValueError(f"{job.given[targets[0]]} {words}: those use the metric of the target")
     check_effect(scheme, job)
 
 
 def _check_files(job: MixJob) -> Path | None:
-    """Raise before any work what would stand in the way of writing."""
+    """Raise before any work what would prevent writing."""
     files = {"--output": job.output, "--json": job.json, "--csv": job.csv, "--chart": job.chart}
     reason = same_file({**files, "--plot": job.plot, "--calibration-cache": job.calibration_cache})
     if reason:

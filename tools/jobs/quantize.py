@@ -20,11 +20,11 @@ from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.run.feeds import model_inputs, random_feeds
 from transforms.scheme import Scheme
 
-_RANDOM = "Warning: ranges come from random numbers; the result shows that it runs, not how well"
+_RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
 
 
 def quantize_file(job: QuantizeJob) -> None:
-    """Quantize ``job.input`` to ``job.output`` and print what was done.
+    """Quantize ``job.input`` to ``job.output`` and print a summary.
 
     Raises ValueError or OSError; nothing is written then.
     """
@@ -61,7 +61,7 @@ def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> 
         with Progress("calibrating", "sample") as bar:
             return quantize_graph(graph, scheme.with_(finetune=None), data, progress=bar.show)
     except MissingDataError as error:
-        hint = "give --data DIR, or --random-data N to try things out"
+        hint = "give --data DIR, or --random-data N for an experiment"
         raise ValueError(f"{error}: {hint}") from error
 
 

@@ -34,7 +34,7 @@ _SCHEME = provenance.PREFIX + "scheme"
 class Made:
     """A quantized model before it is tuned, with the float model as it was quantized.
 
-    ``mixed``: what automatic mixed precision found, if the formats are its choice.
+    ``mixed``: the result of automatic mixed precision, if that chose the formats.
     """
 
     graph: gs.Graph
@@ -50,7 +50,7 @@ class Made:
 
 
 def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
-    """Return the samples of ``--data``, None without."""
+    """Return the samples of ``--data``, or None."""
     if job.data is None:
         return None
     report_litter(job.data)
@@ -81,7 +81,7 @@ def mix_model(
 
 
 def finish(made: Made, scheme: Scheme, output: Path, recorded: Mapping[str, object], job: SchemeJob) -> None:
-    """Tune a model if ``scheme`` says so, write it with what is ``recorded``, and print what was done.
+    """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
 
     Raises ValueError or OSError; nothing is written then.
     """
@@ -126,12 +126,12 @@ def tune_quantized(graph: gs.Graph, float_graph: gs.Graph, scheme: Scheme, job: 
 
 
 def _holds(mixed: MixedPrecision, tuned: gs.Graph) -> bool:
-    """Return whether the tuned model keeps the target, if there is one: held-out errors do not tell."""
+    """Return whether the tuned model meets the target, if there is one; held-out errors do not show that."""
     target = mixed.assignment.target if mixed.assignment else None
     if target is None or mixed.measure is None:
         return True
     value = mixed.measure(tuned)
     holds = target.holds(value)
-    kept = "" if holds else ": the model stays as it was"
+    kept = "" if holds else ": the model is not changed"
     print(f"Tuned: {target.text(value)}, the target is {target.bound}{kept}")
     return holds

@@ -1,4 +1,4 @@
-"""The words in which a conversion to BF16 tells what it did."""
+"""The summary of a conversion to BF16."""
 
 from __future__ import annotations
 

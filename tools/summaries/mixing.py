@@ -1,4 +1,4 @@
-"""The words in which automatic mixed precision tells what it found."""
+"""The summary of automatic mixed precision."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _table(mixed: MixedPrecision) -> Iterator[str]:
         found = [f"{values[one.name, label]:.6g}" for label in mixed.labels]
         rows.append((shortened(one.name), one.op, rule.label, *found, _decision(mixed, one.name)))
     if mixed.is_analysis:
-        rows = [(*fmt[:2], *fmt[3:-1]) for fmt in rows]
+        rows = [(*cells[:2], *cells[3:-1]) for cells in rows]
     unit = METRICS[mixed.sensitivity.metric].unit if mixed.sensitivity.metric in METRICS else ""
     what = f"{mixed.sensitivity.metric} {unit}".rstrip()
     yield f"Sensitivity ({mixed.sensitivity.method}): {what} with that layer alone in a format"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for fmt in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(fmt, widths, strict=True)).rstrip()
+    for cells in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def _worst(mixed: MixedPrecision, name: str) -> float:

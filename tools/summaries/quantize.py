@@ -1,4 +1,4 @@
-"""The words in which a quantization tells what it did."""
+"""The summary of a quantization."""
 
 from __future__ import annotations
 
