@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ops import _library
+from ops._library import dequantize_linear, quantize_linear, scale_errors
 from ops.array_types import Float32Array
 from ops.bfloat16 import to_bfloat16
 from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
@@ -78,7 +78,7 @@ def quantize(
     result = np.empty(x.shape, _storage(fmt))
     source = np.ascontiguousarray(x, np.float32).reshape(-1)
     parameters = _channel_parameters(x.shape, scale, zero_point, fmt, axis)
-    _library.quantize_linear(source, _bytes(result), LINEAR_TYPES[fmt.name], *parameters)
+    quantize_linear(source, _bytes(result), LINEAR_TYPES[fmt.name], *parameters)
     if fmt.bits < 8:
         result &= 15  # ml_dtypes keeps 4 bits in the low half of a byte
     return result.view(fmt.dtype)
@@ -98,7 +98,7 @@ def dequantize(
     result = np.empty(q.shape, np.float32)
     source = np.ascontiguousarray(q.astype(_storage(fmt), copy=False))
     parameters = _channel_parameters(q.shape, scale, zero_point, fmt, axis)
-    _library.dequantize_linear(_bytes(source), result.reshape(-1), LINEAR_TYPES[fmt.name], *parameters)
+    dequantize_linear(_bytes(source), result.reshape(-1), LINEAR_TYPES[fmt.name], *parameters)
     return result
 
 
@@ -196,7 +196,7 @@ def _errors(
         own = (slice(None), chunk[1])
         found = np.ascontiguousarray(errors[own])
         scale, low, high = (np.ascontiguousarray(part[own]) for part in (candidates, lowest, highest))
-        _library.scale_errors(np.ascontiguousarray(w[chunk]), counts, scale, low, high, found)
+        scale_errors(np.ascontiguousarray(w[chunk]), counts, scale, low, high, found)
         errors[own] = found
     return errors * np.square(candidates, dtype=np.float64)
 

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ops import _library
+from ops._library import __file__ as _OWN_LIBRARY
+from ops._library import add_to_extensions as _add_to_extensions
+from ops._library import knows_runtime
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -49,12 +51,12 @@ def add_to_extensions() -> None:
     """Add the operators to onnxruntime-extensions, without its Python side. Called when ops is imported."""
     extensions = ctypes.CDLL(_extensions_library())
     address = ctypes.cast(extensions.AddExternalCustomOp, ctypes.c_void_p).value
-    _library.add_to_extensions(address)
+    _add_to_extensions(address)
 
 
 def bind_runtime() -> None:
     """Give our library ONNX Runtime's functions: shape inference calls them without an argument for them."""
-    if not _library.knows_runtime():
+    if not knows_runtime():
         import onnxruntime
 
         onnxruntime.SessionOptions().register_custom_ops_library(_own_library())
@@ -67,7 +69,7 @@ def meet_imported_runtime() -> None:
 
 
 def _own_library() -> str:
-    return str(Path(_library.__file__).resolve())
+    return str(Path(_OWN_LIBRARY).resolve())
 
 
 def _extensions_library() -> str:

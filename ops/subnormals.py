@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from ops import _library
+from ops._library import flush_again, keep_subnormals
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -25,10 +25,10 @@ def keeps_subnormals(function: Callable[Parameters, Result]) -> Callable[Paramet
 
     @wraps(function)
     def keeping(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        flushes = _library.keep_subnormals()
+        flushes = keep_subnormals()
         try:
             return function(*args, **kwargs)
         finally:
-            _library.flush_again(flushes)
+            flush_again(flushes)
 
     return keeping

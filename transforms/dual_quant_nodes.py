@@ -24,7 +24,7 @@ def dual_quant_nodes(plan: QuantizationPlan) -> int:
     Does nothing if either side computes in float32, and to constants. Returns how many tensors got a
     second quantization.
     """
-    plan.quantizations = [part for quantization in plan.quantizations for part in _parts(plan, quantization)]
+    plan.replace_each(lambda quantization: _parts(plan, quantization))
     changed = [_double(plan, quantization) for quantization in plan.quantizations]
     return len({id(q.tensor) for q, doubled in zip(plan.quantizations, changed, strict=True) if doubled})
 

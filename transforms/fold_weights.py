@@ -8,16 +8,17 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dtypes, walk
+from transforms.graph.rewire import detach
 from transforms.plan.rounding_plan import is_downcast
 
 
 def fold_weights(graph: gs.Graph) -> int:
-    """Evaluate the first half of each rounding pair that reads a float32 constant; return how many.
+    """Evaluate the downcast of each rounding pair that reads a float32 constant; return how many.
 
     A bfloat16 constant replaces the Cast or ExtendedQuantizeLinear node, and takes the name of the float32
-    constant if no other node reads that. The second half of the pair stays, and with it every number that
-    the model computes. Does nothing to pairs of other types, to quantize nodes with a scale
-    other than 1 or a zero point other than 0, to tensors that are computed, and if the bfloat16 value is
+    constant if no other node reads that. The upcast of the pair stays, and with it every number that the
+    model computes. Does nothing to pairs of other types, to quantize nodes with a scale other than 1 or a
+    zero point other than 0, to tensors that are computed, and if the bfloat16 value is
     itself an output of its graph.
     """
     outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
@@ -54,8 +55,7 @@ def _is_neutral(scale: gs.Tensor, zero_point: gs.Tensor) -> bool:
 def _fold(node: gs.Node, *, is_output: bool) -> None:
     source, target = node.inputs[0], node.outputs[0]
     values = ops.to_bfloat16(source.values)
-    node.inputs.clear()
-    node.outputs.clear()
+    detach(node)
     target.to_constant(values)
     if not source.outputs and not is_output:
         target.name = source.name

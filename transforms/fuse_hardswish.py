@@ -7,6 +7,7 @@ from collections.abc import Container
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.rewire import detach
 from transforms.graph.selection import Exclusion, resolve
 
 OPSET = 14
@@ -34,8 +35,7 @@ def _fuse_in(graph: gs.Graph, exclude: Container[gs.Node]) -> int:
             continue
         source = sigmoid.inputs[0]
         gone.add(id(sigmoid))
-        sigmoid.inputs.clear()
-        sigmoid.outputs.clear()
+        detach(sigmoid)
         node.op, node.inputs = "HardSwish", [source]
     graph.nodes = [node for node in graph.nodes if id(node) not in gone]
     return len(gone)

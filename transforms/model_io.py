@@ -25,12 +25,10 @@ from transforms.files.model_files import clear_leftovers, put_in_place
 from transforms.files.named_file import named
 from transforms.files.temporary_files import temporary
 from transforms.model import detached_weights, graph_proto
+from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.read_model import ModelError, check_opsets, read
 
 __all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save"]
-
-PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
-"""Bytes of weights above which a model cannot be one protobuf message, with room for everything else."""
 
 _ALIGNMENT = 4096  # runtimes map external data into memory by pages
 
@@ -124,7 +122,7 @@ def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
     """Raise ModelError if a light model does not pass ``onnx.checker.check_model(full_check=True)``."""
     try:
         onnx.checker.check_model(detached_weights.as_inputs(light, dict(weights)), full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"the result does not pass onnx.checker: {error}") from error
 
 

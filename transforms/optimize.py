@@ -19,6 +19,7 @@ from transforms.graph.selection import Exclusion, resolve
 from transforms.graph.unique_names import rename_made
 from transforms.model import proto_pass
 from transforms.model.empty_tensors import unsafe_optimizers
+from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 
 log = logging.getLogger(__name__)
@@ -32,8 +33,6 @@ _REUSED = "gemm_"
 If a session later fuses another MatMul with an Add, version 1.31 confuses the shapes of the two Gemms and
 refuses the model.
 """
-
-_QUIET = 4  # the optimizer logs warnings on models that it handles well
 
 
 def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
@@ -89,10 +88,9 @@ def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto:
 def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
     with cleanup.temporary_folder() as folder:
         target = folder / "optimized.onnx"
-        options = onnxruntime.SessionOptions()
+        options = quiet_settings()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(target)
-        options.log_severity_level = _QUIET
         options.intra_op_num_threads = 1
         onnxruntime.InferenceSession(
             model.SerializeToString(),

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import Exclusion
-from transforms.insert_cast import CastPair
+from transforms.insert_cast import cast_pair
 from transforms.plan.rounding_plan import RoundingPlan
 from transforms.plan.write_roundings import insert_rounding
 
@@ -20,7 +20,7 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: 
     inputs that had no pair. Weights that only excluded nodes, shape arithmetic or inputs tied to float32 (the
     scales of Resize) use are unchanged; if other nodes use them too, those read a rounded copy.
     """
-    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
+    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, round_before_relu=True)
     weights = [r for r in plan.roundings if isinstance(r.tensor, gs.Constant)]
     inputs = {id(tensor) for tensor in input_tensors(graph)}
     plan.roundings = [r for r in plan.roundings if id(r.tensor) in inputs]
@@ -34,7 +34,7 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: 
         target = _target(rounding.tensor, len(rounding.uses), names)
         target.values = rounded
         rounding.redirect(target)
-    pair = CastPair("bfloat16")
+    pair = cast_pair("bfloat16")
     return changed + insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.constants import load
 from transforms.graph.dtypes import BFLOAT16, FLOAT, is_type, variable
 
 _RUNTIME_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
@@ -91,7 +92,7 @@ def _widen_attributes(node: gs.Node) -> None:
             node.attrs[name] = FLOAT
     value = node.attrs.get("value")
     if isinstance(value, gs.Constant) and is_type(value, BFLOAT16):
-        node.attrs["value"] = gs.Constant(value.name, np.asarray(value.values).astype(np.float32))
+        node.attrs["value"] = gs.Constant(value.name, load(value).astype(np.float32))
 
 
 def _widen_inputs(graph: gs.Graph, names: walk.Names) -> int:

@@ -7,6 +7,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.rewire import detach, position
 from transforms.model import metadata
 from transforms.model.metadata import ModelInfo
 
@@ -87,8 +88,7 @@ def _cast_output(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int
     walk.replace_output(producer, tensor, wide)
     if producer.op == "Cast":
         producer.attrs["to"] = dtypes.FLOAT
-    place = [id(node) for node in graph.nodes].index(id(producer)) + 1
-    graph.nodes.insert(place, _cast(names, wide, tensor, dtypes.FLOAT16))
+    graph.nodes.insert(position(graph, producer) + 1, _cast(names, wide, tensor, dtypes.FLOAT16))
     return 1
 
 
@@ -153,8 +153,7 @@ def _drop_void_casts(graph: gs.Graph) -> None:
         void = [node for node in inner.nodes if _is_void(node) and id(node.outputs[0]) not in outputs]
         for node in void:
             source, target = node.inputs[0], node.outputs[0]
-            node.inputs.clear()
-            node.outputs.clear()
+            detach(node)
             walk.redirect(target, source)
         gone = {id(node) for node in void}
         inner.nodes = [node for node in inner.nodes if id(node) not in gone]

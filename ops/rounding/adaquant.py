@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ops import _library
+from ops._library import walk_rows
 from ops.array_types import Float32Array, Float64Array
 from ops.grids.fixed import Grid
 from ops.rounding.adam import step_factor
@@ -85,7 +85,7 @@ def _walk(
     factors = step_factor(np.arange(1, steps.iterations + 1))
     for g, hessian in enumerate(_normalized(quadratic.hessian)):
         rows = fixed[g], factors, u[g], weights[g], best[g], more[g]
-        _library.walk_rows(hessian, *rows, *scratch, *bits, steps.patience, learn_scale)
+        walk_rows(hessian, *rows, *scratch, *bits, steps.patience, learn_scale)
     scale = unit * more.reshape(unit.shape)
     return best.reshape(target.shape).astype(np.float64) * scale, scale
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ops import _library
+from ops._library import round_inputs
 from ops.array_types import Float64Array
 from ops.grids.fixed import Grid
 from ops.subnormals import keeps_subnormals
@@ -29,7 +29,7 @@ def round_block(
     columns = np.array(inputs if len(scale) > 1 else np.zeros_like(inputs), np.uintp)
     element = grid.element
     bits, least = _INTEGERS if element is None else (element.mantissa_bits, 1 - element.bias)
-    _library.round_inputs(
+    round_inputs(
         np.ascontiguousarray(reference).reshape(rounded.shape),
         np.ascontiguousarray(factor).reshape(-1, size, size),
         *(scale, lowest, highest),

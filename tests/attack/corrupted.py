@@ -37,7 +37,7 @@ def attack(seed: int, folder: Path) -> str | None:
 
 def _names(scene: Scene) -> list[str]:
     """Return what an error may name: a file, or what the scheme is about."""
-    return [*(Path(name).name for name in scene.files), "'no*'", "relu2", "sample 'random0'", "/in/"]
+    return [*(Path(name).name for name in scene.files), "'no*'", "relu2", "sample '", "input 'x'", "/in/"]
 
 
 def _damage(name: str, scene: Scene, random: np.random.Generator) -> bytes:

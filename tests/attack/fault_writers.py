@@ -24,7 +24,7 @@ from tools import convert_fp32_to_bf16
 from tools.cli.output_file import check_writable, write_array, write_text
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.tune_layer import Candidate
+from transforms.finetune.tune_layer import LayerSolution
 
 WIDE = 256  # of a model's weight: more than what stays inside of a model with external data
 REFUSED = 3
@@ -107,7 +107,7 @@ def _text(path: Path, version: int, force: bool) -> None:
 def _checkpoint(path: Path, version: int, force: bool) -> None:
     weights = np.random.default_rng(version).standard_normal((200, 200))
     checkpoint = Checkpoint(path, "key")
-    checkpoint.put("gptq", version, Candidate("weights", weights, weights[0], None), {"version": version})
+    checkpoint.put("gptq", version, LayerSolution("weights", weights, weights[0], None), {"version": version})
     checkpoint.write()
 
 

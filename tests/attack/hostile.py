@@ -47,5 +47,5 @@ def attack(seed: int, folder: Path) -> str | None:
 
 def _inputs(folder: Path) -> dict[str, str]:
     """Return what no tool may change: everything but a calibration cache, to which they add."""
-    found = fingerprint(folder / "in") | {"secret": str((folder / "secret.data").stat())}
+    found = fingerprint(folder / "in") | {"secret": (folder / "secret.data").read_text()}
     return {path: content for path, content in found.items() if not path.endswith("ranges.json")}

@@ -37,7 +37,7 @@ class Case:
 
     tool: str
     options: str
-    names: Sequence[str] = ("model.onnx",)
+    names: Sequence[str] = ("model.onnx", "sample '")
     must_fail: bool = False
     written: Sequence[str] = _WRITTEN
 

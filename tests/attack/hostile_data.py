@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import struct
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -110,7 +111,8 @@ def _zip_odd(folder: Path, random: Random) -> Case:
     path = folder / "data" / "a.npz"
     file = io.BytesIO()
     np.save(file, np.ones((2, 16), np.float32))
-    with zipfile.ZipFile(path, "w") as archive:
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+        warnings.simplefilter("ignore")  # a name twice is meant
         for _ in range(int(random.integers(1, 4))):
             name = str(pick(("x.npy", "x", "../x.npy", "/x.npy", *(f"{n}.npy" for n in NAMES)), random))
             archive.writestr(name[:60_000] or "x.npy", pick((file.getvalue(), b"", b"text"), random))
@@ -196,7 +198,7 @@ def _scheme(folder: Path, random: Random) -> Case:
     options = (
         "--config IN/scheme.toml --input IN/model.onnx --output OUT/result.onnx --random-data 1 --threads 1"
     )
-    return Case("quantize", options, ["scheme.toml", "model.onnx"])
+    return Case("quantize", options, ["scheme.toml", "model.onnx", "no node name matches", "layers entry"])
 
 
 def _cache(folder: Path, random: Random) -> Case:

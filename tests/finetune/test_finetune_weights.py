@@ -16,9 +16,8 @@ from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import FinetuneOptions, finetune_model
 from transforms.finetune.finetune_weights import Memory, TunedLayers, finetune_weights
-from transforms.finetune.options import LayerwiseOptions, is_held_out
+from transforms.finetune.options import LayerwiseOptions, TuneOptions, is_held_out
 from transforms.finetune.output_error import OutputError
-from transforms.finetune.tune_layer import TuneOptions
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 import ops
 from ops import reference
 from tests.helpers import plans
-from transforms.calibrate.range_statistics import TensorAxis
+from transforms.graph.dot_products import TensorAxis
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.model import graph_proto
 from transforms.plan.quantization_plan import QuantizationPlan

@@ -14,6 +14,7 @@ from tests.helpers.operator_sessions import BFP, MX, assert_same, block_session
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers
 from transforms.layers.stored_constant import candidate_formats, detect
+from transforms.scheme import preset
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()
 CONV_DATA, MATMUL_DATA = tunable.samples(CONV), tunable.samples(MATMUL)
@@ -188,7 +189,7 @@ def test_float_numbers_are_of_no_format() -> None:
     assert detect(values, candidate_formats(gs.Graph()), 1) is None
 
 
-@pytest.mark.parametrize("preset", ["BFP16", "MX6", "MXFP4E2M1"])
+@pytest.mark.parametrize("name", ["BFP16", "MX6", "MXFP4E2M1"])
 @pytest.mark.parametrize(
     "attributes",
     [
@@ -200,9 +201,9 @@ def test_float_numbers_are_of_no_format() -> None:
         {},
     ],
 )
-def test_weights_have_the_grid_of_their_node_whatever_it_leaves_out(preset: str, attributes: dict) -> None:
+def test_weights_have_the_grid_of_their_node_whatever_it_leaves_out(name: str, attributes: dict) -> None:
     """Oracle: the operator. It gives the values, and leaves what is rounded to the grid as it is."""
-    float_graph, quantized = tunable.pair(CONV, preset, CONV_DATA, keep_weight_nodes=True)
+    float_graph, quantized = tunable.pair(CONV, name, CONV_DATA, keep_weight_nodes=True)
     op = MX if "element_dtype" in attributes else BFP
     for node in walk.nodes(quantized):
         if node.op in (BFP, MX):
@@ -219,3 +220,20 @@ def test_weights_have_the_grid_of_their_node_whatever_it_leaves_out(preset: str,
         block = weight_grid(weights.reshape(len(weights), 1, -1), stored.format)
         rounded = block.round(weights.reshape(len(weights), -1).astype(np.float64)).astype(np.float32)
         assert_same(block_session(op, {**attributes, "axis": 1}).run(None, {"x": rounded})[0], rounded)
+
+
+def test_formats_that_the_model_was_quantized_to_are_looked_for_first() -> None:
+    """Numbers of a coarse format of one's own lie on grids of the table, too: who quantized knows which."""
+    changes = {
+        "formats": {"own": {"base": "bfp16", "bit_width": 11}},
+        "weight": "own",
+        "activation": "float32",
+    }
+    model = tunable.matmul_net()
+    float_graph, quantized = tunable.pair(model, "BFP16", tunable.samples(model, 4), **changes)
+    formats = preset("BFP16").with_(**changes).named_formats
+    for handed_in in ((), formats):
+        layers, left = match_layers(float_graph, quantized, handed_in)
+        assert not left
+        found = {layer.weight.format.name for layer in layers if layer.weight.format}
+        assert (found == {"own"}) == bool(handed_in)

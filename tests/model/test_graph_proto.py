@@ -9,7 +9,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.helpers import build, conversion, corpus
 from transforms.model import detached_weights, graph_proto
-from transforms.model.read_model import ModelError
 
 LARGE = np.arange(detached_weights.LARGE // 4, dtype=np.float32).reshape(4, -1)
 SMALL = np.array([0.5, -2], np.float32)
@@ -217,44 +216,6 @@ def test_a_map_output_keeps_its_type() -> None:
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     assert round_trip(model).graph.output[0].type == output.type
-
-
-@pytest.mark.parametrize("indices", ([0, 3], [[0, 0], [1, 1]]))
-@pytest.mark.parametrize("raw", (True, False))
-def test_sparse_initializers_become_dense(indices: list, raw: bool) -> None:
-    model = corpus.parse("(float[2,2] x) => (float[2,2] y) <float[2,2] w = {0, 0, 0, 0}> { y = Add(x, w) }")
-    del model.graph.initializer[:]
-    values = numpy_helper.from_array(SMALL, "w") if raw else helper.make_tensor("w", 1, [2], SMALL)
-    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array(indices)), [2, 2])
-    model.graph.sparse_initializer.append(sparse)
-    result = round_trip(model)
-    assert conversion.run(result, {"x": np.ones((2, 2), np.float32)})["y"].tolist() == [[1.5, 1], [1, -1]]
-
-
-@pytest.mark.parametrize(
-    ("indices", "message"),
-    (
-        ([0, 4], r"has index 4, legal are 0 \.\.\. 3"),
-        ([-1, 2], r"has index -1, legal are 0 \.\.\. 3"),
-        ([2**40, 2], r"has index 1099511627776, legal are 0 \.\.\. 3"),
-        ([[0, 1], [0, 2]], r"has index 2 along axis 1, legal are 0 \.\.\. 1"),
-        ([[-1, 1], [0, 1]], r"has index -1 along axis 0, legal are 0 \.\.\. 1"),
-        ([1, 1], "has index 1 after 1, they have to ascend"),
-        ([[1, 0], [0, 1]], r"has index \[0, 1\] after \[1, 0\], they have to ascend"),
-        ([0], r"has 2 values and indices of shape \[1\]"),
-        ([[0, 0, 0], [0, 0, 1]], r"has 2 values and indices of shape \[2, 3\]"),
-    ),
-)
-def test_sparse_indices_that_are_none(indices: list, message: str) -> None:
-    """Oracle: onnx's specification of SparseTensorProto. NumPy would count negative ones from the end."""
-    model = corpus.parse("(float[2,2] x) => (float[2,2] y) <float[2,2] s = {0, 0, 0, 0}> { y = Add(x, s) }")
-    del model.graph.initializer[:]
-    values = numpy_helper.from_array(np.float32([5, 7]), "s")
-    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array(indices)), [2, 2])
-    model.graph.sparse_initializer.append(sparse)
-    with pytest.raises(ModelError, match=f"sparse initializer 's'.* {message}") as caught:
-        graph_proto.import_model(model)
-    assert "\n" not in str(caught.value)
 
 
 def test_versions_rise_only_as_far_as_the_content_needs() -> None:

@@ -157,3 +157,24 @@ def test_function_with_float32_constants_in_it_stays() -> None:
     convert_type(graph)
     onnx.checker.check_model(graph_proto.export_model(graph), full_check=True)
     assert low_operators(graph) == ["Tanh"]
+
+
+def test_what_reads_a_tensor_of_unknown_type_stays_float() -> None:
+    """Nothing infers the type of a Scaler's output: it is float32, and a MatMul takes one type."""
+    text = """(float[3,2] x) => (float[3,2] y) <float[2,2] w = {1, 2, 3, 4}> {
+        a = ai.onnx.ml.Scaler <offset = [0.5], scale = [2.0]> (x) y = MatMul(a, w) }"""
+    graph = model_io.load(corpus.parse(text, opset=22, ir_version=10, domains=', "ai.onnx.ml": 3'))
+    convert_type(graph)
+    onnx.checker.check_model(graph_proto.export_model(graph), full_check=True)
+
+
+def test_what_a_body_hands_from_one_state_to_another() -> None:
+    text = """(float[3] x) => (float[3] y, float[3] z) <int64 n = {2}, float[3] w = {1, 2, 3}> {
+        h = Mul(x, w)
+        y, z = Loop(n, , x, h) <body = g (int64 i, bool k, float[3] s, float[3] u)
+            => (bool k, float[3] u, float[3] t) { t = Mul(s, w) }> }"""
+    graph = model_io.load(corpus.parse(text, opset=22, ir_version=10))
+    convert_type(graph)
+    onnx.checker.check_model(graph_proto.export_model(graph), full_check=True)
+    (loop,) = (node for node in graph.nodes if node.op == "Loop")
+    assert all(dtypes.is_type(tensor, LOW) for tensor in loop.outputs)

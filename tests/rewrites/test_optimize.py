@@ -11,7 +11,8 @@ from tests.helpers import build, conversion, corpus
 from transforms import model_io
 from transforms.model import graph_proto
 from transforms.optimize import optimize
-from transforms.run.run_model import RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
 
 
 @pytest.mark.parametrize("name", sorted(corpus.MODELS.keys() - {"half island", "half input", "half output"}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -9,7 +11,12 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from tests.helpers import corpus
+from transforms import model_io
+from transforms.convert_opset import convert_opset
+from transforms.convert_type import convert_type
 from transforms.model import graph_proto
+from transforms.run.run_model import open_model
 from transforms.widen_bf16 import widen_bf16
 
 BF16 = TensorProto.BFLOAT16
@@ -281,3 +288,19 @@ def test_sequences_are_not_tensors() -> None:
     model = model_of(nodes, [value("x", FLOAT, [4, 8])], [value("y", TensorProto.INT64, [])])
     graph = graph_proto.import_model(model)
     assert widen_bf16(graph) == 0
+
+
+def test_nothing_is_printed_of_constants_in_attributes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Standard output belongs to the tools, and graph-surgeon warns of types that NumPy lacks."""
+    model = corpus.parse("""(float[N,4] x) => (float[N,4] y) {
+        s = Shape(x) c = ConstantOfShape <value = float[1] {1.5}> (s) y = Add(x, c) }""")
+    graph = model_io.load(model)
+    convert_opset(graph, 22)
+    convert_type(graph)
+    path = tmp_path / "m.onnx"
+    onnx.save(graph_proto.export_model(graph), path)
+    found = open_model(path).run({"x": np.ones((2, 4), np.float32)})["y"]
+    assert np.array_equal(found, np.full((2, 4), 2.5, np.float32))
+    assert capfd.readouterr() == ("", "")

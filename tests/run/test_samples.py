@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transforms.run.run_model import ModelInput
 from transforms.run.samples import ImageOptions, Samples, read_image
+from transforms.runtime.inputs import ModelInput
 
 X = ModelInput("x", np.dtype(np.float32), (None, 2))
 IDS = ModelInput("ids", np.dtype(np.int64), (1, None))

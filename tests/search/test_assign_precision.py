@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms.search.assign_precision import STRATEGIES, Assignment, Step, assign, cheapest
+from transforms.search.assign_precision import Assignment, Step, assign, cheapest
 from transforms.search.knapsack import Option, Size
-from transforms.search.target import Target, TargetError
+from transforms.search.target import STRATEGIES, Target, TargetError
 
 Error = Callable[[Mapping[str, str]], float]
 AT_MOST = {limit: Target("l2", limit) for limit in (0, 3, 5, 10)}

@@ -24,7 +24,8 @@ from transforms import model_io
 from transforms.mix_precision import measured_sensitivity, mix
 from transforms.model import provenance
 from transforms.model.copy_graph import copy_graph
-from transforms.run.run_model import RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.scheme.recorded_scheme import recorded_scheme
@@ -324,7 +325,7 @@ def test_a_run_goes_on_from_another_s_results(folder: Path, monkeypatch: pytest.
     assert run(folder, "BF16", *rule) == 0
     calls: list[str] = []
     monkeypatch.setattr(measured_sensitivity, "measure", lambda task: calls.append("layer") or (1.0, 1.0))
-    monkeypatch.setattr(mix._Mixing, "_measure", lambda *_: calls.append("model") or 0.0)
+    monkeypatch.setattr(mix.EvaluationSet, "score", lambda *_: calls.append("model") or 0.0)
     assert run(folder, "BF16", *rule, output="second.onnx") == 0
     assert not calls and moved(folder) == moved(folder, "second.onnx")
     assert len(list((folder / "kept").iterdir())) == 1

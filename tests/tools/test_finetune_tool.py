@@ -18,8 +18,8 @@ from tools.cli import command_line
 from transforms import model_io
 from transforms.finetune.output_error import OutputError
 from transforms.model import provenance
-from transforms.run import devices
-from transforms.run.run_model import RunOptions
+from transforms.runtime import devices
+from transforms.runtime.session import RunOptions
 from transforms.scheme import finetune_rule
 
 MODEL = tunable.conv_net()

@@ -24,7 +24,7 @@ from transforms.files.named_file import named
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.run.array_files import MOST_PIXELS, read_array
 from transforms.run.feeds import open_feeds
-from transforms.run.run_model import ModelInput
+from transforms.runtime.inputs import ModelInput
 from transforms.scheme import preset, read_scheme
 
 FREE = (ModelInput("x", np.dtype(np.float32), (None,)),)
@@ -282,7 +282,7 @@ def test_errors_without_words_are_named(tmp_path: Path) -> None:
 
 def test_errors_of_the_runtime_name_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     built = build.dense()
-    built.graph.node[0].op_type = "NoSuchOperator"
+    built.graph.node[1].op_type, built.graph.node[1].domain = "NoSuchOperator", "nowhere"
     path = build.save(built, tmp_path / "model.onnx")
     for tool, words in (
         (
@@ -293,4 +293,23 @@ def test_errors_of_the_runtime_name_the_model(tmp_path: Path, capsys: pytest.Cap
     ):
         assert tool.main([str(word) for word in words]) == 1
         lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == 1 and f"'{path}'" in lines[0]
+        assert len(lines) == 1 and str(path) in lines[0]
+
+
+def test_patterns_that_take_long_to_translate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = build.save(build.dense(), tmp_path / "model.onnx")
+    (tmp_path / "scheme.toml").write_text('preset = "MX9"\n[layers]\n"' + "[" * 50_000 + '" = "mx6"')
+    options = ["--config", str(tmp_path / "scheme.toml"), "--input", str(path)]
+    assert quantize.main([*options, "--output", str(tmp_path / "out.onnx")]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_cache_that_has_no_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = build.save(build.dense(), tmp_path / "model.onnx")
+    (tmp_path / "ranges.json").symlink_to("/dev/zero")
+    options = ["--config", "A8W8", "--input", path, "--output", tmp_path / "out.onnx", "--random-data", "1"]
+    np.save(tmp_path / "a.npy", np.ones((1, 16), np.float32))
+    options = [*options[:-2], "--calibration-data", tmp_path, "--calibration-cache", tmp_path / "ranges.json"]
+    assert quantize.main([str(word) for word in options]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and "no regular file" in lines[0]

@@ -169,10 +169,11 @@ def _fail(parser: argparse.ArgumentParser, options: argparse.Namespace, message:
 
 
 def _of_source(options: argparse.Namespace, error: Exception) -> str:
-    """Return the file that an error is to end with: one about a model, or unforeseen, that names none."""
+    """Return the file that an error is to end with: one about a model, or that names nothing."""
     reading = sys.modules.get("transforms.model.read_model")  # not imported, no model was read
     about_model = reading is not None and isinstance(error, reading.ModelError)
-    if isinstance(error, ValueError | OSError) and not about_model:
+    in_own_words = "'" in str(error) and not isinstance(error, UnicodeError)
+    if isinstance(error, OSError) or (isinstance(error, ValueError) and in_own_words and not about_model):
         return ""
     given = [str(getattr(options, name)) for name in _SOURCES if getattr(options, name, None)]
     return "" if not given or any(Path(one).name in str(error) for one in given) else f" (in '{given[0]}')"

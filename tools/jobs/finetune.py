@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.formats import Format
 from ops.rounding import Options as SolverOptions
 from tools.cli.data_options import image_options, report_litter
 from tools.cli.output_file import check_writable
@@ -21,13 +22,12 @@ from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import FinetuneOptions, TunedModel, finetune_model
 from transforms.finetune.finetune_weights import LayerReport
 from transforms.finetune.float_reference import float_reference
-from transforms.finetune.options import LayerwiseOptions
-from transforms.finetune.tune_layer import TuneOptions
+from transforms.finetune.options import LayerwiseOptions, TuneOptions
 from transforms.model import provenance
-from transforms.run import devices
-from transforms.run.batch_feeds import batch_feeds
-from transforms.run.feeds import Feeds, model_inputs, open_feeds
-from transforms.run.run_model import RunOptions
+from transforms.run.feeds import Feeds, batch_feeds, open_feeds
+from transforms.runtime import devices
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions
 from transforms.scheme.finetune_rule import FinetuneRule
 
 _RECORDED = (
@@ -71,6 +71,7 @@ def tune(
     feeds: Sequence[Mapping[str, np.ndarray]],
     options: FinetuneOptions,
     *,
+    formats: Sequence[Format] = (),
     checkpoint: Checkpoint | None = None,
 ) -> TunedModel:
     """Tune a model, with a progress bar that names the current layer and its error."""
@@ -79,7 +80,9 @@ def tune(
         def _show(layer: LayerReport, done: int, total: int) -> None:
             bar.show(done, total, f"{layer.name} {tuning.in_words(layer.power, layer.after)}")
 
-        return finetune_model(twin, quantized, feeds, options, checkpoint=checkpoint, progress=_show)
+        return finetune_model(
+            twin, quantized, feeds, options, formats=formats, checkpoint=checkpoint, progress=_show
+        )
 
 
 def rule_of(options: argparse.Namespace) -> FinetuneRule:

@@ -12,9 +12,12 @@ from tools.summaries.tuning import tuning_lines
 from transforms.finetune.finetune_model import FinetuneOptions
 from transforms.mix_precision.mix import MixedPrecision
 from transforms.model import provenance
-from transforms.run.feeds import model_inputs, open_feeds
-from transforms.run.run_model import RunOptions
+from transforms.run.feeds import open_feeds
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
+
+_SCHEME = provenance.PREFIX + "scheme"
 
 
 def tune_quantized(
@@ -40,7 +43,8 @@ def tune_quantized(
     feeds = [feed for _, feed in named]
     walk = walk_options(rule, RunOptions(options.provider, options.threads))
     output = None if rule.output_index < 0 else rule.output_index
-    done = tune(twin, graph, feeds, FinetuneOptions(walk, output, rule.selective_update))
+    chosen = FinetuneOptions(walk, output, rule.selective_update)
+    done = tune(twin, graph, feeds, chosen, formats=scheme.named_formats)
     for line in tuning_lines(done, len(feeds)):
         print(line)
     return done.graph
@@ -55,12 +59,11 @@ def tune_mixed(
     so, and the model is returned as it was.
     """
     used = mixed.scheme.with_(finetune=scheme.finetune)
-    text = used.to_toml()  # tells formats of its own, which are looked for in weights
-    mixed.graph.info.metadata |= {provenance.PREFIX + "scheme": text}
-    tuned = tune_quantized(mixed.graph, mixed.float_graph, scheme, flag, options)
+    tuned = tune_quantized(mixed.graph, mixed.float_graph, used, flag, options)
+    tuned.info.metadata.setdefault(_SCHEME, "")  # the first of the entries, as files have always had it
     target = mixed.assignment.target if mixed.assignment else None
-    if target is not None and mixed.measure is not None:
-        value = mixed.measure(tuned)
+    if target is not None and mixed.evaluation is not None:
+        value = mixed.evaluation.score(tuned)
         holds = target.holds(value)
         kept = "" if holds else ": the model stays as it was"
         print(f"Tuned: {target.text(value)}, the target is {target.bound}{kept}")

@@ -15,20 +15,25 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
-from transforms.calibrate.range_statistics import RangeStats, TensorAxis
+from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.statistics_json import decode, encode
 from transforms.files.atomic_write import destination, replacing
 from transforms.files.folder_lock import locked
 from transforms.files.model_files import clear_leftovers
-from transforms.files.named_file import in_words
+from transforms.files.named_file import in_words, read_text
+from transforms.graph.dot_products import TensorAxis
 from transforms.model import provenance
 from transforms.model.model_hash import model_hash
 from transforms.model_io import check_output
 from transforms.run.feeds import Feeds
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 
 _FORMAT = "onnx-narrow calibration 2"
 _FIRST_FORMAT = "onnx-narrow calibration 1"  # moments of one axis a tensor, which stay what they are
+
+_LARGEST = 1 << 30
+"""Bytes of a cache: histograms of a thousand tensors, for dozens of models and data sets."""
+
 Entries = dict[str, dict[str, Any]]  # statistics as JSON, by tensor, by key
 
 
@@ -92,7 +97,7 @@ def _key(graph: gs.Graph, feeds: Feeds, options: CalibrationOptions) -> str:
 
 def _read(path: Path) -> Entries:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path, _LARGEST))
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError, MemoryError) as error:

@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 
 from transforms.calibrate.histogram import Histogram
 
-TensorAxis = tuple[str, int]
-"""The name of a tensor and the axis of its channels: layers may read one tensor along several."""
-
 
 @dataclass
 class Moments:

@@ -9,8 +9,8 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ops.formats import BFP, MX
-from transforms.block_format import block_format_of
 from transforms.graph import dtypes, walk
+from transforms.graph.block_format import block_format_of
 
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE)})
 _SUFFIXES = ("bf16", "fp16", "quantized")

@@ -7,6 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from transforms.files.named_file import read_text
+
 _LONGEST = 1 << 24
 """Bytes of a file of settings: a rule for every layer of the largest models takes a tenth of it."""
 
@@ -16,10 +18,7 @@ _DEEP_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){100}""")
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the values in a UTF-8 file, which may begin with a byte order mark; ValueError, OSError."""
-    size = path.stat().st_size
-    if size > _LONGEST:
-        raise ValueError(f"{size:,} bytes, settings have at most {_LONGEST:,}")
-    return parse_toml(path.read_text(encoding="utf-8-sig"))
+    return parse_toml(read_text(path, _LONGEST, "utf-8-sig"))
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
 from transforms.finetune.stored_input import layer_input
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.run.devices import array_module
 from transforms.run.segmented_model import ActivationStore, SegmentedRun
+from transforms.runtime.devices import array_module
 
 
 @dataclass(frozen=True)

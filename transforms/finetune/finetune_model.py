@@ -11,12 +11,12 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from ops.formats import Format
 from transforms.finetune.acceptance import is_significantly_better
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
-from transforms.finetune.options import LayerwiseOptions, is_held_out
+from transforms.finetune.options import LayerwiseOptions, TuneOptions, is_held_out
 from transforms.finetune.output_error import OutputError
-from transforms.finetune.tune_layer import TuneOptions
 from transforms.model.copy_graph import copy_graph
 
 _LEAST_JUDGED, _LEAST_FITTED = 16, 4
@@ -56,6 +56,7 @@ def finetune_model(
     feeds: Sequence[Feed],
     options: FinetuneOptions | None = None,
     *,
+    formats: Sequence[Format] = (),
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> TunedModel:
@@ -64,8 +65,9 @@ def finetune_model(
     Weights are tuned with scales and exponents chosen anew; unless the outputs improve significantly
     (:mod:`transforms.finetune.acceptance`), with the present ones, and at last biases alone.
     ``float_graph`` is the float model in the form that was quantized
-    (:func:`transforms.finetune.float_reference.float_reference`). Neither graph is changed. A ``checkpoint``
-    is also written when the work is interrupted.
+    (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
+    to, besides those in the metadata of a file. Neither graph is changed. A ``checkpoint`` is also written
+    when the work is interrupted.
 
     Raises ValueError if no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
@@ -82,6 +84,7 @@ def finetune_model(
                 graph,
                 feeds,
                 dataclasses.replace(options.walk, tune=tune),
+                formats=formats,
                 model_error=partial(acceptance.error, graph) if options.selective else None,
                 memory=Memory(checkpoint, attempt) if checkpoint else None,
                 progress=progress,

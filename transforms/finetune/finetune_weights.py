@@ -14,12 +14,13 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from ops.formats import Format
 from transforms.finetune.checkpoint import Checkpoint, as_report
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
-from transforms.finetune.options import LayerwiseOptions
-from transforms.finetune.tune_layer import LayerSolution, Tuned, TuneOptions, tune_layer
+from transforms.finetune.options import LayerwiseOptions, TuneOptions
+from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
 from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
@@ -69,6 +70,7 @@ def finetune_weights(
     feeds: Sequence[Feed],
     options: LayerwiseOptions | None = None,
     *,
+    formats: Sequence[Format] = (),
     model_error: Callable[[], float] | None = None,
     memory: Memory | None = None,
     progress: Progress | None = None,
@@ -76,8 +78,9 @@ def finetune_weights(
     """Tune the layers that :func:`transforms.layers.match_layers.match_layers` finds, in place.
 
     A layer gets new weights if they are better on the held-out samples, and if they lower ``model_error``,
-    if given. ``progress`` is called with the report of a layer, the number of layers done, and of all.
-    ``memory`` stores solutions, and reuses them in another run on the same models and data.
+    if given. ``formats`` are those that the model was quantized to. ``progress`` is called with the report of
+    a layer, the number of layers done, and of all. ``memory`` stores solutions, and reuses them in another
+    run on the same models and data.
 
     Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
     be tuned and operator types without such a layer.
@@ -85,7 +88,7 @@ def finetune_weights(
     options = options or LayerwiseOptions()
     if len(feeds) < 2:
         raise ValueError(f"{len(feeds)} sample, at least 2 are needed: one to fit to, one to judge by")
-    layers, left = match_layers(float_graph, quantized_graph)
+    layers, left = match_layers(float_graph, quantized_graph, formats)
     if not layers:
         first = f": '{left[0].name}' ({left[0].op}): {left[0].reason}" if left else ""
         raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")

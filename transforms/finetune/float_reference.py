@@ -11,17 +11,20 @@ from transforms.layers.match_layers import match_layers
 from transforms.lift_constants import lift_constants
 from transforms.pipelines.prepare import prepare
 from transforms.pipelines.quantize_graph import prepare_for
+from transforms.scheme import Scheme
 from transforms.scheme.recorded_scheme import recorded_scheme
 
 
-def float_reference(load: Callable[[], gs.Graph], quantized_graph: gs.Graph) -> gs.Graph:
+def float_reference(
+    load: Callable[[], gs.Graph], quantized_graph: gs.Graph, scheme: Scheme | None = None
+) -> gs.Graph:
     """Return the float model, which ``load`` reads anew at each call, in the form that was quantized.
 
-    A model of tools.quantize records how it was made: the same steps are repeated. For other models it is the
-    form, unchanged or prepared as in the conversions, in which more layers match. Raises ValueError if the
-    recorded steps cannot be applied to the float model.
+    The steps of the scheme are repeated; a file of tools.quantize records its scheme. Without a scheme it is
+    the form, unchanged or prepared as in the conversions, in which more layers match. Raises ValueError if
+    the steps cannot be applied to the float model.
     """
-    scheme = recorded_scheme(quantized_graph)
+    scheme = scheme or recorded_scheme(quantized_graph)
     if scheme is not None:
         graph = load()
         try:

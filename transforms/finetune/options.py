@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from transforms.finetune.tune_layer import TuneOptions
-from transforms.run.devices import CPU
-from transforms.run.run_model import RunOptions
+from ops.rounding import Options
+from transforms.runtime.devices import CPU
+from transforms.runtime.session import RunOptions
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How layers are tuned.
+
+    ``algorithm``: ``auto`` or one of ops.rounding.ALGORITHMS. ``rescale``: whether scales and shared
+    exponents are chosen anew. ``weights``: False tunes biases alone. ``solver``: what the algorithm takes.
+    """
+
+    algorithm: str = "auto"
+    rescale: bool = True
+    weights: bool = True
+    solver: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True)

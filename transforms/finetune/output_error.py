@@ -15,8 +15,7 @@ from ops.array_types import Feed, Float64Array
 from transforms.graph import walk
 from transforms.model import graph_proto
 from transforms.run.run_each import run_each, with_fixed_threads
-from transforms.run.run_model import RunOptions
-from transforms.run.session import open_light
+from transforms.runtime.session import RunOptions, open_light
 
 Found = dict[str, NDArray[np.generic]]
 

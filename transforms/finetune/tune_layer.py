@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from ops.array_types import Float64Array
+from ops.array_types import Float64Array, QParams
 from ops.grids import Grid
-from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadratic, solve_form
+from ops.rounding import LayerProblem, Quadratic, learn_scale, quadratic, solve_form
 from transforms.finetune.gram import SharedGramStats
+from transforms.finetune.options import TuneOptions
 from transforms.finetune.round_bias import least_scale, round_biases
 from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.layers.stored_constant import QParams
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Damping of the shift of the weights, relative to the mean of the Gram matrix's diagonal."""
@@ -24,20 +24,6 @@ DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 _UNSHIFTED = 0.1
 """The same for weights that are rounded only. With 0.01, those of a sentence encoder did well on sentences
 like those that they were tuned on, held-out ones too, but worse than nearest rounding on shorter ones."""
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    """How layers are tuned.
-
-    ``algorithm``: ``auto`` or one of ops.rounding.ALGORITHMS. ``rescale``: whether scales and shared
-    exponents are chosen anew. ``weights``: False tunes biases alone. ``solver``: options of the algorithm.
-    """
-
-    algorithm: str = "auto"
-    rescale: bool = True
-    weights: bool = True
-    solver: Options = field(default_factory=Options)
 
 
 @dataclass

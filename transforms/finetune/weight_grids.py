@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops.array_types import Float64Array
+from ops.array_types import Float64Array, QParams
 from ops.formats import Format
 from ops.grids import Grid, weight_grid
 from ops.integers import weight_range, weight_scale
 from transforms.finetune.round_bias import least_scale
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.layers.stored_constant import QParams
 
 
 def layer_grids(

@@ -6,12 +6,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops.array_types import QParams
 from transforms.finetune.round_bias import constant_scale, product_scale
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.graph import walk
 from transforms.graph.constants import load
+from transforms.graph.rewire import detach, position
 from transforms.layers.matched_layer import Bias, MatchedLayer
-from transforms.layers.stored_constant import QParams, StoredConstant, trace_constant
+from transforms.layers.stored_constant import StoredConstant, trace_constant
 
 
 def current(layer: MatchedLayer) -> LayerSolution:
@@ -80,8 +82,7 @@ def _add_node(
     )
     walk.replace_output(layer.node, made, raw)
     bias.node = gs.Node("Add", names.derive(made.name, "Add"), inputs=[raw, constant], outputs=[made])
-    place = next(i for i, one in enumerate(graph.nodes) if one is layer.node)
-    graph.nodes.insert(place + 1, bias.node)
+    graph.nodes.insert(position(graph, layer.node) + 1, bias.node)
 
 
 def _remove_node(graph: gs.Graph, layer: MatchedLayer, bias: Bias) -> None:
@@ -90,8 +91,7 @@ def _remove_node(graph: gs.Graph, layer: MatchedLayer, bias: Bias) -> None:
         return
     made = bias.node.outputs[0]
     graph.nodes[:] = [node for node in graph.nodes if node is not bias.node]
-    bias.node.outputs.clear()
-    bias.node.inputs.clear()
+    detach(bias.node)
     walk.replace_output(layer.node, layer.node.outputs[0], made)
     bias.node, bias.stored = layer.node, None
 
@@ -119,8 +119,7 @@ def _add_bias(
         node = gs.Node(
             "DequantizeLinear", names.derive(tensor.name, "DequantizeLinear"), attrs, inputs, [tensor], domain
         )
-        place = next(i for i, one in enumerate(graph.nodes) if one is layer.node)
-        graph.nodes.insert(place, node)
+        graph.nodes.insert(position(graph, layer.node), node)
     if len(bias.node.inputs) > bias.index:
         bias.node.inputs[bias.index] = tensor
     else:
@@ -146,7 +145,7 @@ def unshare_constant(
         name = names.derive(old.name or made.name, "own")
         dequant_nodes.append(gs.Node(old.op, name, dict(old.attrs), inputs, [target], domain=old.domain))
         tensor = target
-    place = next(i for i, one in enumerate(graph.nodes) if one is node)
+    place = position(graph, node)
     graph.nodes[place:place] = dequant_nodes
     stored.dequant_nodes = dequant_nodes
     node.inputs[index] = tensor

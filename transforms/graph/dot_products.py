@@ -10,7 +10,10 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph.rewire import STANDARD_DOMAINS
 
-DOT_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+DOT_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+TensorAxis = tuple[str, int]
+"""The name of a tensor and the axis of its channels: layers may read one tensor along several."""
 
 _BIAS = 2
 _CONVOLUTIONS = {"Conv": (1, 1, 0), "ConvTranspose": (1, 0, 1)}

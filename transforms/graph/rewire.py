@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -16,6 +16,26 @@ STANDARD_DOMAINS = (None, "", "ai.onnx")
 def position(graph: gs.Graph, node: gs.Node) -> int:
     """Return the index of the node in the graph (by identity: graph-surgeon compares nodes by value)."""
     return next(i for i, other in enumerate(graph.nodes) if other is node)
+
+
+class Insertions:
+    """New nodes on their way into a graph and its bodies: after a node, or at the front of a graph."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._nodes: dict[int, list[gs.Node]] = {}
+
+    def add(self, owner: gs.Graph, producer: gs.Node | None, nodes: Sequence[gs.Node]) -> None:
+        """Insert nodes after a producer, at the front of its graph if None; later ones go after earlier."""
+        self._nodes.setdefault(id(owner if producer is None else producer), []).extend(nodes)
+
+    def place(self, graph: gs.Graph, new: Callable[[gs.Node], gs.Node] = lambda node: node) -> None:
+        """Put all nodes in their places; ``new`` returns what stands in the place of a node from now on."""
+        for inner in list(walk.graphs(graph)):
+            placed = self._nodes.get(id(inner), [])
+            for node in inner.nodes:
+                placed += [new(node), *self._nodes.get(id(node), ())]
+            inner.nodes = placed
 
 
 def replace(graph: gs.Graph, olds: Sequence[gs.Node], news: Sequence[gs.Node]) -> None:

@@ -9,6 +9,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 
+_LONGEST = 2000  # characters of a pattern
+
 Mark = tuple[str, ...]
 
 
@@ -92,7 +94,7 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
     everything = list(walk.nodes(graph))
     chosen: list[gs.Node] = []
     for pattern in names:
-        found = [node for node in everything if fnmatchcase(label_of(node), pattern)]
+        found = [node for node in everything if matches(label_of(node), pattern)]
         if not found:
             raise ValueError(f"no node name matches '{pattern}'")
         chosen += found
@@ -103,6 +105,14 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
             raise ValueError(f"no node has operator type '{op_type}'; the model has {present}")
         chosen += found
     return Selection(graph, with_bodies(chosen))
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a name matches a shell pattern; a very long one matches itself alone.
+
+    The time to translate a pattern grows with the square of its length.
+    """
+    return fnmatchcase(name, pattern) if len(pattern) <= _LONGEST else name == pattern
 
 
 def label_of(node: gs.Node) -> str:

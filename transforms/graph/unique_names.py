@@ -1,7 +1,7 @@
-"""Names of nodes and tensors that a pass adds to a model, unique in the graph and all nested graphs.
+"""Names that are unique in a graph and all graphs nested in it, in models and in the output of passes.
 
-ONNX forbids one name in a graph and in a graph inside it, and graph-surgeon takes two tensors of one name
-there for one. ONNX Runtime's fusions choose names that are unique within one graph only.
+ONNX allows a body a name that a graph around it gives to a later tensor, and graph-surgeon takes the two for
+one. ONNX Runtime's fusions choose names that are unique within one graph only.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import onnx
 
 from transforms.graph import walk
 
-_SUFFIX = "optimized"
-
 
 class _Renamer:
-    def __init__(self, names: walk.Names, reused: str) -> None:
-        self._names, self._reused = names, reused
+    def __init__(self, names: walk.Names, suffix: str, reused: tuple[str, ...] = ()) -> None:
+        self._names, self._suffix, self._reused = names, suffix, reused
         self._made: set[str] = set()
 
     def rename(self, graph: onnx.GraphProto, outer: Mapping[str, str]) -> None:
@@ -39,7 +37,7 @@ class _Renamer:
     def _new(self, name: str, *, hides: bool) -> str:
         is_free = self._names.is_free(name)
         if hides or name in self._made or (is_free and name.startswith(self._reused)):
-            return self._names.derive(name, _SUFFIX)
+            return self._names.derive(name, self._suffix)
         if is_free:
             self._names.take(name)
             self._made.add(name)
@@ -53,7 +51,25 @@ def rename_made(graph: onnx.GraphProto, names: walk.Names, *, reused: str) -> No
     ``reused``, the prefix of names that the pass would give again. A tensor of a body that would hide one of
     a graph around it gets another name, new or not.
     """
-    _Renamer(names, reused).rename(graph, {})
+    _Renamer(names, "optimized", (reused,)).rename(graph, {})
+
+
+def rename_hiding(graph: onnx.GraphProto) -> None:
+    """Give each tensor of a body another name, in place, whose name a graph around the body gives, too."""
+    if any(attribute.HasField("g") for node in graph.node for attribute in node.attribute):
+        names = walk.Names()
+        for name in _used(graph):
+            names.take(name)
+        _Renamer(names, "inner").rename(graph, {})
+
+
+def _used(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from _defined(graph)
+    for node in graph.node:
+        yield node.name
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _used(body)
 
 
 def _defined(graph: onnx.GraphProto) -> Iterator[str]:

@@ -98,10 +98,10 @@ def is_output(tensor: gs.Tensor, graph: gs.Graph) -> bool:
 class Names:
     """The tensor and node names of a whole model, from which unique and stable new ones are derived."""
 
-    def __init__(self, graph: gs.Graph) -> None:
+    def __init__(self, graph: gs.Graph | None = None) -> None:
         """Collect the names in use, in nested graphs too: an inner name may not hide an outer one."""
         self._taken: set[str] = set()
-        for inner in graphs(graph):
+        for inner in () if graph is None else graphs(graph):
             self._add(inner.inputs)
             self._add(inner.outputs)
             for node in inner.nodes:

@@ -29,7 +29,7 @@ _LEAST_LIKENESS = 0.5
 
 
 def match_layers(
-    float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format] | None = None
+    float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format] = ()
 ) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
     """Return the layers that can be tuned in execution order, and the skipped ones with reasons.
 
@@ -37,12 +37,10 @@ def match_layers(
 
     ``float_graph`` is the float model just before quantization: prepared, equalized and balanced. A layer is
     found there by its name and operator, or by the name of its output, and must have a weight of the same
-    shape, of which the stored weight is a rounding. ``formats`` are the block formats that stored weights may
-    have; None for those of the model and of the table.
+    shape, of which the stored weight is a rounding. ``formats`` are those that the model was quantized to;
+    their block formats are tried before all others.
     """
-    finder = _Finder(
-        float_graph, quantized_graph, candidate_formats(quantized_graph) if formats is None else formats
-    )
+    finder = _Finder(float_graph, quantized_graph, _likely_first(formats, candidate_formats(quantized_graph)))
     matched, left = [], []
     main = {id(node) for node in quantized_graph.nodes}
     for node in walk.nodes(quantized_graph):
@@ -57,6 +55,12 @@ def match_layers(
         except UnsupportedLayer as error:
             left.append(SkippedLayer(_name(node), node.op, str(error)))
     return join_users(matched, left)
+
+
+def _likely_first(formats: Sequence[Format], others: Sequence[Format]) -> list[Format]:
+    """Return the block formats, the coarsest first since finer ones often hold its numbers; then others."""
+    own = sorted((row for row in formats if row.block > 1), key=lambda row: row.bits)
+    return list({row.name: row for row in (*own, *others)}.values())
 
 
 def of_operators(

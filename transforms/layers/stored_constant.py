@@ -15,18 +15,15 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
-from ops.array_types import Float32Array
+from ops.array_types import Float32Array, QParams
 from ops.formats import BFP, MX, Format
 from ops.integers import as_float_type, dequantize, quantize
 from ops.reference import finite_blocks, join_blocks
-from transforms.block_format import block_format_of
 from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants, exportable, load
 from transforms.layers.linear_layer import UnsupportedLayer
 from transforms.scheme.recorded_scheme import recorded_scheme
-
-QParams = tuple[Float32Array, NDArray[np.generic]]
-"""Scale and zero point of integers, both scalars or both with one number for each index of an axis."""
 
 _BLOCKS = (BFP, MX)
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear"}) | {

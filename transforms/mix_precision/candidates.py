@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from transforms.graph.dot_products import DOT_PRODUCTS
+from transforms.graph.selection import matches
 from transforms.mix_precision.mixed_model import MixedModel, layers_of
 from transforms.plan.quant_spec import is_unquantized_float
 from transforms.plan.scheme_targets import operators
 from transforms.run.instrumented_model import InstrumentedModel
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
-from transforms.scheme.finetune_rule import OPERATORS
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.knapsack import Size
 
@@ -68,7 +68,7 @@ def find_candidates(
     if op_types:
         found = {name: nodes for name, nodes in found.items() if operators(nodes[0]) & {*op_types}}
     for pattern in (*include, *exclude):
-        if not any(fnmatchcase(name, pattern) for name in found):
+        if not any(matches(name, pattern) for name in found):
             raise ValueError(f"pattern '{pattern}' matches no layer whose formats can be changed")
     chosen = {
         name: nodes
@@ -77,7 +77,7 @@ def find_candidates(
     }
     if not chosen:
         raise ValueError(
-            f"no layer is left whose formats can be changed: one of {', '.join(OPERATORS)}, not inside If,"
+            f"no layer is left whose formats can be changed: one of {', '.join(DOT_PRODUCTS)}, not inside If,"
             " Loop or Scan, that the scheme neither keeps in float nor gives formats of its own"
         )
     return chosen
@@ -123,7 +123,7 @@ def _activations(node: gs.Node) -> list[gs.Tensor]:
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return any(matches(name, pattern) for pattern in patterns)
 
 
 def _bits(name: str | None, scheme: Scheme) -> float:

@@ -18,11 +18,13 @@ import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from transforms.graph import walk
+from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
 from transforms.model.detached_weights import fill, split, without_data
 from transforms.model.inlined_size import refuse_explosion
 from transforms.model.metadata import ModelInfo, carry_in, carry_out, read_info, write_info
 from transforms.model.sparse_to_dense import sparse_to_dense
+from transforms.model.tangles import refuse_tangles
 
 _MOST_SIZES = 1 << 23
 """Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""
@@ -33,10 +35,11 @@ def import_model(model: onnx.ModelProto) -> gs.Graph:
 
     Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
     that is also a graph input (the rule in IR version 3) becomes a constant. Raises ModelError for a model
-    that inlining, sparse tensors or constants would make too large.
+    that inlining, sparse tensors or constants would make too large, or whose nodes have no order.
     """
     light, weights = split(model)
     light = inline(light)
+    refuse_tangles(light.graph)
     graph = _import_inferred(infer(light, weights), weights)
     graph.info = read_info(light)
     return graph
@@ -67,6 +70,7 @@ def infer(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
     vectors are long, for inference takes each for the sizes of a tensor.
     """
     _unify_imports(light)
+    rename_hiding(light.graph)
     plain = onnx.shape_inference.infer_shapes(light)
     if count_constants(plain, weights) > _MOST_SIZES:
         return plain

@@ -15,8 +15,8 @@ import onnx
 
 from transforms.model.read_model import ModelError
 
-MOST_NODES = 1 << 16
-"""Nodes that inlining may add: several times what the largest models have, and still seconds of work."""
+MOST_NODES = 1 << 15
+"""Nodes that inlining may add: more than the largest models have, and half a minute of work."""
 
 MOST_BYTES = 1 << 28
 """Bytes that inlining may add, for a function may hold weights, of which every call gets a copy."""

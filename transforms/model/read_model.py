@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -146,10 +147,12 @@ def _read_external(model: onnx.ModelProto, path: Path) -> list[Path]:
             f"external data of '{path}': tensors claim {claimed:,} bytes, more than {_SHARED} times the "
             f"{stored:,} in the files"
         )
-    for tensor in outside:
-        external.load_external_data_for_tensor(tensor, str(path.parent))
-        tensor.ClearField("data_location")
-        del tensor.external_data[:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of keys that no version of the format has
+        for tensor in outside:
+            external.load_external_data_for_tensor(tensor, str(path.parent))
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
     return sorted(files)
 
 

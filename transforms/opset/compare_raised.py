@@ -14,9 +14,10 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 from transforms.model.proto_facts import bodies
+from transforms.model.quiet_settings import SILENT
 from transforms.model.read_model import ModelError
-from transforms.run.feeds import random_feeds
-from transforms.run.run_model import ModelInput, OpenModel, RunOptions, session_settings
+from transforms.runtime.inputs import ModelInput, random_array
+from transforms.runtime.session import OpenModel, RunOptions, session_settings
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ def _random_operators(graph: onnx.GraphProto) -> Iterator[str]:
 
 def _open(model: onnx.ModelProto) -> OpenModel:
     settings = session_settings(RunOptions(optimize=False, prepack=False))
-    return OpenModel(ort.InferenceSession(model.SerializeToString(), settings, ["CPUExecutionProvider"]))
+    return OpenModel(ort.InferenceSession(model.SerializeToString(), settings, ["CPUExecutionProvider"]), {})
 
 
 def _first_run(
@@ -114,7 +115,8 @@ def _first_run(
         inputs = [ModelInput(one.name, one.dtype, _filled(one.shape, size)) for one in asked]
         if any(math.prod(size or 1 for size in one.shape) > _MOST_ELEMENTS for one in inputs):
             break
-        ((_, feed),) = random_feeds(inputs, 1)
+        random = np.random.default_rng(0)
+        feed = {one.name: random_array(one, random) for one in inputs}
         try:
             return feed | dict(weights), _run(model, feed | dict(weights))
         except TimeoutError:
@@ -137,7 +139,7 @@ def _run(model: OpenModel, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
 def _time_limit() -> Iterator[ort.RunOptions]:
     """Yield run options that end a run with TimeoutError when its time is up."""
     options, over = ort.RunOptions(), []
-    options.log_severity_level = 4
+    options.log_severity_level = SILENT
 
     def _end() -> None:
         over.append(True)

@@ -17,6 +17,7 @@ from transforms.fold_relu import fold_relu
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.insert_qdq import insert_qdq, raise_opset
+from transforms.leave_out_dilations import leave_out_dilations
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance
@@ -120,6 +121,7 @@ def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
     if scheme.bfloat16_as == "cast":
         qdq_to_cast(graph)
     leave_out_zero_points(graph)
+    leave_out_dilations(graph)
 
 
 def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) -> SchemeTargets:

@@ -104,6 +104,8 @@ class IntegerSites:
     def _is_arithmetic(self, node: gs.Node) -> bool:
         if node.op not in ARITHMETIC or node.domain not in STANDARD_DOMAINS or id(node) in self._zone:
             return False
+        if node.op == "AveragePool" and not is_dense(node):
+            return False
         if node.op == "Clip" and any(isinstance(t, gs.Variable) for t in node.inputs[1:] if not t.is_empty()):
             return False
         data = [node.inputs[i] for i in _data(node) if not isinstance(node.inputs[i], gs.Constant)]
@@ -155,7 +157,7 @@ class IntegerSites:
     def _continued(self, node: gs.Node) -> gs.Tensor | None:
         """Return the result of a layer with which the node goes on, before anything else sees it."""
         if node.op in _RECTIFIERS:
-            return node.inputs[0] if self._is_unseen(node.inputs[0], DOT_PRODUCTS | {"Add"}) else None
+            return node.inputs[0] if self._is_unseen(node.inputs[0], (*DOT_PRODUCTS, "Add")) else None
         if node.op != "Add" or not any(isinstance(tensor, gs.Constant) for tensor in node.inputs):
             return None
         return next((t for t in node.inputs if self._is_unseen(self._moved(t), DOT_PRODUCTS)), None)
@@ -195,3 +197,8 @@ def _keeps(node: gs.Node) -> bool:
         return True
     value = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
     return value is None or (isinstance(value, gs.Constant) and not value.values.any())
+
+
+def is_dense(node: gs.Node) -> bool:
+    """Return whether the windows of a pool have no holes, as in what integers of 8 bits are pooled by."""
+    return all(step == 1 for step in node.attrs.get("dilations", ()))

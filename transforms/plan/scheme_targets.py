@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.graph.selection import NodeSet, Selection, label_of, select, with_bodies
+from transforms.graph.selection import NodeSet, Selection, label_of, matches, select, with_bodies
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import Scheme
 
@@ -123,8 +122,8 @@ def _matching(graph: gs.Graph, pattern: str) -> NodeSet:
         node
         for node in walk.nodes(graph)
         if pattern in operators(node)
-        or fnmatchcase(label_of(node), pattern)
-        or (_was_merged(node) and fnmatchcase(node.name.removesuffix(_MERGED), pattern))
+        or matches(label_of(node), pattern)
+        or (_was_merged(node) and matches(node.name.removesuffix(_MERGED), pattern))
     ]
     return with_bodies(chosen)
 

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.calibrate.range_statistics import TensorAxis
 from transforms.graph import dot_products
+from transforms.graph.dot_products import TensorAxis
 from transforms.plan.quant_spec import WEIGHT, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.scheme.scheme import AUTO, Scheme

@@ -20,8 +20,7 @@ from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.model import graph_proto
 from transforms.run.run_each import run_each, with_fixed_threads
-from transforms.run.run_model import RunOptions
-from transforms.run.session import LightModel, open_light
+from transforms.runtime.session import OpenModel, RunOptions, open_light
 
 _UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
 
@@ -191,7 +190,7 @@ class SegmentedRun:
             if id(other) not in chosen and any(tensor.name in behind for tensor in other.outputs):
                 self._follow(other, chosen)
 
-    def _open(self, nodes: list[gs.Node], inputs: list[str], outputs: list[str]) -> LightModel:
+    def _open(self, nodes: list[gs.Node], inputs: list[str], outputs: list[str]) -> OpenModel:
         part = gs.Graph(
             nodes=nodes,
             inputs=[],

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 from ops.legal_names import refuse_unknown
-from transforms.scheme_table import SchemeTable
+from transforms.graph.dot_products import DOT_PRODUCTS
+from transforms.scheme.scheme_table import SchemeTable
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 STEPPED = ("adaquant", "adaround")
-OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 _LEAST = {"num_iterations": 1, "learning_rate": 0, "fixed_seed": 0, "data_size": 0, "output_index": -1}
 
@@ -43,7 +43,7 @@ class FinetuneRule(SchemeTable):
         self._check_types("finetune")
         refuse_unknown(self.algorithm, ALGORITHMS, "finetune algorithm")
         for op in self.target_op_type:
-            refuse_unknown(op, OPERATORS, "finetune target_op_type")
+            refuse_unknown(op, DOT_PRODUCTS, "finetune target_op_type")
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= least):

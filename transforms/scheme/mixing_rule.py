@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ops.legal_names import refuse_unknown
-from transforms.scheme.finetune_rule import OPERATORS
+from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.scheme.layer_rule import LayerRule
-from transforms.scheme_table import SchemeTable
-from transforms.search.assign_precision import STRATEGIES
+from transforms.scheme.scheme_table import SchemeTable
 from transforms.search.output_metrics import METRICS
-from transforms.search.target import EVALUATE, LOST_TOP1, Target
+from transforms.search.target import EVALUATE, LOST_TOP1, STRATEGIES, Target
 from transforms.search.user_metric import split_place
 
 MIXING = "auto_mixed_precision"
@@ -132,7 +131,7 @@ class MixingRule(SchemeTable):
         refuse_unknown(self.sensitivity, SENSITIVITIES, _place("sensitivity"))
         refuse_unknown(self.strategy, STRATEGIES, _place("strategy"))
         for op in self.target_op_types:
-            refuse_unknown(op, OPERATORS, _place("target_op_types"))
+            refuse_unknown(op, DOT_PRODUCTS, _place("target_op_types"))
         if self.metric:
             refuse_unknown(self.metric, [*METRICS, EVALUATE], _place("metric"))
             if self.sensitivity != "measured":

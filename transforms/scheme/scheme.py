@@ -21,9 +21,9 @@ from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.presets import PRESETS
+from transforms.scheme.scheme_table import SchemeTable
 from transforms.scheme.scheme_values import checked_value
 from transforms.scheme.toml_writer import to_toml
-from transforms.scheme_table import SchemeTable
 
 __all__ = ["AUTO", "FLOAT32", "LayerRule", "Scheme", "preset", "read_scheme"]
 

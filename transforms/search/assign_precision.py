@@ -12,9 +12,7 @@ from functools import partial
 
 from ops.legal_names import refuse_unknown
 from transforms.search.knapsack import Option, Size, choose_formats, least_bits, size_of
-from transforms.search.target import Target
-
-STRATEGIES = ("speed", "quality", "budget")
+from transforms.search.target import STRATEGIES, Target
 
 Choices = Mapping[str, str]
 """The formats of moved layers, by LayerRule.label; other layers have those of the baseline."""

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 from transforms.search.output_metrics import METRICS, in_words
 
+STRATEGIES = ("speed", "quality", "budget")
+"""How formats are assigned to layers for a target: :func:`transforms.search.assign_precision.assign`."""
+
 LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
 """Metrics besides METRICS: :func:`transforms.search.output_metrics.lost_top1`, and the user's function, see
 :mod:`transforms.search.user_metric`."""
+
+
+STRATEGIES = ("speed", "quality", "budget")
+"""Ways of :func:`transforms.search.assign_precision.assign` to keep to a target."""
 
 
 class TargetError(ValueError):

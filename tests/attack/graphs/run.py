@@ -207,15 +207,18 @@ def _exclusions(trial: _Trial, rng: np.random.Generator) -> list[str]:
     return ["--exclude-op", str(rng.choice(ops))] if rng.random() < 0.2 and ops else []
 
 
-_ALWAYS: tuple[tuple[str, ...], ...] = (
-    *((), (), (), ("--no-optimize",), ("--set", "quantize_all_op_types=true")),
-)
+_ALWAYS: tuple[tuple[str, ...], ...] = (*((), (), (), ("--no-optimize",)),)
 _OF_INTEGERS: tuple[tuple[str, ...], ...] = (
     *(("--per-channel",), ("--calibrate-method", "Percentile"), ("--calibrate-method", "Entropy")),
     *(("--qdq-domain", "com.microsoft"), ("--set", "quantize_before_relu=true")),
 )
-_OF_BLOCKS: tuple[tuple[str, ...], ...] = (("--domain", "com.amd.quark"),)
-"""Options that the presets are tried with in turn."""
+_OF_BLOCKS: tuple[tuple[str, ...], ...] = (
+    *(("--domain", "com.amd.quark"), ("--set", "quantize_all_op_types=true")),
+)
+"""Options that the presets are tried with in turn.
+
+Integers for every operator are left out: ONNX Runtime ends the process when it fuses some of them.
+"""
 
 
 def _variant(trial: _Trial, preset: str, rng: np.random.Generator) -> list[str]:

@@ -1,0 +1,142 @@
+"""The plan of the house: rooms import only rooms below them; the top of ``transforms`` holds rewrites alone.
+
+Oracle: the imports in the source, read with :mod:`ast`.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+REWRITES = "rewrites"  # the files at the top of transforms
+ROOMS = [
+    *(
+        "files",
+        "graph",
+        "model",
+        "search",
+        "scheme",
+        "plan",
+        "algebra",
+        "gradients",
+        "runtime",
+        "opset",
+        REWRITES,
+    ),
+    *("run", "calibrate", "pipelines", "layers", "finetune", "mix_precision", "keep_float", "compare"),
+]
+"""From the ground up; a room imports itself and rooms before it."""
+
+TOOLS = ["cli", "charts", "summaries", "jobs"]
+"""The same for ``tools``, whose top imports all of them."""
+
+LONGEST_CHAIN = 20
+LONGEST_FILE, LONGEST_FUNCTION = 300, 60
+
+
+def _modules() -> dict[str, Path]:
+    paths = (path for layer in ("ops", "transforms", "tools") for path in (ROOT / layer).rglob("*.py"))
+    return {_name(path): path for path in paths}
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = _modules()
+
+
+@cache
+def _imports(module: str) -> tuple[str, ...]:
+    """Return the modules of the project that one imports, inside functions, too."""
+    found = []
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [name if name in MODULES else node.module for name in inner]
+    return tuple(name for name in found if name in MODULES and name != module)
+
+
+def _room(module: str) -> str:
+    _, *inner = module.split(".")
+    return inner[0] if inner and inner[0] in ROOMS else REWRITES
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("transforms.")])
+def test_rooms_import_only_rooms_below(module: str) -> None:
+    own = ROOMS.index(_room(module))
+    targets = [name for name in _imports(module) if name.startswith("transforms.")]
+    assert not [name for name in targets if ROOMS.index(_room(name)) > own]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("tools.")])
+def test_parts_of_tools_import_only_parts_below(module: str) -> None:
+    order = [*TOOLS, None]
+    own = order.index(_part(module))
+    targets = [name for name in _imports(module) if name.startswith("tools.")]
+    assert not [name for name in targets if order.index(_part(name)) > own]
+
+
+def _part(module: str) -> str | None:
+    inner = module.split(".")[1]
+    return inner if inner in TOOLS else None
+
+
+def test_layers_import_only_layers_below() -> None:
+    layers = ["ops", "transforms", "tools"]
+    upward = [
+        (module, name)
+        for module in MODULES
+        for name in _imports(module)
+        if layers.index(name.split(".")[0]) > layers.index(module.split(".")[0])
+    ]
+    assert not upward
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "transforms").glob("*.py")), ids=lambda path: path.stem)
+def test_files_at_the_top_are_rewrites(path: Path) -> None:
+    """Each has a function of its own name; model_io loads and saves."""
+    if path.stem in ("__init__", "model_io"):
+        return
+    functions = {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+    assert {"align_scales": "align_concat"}.get(path.stem, path.stem) in functions
+
+
+@pytest.mark.parametrize("layer", ["ops", "transforms", "tools"])
+def test_rooms_say_what_they_are_for(layer: str) -> None:
+    for folder in (path.parent for path in (ROOT / layer).rglob("__init__.py")):
+        words = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        assert len(words.split()) >= 8, folder
+
+
+def test_chains_of_imports_are_short() -> None:
+    lengths: dict[str, int] = {}
+
+    def length(module: str, above: tuple[str, ...]) -> int:
+        if module in above:
+            return 0  # a package and its own modules
+        if module not in lengths:
+            lengths[module] = 1 + max(
+                (length(name, (*above, module)) for name in _imports(module)), default=0
+            )
+        return lengths[module]
+
+    sys.setrecursionlimit(10_000)
+    assert max(length(module, ()) for module in MODULES) <= LONGEST_CHAIN
+
+
+@pytest.mark.parametrize("path", sorted(MODULES.values()), ids=lambda path: _name(path))
+def test_files_and_functions_are_short(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= LONGEST_FILE
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < LONGEST_FUNCTION, node.name

@@ -1,0 +1,58 @@
+"""Refusing graphs that no order of their nodes computes."""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+
+import onnx
+
+from transforms.model.read_model import ModelError
+
+
+def refuse_tangles(graph: onnx.GraphProto) -> None:
+    """Raise ModelError, naming nodes and tensor, where nodes of a graph or of a body in it feed each other,
+    or two of them make the same tensor."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                refuse_tangles(body)
+    _refuse_tangle(graph)
+
+
+def _refuse_tangle(graph: onnx.GraphProto) -> None:
+    makers: dict[str, int] = {}
+    reads: list[set[str]] = []
+    is_sorted = True
+    for i, node in enumerate(graph.node):
+        reads.append(_reads(node))
+        for name in filter(None, node.output):
+            if makers.setdefault(name, i) != i:
+                raise ModelError(f"nodes {_label(graph.node[makers[name]])} and {_label(node)} make '{name}'")
+    for i, names in enumerate(reads):
+        is_sorted = is_sorted and all(makers.get(name, -1) < i for name in names)
+    if not is_sorted:
+        _refuse_cycles(graph, [{makers[name] for name in names if name in makers} for names in reads])
+
+
+def _reads(node: onnx.NodeProto) -> set[str]:
+    """Return the names that a node reads, but for those that its bodies make themselves."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            own = {value.name for value in (*body.input, *body.initializer)}
+            own |= {name for inner in body.node for name in inner.output}
+            inside = {name for inner in body.node for name in _reads(inner)}
+            names |= (inside | {value.name for value in body.output}) - own
+    return names
+
+
+def _refuse_cycles(graph: onnx.GraphProto, before: list[set[int]]) -> None:
+    try:
+        TopologicalSorter(dict(enumerate(before))).prepare()
+    except CycleError as error:
+        first, second = (_label(graph.node[i]) for i in error.args[1][:2])
+        raise ModelError(f"nodes {first} and {second} feed each other: the graph has a cycle") from None
+
+
+def _label(node: onnx.NodeProto) -> str:
+    return f"'{node.name or ''.join(node.output[:1])}' ({node.op_type})"
