@@ -6,12 +6,11 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from transforms.scheme_table import SchemeTable
-
 import ops
 from transforms.files.read_toml import parse_toml
 from transforms.plan.weight_importance import WEIGHTED
 from transforms.scheme.scheme import AUTO, Scheme
+from transforms.scheme.scheme_table import SchemeTable
 
 _STANDARD_BITS = 16
 """Of the widest integers that ONNX's own operators quantize to."""
