@@ -19,9 +19,9 @@ def convert_type(
     """Make float32 nodes compute in ``dtype``; return how many tensors were rounded and nodes changed.
 
     First every tensor gets its pair of Casts (:func:`transforms.insert_cast.insert_cast`, also before Relu);
-    then each node between upcasts and downcasts, whose schema at the model's opset allows the type at every
-    float input and output, is connected to the inside of the pairs, and the Casts around it are removed.
-    Both forms compute the same numbers if a node rounds its float32 result once. All other
+    then each node between upcasts and downcasts, whose schema at the model's opset allows the
+    type at every float input and output, is connected to the inside of the pairs, and the Casts around it
+    are removed. Both forms compute the same numbers if a node rounds its float32 result once. All other
     nodes stay in float32 between Casts: operators without that type, excluded nodes, arithmetic on shapes,
     producers of inputs that must stay float32. Inputs and outputs of the bodies of If, Loop and Scan are
     converted like any tensor.
@@ -59,7 +59,7 @@ class _Converter:
         if any(_is_sequence(tensor) for tensor in (*node.inputs, *node.outputs)):
             return False  # its elements would have to change along its whole path
         if any(not t.is_empty() and dtypes.element_type(t) is None for t in node.inputs):
-            return False  # it may be float32, which does not go together with the element type
+            return False  # it may be float32, which does not fit the element type
         inputs = [i for i in _floats(node.inputs) if not schemas.must_stay_float32(node, i, self._opsets)]
         outputs = _floats(node.outputs)
         if not (inputs or outputs) or not schemas.allows(node, self._element, self._opsets):

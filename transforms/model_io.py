@@ -24,6 +24,7 @@ from transforms.files.data_files import data_name
 from transforms.files.model_files import clear_leftovers, put_in_place
 from transforms.files.named_file import named
 from transforms.files.temporary_files import temporary
+from transforms.graph.typed import Graph, source_files
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.read_model import ModelError, check_opsets, read
@@ -33,7 +34,7 @@ __all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save
 _ALIGNMENT = 4096  # runtimes map external data into memory by pages
 
 
-def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
+def load(source: str | Path | onnx.ModelProto) -> Graph:
     """Return a model as a graph with inferred types and shapes, ready for rewrites and :func:`save`.
 
     ``graph.info`` holds the metadata that graph-surgeon does not keep; ``graph.source_sha256`` and
@@ -41,9 +42,7 @@ def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
     """
     if isinstance(source, onnx.ModelProto):
         check_opsets(source)
-        graph = graph_proto.import_model(source)
-        graph.source_sha256, graph.source_files = None, []
-        return graph
+        return graph_proto.import_model(source)
     model, digest, files = read(Path(source))
     with named(source, ModelError):
         graph = graph_proto.import_model(model)
@@ -99,7 +98,7 @@ def save(
     external_data = external_data or total > PROTOBUF_LIMIT
     check_output(path, force=force, external_data=external_data)
     refuse_source(graph, path)
-    target, sources = _destination(path), getattr(graph, "source_files", [])
+    target, sources = _destination(path), source_files(graph)
     clear_leftovers(target.parent)
     if not (external_data and weights):
         detached_weights.fill(light, weights)
@@ -128,7 +127,7 @@ def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
 
 def refuse_source(graph: gs.Graph, path: Path) -> None:
     """Raise ValueError if writing a model to ``path`` would overwrite a file that a graph came from."""
-    model_files.refuse_source(path, getattr(graph, "source_files", []))
+    model_files.refuse_source(path, source_files(graph))
 
 
 def _destination(path: Path) -> Path:

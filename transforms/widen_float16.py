@@ -8,8 +8,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import detach, position
+from transforms.graph.typed import Node, info_of
 from transforms.model import metadata
-from transforms.model.metadata import ModelInfo
 
 _TYPE_ATTRIBUTES = ("to", "dtype")
 """Attributes that name the element type of an output, as in Cast, EyeLike or RandomNormal."""
@@ -48,7 +48,7 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
 
 
 def _refuse_containers(graph: gs.Graph) -> None:
-    declared = getattr(graph, "info", ModelInfo()).interface
+    declared = info_of(graph).interface
     for tensor in (*graph.inputs, *graph.outputs):
         kind = _container(declared[tensor.name].type) if tensor.name in declared else None
         if not dtypes.is_type(tensor, dtypes.FLOAT16) and tensor.dtype == np.float16:
@@ -128,7 +128,8 @@ def _widen_attributes(node: gs.Node) -> None:
     for name in _TYPE_ATTRIBUTES:
         if node.attrs.get(name) == dtypes.FLOAT16:
             node.attrs[name] = dtypes.FLOAT
-    node.carried = [_wide_type(attribute) for attribute in getattr(node, "carried", ())]
+    if isinstance(node, Node):
+        node.lost = [_wide_type(attribute) for attribute in node.lost]
     value = node.attrs.get("value")
     if isinstance(value, gs.Constant) and dtypes.is_type(value, dtypes.FLOAT16):
         node.attrs["value"] = gs.Constant(value.name, value.values.astype(np.float32))

@@ -38,6 +38,8 @@ def _run(kind: str, options: argparse.Namespace) -> int:
         for result in run_all(kind, seeds, options.jobs, options.timeout):
             done += 1
             notes.update(result.notes)
+            if done % 100 == 0:
+                print(f"{kind}: {done} of {len(seeds)} cases, {fallen} fell", file=sys.stderr, flush=True)
             if result.failure is not None:
                 fallen += 1
                 print(f"{kind} {result.seed}: {result.failure}", flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 Attack = Callable[[int, Path], str | None]
 _FOLDER = Path(__file__).parent
-_OFFERS = re.compile(r"^def attack\(|import attack\b", re.MULTILINE)
+_OFFERS = re.compile(r"^def attack\(|^from .* import attack\b", re.MULTILINE)
 
 
 def found() -> list[str]:

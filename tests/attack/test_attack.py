@@ -20,7 +20,7 @@ def test_case(kind: str, seed: int, tmp_path: Path) -> None:
     assert kinds.load(kind)(seed, tmp_path) is None
 
 
-@pytest.mark.parametrize(("kind", "case"), kept())
+@pytest.mark.parametrize(("kind", "case"), list(kept()))
 def test_case_that_fell_once(kind: str, case: str, tmp_path: Path) -> None:
     assert rerun(kind, case, tmp_path) is None
 

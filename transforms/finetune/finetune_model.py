@@ -66,8 +66,8 @@ def finetune_model(
     (:mod:`transforms.finetune.acceptance`), with the present ones, and at last biases alone.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
-    to, besides those in the metadata of a file. Neither graph is changed. A ``checkpoint`` is also written
-    when the work is interrupted.
+    to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
+    written when the work is interrupted.
 
     Raises ValueError if no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.

@@ -20,9 +20,9 @@ def float_reference(
 ) -> gs.Graph:
     """Return the float model, which ``load`` reads anew at each call, in the form that was quantized.
 
-    The steps of the scheme are repeated; a file of tools.quantize records its scheme. Without a scheme it is
-    the form, unchanged or prepared as in the conversions, in which more layers match. Raises ValueError if
-    the steps cannot be applied to the float model.
+    The steps of the scheme are repeated; the file of a model of tools.quantize records its scheme. For other
+    models it is the form, unchanged or prepared as in the conversions, in which more layers match. Raises
+    ValueError if the recorded steps cannot be applied to the float model.
     """
     scheme = scheme or recorded_scheme(quantized_graph)
     if scheme is not None:

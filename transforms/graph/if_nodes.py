@@ -9,6 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.typed import Node
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ def choose(
 
 def copied(node: gs.Node, name: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor]) -> gs.Node:
     """Return a copy of a node with another name, other inputs and other outputs."""
-    copy = gs.Node(node.op, name, dict(node.attrs), list(inputs), list(outputs), domain=node.domain)
-    copy.carried = getattr(node, "carried", [])
+    copy = Node(node.op, name, dict(node.attrs), list(inputs), list(outputs), domain=node.domain)
+    copy.lost = node.lost if isinstance(node, Node) else ()
     return copy
 
 

@@ -1,7 +1,7 @@
-"""Names that are unique in a graph and all graphs nested in it, in models and in the output of passes.
+"""Names that are unique in a graph and all graphs nested in it, in models and in the results of passes.
 
-ONNX allows a body a name that a graph around it gives to a later tensor, and graph-surgeon takes the two for
-one. ONNX Runtime's fusions choose names that are unique within one graph only.
+ONNX allows a body a name that a graph around it gives to a later tensor, and graph-surgeon takes the two
+for one. ONNX Runtime's fusions choose names that are unique within one graph only.
 """
 
 from __future__ import annotations

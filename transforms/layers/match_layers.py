@@ -37,8 +37,8 @@ def match_layers(
 
     ``float_graph`` is the float model just before quantization: prepared, equalized and balanced. A layer is
     found there by its name and operator, or by the name of its output, and must have a weight of the same
-    shape, of which the stored weight is a rounding. ``formats`` are those that the model was quantized to;
-    their block formats are tried before all others.
+    shape, of which the stored weight is a rounding. ``formats`` are those that the model was quantized to:
+    its block formats are tried on weights before any other.
     """
     finder = _Finder(float_graph, quantized_graph, _likely_first(formats, candidate_formats(quantized_graph)))
     matched, left = [], []

@@ -16,7 +16,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files import cleanup
 from transforms.mix_precision.mixed_model import MixedModel
 from transforms.model import provenance
-from transforms.model.model_hash import model_hash
+from transforms.model.provenance import model_hash
 from transforms.run.feeds import Feeds, open_feeds
 from transforms.run.tasks import SerialExecutor, TaskLog, Workers
 from transforms.runtime.inputs import model_inputs

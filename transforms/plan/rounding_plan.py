@@ -149,6 +149,12 @@ def is_upcast(node: gs.Node, element: int) -> bool:
     return node.op in ("Cast", DEQUANTIZE) and bool(node.inputs) and dtypes.is_type(node.inputs[0], element)
 
 
+def is_neutral(scale: gs.Tensor, zero_point: gs.Tensor) -> bool:
+    """Return whether a scale is 1 and a zero point 0, both stored."""
+    constant = isinstance(scale, gs.Constant) and isinstance(zero_point, gs.Constant)
+    return constant and bool(np.all(scale.values == 1)) and bool(np.all(zero_point.values == 0))
+
+
 def _is_half(node: gs.Node, element: int) -> bool:
     return is_downcast(node, element) or is_upcast(node, element)
 

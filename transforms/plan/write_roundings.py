@@ -72,7 +72,7 @@ class _Writer:
         low = self._low(tensor)
         high = tensor if rounding.is_output else self._high(tensor)
         rounding.redirect(high)
-        return [self._downcast(raw, low), self._upcast(low, high)]
+        return [self._pair.downcast(self._names, raw, low), self._pair.upcast(self._names, low, high)]
 
     def _upcast_input(self, rounding: Rounding) -> list[gs.Node]:
         """The input itself takes the element type; what read it reads its widened value."""
@@ -80,17 +80,17 @@ class _Writer:
         high = self._high(tensor)
         walk.redirect(tensor, high)
         tensor.dtype = self._pair.element
-        return [self._upcast(tensor, high)]
+        return [self._pair.upcast(self._names, tensor, high)]
 
     def _downcast_output(self, rounding: Rounding, raw: gs.Tensor) -> list[gs.Node]:
         """The output itself takes the element type; nodes that read it read its widened value."""
         tensor = rounding.tensor
-        nodes = [self._downcast(raw, tensor)]
+        nodes = [self._pair.downcast(self._names, raw, tensor)]
         tensor.dtype = self._pair.element
         if rounding.uses:
             high = self._high(tensor)
             rounding.redirect(high)
-            nodes.append(self._upcast(tensor, high))
+            nodes.append(self._pair.upcast(self._names, tensor, high))
         return nodes
 
     def _low(self, tensor: gs.Tensor) -> gs.Variable:
@@ -98,12 +98,6 @@ class _Writer:
 
     def _high(self, tensor: gs.Tensor) -> gs.Variable:
         return dtypes.variable(self._names.derive(tensor.name, "float32"), dtypes.FLOAT, tensor)
-
-    def _downcast(self, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
-        return self._pair.downcast(self._names, source, target)
-
-    def _upcast(self, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
-        return self._pair.upcast(self._names, source, target)
 
     def _is_model_input(self, tensor: gs.Tensor) -> bool:
         return any(tensor is other for other in self._graph.inputs)

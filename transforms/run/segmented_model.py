@@ -18,6 +18,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
+from transforms.graph.typed import Graph, info_of
 from transforms.model import graph_proto
 from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.runtime.session import OpenModel, RunOptions, open_light
@@ -191,15 +192,15 @@ class SegmentedRun:
                 self._follow(other, chosen)
 
     def _open(self, nodes: list[gs.Node], inputs: list[str], outputs: list[str]) -> OpenModel:
-        part = gs.Graph(
+        part = Graph(
             nodes=nodes,
             inputs=[],
             outputs=[],
             opset=self._graph.opset,
             import_domains=self._graph.import_domains,
             ir_version=self._graph.ir_version,
+            info=info_of(self._graph),
         )
-        part.info = self._graph.info
         light, weights = graph_proto.export_light(part)
         for name in inputs:
             kind = onnx.helper.np_dtype_to_tensor_dtype(self._types[name])

@@ -208,6 +208,7 @@ def _exclusions(trial: _Trial, rng: np.random.Generator) -> list[str]:
 
 
 _ALWAYS: tuple[tuple[str, ...], ...] = (*((), (), (), ("--no-optimize",)),)
+_INTEGERS = ("A8W8", "U8S8", "A16W8", "U16S8", "W4A8")
 _OF_INTEGERS: tuple[tuple[str, ...], ...] = (
     *(("--per-channel",), ("--calibrate-method", "Percentile"), ("--calibrate-method", "Entropy")),
     *(("--qdq-domain", "com.microsoft"), ("--set", "quantize_before_relu=true")),
@@ -222,8 +223,7 @@ Integers for every operator are left out: ONNX Runtime ends the process when it 
 
 
 def _variant(trial: _Trial, preset: str, rng: np.random.Generator) -> list[str]:
-    integers = preset in ("A8W8", "U8S8", "A16W8", "U16S8", "W4A8")
-    choices = _ALWAYS + (_OF_INTEGERS if integers else _OF_BLOCKS)
+    choices = _ALWAYS + (_OF_INTEGERS if preset in _INTEGERS else _OF_BLOCKS)
     return [*choices[int(rng.integers(len(choices)))], *_exclusions(trial, rng)]
 
 
@@ -252,6 +252,19 @@ def _equal(trial: _Trial, model: onnx.ModelProto, expected: dict[str, Any]) -> N
     wrong = difference(run(model, trial.built.feeds), expected)
     if wrong:
         raise Fallen(f"not the numbers of its counterpart: {wrong}")
+
+
+def _is_exact(preset: str) -> bool:
+    """Return whether stored weights are integers: kernels add up others in an order of their own."""
+    return preset in _INTEGERS
+
+
+def _alike(trial: _Trial, model: onnx.ModelProto, expected: dict[str, Any], part: float) -> None:
+    """Outputs that are not the same are as near to the float model as rounding leaves them."""
+    found = run(model, trial.built.feeds)
+    if difference(found, expected):
+        trial.same_interface(found)
+        trial.near(found, part, jumps=False)
 
 
 def _near_bf16(trial: _Trial, model: onnx.ModelProto) -> None:
@@ -284,7 +297,10 @@ def _quantized(trial: _Trial, preset: str, samples: Path, more: list[str]) -> No
     nodes = trial.convert("quantize", *options, "--keep-weight-nodes")
     if nodes.model is None:
         raise Fallen("converted, but not with --keep-weight-nodes")
-    _equal(trial, nodes.model, found)
+    if _is_exact(preset):
+        _equal(trial, nodes.model, found)
+    else:
+        _alike(trial, nodes.model, found, _STEP.get(preset, 2**-2))
     _stripped(trial, nodes.model)
 
 
