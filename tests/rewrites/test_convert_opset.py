@@ -188,3 +188,29 @@ def test_numbers_that_a_raise_turns_into_inputs_are_constants(form: str, tmp_pat
     converted = conversion.convert(model, tmp_path, "--format", form, "--no-optimize")
     run = conversion.run_wrapped if form == "bf16" else conversion.run
     assert run(converted, feeds)["y"].shape == (301,)
+
+
+@pytest.mark.parametrize("kind", ("float", "float16", "double"))
+@pytest.mark.parametrize(
+    "node",
+    (
+        "Clip <max = 0.7, min = -0.3> (x)",
+        "Clip <max = 0.7> (x)",
+        "Clip (x)",
+        "Pad <pads = [1, 2]> (x)",
+        "Pad <pads = [1, 2], value = 0.3> (x)",
+        *(f'Pad <pads = [1, 2], mode = "{mode}", value = 0.3> (x)' for mode in ("reflect", "edge")),
+    ),
+)
+def test_numbers_that_become_inputs_have_the_type_of_the_data(node: str, kind: str) -> None:
+    model = corpus.parse(f"({kind}[5] x) => ({kind}[N] y) {{ y = {node} }}", opset=9)
+    feed = {"x": np.linspace(-2, 2, 5).astype({"float": "f4", "float16": "f2", "double": "f8"}[kind])}
+    try:
+        expected = conversion.run(model, feed)
+    except Exception as error:
+        pytest.skip(f"no kernel: {str(error)[:60]}")
+    graph = model_io.load(model)
+    convert_opset(graph, CAST_TO_BFLOAT16)
+    converted = graph_proto.export_model(graph)
+    onnx.checker.check_model(converted, full_check=True)
+    assert conversion.same(conversion.run(converted, feed), expected)

@@ -99,7 +99,8 @@ def add_data_options(
 
 def open_samples(job: DataOptions, graph: gs.Graph) -> Feeds:
     """Return the samples of ``--data`` as inputs of a graph, and report the files that are skipped."""
-    from transforms.runtime.inputs import model_inputs, open_feeds
+    from transforms.run.feeds import open_feeds
+    from transforms.runtime.inputs import model_inputs
 
     assert job.data is not None, "asked for before"
     report_litter(job.data)

@@ -16,6 +16,7 @@ from onnx import NodeProto, TensorProto, helper
 from transforms.graph import walk
 from transforms.model.proto_facts import Facts, Shape, constant
 from transforms.model.read_model import ModelError
+from transforms.opset.numbers_as_inputs import clip_nodes, pad_nodes
 from transforms.opset.resize import resize_nodes
 
 LEAST = 13
@@ -129,7 +130,18 @@ def _scan(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:
     raise ModelError(f"a Scan of opset {opset} has other inputs than later ones; export the model anew")
 
 
+def _clip(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten | None:
+    nodes = clip_nodes(node, facts, names)
+    return None if nodes is None else Rewritten(nodes)
+
+
+def _pad(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten:
+    return Rewritten(pad_nodes(node, facts, names))
+
+
 RULES: dict[str, Rule] = {
+    "Clip": Rule(frozenset({11}), _clip),
+    "Pad": Rule(frozenset({11}), _pad),
     "Dropout": Rule(frozenset({10, 12}), _mask),
     "GroupNormalization": Rule(frozenset({21}), _groups),
     "Resize": Rule(frozenset({11}), _resize),

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tests.attack.graphs import known
 from tests.attack.graphs.scope import Rejected, Scope
 
 
@@ -211,8 +210,6 @@ def pad(s: Scope) -> None:
     if mode in ("reflect", "wrap"):
         pads = np.minimum(pads, np.tile(np.array(array.shape) - 1, 2)).clip(0)
     value = s.case.one_of((None, 0.0, 0.7))
-    if known.PAD_VALUE and mode != "constant" and s.case.opset < 11:
-        value = None
     mode = None if mode == "constant" and s.case.chance(0.5) else mode
     if s.case.opset < 11:
         s.add("Pad", [x], pads=[int(p) for p in pads], mode=mode, value=value)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tests.attack.graphs import known
 from tests.attack.graphs.build import Built, build, with_outputs
 from tests.attack.graphs.hooks import Noise, Rounded, rough
 from tests.attack.graphs.interpret import Hook, Interpreter, Unsupported
@@ -73,12 +72,7 @@ class _Trial:
         try:
             return step(*arguments)
         except Fallen as error:
-            text = f"{what}: {error}"
-            reason = next((reason for pattern, reason in known.MESSAGES if re.search(pattern, text)), None)
-            if reason:
-                self.notes.append(f"known: {reason}")
-            else:
-                self.fallen.append(text)
+            self.fallen.append(f"{what}: {error}")
         return None
 
     def convert(self, tool: str, *options: str) -> Outcome:
