@@ -171,6 +171,11 @@ def _add_rule(parser: Parser) -> None:
         metavar="FILE.py:FUNCTION",
         help="function of the outputs of all samples; higher is better",
     )
+    _add_search(parser)
+
+
+def _add_search(parser: Parser) -> None:
+    """Add the options of how formats are searched and errors are measured."""
     parser.add_argument(
         "--strategy", choices=("speed", "quality", "budget"), needs=(_MODEL,), help="(default: speed)"
     )

@@ -33,7 +33,7 @@ ROOMS = [
 ]
 """From the ground up; a room imports itself and rooms before it."""
 
-TOOLS = ["cli", "charts", "summaries", "jobs"]
+TOOLS = ["cli", "summaries", "charts", "jobs"]
 """The same for ``tools``, whose top imports all of them."""
 
 LONGEST_CHAIN = 20
@@ -145,5 +145,6 @@ def test_files_and_functions_are_short(path: Path) -> None:
     assert text.count("\n") <= LONGEST_FILE
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno < LONGEST_FUNCTION, node.name
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            length = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+            assert length <= LONGEST_FUNCTION, node.name

@@ -20,6 +20,7 @@ from tools.cli.data_options import open_samples
 from tools.cli.job_options import FinetuneJob
 from transforms import model_io
 from transforms.finetune.output_error import OutputError
+from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.model import provenance
 from transforms.runtime import devices
 from transforms.runtime.session import RunOptions
@@ -327,6 +328,6 @@ def test_products_are_on_one_thread_whatever_the_environment_says(monkeypatch: p
 def test_choices_are_those_of_schemes_and_devices() -> None:
     """Written down twice, for help without heavy imports."""
     assert finetune._ALGORITHMS == finetune_rule.ALGORITHMS
-    assert finetune._OPERATORS == finetune_rule.OPERATORS
+    assert finetune._OPERATORS == DOT_PRODUCTS
     assert finetune._DEVICES == devices.DEVICES
     assert {*ALGORITHMS, "auto"} == {*finetune_rule.ALGORITHMS}

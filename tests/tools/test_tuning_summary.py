@@ -107,4 +107,5 @@ def test_a_batch_of_all_samples_leaves_none_to_judge_by(
 ) -> None:
     assert _run(folder, "--batch-size", "3") == 1
     words = "batch size 3 puts all 3 samples together: one batch to fit to, one to judge by are needed"
-    assert capsys.readouterr().err == f"tools.finetune: error: {words}\n"
+    model = folder / "quantized.onnx"
+    assert capsys.readouterr().err == f"tools.finetune: error: {words} (in '{model}')\n"

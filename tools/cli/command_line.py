@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -211,7 +212,7 @@ def _of_source(options: Options, error: Exception) -> str:
     """Return the file that an error is to end with: one about a model, or that names nothing."""
     reading = sys.modules.get("transforms.model.read_model")  # not imported, no model was read
     about_model = reading is not None and isinstance(error, reading.ModelError)
-    in_own_words = "'" in str(error) and not isinstance(error, UnicodeError)
+    in_own_words = re.search("'|--", str(error)) is not None and not isinstance(error, UnicodeError)
     if isinstance(error, OSError) or (isinstance(error, ValueError) and in_own_words and not about_model):
         return ""
     given = [str(getattr(options, name)) for name in _SOURCES if getattr(options, name, None)]

@@ -108,6 +108,12 @@ def _parser(module: str, source: str) -> command_line.Parser:
     parser.add_argument(
         "--no-optimize", dest="optimize", action="store_false", help="skip graph optimization and fusion"
     )
+    _add_sqnr(parser)
+    command_line.add_output_options(parser)
+    return parser
+
+
+def _add_sqnr(parser: command_line.Parser) -> None:
     add_data_options(
         parser,
         required=False,
@@ -123,5 +129,3 @@ def _parser(module: str, source: str) -> command_line.Parser:
         needs=(DATA,),
         help="keep as few nodes in float as possible for this SQNR on the samples of --data",
     )
-    command_line.add_output_options(parser)
-    return parser

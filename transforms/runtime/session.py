@@ -176,7 +176,7 @@ def _start(
 ) -> ort.InferenceSession:
     provider = provider_name(options.provider)
     try:
-        return ort.InferenceSession(model, settings, [provider], disabled_optimizers=list(disabled))
+        return ort.InferenceSession(model, settings, providers=[provider], disabled_optimizers=list(disabled))
     except KernelMissing as error:
         raise MissingKernelError(f"{provider} can not run the model: {error}") from error
     except Exception as error:  # the runtime's exceptions share no narrower class

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import ops
-from ops.formats import ATTRIBUTES, BFP, GROUPS, block_format, check_attribute, check_groups
+from ops.formats import ATTRIBUTES, BFP, FORMATS, GROUPS, Format, block_format, check_attribute, check_groups
 from ops.legal_names import refuse_unknown
 
 _HIDDEN = frozenset({"convert_to_bfloat_before_bfp", "use_compiler_version_cpu_kernel"})
@@ -19,14 +18,14 @@ _LEGAL: Mapping[str, Mapping[str, Sequence[int] | Sequence[str]]] = {
 }
 
 
-def make_format(name: str, definition: Mapping[str, Any]) -> ops.Format:
+def make_format(name: str, definition: Mapping[str, Any]) -> Format:
     """Return the format ``name`` defined by ``base``, a block format of the table, and attributes of its
     operator that replace the base's.
 
     Raises ValueError naming format and attribute for a name that is taken, a base without blocks, an
     attribute that the operator does not have or that has no effect, and an illegal value.
     """
-    if name in ops.FORMATS or name in ("float32", "auto"):
+    if name in FORMATS or name in ("float32", "auto"):
         raise ValueError(f"format '{name}' cannot be redefined: the name is taken")
     base = _base(name, definition)
     changes = {key: value for key, value in definition.items() if key != "base"}
@@ -37,13 +36,13 @@ def make_format(name: str, definition: Mapping[str, Any]) -> ops.Format:
     return block_format(name, base.op, MappingProxyType(attributes))
 
 
-def _base(name: str, definition: Mapping[str, Any]) -> ops.Format:
-    blocks = [fmt.name for fmt in ops.FORMATS.values() if fmt.op in _LEGAL]
+def _base(name: str, definition: Mapping[str, Any]) -> Format:
+    blocks = [fmt.name for fmt in FORMATS.values() if fmt.op in _LEGAL]
     base = definition.get("base")
     if base not in blocks:
         given = "has no base" if base is None else f"has base {base!r}"
         raise ValueError(f"format '{name}' {given}, legal are the block formats {', '.join(blocks)}")
-    return ops.FORMATS[str(base)]
+    return FORMATS[str(base)]
 
 
 def _with_groups(attributes: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ops
+from ops.formats import FORMATS, Format
 from ops.legal_names import refuse_unknown
+from ops.registration import DOMAIN
 from transforms.files.named_file import in_words
 from transforms.files.read_toml import read_toml
 from transforms.scheme.custom_formats import make_format
@@ -94,7 +95,7 @@ class Scheme:
     balance_channels: bool = False
     optimize: bool = True
     qdq_domain: str = ""
-    domain: str = ops.DOMAIN
+    domain: str = DOMAIN
     bfloat16_as: str = "qdq"
     formats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     layers: Mapping[str, LayerRule] = field(default_factory=dict)
@@ -119,23 +120,23 @@ class Scheme:
         for part, place, chosen in self._choices():
             self._check_format(part, place, chosen)
 
-    def format(self, name: str) -> ops.Format | None:
+    def format(self, name: str) -> Format | None:
         """Return the format of that name, None for float32; ValueError for an unknown name."""
         if name in self.formats:
             definition = checked_value(f"format '{name}'", "Mapping", self.formats[name])
             return make_format(name, definition)
         refuse_unknown(name, self._legal_formats(), "format")
-        return ops.FORMATS.get(name)
+        return FORMATS.get(name)
 
     @property
-    def other_format(self) -> ops.Format | None:
+    def other_format(self) -> Format | None:
         """The format of values that no rule of the activation's format reaches, None for float32."""
         if self.other != AUTO:
             return self.format(self.other)
         return self.format(self.activation if self.activation in ("bfloat16", "float16") else FLOAT32)
 
     @property
-    def named_formats(self) -> list[ops.Format]:
+    def named_formats(self) -> list[Format]:
         """The formats that operands and single tensors have or may get, sorted by name."""
         mixing = self.auto_mixed_precision
         rules = (*self.layers.values(), *(mixing.choices(self.activation, self.weight) if mixing else ()))
@@ -144,17 +145,17 @@ class Scheme:
         return [fmt for name in sorted(names) if (fmt := self.format(name)) is not None]
 
     def bias_format(
-        self, activation: ops.Format | None, weight: ops.Format | None, rule: LayerRule | None = None
-    ) -> ops.Format | None:
+        self, activation: Format | None, weight: Format | None, rule: LayerRule | None = None
+    ) -> Format | None:
         """Return the format of the bias of a node with these formats, to which a rule may apply."""
         name = (rule.bias if rule else None) or self.bias
         if name != AUTO:
             return self.format(name)
         if _multiplies_into_int32(activation, weight):
-            return ops.FORMATS["int32"]
+            return FORMATS["int32"]
         return self.other_format
 
-    def is_symmetric(self, fmt: ops.Format) -> bool:
+    def is_symmetric(self, fmt: Format) -> bool:
         """Return whether ranges of activations in an integer format are symmetric around zero."""
         if isinstance(self.activation_symmetric, bool):
             return self.activation_symmetric
@@ -173,7 +174,7 @@ class Scheme:
         return to_toml({key: value for key, value in values.items() if value is not None and value != {}})
 
     def _legal_formats(self) -> list[str]:
-        return [FLOAT32, *ops.FORMATS, *self.formats]
+        return [FLOAT32, *FORMATS, *self.formats]
 
     def _choices(self) -> Iterator[tuple[str, str, object]]:
         """Yield every format that a value or a rule names: its part, its place in the scheme, its name."""
@@ -232,7 +233,7 @@ def read_scheme(source: str | Path) -> Scheme:
         raise ValueError(f"{path}: {in_words(error)}") from error
 
 
-def _multiplies_into_int32(*operands: ops.Format | None) -> bool:
+def _multiplies_into_int32(*operands: Format | None) -> bool:
     """Return whether the scale of a product is coarse enough for int32 biases: not with 32-bit operands."""
     return all(fmt is not None and fmt.is_integer and fmt.bits <= _WIDEST_FACTOR for fmt in operands)
 

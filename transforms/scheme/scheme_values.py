@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import ops
+from ops.registration import AMD_DOMAIN, DOMAIN
 
 _LEGAL: Mapping[str, tuple[str, ...]] = {
     "other": ("auto", "float32", "bfloat16", "float16"),
     "calibrate_method": ("MinMax", "Entropy", "Percentile", "MSE"),
     "weight_method": ("auto", "MinMax", "MSE", "WeightedMSE"),
     "qdq_domain": ("", "com.microsoft"),
-    "domain": (ops.DOMAIN, ops.AMD_DOMAIN),
+    "domain": (DOMAIN, AMD_DOMAIN),
     "bfloat16_as": ("qdq", "cast"),
 }
 _ABOVE_UP_TO: Mapping[str, tuple[float, float]] = {"percentile": (50, 100), "averaging_constant": (0, 1)}
