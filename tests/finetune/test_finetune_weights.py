@@ -14,9 +14,9 @@ import ops
 from tests.helpers import tunable
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_model import FinetuneOptions, finetune_model
+from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.finetune_weights import Memory, TunedLayers, finetune_weights
-from transforms.finetune.options import LayerwiseOptions, TuneOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions, LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
@@ -143,8 +143,7 @@ def test_a_memory_limit_changes_nothing(limit: int) -> None:
 @pytest.mark.parametrize("algorithm", ["gptq", "coordinate_descent", "adaquant", "adaround"])
 def test_every_algorithm_helps(algorithm: str) -> None:
     float_graph, quantized = tunable.pair(CONV, "W4A8", DATA)
-    walk = LayerwiseOptions(tune=TuneOptions(algorithm))
-    done = finetune_model(float_graph, quantized, DATA, FinetuneOptions(walk))
+    done = finetune_model(float_graph, quantized, DATA, FinetuneOptions(algorithm))
     assert _gain(float_graph, quantized, done.graph, UNSEEN) > 1
 
 

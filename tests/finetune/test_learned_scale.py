@@ -25,7 +25,7 @@ DATA = tunable.samples(CONV, 60)
 def tuned(name: str) -> tuple[TunedLayers, list[np.ndarray]]:
     float_graph, quantized = tunable.pair(CONV, name, DATA)
     graph = copy_graph(quantized)
-    options = LayerwiseOptions(tune=tune_layer.TuneOptions("adaquant", solver=Options(iterations=300)))
+    options = LayerwiseOptions("adaquant", solver=Options(iterations=300))
     done = finetune_weights(float_graph, graph, DATA, options)
     onnx.checker.check_model(graph_proto.export_model(graph), full_check=True)
     layers = match_layers(float_graph, graph)[0]

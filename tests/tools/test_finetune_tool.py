@@ -310,11 +310,11 @@ def test_options_reach_the_walk() -> None:
     given = ["--float", "f", "--quantized", "q", "--output", "o", "--data", "d", "--algorithm", "adaround"]
     given += ["--early-stop", "--fixed-seed", "7"]
     rule = finetune_file.rule_of(command_line.parse(finetune._parser(), FinetuneJob, given))
-    walk = finetune_file.walk_options(rule, RunOptions(), memory_limit=5, device="cpu")
-    assert walk.tune.solver.early_stop
+    walk = finetune_file.tuning_options(rule, RunOptions(), memory_limit=5, device="cpu")
+    assert walk.solver.early_stop
     assert walk.seed == 7
     assert walk.memory_limit == 5
-    assert walk.tune.solver.iterations == 1000 and walk.tune.solver.learning_rate is None
+    assert walk.solver.iterations == 1000 and walk.solver.learning_rate is None
 
 
 def test_products_are_on_one_thread_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

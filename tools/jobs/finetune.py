@@ -19,10 +19,10 @@ from tools.cli.progress import Progress
 from tools.summaries import tuning
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_model import FinetuneOptions, TunedModel, finetune_model
+from transforms.finetune.finetune_model import TunedModel, finetune_model
 from transforms.finetune.finetune_weights import LayerReport
 from transforms.finetune.float_reference import float_reference
-from transforms.finetune.options import LayerwiseOptions, TuneOptions
+from transforms.finetune.options import FinetuneOptions
 from transforms.model import provenance
 from transforms.run.feeds import Feeds, batch_feeds
 from transforms.runtime import devices
@@ -42,7 +42,8 @@ def finetune_file(job: FinetuneJob) -> None:
     Raises ValueError or OSError; nothing is written then, but for the checkpoint.
     """
     rule = rule_of(job)
-    walk = walk_options(rule, _run(job), memory_limit=job.memory_limit, device=job.optim_device)
+    limits = {"memory_limit": job.memory_limit, "device": job.optim_device}
+    chosen = tuning_options(rule, _run(job), output_index=job.output_index, **limits)
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.quantized, force=job.force, external_data=external)
     model_io.check_output(job.output, job.float_model, force=job.force)
@@ -53,7 +54,6 @@ def finetune_file(job: FinetuneJob) -> None:
     feeds = open_samples(job, twin)
     data = _batches(twin, feeds, job.batch_size)
     checkpoint = _checkpoint(job, twin, quantized, feeds)
-    chosen = FinetuneOptions(walk, job.output_index, rule.selective_update)
     done = tune(twin, quantized, data, chosen, checkpoint=checkpoint)
     entries = provenance.entries("finetune", _recorded(job), quantized.source_sha256)
     files = model_io.save(done.graph, output, metadata=entries, external_data=external, force=job.force)
@@ -97,18 +97,19 @@ def rule_of(job: FinetuneJob) -> FinetuneRule:
     )
 
 
-def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> LayerwiseOptions:
-    """Return how the layers are walked after a rule; ``more`` are other fields of the result."""
+def tuning_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> FinetuneOptions:
+    """Return how a rule says that a model is tuned; ``more`` are other fields of the result."""
     solver = SolverOptions(
         iterations=rule.num_iterations, learning_rate=rule.learning_rate or None, early_stop=rule.early_stop
     )
-    tune = TuneOptions(rule.algorithm, solver=solver)
-    return LayerwiseOptions(
-        tune=tune,
+    return FinetuneOptions(
+        rule.algorithm,
+        solver=solver,
         op_types=rule.target_op_type,
         following_relu=rule.following_relu,
         seed=rule.fixed_seed,
         run=run,
+        selective=rule.selective_update,
         **more,
     )
 

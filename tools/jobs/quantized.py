@@ -12,12 +12,11 @@ from tools.cli.data_options import report_litter
 from tools.cli.job_options import SchemeJob
 from tools.cli.output_file import total_bytes
 from tools.cli.progress import Progress
-from tools.jobs.finetune import tune, walk_options
+from tools.jobs.finetune import tune, tuning_options
 from tools.summaries import quantize
 from tools.summaries.tuning import tuning_lines
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.finetune.finetune_model import FinetuneOptions
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.model import provenance
@@ -116,7 +115,7 @@ def tune_quantized(graph: gs.Graph, float_graph: gs.Graph, scheme: Scheme, job: 
     named = open_feeds(job.data, model_inputs(float_graph), images=job.images, limit=limit)
     feeds = [feed for _, feed in named]
     output = None if rule.output_index < 0 else rule.output_index
-    options = FinetuneOptions(walk_options(rule, job.run), output, rule.selective_update)
+    options = tuning_options(rule, job.run, output_index=output)
     done = tune(float_graph, graph, feeds, options, formats=scheme.named_formats)
     for line in tuning_lines(done, len(feeds)):
         print(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -15,25 +15,12 @@ from ops.formats import Format
 from transforms.finetune.acceptance import is_significantly_better
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
-from transforms.finetune.options import LayerwiseOptions, TuneOptions, is_held_out
+from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.model.copy_graph import copy_graph
 
 _LEAST_JUDGED, _LEAST_FITTED = 16, 4
 """Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
-
-
-@dataclass(frozen=True)
-class FinetuneOptions:
-    """How a model is tuned.
-
-    ``walk``: how its layers are tuned. ``output_index``: the output that is measured, None for all.
-    ``selective``: each layer is kept only if it improves the model's outputs, too, which takes longer.
-    """
-
-    walk: LayerwiseOptions = field(default_factory=LayerwiseOptions)
-    output_index: int | None = None
-    selective: bool = False
 
 
 @dataclass
@@ -77,13 +64,13 @@ def finetune_model(
     acceptance = _AcceptanceTest(float_graph, quantized_graph, feeds, options)
     walked = TunedLayers()
     try:
-        for tried, (attempt, tune) in enumerate(_attempts(options.walk)):
+        for tried, (attempt, chosen) in enumerate(_attempts(options)):
             graph = copy_graph(quantized_graph)
             walked = finetune_weights(
                 float_graph,
                 graph,
                 feeds,
-                dataclasses.replace(options.walk, tune=tune),
+                chosen,
                 formats=formats,
                 model_error=partial(acceptance.error, graph) if options.selective else None,
                 memory=Memory(checkpoint, attempt) if checkpoint else None,
@@ -108,13 +95,12 @@ class _AcceptanceTest:
         feeds: Sequence[Feed],
         options: FinetuneOptions,
     ) -> None:
-        walk = options.walk
-        held = [i for i in range(len(feeds)) if is_held_out(i, len(feeds), walk)]
+        held = [i for i in range(len(feeds)) if is_held_out(i, len(feeds), options)]
         others = sorted(set(range(len(feeds))) - set(held))
         count = min(len(others), max(_LEAST_JUDGED - len(held), _LEAST_FITTED))
         places = held + [others[i * len(others) // count] for i in range(count)]
         self._held = np.arange(len(places)) < len(held)
-        self._errors = OutputError(float_graph, [feeds[i] for i in places], options.output_index, walk.run)
+        self._errors = OutputError(float_graph, [feeds[i] for i in places], options.output_index, options.run)
         self._first = self._errors.each(quantized_graph)
 
     @property
@@ -136,13 +122,12 @@ class _AcceptanceTest:
         return after.of(self._held).relative if is_better else None
 
 
-def _attempts(options: LayerwiseOptions) -> Iterator[tuple[str, TuneOptions]]:
-    tune = options.tune
-    if tune.weights and tune.rescale:
-        yield "weights, biases and scales", tune
-    if tune.weights:
-        yield "weights and biases", dataclasses.replace(tune, rescale=False)
-    yield "biases", dataclasses.replace(tune, weights=False)
+def _attempts(options: FinetuneOptions) -> Iterator[tuple[str, FinetuneOptions]]:
+    if options.weights and options.rescale:
+        yield "weights, biases and scales", options
+    if options.weights:
+        yield "weights and biases", dataclasses.replace(options, rescale=False)
+    yield "biases", dataclasses.replace(options, weights=False)
 
 
 def _refuse(float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:

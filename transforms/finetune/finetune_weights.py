@@ -95,7 +95,7 @@ def finetune_weights(
     layers, skipped = of_operators(layers, options.op_types)
     done = TunedLayers(left_alone=left + skipped)
     with open_sums(float_graph, quantized_graph, feeds, layers, options) as sums:
-        walked = _LayerwiseTuner(quantized_graph, layers, sums, options.tune, model_error)
+        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error)
         for number in range(len(layers)):
             report = walked.visit(number, memory)
             done.layers.append(report)

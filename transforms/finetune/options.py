@@ -24,8 +24,8 @@ class TuneOptions:
 
 
 @dataclass(frozen=True)
-class LayerwiseOptions:
-    """How layers are tuned one after another.
+class LayerwiseOptions(TuneOptions):
+    """How layers are tuned one after another, each as TuneOptions say.
 
     * ``op_types``: only layers of these operators;
     * ``held_out``: hold out every n-th sample;
@@ -36,7 +36,6 @@ class LayerwiseOptions:
     * ``device``: where the sums are made; ``run``: how the models run.
     """
 
-    tune: TuneOptions = field(default_factory=TuneOptions)
     op_types: tuple[str, ...] = ()
     held_out: int = 5
     most_rows: int = 32
@@ -46,6 +45,18 @@ class LayerwiseOptions:
     device: str = CPU
     seed: int = 0
     run: RunOptions = field(default_factory=RunOptions)
+
+
+@dataclass(frozen=True)
+class FinetuneOptions(LayerwiseOptions):
+    """How a model is tuned: its layers as LayerwiseOptions say, and what decides.
+
+    ``output_index``: the output that is measured, None for all. ``selective``: each layer is kept only if it
+    improves the model's outputs, too, which takes longer.
+    """
+
+    output_index: int | None = None
+    selective: bool = False
 
 
 def is_held_out(sample: int, count: int, options: LayerwiseOptions) -> bool:
