@@ -14,3 +14,6 @@ Float64Array = NDArray[np.float64]
 
 Feed = Mapping[str, NDArray[Any]]
 """The arrays of one run of a model, by the name of an input or output."""
+
+QParams = tuple[Float32Array, AnyArray]
+"""Scale and zero point of integers, both scalars or both with one number for each index of an axis."""

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ops import _library
+from ops._library import narrow_to_float16, round_float16, round_float32, widen_to_float32
 from ops.subnormals import keeps_subnormals
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -22,9 +22,9 @@ def to_bfloat16(x: NDArray[np.floating]) -> NDArray[ml_dtypes.bfloat16]:
     source = np.asarray(x)
     result = np.empty(source.shape, np.uint16)
     if source.dtype == np.float32:
-        _library.round_float32(_flat(source), result.reshape(-1))
+        round_float32(_flat(source), result.reshape(-1))
     elif source.dtype == np.float16:
-        _library.round_float16(_flat(source).view(np.uint16), result.reshape(-1))
+        round_float16(_flat(source).view(np.uint16), result.reshape(-1))
     else:
         raise ValueError(
             f"an array of {source.dtype} cannot be rounded to bfloat16, legal are float32 and float16"
@@ -45,9 +45,9 @@ def from_bfloat16(x: NDArray[ml_dtypes.bfloat16], dtype: DTypeLike = np.float32)
     bits = _flat(source.view(np.uint16))
     result = np.empty(source.shape, dtype)
     if result.dtype == np.float32:
-        _library.widen_to_float32(bits, result.reshape(-1))
+        widen_to_float32(bits, result.reshape(-1))
     elif result.dtype == np.float16:
-        _library.narrow_to_float16(bits, result.reshape(-1).view(np.uint16))
+        narrow_to_float16(bits, result.reshape(-1).view(np.uint16))
     else:
         raise ValueError(f"bfloat16 cannot be converted to {result.dtype}, legal are float32 and float16")
     return result

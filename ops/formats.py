@@ -1,6 +1,6 @@
 """The one table of number formats.
 
-Adding a format is adding a row. A row names the operator that does the same in a model, and its attributes.
+To add a format, add a row. A row names the operator that rounds to the format in a model, and its attributes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Format:
     def dtype(self) -> np.dtype[Any]:
         """The type of an array of such numbers. Raises ValueError for block formats, which have none."""
         if self.op != LINEAR:
-            raise ValueError(f"format '{self.name}' is no type of array elements")
+            raise ValueError(f"format '{self.name}' has no element type: it is a block format")
         return np.dtype(getattr(ml_dtypes, self.name, self.name))
 
 
@@ -124,16 +124,16 @@ ATTRIBUTES: Mapping[str, Mapping[str, Attribute]] = MappingProxyType(
 """The attributes of the block operators but the axis, as the native code reads them."""
 
 GROUPS = frozenset({"sub_block_size", "sub_block_shift_bits"})
-"""The attributes that Microexponents have, and ordinary block floating point does not look at."""
+"""The attributes of Microexponents that ordinary block floating point ignores."""
 _MANNERS = frozenset(
     {"rounding_mode", "convert_to_bfloat_before_bfp"}
-)  # how numbers get there, not which there are
+)  # how numbers are rounded, not which exist
 
 
 def block_format(name: str, op: str, attributes: Attributes) -> Format:
-    """Return the format of a block operator with attributes, of which only methods and rules may be missing.
+    """Return the format of a block operator with attributes; only methods and rules may be missing.
 
-    Bits are those of an element, and its share of the block's exponent and of shifts.
+    Bits are those of an element plus its share of the block's exponent and of shifts.
     """
     block = attributes["block_size"]
     if op == MX:
@@ -197,14 +197,14 @@ def get_format(name: str) -> Format:
 
 
 def format_of(op: str, attributes: Attributes) -> Format | None:
-    """Return the format that a node rounds to by its own attributes; None for what is no block operator.
+    """Return the format that a node rounds to by its own attributes, or None unless it is a block operator.
 
-    The attributes of the result are all that count, with the operator's defaults for those that are left out:
-    ``ops.quantize_dequantize`` then does what the node does. The name is that of the table if the numbers are
-    the same, however they are rounded to; otherwise it is the operator and what is not its default. Axis and
-    unknown attributes are not looked at.
+    The result has all attributes that matter, with the operator's defaults for those left out:
+    ``ops.quantize_dequantize`` then computes what the node computes. The name is that of the table if the
+    numbers are the same, whatever the rounding; otherwise the operator and its attributes that differ from
+    the defaults. Axis and unknown attributes are ignored.
 
-    Raises ValueError naming attribute and value for what the operator refuses.
+    Raises ValueError naming attribute and value if the operator refuses them.
     """
     if op not in ATTRIBUTES:
         return None
@@ -218,7 +218,7 @@ def format_of(op: str, attributes: Attributes) -> Format | None:
 
 
 def _resolve(op: str, attributes: Attributes) -> dict[str, Any]:
-    """Return all attributes that count, with defaults, without other names for the same value."""
+    """Return all attributes that matter, with defaults, and with one name for each value."""
     found = {}
     for key, known in ATTRIBUTES[op].items():
         value = attributes.get(key, known.default)
@@ -248,12 +248,12 @@ def check_attribute(subject: str, key: str, value: object, legal: Sequence[int] 
 
 
 def check_groups(subject: str, attributes: Attributes) -> None:
-    """Raise ValueError unless groups, if there are any, fit into blocks."""
+    """Raise ValueError if there are groups that do not divide blocks."""
     group, block = attributes.get("sub_block_size", 1), attributes["block_size"]
     if block % group:
         raise ValueError(f"{subject}: sub_block_size is {group}, legal are divisors of block_size {block}")
 
 
 def _numbers(op: str, resolved: Attributes) -> dict[str, Any]:
-    """Return the attributes that say which numbers there are."""
+    """Return the attributes that determine which numbers exist."""
     return {key: value for key, value in resolved.items() if key not in _MANNERS}

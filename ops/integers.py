@@ -1,4 +1,4 @@
-"""Integers that stand for floats: the choice of a scale, and the way there and back.
+"""Integers that stand for floats: choose a scale, quantize, dequantize.
 
 As in ONNX's QuantizeLinear and DequantizeLinear, q = saturate(round(x / scale) + zero_point), halves to
 even, and x = (q - zero_point) * scale, both in float32. int4 and uint4 are ml_dtypes' types, one number per
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ops import _library
+from ops._library import dequantize_linear, quantize_linear, scale_errors
 from ops.array_types import Float32Array
 from ops.bfloat16 import to_bfloat16
 from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
@@ -38,7 +38,7 @@ def range_scale(
     normal float32, nor so large that an integer of the range would stand for an infinite float32. Both
     results have the shape of ``low``, which may be a scalar.
 
-    Raises ValueError for a format that is no integer and for a range that is not finite or has low > high.
+    Raises ValueError unless the format is an integer, and for a range that is not finite or has low > high.
     """
     fmt = _integer_row(format)
     least, greatest = np.asarray(low, np.float64), np.asarray(high, np.float64)
@@ -78,7 +78,7 @@ def quantize(
     result = np.empty(x.shape, _storage(fmt))
     source = np.ascontiguousarray(x, np.float32).reshape(-1)
     parameters = _channel_parameters(x.shape, scale, zero_point, fmt, axis)
-    _library.quantize_linear(source, _bytes(result), LINEAR_TYPES[fmt.name], *parameters)
+    quantize_linear(source, _bytes(result), LINEAR_TYPES[fmt.name], *parameters)
     if fmt.bits < 8:
         result &= 15  # ml_dtypes keeps 4 bits in the low half of a byte
     return result.view(fmt.dtype)
@@ -98,7 +98,7 @@ def dequantize(
     result = np.empty(q.shape, np.float32)
     source = np.ascontiguousarray(q.astype(_storage(fmt), copy=False))
     parameters = _channel_parameters(q.shape, scale, zero_point, fmt, axis)
-    _library.dequantize_linear(_bytes(source), result.reshape(-1), LINEAR_TYPES[fmt.name], *parameters)
+    dequantize_linear(_bytes(source), result.reshape(-1), LINEAR_TYPES[fmt.name], *parameters)
     return result
 
 
@@ -114,12 +114,12 @@ def weight_scale(
     """Return the symmetric scale of a weight: one, or one for each index of ``axis``.
 
     MinMax: the largest finite magnitude reaches the highest integer, see range_scale. MSE: that scale times
-    the one of ALPHAS (1, 0.98 .. 0.32) with the least sum of importance * (w - its rounding)^2, the largest
-    of equals. ``importance`` is not negative and broadcasts to the shape of ``w``. Numbers that are not
-    finite do not count. Memory beyond the weight: some chunks, and an importance that varies along several
-    axes but not all may be written out.
+    the one of ALPHAS (1, 0.98 .. 0.32) with the least sum of importance * (w - its rounding)^2; the largest
+    wins a tie. ``importance`` is not negative and broadcasts to the shape of ``w``. Numbers that are not
+    finite are ignored. Memory beyond the weight: some chunks; an importance that varies along several axes
+    but not all may be broadcast to a copy.
 
-    Raises ValueError for an unknown method, a format that is no integer, an axis that is not there and an
+    Raises ValueError for an unknown method, a format other than integers, an axis out of range and an
     importance of another shape.
     """
     fmt, w = _integer_row(format), np.asarray(w, np.float32)
@@ -147,8 +147,8 @@ def weight_range(
 ) -> tuple[Float32Array, Integers]:
     """Return scale and zero point of least weighted error: one each, or one for each index of ``axis``.
 
-    Both ends of the range of the finite numbers and 0 are taken times the best of ALPHAS in turn, twice, the
-    largest of equals, see range_scale. The error is the sum of importance * (w - its rounding)^2, as in
+    Each end of the range of the finite numbers and 0 in turn is multiplied by the best of ALPHAS, twice; the
+    largest wins a tie, see range_scale. The error is the sum of importance * (w - its rounding)^2, as in
     weight_scale.
 
     Raises ValueError as weight_scale does.
@@ -196,7 +196,7 @@ def _errors(
         own = (slice(None), chunk[1])
         found = np.ascontiguousarray(errors[own])
         scale, low, high = (np.ascontiguousarray(part[own]) for part in (candidates, lowest, highest))
-        _library.scale_errors(np.ascontiguousarray(w[chunk]), counts, scale, low, high, found)
+        scale_errors(np.ascontiguousarray(w[chunk]), counts, scale, low, high, found)
         errors[own] = found
     return errors * np.square(candidates, dtype=np.float64)
 
@@ -242,7 +242,7 @@ def _as_scale(scale: NDArray[np.float64]) -> Float32Array:
 
 
 def _finite(scale: Float32Array, steps: ArrayLike) -> Float32Array:
-    """Lower scales of which that many steps would overflow float32, by no more than they must be."""
+    """Lower scales of which that many steps would overflow float32, as little as possible."""
     wide = np.float64(np.finfo(np.float32).max) / np.asarray(steps, np.float32)
     most = wide.astype(np.float32)
     return np.asarray(np.minimum(scale, np.where(most > wide, np.nextafter(most, np.float32(0)), most)))

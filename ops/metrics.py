@@ -1,8 +1,8 @@
 """How far a result is from its baseline: cosine similarity, L2 distance, PSNR, SSIM and SQNR of NumPy arrays.
 
 Every metric takes two arrays of one shape, any rank and any real type, and accumulates in float64 over
-blocks that stay in the processor's cache, so that no temporary of the arrays' size is made. ``Sums`` is
-what they share; it also adds up over many arrays, for statistics of a tensor over a whole data set.
+blocks that stay in the processor's cache, so that no temporary of the arrays' size is made. They share
+``Sums``, which also accumulates over many arrays, for statistics of a tensor over a whole data set.
 
 NaN and infinities: an array that holds any makes its metrics NaN; ``Sums.non_finite`` counts them.
 """
@@ -30,7 +30,7 @@ _CHANNELS = (1, 3, 4)
 class Sums:
     """Running sums over pairs of arrays, from which every metric but SSIM follows.
 
-    A few numbers, however much data: ``count`` elements, the sums of x^2, y^2, x*y and (x - y)^2, the
+    A few numbers for any amount of data: ``count`` elements, the sums of x^2, y^2, x*y and (x - y)^2, the
     largest |x| (``peak``), and how many elements of baseline x and other y are NaN or infinite.
     """
 
@@ -48,7 +48,7 @@ class Sums:
         """Add the elements of two arrays of equal shape (any rank, memory layout and real type).
 
         Raises:
-            ValueError: the shapes differ, or the elements are no real numbers.
+            ValueError: the shapes differ, or the elements are not real numbers.
 
         """
         x, y = _flat_pair(baseline, other)
@@ -238,7 +238,7 @@ def _flat_pair(baseline: ArrayLike, other: ArrayLike) -> tuple[NDArray, NDArray]
         raise ValueError(f"shapes differ: {list(x.shape)} in the baseline, {list(y.shape)} in the other")
     for array in (x, y):
         if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-            raise ValueError(f"elements of type {array.dtype} are no real numbers")
+            raise ValueError(f"elements of type {array.dtype} are not real numbers")
     return x.reshape(-1), y.reshape(-1)
 
 

@@ -1,4 +1,4 @@
-"""The native kernels once more, in readable NumPy: the specification of every format as code, and an oracle.
+"""The native kernels in readable NumPy: the specification of every format as code, and an oracle.
 
 Block formats work in float64, where scaling by powers of two and rounding 24-bit numbers is exact.
 """
@@ -164,7 +164,7 @@ def block_exponents(blocks: Float64Array, element: Element, scale_rule: str) -> 
     """The exponent of each block's largest magnitude, or the one that another scale rule picks."""
     largest = np.abs(blocks).max(-1, keepdims=True)
     e = exponents(largest)
-    fraction = largest / 2.0**e  # in [1, 2), or below 1 where e is the least exponent
+    fraction = largest / 2.0**e  # in [1, 2), or below 1 if e is the least exponent
     if scale_rule == "ceil":
         return e + (fraction > 1)
     if scale_rule == "even":

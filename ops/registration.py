@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ops import _library
+from ops._library import __file__ as _OWN_LIBRARY
+from ops._library import add_to_extensions as _add_to_extensions
+from ops._library import knows_runtime
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -37,7 +39,7 @@ def get_library_path(device: str = "CPU", *, domain: str = DOMAIN) -> str:
 
 
 def register_custom_ops(options: onnxruntime.SessionOptions) -> None:
-    """Make a session that is created with these options know our operators in both domains.
+    """Register our operators of both domains in the options of a session to be created.
 
     Call it once per SessionOptions: ONNX Runtime refuses to register a library twice.
     """
@@ -46,28 +48,28 @@ def register_custom_ops(options: onnxruntime.SessionOptions) -> None:
 
 
 def add_to_extensions() -> None:
-    """Hand the operators to onnxruntime-extensions, without its Python side. Done when ops is imported."""
+    """Add the operators to onnxruntime-extensions, without its Python side. Called when ops is imported."""
     extensions = ctypes.CDLL(_extensions_library())
     address = ctypes.cast(extensions.AddExternalCustomOp, ctypes.c_void_p).value
-    _library.add_to_extensions(address)
+    _add_to_extensions(address)
 
 
 def bind_runtime() -> None:
-    """Let our library see ONNX Runtime's functions, which shape inference calls without being handed them."""
-    if not _library.knows_runtime():
+    """Give our library ONNX Runtime's functions: shape inference calls them without an argument for them."""
+    if not knows_runtime():
         import onnxruntime
 
         onnxruntime.SessionOptions().register_custom_ops_library(_own_library())
 
 
 def meet_imported_runtime() -> None:
-    """Do so if ONNX Runtime is imported already. Otherwise get_library_path does."""
+    """Bind the runtime if it is imported already. Otherwise get_library_path does."""
     if "onnxruntime" in sys.modules:
         bind_runtime()
 
 
 def _own_library() -> str:
-    return str(Path(_library.__file__).resolve())
+    return str(Path(_OWN_LIBRARY).resolve())
 
 
 def _extensions_library() -> str:

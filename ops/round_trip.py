@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ops import _library
+from ops._library import bfp_grid, microexponent_grid, microscaling_grid, quantize_blocks, round_linear
 from ops.formats import BFP, FLOAT_TYPES, LINEAR, LINEAR_TYPES, MX, Attributes, Format, get_format
 from ops.integers import finite_range, range_scale
 from ops.subnormals import keeps_subnormals
@@ -30,7 +30,7 @@ def quantize_dequantize(
     or its finite range including zero (unsigned), and give finite numbers of its type. A block format leaves
     an array of exactly one number as it is.
 
-    Raises ValueError for an unknown format, a type that is not a float, an axis that is not there, or an
+    Raises ValueError for an unknown format, a type that is not a float, an axis out of range, or an
     ``out`` of another type or shape.
     """
     fmt, x = format if isinstance(format, Format) else get_format(format), np.asarray(x)
@@ -53,7 +53,7 @@ def quantize_dequantize(
 def make_grid(attributes: Attributes) -> bytes:
     """Return the constants of a block format for the native code, given its operator's attributes."""
     if "element_dtype" in attributes:
-        return _library.microscaling_grid(
+        return microscaling_grid(
             attributes["block_size"],
             attributes["element_dtype"],
             attributes.get("scale_rule", "floor"),
@@ -63,9 +63,9 @@ def make_grid(attributes: Attributes) -> bytes:
     bfloat16_first = bool(attributes.get("convert_to_bfloat_before_bfp", 0))
     if attributes.get("bfp_method", "to_bfp") == "to_bfp":
         compiler = bool(attributes.get("use_compiler_version_cpu_kernel", 0))
-        return _library.bfp_grid(*width, compiler, bfloat16_first)
+        return bfp_grid(*width, compiler, bfloat16_first)
     groups = attributes["sub_block_size"], attributes["sub_block_shift_bits"]
-    return _library.microexponent_grid(*width, *groups, bfloat16_first)
+    return microexponent_grid(*width, *groups, bfloat16_first)
 
 
 def _check(x: NDArray[np.generic], axis: int, out: NDArray[np.generic] | None) -> None:
@@ -88,7 +88,7 @@ def _overlaps_in_part(x: NDArray[np.generic], y: NDArray[np.generic]) -> bool:
 def _round_blocks(x: NDArray[np.generic], y: NDArray[np.generic], fmt: Format, axis: int) -> None:
     sizes = x.shape[:axis], x.shape[axis : axis + 1], x.shape[axis + 1 :]
     outer, length, inner = (int(np.prod(part)) for part in sizes)
-    _library.quantize_blocks(
+    quantize_blocks(
         _bytes(x), _bytes(y), FLOAT_TYPES[x.dtype], outer, length, inner, make_grid(fmt.attributes)
     )
 
@@ -97,10 +97,10 @@ def _round_linear(x: NDArray[np.generic], y: NDArray[np.generic], fmt: Format, a
     wide = x.reshape(-1).astype(np.float32, copy=False)
     result = y.reshape(-1) if y.dtype == np.float32 else np.empty_like(wide)
     scale, zero_point = choose_scale(wide, fmt) if fmt.is_integer else (1.0, 0)
-    _library.round_linear(wide, result, LINEAR_TYPES[fmt.name], scale, zero_point)
+    round_linear(wide, result, LINEAR_TYPES[fmt.name], scale, zero_point)
     largest = float(ml_dtypes.finfo(y.dtype).max)
     if fmt.is_integer and (fmt.highest - fmt.lowest) * scale > largest:
-        np.clip(result, -largest, largest, out=result)  # an integer may stand for more than the type holds
+        np.clip(result, -largest, largest, out=result)  # an integer may stand for more than the type can hold
     if y.dtype != np.float32:
         with np.errstate(over="ignore"):
             y.reshape(-1)[...] = result.astype(y.dtype)

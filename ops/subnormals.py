@@ -1,8 +1,8 @@
-"""Subnormal numbers in the functions of this package: kept, whatever else the calling thread does with them.
+"""Subnormal numbers are kept by the functions of this package, whatever mode the calling thread is in.
 
-A thread may treat them as zero: a session with ``session.set_denormal_as_zero`` sets that for the thread that
-creates it, a library linked with -ffast-math for the one that loads it. What reads and writes bits of
-floating-point numbers would give other bits there.
+A thread may flush them to zero: a session with ``session.set_denormal_as_zero`` sets that for the thread that
+creates it, a library linked with -ffast-math for the thread that loads it. Kernels that read and write bits
+of floating-point numbers would then give other bits.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from ops import _library
+from ops._library import flush_again, keep_subnormals
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 def keeps_subnormals(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Make a function compute with subnormal numbers; afterwards the thread treats them as before.
+    """Make a function compute with subnormal numbers and restore the thread's mode afterwards.
 
-    Threads that the function starts, or that a library of linear algebra holds ready, are not changed.
+    Threads that the function starts, and pools of linear algebra libraries, are not changed.
     """
 
     @wraps(function)
     def keeping(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        flushes = _library.keep_subnormals()
+        flushes = keep_subnormals()
         try:
             return function(*args, **kwargs)
         finally:
-            _library.flush_again(flushes)
+            flush_again(flushes)
 
     return keeping

@@ -1,10 +1,12 @@
 """Run all checks of the project, from its root: ``python -m tests.check [PYTEST OPTIONS]``.
 
-Style, types and tests. Every check runs even if one before it failed; the exit code is 0 only if all passed.
+Style, types and tests; the tests run in one process for each core. Every check runs even if one before it
+failed; the exit code is 0 only if all passed.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,16 +21,17 @@ def commands(options: list[str]) -> list[list[str]]:
         [*python, "ruff", "check", "."],
         [*python, "ruff", "format", "--check", "."],
         [*python, "mypy"],
-        [*python, "pytest", *options],
+        [*python, "pytest", "--numprocesses", "auto", "--dist", "worksteal", *options],
     ]
 
 
 def main() -> int:
     """Run the checks and return the exit code."""
     failed = []
+    environment = os.environ | {"PYTHONHASHSEED": "0"}  # each process has to name the same cases
     for command in commands(sys.argv[1:]):
         print("$", *command, file=sys.stderr, flush=True)
-        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
             failed.append(" ".join(command[2:]))
     for name in failed:
         print(f"failed: {name}", file=sys.stderr)

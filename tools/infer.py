@@ -18,8 +18,8 @@ from transforms.files.atomic_write import destination
 from transforms.files.model_files import clear_leftovers
 
 if TYPE_CHECKING:
-    from transforms.run.run_model import OpenModel
     from transforms.run.samples import Samples
+    from transforms.runtime.session import OpenModel
 
 _DESCRIPTION = """\
 Run a model on every sample of a folder and save its outputs as .npy files for `python -m tools.evaluate`: one
@@ -46,8 +46,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _infer(options: argparse.Namespace) -> None:
-    from transforms.run.run_model import RunOptions, open_model
+    from transforms.run.run_model import open_model
     from transforms.run.samples import Samples
+    from transforms.runtime.session import RunOptions
 
     _check_output_dir(options.output_dir, force=options.force)
     model = open_model(options.model, RunOptions(options.provider, options.threads))

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 def _report(options: argparse.Namespace) -> None:
     from tools.charts.html_report import page
     from transforms.compare.compare_models import Data, compare_models
-    from transforms.run.run_model import RunOptions
+    from transforms.runtime.session import RunOptions
 
     check_writable(options.output, force=options.force, inputs=(options.float, options.quantized))
     report_litter(options.data)

@@ -9,7 +9,7 @@ from transforms.plan.quantization_plan import QuantizationPlan
 def align_concat(plan: QuantizationPlan) -> int:
     """Give the inputs and the output of each Concat that is quantized one range; return how many changed.
 
-    A Concat whose inputs alone are quantized, before an output of the model, is left alone: there each
+    A Concat whose inputs alone are quantized, before an output of the model, is left unchanged: there each
     part keeps its own scale. So are Concats in bodies and those of other formats, which have no scale.
     """
     ranged = {id(q.tensor) for q in plan.quantizations if any(step.needs_range for step in q.steps)}

@@ -1,4 +1,4 @@
-"""Powers of two moved from a weight to the other operand, so that both lie better on a coarse grid."""
+"""Powers of two moved from a weight to the other operand, so that both suit a coarse grid better."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from transforms.graph.selection import Exclusion, resolve
 
 _UNEVEN = 64  # largest over smallest range: formats with 7 bits for magnitudes keep one bit of the smallest
 _OUTLIER = 16  # over the median range
-_LOWERED = 8  # where outliers come to be, over the median range: lower costs the other operand more
-_LEAST, _LARGEST = 2.0**-60, 2.0**60  # of a channel that is scaled: far from where numbers get lost
+_LOWERED = 8  # new range of outliers over the median range: lower costs the other operand more
+_LEAST, _LARGEST = 2.0**-60, 2.0**60  # range of a channel to scale: far from underflow and overflow
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class _Rule:
     """To which nodes a rule applies, and by which powers of two it divides weights, per input channel.
 
     ``exponents`` takes the ranges of the channels that can be scaled and returns as many exponents, or None
-    where the rule has nothing to mend.
+    if the rule has nothing to change.
     """
 
     applies: Callable[[gs.Node], bool]
@@ -38,21 +38,21 @@ def balance_channels(
     """Multiply the input channels of dot products by powers of two and divide the weights by the same; return
     how many dot products got such a Mul in front.
 
-    * ``depthwise``: convolutions with one group for each input channel, where the largest weights of the
-      channels differ by a factor of 64 or more. All come to the same range. As networks are trained, inputs
-      that differed by as much do so, too. Meant for block formats, whose blocks run across channels here
-      that never meet in a sum.
-    * ``outliers``: MatMul and Gemm with a constant second operand, and Conv of one group, where the largest
-      weight of an input channel is more than 16 times that of the median channel. It comes down to about
-      8 times the median's; all others stay. Meant for inputs of 16 bits, which have room for that, and
-      weights of few.
+    * ``depthwise``: convolutions with one group for each input channel, if the largest weights of the
+      channels differ by a factor of 64 or more. All get the same range; in trained networks that also evens
+      out inputs that differed as much. Meant for block formats, whose blocks run across channels here that
+      never meet in a sum.
+    * ``outliers``: MatMul and Gemm with a constant second operand, and Conv of one group, if the largest
+      weight of an input channel is more than 16 times that of the median channel. It is lowered to about
+      8 times the median's; all others stay. Meant for inputs of 16 bits, which have range to spare, and
+      weights of few bits.
 
     Every number that the model computes stays the same bit for bit, as long as none becomes subnormal or
-    infinite. A weight that others read too, or that is an output of its graph, stays as it is for them: the
-    node gets a copy of its own.
+    infinite. A weight that other nodes read, or that is an output of its graph, is not changed: the node
+    gets its own copy.
 
-    Does nothing to channels without weight, to weights that are computed, that are inputs of the graph, or
-    that are not float32, to a weight of one axis, and to nodes in ``exclude``.
+    Does nothing to channels of zeros, to weights that are computed, that are inputs of the graph, or that
+    are not float32, to a weight of one axis, and to nodes in ``exclude``.
     """
     rules = [rule for rule, wanted in ((_DEPTHWISE, depthwise), (_OUTLIERS, outliers)) if wanted]
     balancer = _Balancer(graph, resolve(exclude, graph))
@@ -67,7 +67,7 @@ class _Balancer:
         self._outputs = {id(tensor) for inner in walk.graphs(model) for tensor in inner.outputs}
 
     def balance(self, graph: gs.Graph, rules: list[_Rule]) -> int:
-        """Apply the rules to the nodes of one graph; return to how many a rule applied."""
+        """Apply the rules to the nodes of one graph; return the number of nodes changed."""
         count = 0
         for node in list(graph.nodes):
             rule = next((rule for rule in rules if self._is_open(node) and rule.applies(node)), None)
@@ -106,7 +106,7 @@ class _Balancer:
 
 
 def _find_shift(layer: ScaledLayer, rule: _Rule) -> Exponents | None:
-    """Return the exponent of two for each input channel; None where all are to stay."""
+    """Return the exponent of two for each input channel, or None if all stay."""
     ranges = layer.in_ranges()
     live = (ranges >= _LEAST) & (ranges <= _LARGEST)
     found = rule.exponents(ranges[live]) if live.any() else None
@@ -120,7 +120,7 @@ def _find_shift(layer: ScaledLayer, rule: _Rule) -> Exponents | None:
 def _factors_shape(node: gs.Node, channels: int) -> list[int]:
     """Return the shape in which a factor for each channel is broadcast to the first operand.
 
-    The last axis of MatMul's first operand is its last whatever the number of axes is.
+    The last axis of MatMul's first operand stays the last for any number of axes.
     """
     tensor, weight = node.inputs[:2]
     rank = len(weight.shape)
@@ -141,7 +141,7 @@ def _is_full(node: gs.Node) -> bool:
 
 
 def _even_out(ranges: Ranges) -> Exponents | None:
-    """Bring all ranges next to their geometric mean."""
+    """Bring all ranges close to their geometric mean."""
     if ranges.max() < _UNEVEN * ranges.min():
         return None
     logarithms = np.log2(ranges)
@@ -149,7 +149,7 @@ def _even_out(ranges: Ranges) -> Exponents | None:
 
 
 def _lower_outliers(ranges: Ranges) -> Exponents | None:
-    """Bring the ranges that stand out next to a multiple of the median."""
+    """Bring outlying ranges close to a multiple of the median."""
     median = np.median(ranges)
     is_outlier = ranges > _OUTLIER * median
     if not is_outlier.any():

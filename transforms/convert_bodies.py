@@ -1,4 +1,4 @@
-"""What If, Loop and Scan hand in and out of their bodies, turned to the element type of a conversion."""
+"""Inputs and outputs of the bodies of If, Loop and Scan, converted to another element type."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, schemas, walk
+from transforms.graph.rewire import detach
 from transforms.graph.selection import Exclusion, resolve
-from transforms.insert_cast import CastPair
+from transforms.insert_cast import cast_pair
 from transforms.plan.rounding_plan import is_downcast, is_upcast
+from transforms.plan.write_roundings import RoundingPair
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """Places that hold one value on its way through a node: indices, None where there is no such place."""
+    """The indices at which one value passes through a node; None if it does not pass there."""
 
     bodies: tuple[gs.Graph, ...]
     node_input: int | None
@@ -25,15 +27,15 @@ class _Slot:
 
 
 def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) -> int:
-    """Let control flow carry ``dtype`` where every float32 value that it carries is rounded around it.
+    """Let control flow carry ``dtype`` if every float32 value that it carries is rounded around it.
 
     To be called on a graph with all pairs of Casts (:func:`transforms.insert_cast.insert_cast` with
-    ``commuting`` false). The Casts around a value that is carried go into the body: its producer there is
-    followed by the first half of a pair, its readers have no need for one any more. Returns how many values
-    changed their type; a value stays float32 where the schema does not allow the type, where something
-    reads it unrounded, and around excluded nodes.
+    ``round_before_relu``). The Casts around a carried value move into the body: its producer there is
+    followed by a downcast, and its readers no longer need one. Returns how many values changed their
+    type; a value stays float32 if the schema does not allow the type, if a node reads it unrounded, and
+    around excluded nodes.
     """
-    pair = CastPair(dtype)
+    pair = cast_pair(dtype)
     names = walk.Names(graph)
     opsets = schemas.versions(graph)
     kept = resolve(exclude, graph)
@@ -55,7 +57,7 @@ def _if_slots(node: gs.Node) -> Iterator[_Slot]:
 
 def _loop_slots(node: gs.Node) -> Iterator[_Slot]:
     body = node.attrs["body"]
-    states = len(body.inputs) - 2  # behind the iteration number and the condition
+    states = len(body.inputs) - 2  # after the iteration number and the condition
     for index in range(len(node.outputs)):
         carried = index < states
         yield _Slot((body,), index + 2 if carried else None, index + 2 if carried else None, index + 1, index)
@@ -79,7 +81,7 @@ _SLOTS: dict[str, Callable[[gs.Node], Iterator[_Slot]]] = {
 }
 
 
-def _convert(node: gs.Node, slot: _Slot, pair: CastPair, names: walk.Names, outputs: set[int]) -> int:
+def _convert(node: gs.Node, slot: _Slot, pair: RoundingPair, names: walk.Names, outputs: set[int]) -> int:
     if not _is_rounded_around(node, slot, pair.element, outputs):
         return 0
     if slot.node_input is not None:
@@ -116,7 +118,7 @@ def _is_rounded_inside(body: gs.Graph, slot: _Slot, element: int) -> bool:
 
 
 def is_narrowed(tensor: gs.Tensor, element: int, outputs: set[int]) -> bool:
-    """Return whether a float32 tensor, not one of the outputs, is read by first halves of pairs alone."""
+    """Return whether a float32 tensor, not one of the outputs, is read by downcasts alone."""
     if not dtypes.is_type(tensor, dtypes.FLOAT) or id(tensor) in outputs:
         return False
     return all(is_downcast(user, element) for user in tensor.outputs)
@@ -125,40 +127,38 @@ def is_narrowed(tensor: gs.Tensor, element: int, outputs: set[int]) -> bool:
 def _narrow_body_input(body: gs.Graph, tensor: gs.Tensor, element: int) -> None:
     for cast in {id(cast): cast for cast in tensor.outputs}.values():
         low = cast.outputs[0]
-        cast.inputs.clear()
-        cast.outputs.clear()
+        detach(cast)
         walk.redirect(low, tensor)
         body.outputs = [tensor if output is low else output for output in body.outputs]
     tensor.dtype = element
 
 
-def _narrow_body_output(body: gs.Graph, index: int, pair: CastPair, names: walk.Names) -> None:
-    """Let the body hand out the rounded value, of a pair that is there or of a new first half."""
+def _narrow_body_output(body: gs.Graph, index: int, pair: RoundingPair, names: walk.Names) -> None:
+    """Make the body output the rounded value, of an existing pair or of a new downcast."""
     tensor = body.outputs[index]
     if dtypes.is_type(tensor, pair.element):
-        return  # an input of the body that it hands on
+        return  # an input of the body that it passes on
     if any(is_upcast(node, pair.element) for node in tensor.inputs):
         body.outputs[index] = tensor.inputs[0].inputs[0]
         return
     known = [node.outputs[0] for node in tensor.outputs if is_downcast(node, pair.element)]
     if not known:
         known = [dtypes.variable(names.derive(tensor.name, pair.suffix), pair.element, tensor)]
-        cast = pair.narrow(names.derive(known[0].name, "narrow"), tensor, known[0])
+        cast = pair.downcast(names, tensor, known[0])
         producers = [i for i, node in enumerate(body.nodes) if any(t is tensor for t in node.outputs)]
         body.nodes.insert(producers[0] + 1 if producers else 0, cast)
     body.outputs[index] = known[0]
 
 
 def take_over(node: gs.Node, index: int, element: int) -> None:
-    """Let the node itself make what the first halves of pairs behind one of its outputs make of that."""
+    """Make the node itself produce the outputs of the downcasts after one of its outputs."""
     casts = list({id(cast): cast for cast in node.outputs[index].outputs}.values())
     if not casts:
         node.outputs[index].dtype = element
         return
     first, *others = [cast.outputs[0] for cast in casts]
     for cast in casts:
-        cast.inputs.clear()
-        cast.outputs.clear()
+        detach(cast)
     for other in others:
         walk.redirect(other, first)
     node.outputs[index] = first

@@ -1,8 +1,8 @@
-"""Raising the version of the standard operator set without changing what a node means.
+"""Raising the version of the standard operator set without changing the meaning of a node.
 
-``onnx.version_converter`` passes over some changes of definitions in silence. What it is known to do rightly
-is in the table of :mod:`transforms.opset.raises`; what becomes of nodes that it does not is the matter of
-:mod:`transforms.opset.rules`; and the model that comes out is compared with the one that went in.
+``onnx.version_converter`` silently ignores some changes of definitions. The changes that it handles correctly
+are in the table of :mod:`transforms.opset.raises`; :mod:`transforms.opset.rules` rewrites the nodes that it
+does not; and the raised model is compared with the original.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from transforms.opset.set_aside import SetAside
 log = logging.getLogger(__name__)
 
 CAST_TO_BFLOAT16 = 13
-"""First opset in which Cast, and the ops that only move data, take bfloat16."""
+"""First opset in which Cast, and the operators that only move data, accept bfloat16."""
 
 
 def convert_opset(graph: gs.Graph, version: int) -> int:
-    """Raise the graph to an opset; return 1 when it changed, 0 when it is there already or above.
+    """Raise the graph to an opset; return 1 if it changed, 0 if its opset is high enough already.
 
-    Every node computes what it did, and Constant nodes become initializers: the converter makes some of
-    attributes, such as the bounds of Clip. Some nodes have no equal before a later opset than ``version``
-    (Softmax of opset 12 along inner axes whose sizes are free: 14), which is then the graph's. Raises
-    ModelError when a node has none at all, when nobody checked what the definition of its operator became,
-    when the converter of the onnx package knows no way, and when the raised model differs from the old one on
-    random input.
+    Every node computes the same as before, and Constant nodes become initializers: the converter makes some
+    from attributes, such as the bounds of Clip. Some nodes have no equivalent before a later opset than
+    ``version`` (Softmax of opset 12 along inner axes whose sizes are free: 14), which is then the graph's.
+    Raises ModelError if a node has no equivalent at all, if a change of its operator's definition is not in
+    the table, if the converter of the onnx package fails, and if the raised model differs from the original
+    on random input.
     """
     if graph.opset >= version:
         return 0
@@ -46,11 +46,11 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
     try:
         _refuse_functions(graph)
         if all(node.domain not in STANDARD_DOMAINS for node in walk.nodes(graph)):
-            _import_standard(graph, version)  # nothing to convert, and perhaps no import to convert from
+            _import_standard(graph, version)  # nothing to convert, and maybe no import to convert from
             return 1
         proto_pass.apply(graph, lambda model: _raise(model, graph, version))
     except (RuntimeError, ModelError, onnx.version_converter.ConvertError) as error:
-        message = f"the model can not be raised from opset {before} to {version}: {error}"
+        message = f"the model cannot be raised from opset {before} to {version}: {error}"
         raise ModelError(message) from error
     lift_constants(graph)
     log.debug("opset %d -> %d, %d nodes", before, graph.opset, sum(1 for _ in walk.nodes(graph)))
@@ -58,7 +58,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
 
 
 def _raise(model: onnx.ModelProto, graph: gs.Graph, version: int) -> onnx.ModelProto:
-    """Return a light model of the graph raised to an opset, or the least in which all nodes have equals."""
+    """Return a light model of the graph raised to an opset, or to the least that has all equivalents."""
     aside = SetAside(model, graph.opset, version, walk.Names(graph))
     _refuse_unchecked(graph, aside.least)
     raised = aside.put_back(onnx.version_converter.convert_version(aside.model, aside.least))
@@ -82,7 +82,7 @@ def _refuse_unchecked(graph: gs.Graph, version: int) -> None:
 
 
 def _refuse_functions(graph: gs.Graph) -> None:
-    """Refuse calls of local functions that could not be inlined, being written in another opset."""
+    """Refuse calls of local functions that could not be inlined because they use another opset."""
     functions = {(one.domain, one.name): one for one in graph.functions}
     for node in walk.nodes(graph):
         function = functions.get((node.domain, node.op))

@@ -1,4 +1,4 @@
-"""True bfloat16: nodes that compute on bfloat16 tensors, as far as their operators' schemas let them."""
+"""True bfloat16: nodes that compute on bfloat16 tensors, as far as their operators' schemas allow."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.convert_bodies import convert_bodies, is_narrowed, take_over
 from transforms.graph import dtypes, schemas, walk
+from transforms.graph.rewire import detach
 from transforms.graph.selection import Exclusion, NodeSet, resolve
-from transforms.insert_cast import CastPair, insert_cast
+from transforms.insert_cast import cast_pair, insert_cast
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 
@@ -18,17 +19,17 @@ def convert_type(
     """Make float32 nodes compute in ``dtype``; return how many tensors were rounded and nodes changed.
 
     First every tensor gets its pair of Casts (:func:`transforms.insert_cast.insert_cast`, also before Relu);
-    then each node that stands between second and first halves of pairs, and whose schema at the model's
-    opset allows the type at every float input and output, takes the inside of the pairs, and the Casts
-    around it go. Both forms compute the same numbers where a node rounds its float32 result once. All other
+    then each node between upcasts and downcasts, whose schema at the model's opset allows the
+    type at every float input and output, is connected to the inside of the pairs, and the Casts around it
+    are removed. Both forms compute the same numbers if a node rounds its float32 result once. All other
     nodes stay in float32 between Casts: operators without that type, excluded nodes, arithmetic on shapes,
-    producers of inputs that are tied to float32. What If, Loop and Scan hand in and out of their bodies is
+    producers of inputs that must stay float32. Inputs and outputs of the bodies of If, Loop and Scan are
     converted like any tensor.
     """
-    kept = resolve(exclude, graph)  # once: the Casts in front of these nodes are no part of them
-    rounded = insert_cast(graph, dtype, exclude=kept, keep_io_types=keep_io_types, commuting=False)
+    kept = resolve(exclude, graph)  # once: later, Casts of their inputs would belong to the selection
+    rounded = insert_cast(graph, dtype, exclude=kept, keep_io_types=keep_io_types, round_before_relu=True)
     carried = convert_bodies(graph, dtype, exclude=kept)
-    retyped = _Converter(graph, CastPair(dtype).element, kept).convert()
+    retyped = _Converter(graph, cast_pair(dtype).element, kept).convert()
     if carried or retyped:
         _drop_dead_casts(graph)
     return rounded + carried + retyped
@@ -40,7 +41,7 @@ class _Converter:
         self._opsets = schemas.versions(graph)
 
     def convert(self) -> int:
-        """Turn the nodes that can be turned, and return how many were."""
+        """Convert the nodes that can be converted, and return their number."""
         count = 0
         for inner in walk.graphs(self._graph):
             outputs = {id(tensor) for tensor in inner.outputs}
@@ -56,9 +57,9 @@ class _Converter:
         if node in self._exclude or any(walk.bodies(node)):
             return False
         if any(_is_sequence(tensor) for tensor in (*node.inputs, *node.outputs)):
-            return False  # what is in it would have to change wherever it goes
+            return False  # its elements would have to change along its whole path
         if any(not t.is_empty() and dtypes.element_type(t) is None for t in node.inputs):
-            return False  # it may be float32, which does not go together with the element type
+            return False  # it may be float32, which does not fit the element type
         inputs = [i for i in _floats(node.inputs) if not schemas.must_stay_float32(node, i, self._opsets)]
         outputs = _floats(node.outputs)
         if not (inputs or outputs) or not schemas.allows(node, self._element, self._opsets):
@@ -105,19 +106,18 @@ def _set_value(node: gs.Node, element: int) -> None:
 
 
 _OUTPUT_TYPES = {"Cast": _set_cast, "ConstantOfShape": _set_value}
-"""Operators whose output type stands in an attribute that can be changed, and how."""
+"""Operators whose output type is set by an attribute, and the attribute."""
 
 
 def _drop_dead_casts(graph: gs.Graph) -> None:
-    """Take out Casts that were taken over, or that nothing reads any more."""
+    """Remove Casts that were taken over, or that no node reads any more."""
     for inner in walk.graphs(graph):
         outputs = {id(tensor) for tensor in inner.outputs}
         kept = [n for n in inner.nodes if n.op != "Cast" or _is_alive(n, outputs)]
         gone = [node for node in inner.nodes if node.op == "Cast" and not _is_alive(node, outputs)]
         inner.nodes = kept
         for node in gone:
-            node.inputs.clear()
-            node.outputs.clear()
+            detach(node)
 
 
 def _is_alive(node: gs.Node, graph_outputs: set[int]) -> bool:

@@ -1,7 +1,7 @@
-"""Two quantizations on a tensor at the border of two formats, for compilers that want to see both.
+"""Two quantizations on a tensor at the border of two formats, for compilers that need both.
 
-Which format a node computes in can not be told from the graph, so this is a rewrite of the plan
-(:mod:`transforms.plan.quantization_plan`), before :func:`transforms.insert_qdq.insert_qdq` writes it down.
+The format in which a node computes is not in the graph, so this is a rewrite of the plan
+(:mod:`transforms.plan.quantization_plan`), before :func:`transforms.insert_qdq.insert_qdq` writes it.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from transforms.plan.quantization_plan import QuantizationPlan
 
 
 def dual_quant_nodes(plan: QuantizationPlan) -> int:
-    """Put the producer's quantization before the consumer's on each tensor where the two differ in format.
+    """Put the producer's quantization before the consumer's on each tensor if the two differ in format.
 
     A bfloat16 layer before a BFP one: quantize, dequantize, BFP; a BFP layer before a bfloat16 one: BFP,
-    quantize, dequantize. A tensor with readers of several formats branches behind the producer's. The
+    quantize, dequantize. A tensor with readers of several formats branches after the producer's. The
     producer of a layer's result is that layer, also through a Relu, a Clip, an added bias, or operators that
-    move numbers. An input of the model counts as made, an output as read, in the format of the whole
+    move numbers. An input of the model counts as produced, an output as read, in the format of the whole
     scheme.
 
-    Does nothing where either side computes in float32, and to constants. Returns how many tensors got a
+    Does nothing if either side computes in float32, and to constants. Returns how many tensors got a
     second quantization.
     """
-    plan.quantizations = [part for quantization in plan.quantizations for part in _parts(plan, quantization)]
+    plan.replace_each(lambda quantization: _parts(plan, quantization))
     changed = [_double(plan, quantization) for quantization in plan.quantizations]
     return len({id(q.tensor) for q, doubled in zip(plan.quantizations, changed, strict=True) if doubled})
 
 
 def _parts(plan: QuantizationPlan, quantization: QuantSite) -> list[QuantSite]:
-    """Return a quantization, or two where the model's output goes on to another format than the readers."""
+    """Return a quantization, or two if the model's output has another format than the readers."""
     both = quantization.is_output and bool(quantization.uses)
     if not both or _steps(plan, quantization) is None:
         return [quantization]
@@ -44,7 +44,7 @@ def _double(plan: QuantizationPlan, quantization: QuantSite) -> bool:
 
 
 def _steps(plan: QuantizationPlan, quantization: QuantSite) -> tuple[QuantSpec, QuantSpec] | None:
-    """Return the grids of both sides of a border, None where there is none."""
+    """Return the grids of both sides of a border, or None if there is none."""
     if len(quantization.steps) > 1:
         return None
     step, tensor = quantization.steps[0], quantization.tensor

@@ -11,25 +11,24 @@ from transforms.graph.selection import Exclusion, resolve
 
 _SWEEPS = 1000  # chains of layers of real models need about ten
 _CENTRED = 20  # sweeps in which medians may rise
-_NEAR = 1.0001  # powers of two from the median: one, and what logarithms are rounded by
-_LEAST, _LARGEST = 2.0**-60, 2.0**60  # of a channel that is scaled: far from where numbers get lost
+_NEAR = 1.0001  # powers of two from the median: one, plus the rounding of logarithms
+_LEAST, _LARGEST = 2.0**-60, 2.0**60  # range of a channel to scale: far from underflow and overflow
 
 
 def equalize_layers(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
-    """Scale the channels between layers so that the weights of both sides have like ranges; return how many
-    pairs of layers were scaled.
+    """Scale the channels between layers so that the weights of both sides have similar ranges; return how
+    many pairs of layers were scaled.
 
     A channel of the first layer is divided by the power of two next to ``sqrt(r1 / r2)`` (eq. 11), where r1
     and r2 are its largest weights in the first and the second layer, and the second layer's weights for it
     are multiplied by the same; in turn for all pairs until nothing changes. The ratio is taken relative to
-    that of the median channel: to move all channels together would equalize nothing, and would take them
-    away from their biases. Powers of two make that exact: every number that the model computes stays the
-    same, or the same times a power of two in between, as long as none becomes subnormal or infinite. A
-    channel grows no further than to the largest offset (bias) among those of its layer, since it is on one
-    scale with them.
+    that of the median channel: moving all channels together would equalize nothing, and would separate them
+    from their biases. Powers of two make that exact: every number that the model computes stays the same, or
+    the same times a power of two in between, as long as none becomes subnormal or infinite. The offset (bias)
+    of a channel grows at most to the largest in its layer, since all share one scale.
 
-    Does nothing to channels of no weight on one side, where within each pair of a graph the ratios differ by
-    a factor of four at most, and where :class:`transforms.graph.channel_scaling.PairFinder` finds no pair:
+    Does nothing to channels with zero weights on one side, if within each pair of a graph the ratios differ
+    by a factor of four at most, and if :class:`transforms.graph.channel_scaling.PairFinder` finds no pair:
     across a Clip, whose bounds are the same for all channels, at sums of layers, at tensors with several
     readers, and with weights that are used elsewhere.
     """
@@ -49,9 +48,9 @@ def _equalize(pairs: list[LayerPair]) -> int:
 
 
 def _is_alike(pair: LayerPair) -> bool:
-    """Return whether one ratio is near to all channels, but for a minority below that cannot grow.
+    """Return whether one ratio is close to all channels, except a minority below that cannot grow.
 
-    What :func:`_settle` leaves is so, whatever its median is by then: a second run changes nothing.
+    It is after :func:`_settle`, whatever the median is by then: a second run changes nothing.
     """
     ratios = _ratios(pair)
     live = np.isfinite(ratios)
@@ -64,9 +63,9 @@ def _is_alike(pair: LayerPair) -> bool:
 def _settle(pairs: list[LayerPair]) -> None:
     """Balance all pairs in turn until each channel is near the median of its pair, or cannot grow.
 
-    With fixed medians that comes to an end, since a step lowers the largest of the weights that it changes,
-    counted from the medians, and products of weights along a path through the layers stay. Medians that
-    move with each step can go round in circles: late ones only fall.
+    With fixed medians that ends, since a step lowers the largest of the weights that it changes, relative to
+    the medians, and products of weights along a path through the layers stay. Medians that move with each
+    step can cycle: late ones only fall.
     """
     medians = [0.0] * len(pairs)
     for sweep in range(_SWEEPS):
@@ -94,7 +93,7 @@ def _balance(pair: LayerPair, distances: Ranges) -> bool:
 def _ratios(pair: LayerPair) -> Ranges:
     """Return the binary logarithm of each channel's range in the first layer over that in the second.
 
-    NaN where one of them is out of the limits, or there is none.
+    NaN if one of them is out of the limits, or there is none.
     """
     made = pair.first.out_ranges()
     read = pair.second.in_ranges().reshape(-1, pair.repeat).max(axis=1)
@@ -103,7 +102,7 @@ def _ratios(pair: LayerPair) -> Ranges:
 
 
 def _least_shift(pair: LayerPair) -> Exponents:
-    """Return the shift that makes the offset of each channel no larger than the largest of the layer was."""
+    """Return the shift that keeps the offset of each channel within the largest of the layer."""
     offsets = np.zeros(len(pair.first.out_shift))
     for companion in pair.companions:
         offsets += companion.magnitudes() if companion.is_offset else 0

@@ -1,4 +1,4 @@
-"""A Relu or Clip that the integers after it carry out already."""
+"""A Relu or Clip whose bounds the quantization after it applies already."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Bounds = tuple[np.float32, np.float32]
 
 
 def fold_relu(graph: gs.Graph) -> int:
-    """Remove each float32 Relu or Clip that nothing but quantize nodes of integers reads, and that changes
-    none of their results; return how many.
+    """Remove each float32 Relu or Clip that only quantize nodes of integers read, and that changes none of
+    their results; return how many.
 
-    Quantizing with a positive scale never decreases. A lower bound therefore is without effect exactly if it
-    is quantized to the least integer itself, and an upper bound if it is quantized to the greatest: for a
-    Relu, if the zero point is the least integer. Every result stays the same bit for bit, for NaN excepted,
-    which a Clip may turn into a number.
+    Quantizing with a positive scale is monotonic. A lower bound therefore has no effect exactly if it is
+    quantized to the least integer itself, and an upper bound if it is quantized to the greatest: for a Relu,
+    if the zero point is the least integer. Every result stays the same bit for bit, except for NaN, which a
+    Clip may turn into a number.
 
-    Does nothing where the result is an output of its graph or has another reader, for bounds, scales or zero
+    Does nothing if the result is an output of its graph or has another reader, for bounds, scales or zero
     points that are computed, for scales that are not positive, and for quantization to floating-point types.
     """
     constants = Constants(graph)
@@ -53,7 +53,7 @@ def _fold_in(graph: gs.Graph, constants: Constants, outputs: set[int]) -> int:
 
 
 def _is_idle(node: gs.Node, constants: Constants, outputs: set[int]) -> bool:
-    """Return whether the node bounds what its readers, all of them quantize nodes, bound in the same way."""
+    """Return whether all readers of the node are quantize nodes that apply its bounds already."""
     bounds = _bounds(node, constants)
     if bounds is None or id(node.outputs[0]) in outputs:
         return False
@@ -81,7 +81,7 @@ def _bound(node: gs.Node, index: int, name: str, default: float, constants: Cons
 
 
 def _clips_at(node: gs.Node, bounds: Bounds, constants: Constants) -> bool:
-    """Return whether the node is a quantization to integers that already makes what the bounds make."""
+    """Return whether the node is a quantization to integers that applies the bounds itself."""
     if node.domain not in _QUANTIZE_DOMAINS.get(node.op, ()):
         return False
     scale, zero_point = constants.values(node.inputs[1]), _zero_point(node, constants)

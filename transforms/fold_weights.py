@@ -1,4 +1,4 @@
-"""Weights stored as what they are rounded to, so that the file shrinks and no run rounds them again."""
+"""Weights stored in rounded form, so that the file shrinks and no run rounds them again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dtypes, walk
-from transforms.plan.rounding_plan import is_downcast
+from transforms.graph.rewire import detach
+from transforms.plan.rounding_plan import is_downcast, is_neutral
 
 
 def fold_weights(graph: gs.Graph) -> int:
-    """Carry out the first half of each rounding pair that reads a float32 constant; return how many were.
+    """Evaluate the downcast of each rounding pair that reads a float32 constant; return how many.
 
-    A bfloat16 constant takes the place of the Cast or ExtendedQuantizeLinear node, and the name of the
-    float32 constant where nothing else reads that. The second half of the pair stays, and with it every
-    number that the model computes. Does nothing to pairs of other types, to quantize nodes with a scale
-    other than 1 or a zero point other than 0, to tensors that are computed, and where the bfloat16 value is
+    A bfloat16 constant replaces the Cast or ExtendedQuantizeLinear node, and takes the name of the float32
+    constant if no other node reads that. The upcast of the pair stays, and with it every number that
+    the model computes. Does nothing to pairs of other types, to quantize nodes with a scale
+    other than 1 or a zero point other than 0, to tensors that are computed, and if the bfloat16 value is
     itself an output of its graph.
     """
     outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
@@ -43,20 +44,14 @@ def _is_foldable(node: gs.Node) -> bool:
         return False
     if not dtypes.is_type(node.inputs[0], dtypes.FLOAT):
         return False
-    return len(node.inputs) == 1 or _is_neutral(node.inputs[1], node.inputs[2])
-
-
-def _is_neutral(scale: gs.Tensor, zero_point: gs.Tensor) -> bool:
-    constant = isinstance(scale, gs.Constant) and isinstance(zero_point, gs.Constant)
-    return constant and bool(np.all(scale.values == 1)) and bool(np.all(zero_point.values == 0))
+    return len(node.inputs) == 1 or is_neutral(node.inputs[1], node.inputs[2])
 
 
 def _fold(node: gs.Node, *, is_output: bool) -> None:
     source, target = node.inputs[0], node.outputs[0]
     values = ops.to_bfloat16(source.values)
-    node.inputs.clear()
-    node.outputs.clear()
+    detach(node)
     target.to_constant(values)
     if not source.outputs and not is_output:
         target.name = source.name
-        source.values = np.empty(0, ml_dtypes.bfloat16)  # nothing reads it: let its memory go
+        source.values = np.empty(0, ml_dtypes.bfloat16)  # unused: free its memory

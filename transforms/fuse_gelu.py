@@ -47,8 +47,8 @@ def fuse_gelu(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     multiplied out and associated in any way, in the bodies of If, Loop and Scan too. Intermediate results
     that are used elsewhere, or are outputs, stay. Equal up to rounding and the order of operations.
 
-    Does nothing below opset 20, where a node of the pattern is in ``exclude``, for x * sigmoid(1.702 * x)
-    (another function), and where a constant differs from those above by more than a relative 1e-6 (by more
+    Does nothing below opset 20, if a node of the pattern is in ``exclude``, for x * sigmoid(1.702 * x)
+    (another function), and if a constant differs from those above by more than a relative 1e-6 (by more
     than the rounding of float16 or bfloat16 in those).
     """
     if graph.opset < OPSET:
@@ -70,7 +70,7 @@ def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[gs.Graph
         for match in (match for core in cores for match in _matches(inner, core, constants, exclude)):
             reason = _why_not(match)
             if reason:
-                log.debug("GELU '%s' stays as it is: %s", match.output.name, reason)
+                log.debug("GELU '%s' is not fused: %s", match.output.name, reason)
             elif id(match.output) not in seen:
                 seen.add(id(match.output))
                 act(inner, match)
@@ -111,7 +111,7 @@ def _ancestors(core: gs.Node, constants: Constants) -> Iterator[gs.Tensor]:
 
 
 def _why_not(match: _Match) -> str | None:
-    """Return what speaks against replacing the match, None where nothing does."""
+    """Return the reason against replacing the match, or None."""
     if element_type(match.output) not in (None, match.context.element_type):
         return f"its type is not that of '{match.context.root.name}'"
     return None

@@ -1,4 +1,4 @@
-"""HardSwish put together again, which ONNX Runtime's optimizer takes apart for lack of a kernel."""
+"""HardSwish restored, which ONNX Runtime's optimizer decomposes for lack of a kernel."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Container
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.rewire import detach
 from transforms.graph.selection import Exclusion, resolve
 
 OPSET = 14
@@ -15,9 +16,9 @@ OPSET = 14
 def fuse_hardswish(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Replace ``x * HardSigmoid(x, alpha=1/6, beta=1/2)`` by HardSwish, in all bodies; return how many.
 
-    The node rounds its result once where the two would round twice. Does nothing below opset 14, for another
-    alpha or beta, where one of the two is in ``exclude``, and where the HardSigmoid is used elsewhere or is
-    an output.
+    The node rounds its result once, the two would round twice. Does nothing below opset 14, for another
+    alpha or beta, if one of the two is in ``exclude``, and if the HardSigmoid is used elsewhere or is an
+    output.
     """
     if graph.opset < OPSET:
         return 0
@@ -34,15 +35,14 @@ def _fuse_in(graph: gs.Graph, exclude: Container[gs.Node]) -> int:
             continue
         source = sigmoid.inputs[0]
         gone.add(id(sigmoid))
-        sigmoid.inputs.clear()
-        sigmoid.outputs.clear()
+        detach(sigmoid)
         node.op, node.inputs = "HardSwish", [source]
     graph.nodes = [node for node in graph.nodes if id(node) not in gone]
     return len(gone)
 
 
 def _hard_sigmoid(node: gs.Node, outputs: set[int]) -> gs.Node | None:
-    """Return the HardSigmoid of a Mul that multiplies it with its own input."""
+    """Return the HardSigmoid of a Mul that multiplies it by its own input."""
     if node.op != "Mul" or node.domain:
         return None
     for factor, other in ((0, 1), (1, 0)):

@@ -1,6 +1,6 @@
 """Decomposed layer normalisation becomes one LayerNormalization node, which keeps float32 inside.
 
-Rounding each node of the decomposed form to bfloat16 is what ruins many models: a variance computed as
+Rounding each node of the decomposed form to bfloat16 ruins many models: a variance computed as
 E[x^2] - E[x]^2 cancels.
 """
 
@@ -50,13 +50,13 @@ def fuse_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     times 1/N, statistics without their reduced axes that are reshaped and expanded. Without scale, ones take
     its place. Axes that are not the last are transposed there and back. Bodies of If, Loop and Scan included.
 
-    The fused node stands for the largest part whose intermediate results nobody else uses; statistics that
+    The fused node replaces the largest part whose intermediate results no other node uses; statistics that
     are used elsewhere, or are outputs, stay. Equal up to rounding: LayerNormalization computes the same in
     float32, in another order.
 
-    Does nothing below opset 17, where a node of the pattern is in ``exclude``, for double
-    (LayerNormalization computes in float32 at most), where the size of a normalised axis is not known, where
-    a scale varies along other axes, where a Reshape or Expand can not be proven to move nothing, and where
+    Does nothing below opset 17, if a node of the pattern is in ``exclude``, for double
+    (LayerNormalization computes in float32 at most), if the size of a normalised axis is not known, if
+    a scale varies along other axes, if a Reshape or Expand cannot be proven to move nothing, and if
     epsilon is negative. (In float16 the epsilon of an exporter is often 0.)
     """
     if graph.opset < OPSET:
@@ -72,7 +72,7 @@ def find_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
 
 
 def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[gs.Graph, _Match], None]) -> int:
-    """Call ``act`` on every match that nothing speaks against; return how many there were."""
+    """Call ``act`` on every match that can be replaced; return how many there were."""
     constants, seen = Constants(graph), set()
     for inner in walk.graphs(graph):
         for context in list(_contexts(inner, constants)):
@@ -98,7 +98,7 @@ def _contexts(graph: gs.Graph, constants: Constants) -> Iterator[Context]:
 
 
 def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
-    """Return the tensor of which this one is a copy under another name, made by nodes of the same graph."""
+    """Return the tensor that nodes of the same graph copied under this name."""
     while len(tensor.inputs) == 1 and id(tensor.inputs[0]) in inside:
         node = tensor.inputs[0]
         if node.op not in ("Identity", "Cast") or element_type(node.inputs[0]) != element_type(tensor):
@@ -110,7 +110,7 @@ def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
 def _matches(
     graph: gs.Graph, context: Context, constants: Constants, exclude: Container[gs.Node]
 ) -> list[_Match]:
-    """Return the normalisations of its tensor, each as far down as only it uses what it computes."""
+    """Return the normalisations of its tensor, each extended while no other node uses its results."""
     values = interpret(context, constants, exclude)
     outputs = [node.outputs[0] for node in graph.nodes if node.outputs and id(node.outputs[0]) in values]
     matches = [m for output in outputs if (m := _match(context, output, values[id(output)].polynomial))]
@@ -118,12 +118,12 @@ def _matches(
     found = _largest(graph, [match for match in matches if reasons[id(match.output)] is None])
     if matches and not found:
         name = matches[-1].output.name
-        log.debug("layer normalisation '%s' stays as it is: %s", name, reasons[id(matches[-1].output)])
+        log.debug("layer normalisation '%s' is not fused: %s", name, reasons[id(matches[-1].output)])
     return found
 
 
 def _largest(graph: gs.Graph, matches: list[_Match]) -> list[_Match]:
-    """Return the matches, each extended by those that follow from it while nobody else uses it."""
+    """Return the matches, each extended by those that follow from it while no other node uses it."""
     found: dict[int, _Match] = {}
     covered: set[int] = set()
     for match in matches:
@@ -139,7 +139,7 @@ def _largest(graph: gs.Graph, matches: list[_Match]) -> list[_Match]:
 
 
 def _match(context: Context, output: gs.Tensor, polynomial: Polynomial) -> _Match | None:
-    """Return the match where the polynomial is scale * x * rsqrt - scale * mean * rsqrt + bias."""
+    """Return the match if the polynomial is scale * x * rsqrt - scale * mean * rsqrt + bias."""
     roots = {symbol for product in polynomial.terms for symbol, _ in product if symbol.name == RSQRT}
     if len(roots) != 1:
         return None
@@ -154,7 +154,7 @@ def _match(context: Context, output: gs.Tensor, polynomial: Polynomial) -> _Matc
 
 
 def _why_not(match: _Match) -> str | None:
-    """Return what speaks against replacing the match, None where nothing does."""
+    """Return the reason against replacing the match, or None."""
     context = match.context
     if context.element_type == onnx.TensorProto.DOUBLE:
         return "LayerNormalization computes in float32 at most, the tensor is double"

@@ -28,7 +28,7 @@ _GEMM_DEFAULTS = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 
 @dataclass(frozen=True)
 class _Member:
-    """A MatMul, perhaps with the Add behind it, or a Gemm; ``width`` columns of weight."""
+    """A MatMul, maybe with the Add after it, or a Gemm; ``width`` columns of weight."""
 
     nodes: tuple[gs.Node, ...]
     weight: gs.Tensor
@@ -66,7 +66,7 @@ def fuse_matmul(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
         for group in _groups(inner, constants, kept):
             reason = _why_not(group, graph.opset)
             if reason:
-                log.debug("'%s' and its siblings stay apart: %s", group[0].output.name, reason)
+                log.debug("'%s' and its siblings are not fused: %s", group[0].output.name, reason)
             else:
                 _replace(inner, group, constants, names, graph.opset)
                 release(graph, [member.weight for member in group])
@@ -86,7 +86,7 @@ def _groups(graph: gs.Graph, constants: Constants, exclude: Container[gs.Node]) 
 
 
 def _member(graph: gs.Graph, node: gs.Node, constants: Constants) -> _Member | None:
-    """Return the product that a node computes of a tensor and constants, None where it is something else."""
+    """Return the product of a tensor and constants that a node computes, or None for other nodes."""
     if node.op not in ("MatMul", "Gemm") or node.domain not in STANDARD_DOMAINS:
         return None
     shape = constants.shape(node.inputs[1])
@@ -101,7 +101,7 @@ def _member(graph: gs.Graph, node: gs.Node, constants: Constants) -> _Member | N
 
 
 def _with_add(graph: gs.Graph, member: _Member, constants: Constants) -> _Member:
-    """Return the MatMul together with an Add of a bias that alone uses it, or as it is."""
+    """Return the MatMul with an Add of a bias that alone uses it, or unchanged."""
     product = member.output
     if len(product.outputs) != 1 or walk.is_output(product, graph):
         return member
@@ -116,7 +116,7 @@ def _with_add(graph: gs.Graph, member: _Member, constants: Constants) -> _Member
 
 
 def _with_c(member: _Member, constants: Constants) -> _Member | None:
-    """Return the Gemm with its C, None where C is something else than one constant number per column."""
+    """Return the Gemm with its C, or None unless C is one constant number per column."""
     inputs = member.nodes[0].inputs
     if len(inputs) < 3 or inputs[2].is_empty():
         return member
@@ -137,7 +137,7 @@ def _attributes(node: gs.Node) -> tuple[float, ...]:
 
 
 def _why_not(group: list[_Member], opset: int) -> str | None:
-    """Return what speaks against fusing a group, None where nothing does."""
+    """Return the reason against fusing a group, or None."""
     if opset < _NEGATIVE_SPLIT_AXIS and shapes.shape_of(group[0].output) is None:
         return f"Split of opset {opset} needs the rank of '{group[0].output.name}', which is unknown"
     return None

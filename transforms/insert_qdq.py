@@ -9,15 +9,17 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.array_types import QParams
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
+from transforms.graph.rewire import Insertions
 from transforms.model.read_model import ModelError
 from transforms.plan.qdq_writer import QdqWriter
-from transforms.plan.qparams import QParams, QParamsTable, Ranges
+from transforms.plan.qparams import QParamsTable, Ranges
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
-from transforms.plan.write_roundings import import_domains, place
+from transforms.plan.write_roundings import import_domains
 from transforms.scheme import Scheme
 
 WIDE_OPSET = 21
@@ -61,8 +63,7 @@ class _Insertion:
         self._outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
         self._parameters = QParamsTable(plan, ranges, memory)
         self._writer = QdqWriter(graph, plan.scheme, memory)
-        self._front: dict[int, list[gs.Node]] = {}
-        self._after: dict[int, list[gs.Node]] = {}
+        self._insertions = Insertions()
 
     def run(self) -> int:
         """Write everything and return how many tensors were quantized."""
@@ -73,7 +74,7 @@ class _Insertion:
         for together in by_tensor.values():
             constant = isinstance(together[0].tensor, gs.Constant)
             changed += self._store(together) if constant else self._write(together)
-        place(self._graph, self._front, self._after)
+        self._insertions.place(self._graph)
         import_domains(self._graph, self._writer.domains)
         return changed
 
@@ -81,7 +82,7 @@ class _Insertion:
         """Write the grids of a computed tensor; grids that several readers share are written once."""
         together = sorted(together, key=lambda quantization: not quantization.is_output)
         first = together[0]
-        source = self._split_off_raw(together) if first.is_output else first.tensor
+        source = first.split_off(self._writer.names) if first.is_output else first.tensor
         made: dict[tuple[QuantSpec, ...], gs.Tensor] = {(): source}
         nodes: list[gs.Node] = []
         for quantization in together:
@@ -95,17 +96,8 @@ class _Insertion:
                 nodes += self._writer.put(made[steps[:-1]], step, parameters, target)
                 made[steps] = nodes[-1].outputs[0]
             quantization.redirect(made[quantization.steps])
-        self._keep(first, nodes)
+        self._insertions.add(first.home, first.producer, nodes)
         return True
-
-    def _split_off_raw(self, together: list[QuantSite]) -> gs.Tensor:
-        """Let the producer of an output make a new tensor, which all read that do not read its grid."""
-        tensor, producer = together[0].tensor, together[0].producer
-        assert producer is not None
-        raw = self._writer.raw(tensor)
-        walk.redirect(tensor, raw)
-        walk.replace_output(producer, tensor, raw)
-        return raw
 
     def _store(self, together: list[QuantSite]) -> bool:
         """Store a constant on its grids, each once, and let go of the original."""
@@ -123,7 +115,7 @@ class _Insertion:
                     source, step, self._of(source, step), keep_node=keep_node
                 )
                 changed |= bool(nodes) or not np.array_equal(made[step].values, source.values)
-                self._keep(quantization, nodes)
+                self._insertions.add(quantization.home, quantization.producer, nodes)
             quantization.redirect(made[step])
         self._release(source, together)
         return changed
@@ -136,7 +128,7 @@ class _Insertion:
             along = QuantSpec(step.format, axis)
             target, nodes = self._writer.store_bias(quantization.tensor, along, parameters)
             node.inputs[index] = target
-            self._keep(quantization, nodes)
+            self._insertions.add(quantization.home, quantization.producer, nodes)
 
     def _release(self, source: gs.Constant, together: list[QuantSite]) -> None:
         """Where nothing reads the float numbers any more, what is stored takes their name and their place."""
@@ -150,10 +142,3 @@ class _Insertion:
 
     def _of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams | None:
         return self._parameters.of(tensor, step) if step.needs_range else None
-
-    def _keep(self, quantization: QuantSite, nodes: list[gs.Node]) -> None:
-        """Remember where new nodes belong: after the producer, or at the front of the tensor's graph."""
-        if quantization.producer is None:
-            self._front.setdefault(id(quantization.home), []).extend(nodes)
-        else:
-            self._after.setdefault(id(quantization.producer), []).extend(nodes)

@@ -1,7 +1,7 @@
-"""Zero points that ONNX Runtime stumbles over, left out where they say nothing.
+"""Zero points that ONNX Runtime fails on, left out if they are the default.
 
-From opset 21 on, version 1.31 moves the DequantizeLinear of an int8 tensor behind what moves numbers,
-but takes the new zero point for one of uint8, and refuses the model.
+From opset 21 on, version 1.31 moves the DequantizeLinear of an int8 tensor after operators that move numbers,
+but gives it a zero point of type uint8, and refuses the model.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _MOVED_BEHIND = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slic
 
 
 def leave_out_zero_points(graph: gs.Graph) -> int:
-    """Take the zero point from DequantizeLinear nodes of int8 where it is 0, which is what it is without.
+    """Remove the zero point of DequantizeLinear nodes of int8 if it is 0, the default.
 
-    Only where a Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool reads the numbers and not all of
-    what it makes is quantized again, or a MatMul whose result an Add reads, before which the runtime puts a
-    Reshape of its own; and from opset 21 on. Returns how many were left out.
+    Only from opset 21 on, and if the numbers are read by a Reshape, Transpose, Squeeze, Unsqueeze, Slice or
+    MaxPool with an output that is not quantized again, or by a MatMul whose result an Add reads, before which
+    the runtime inserts a Reshape. Returns how many were removed.
     """
     if graph.opset < _FIRST_OPSET:
         return 0
@@ -47,7 +47,7 @@ def _is_moved(tensor: gs.Tensor) -> bool:
 
 
 def _becomes_gemm(node: gs.Node) -> bool:
-    """Return whether the runtime may put a product and a sum together, with a Reshape in front."""
+    """Return whether the runtime may fuse a product and a sum, with a Reshape before them."""
     return node.op == "MatMul" and any(reader.op == "Add" for reader in node.outputs[0].outputs)
 
 

@@ -18,7 +18,7 @@ _VALUES: dict[str, Callable[[object], np.ndarray]] = {
 
 
 def lift_constants(graph: gs.Graph) -> int:
-    """Turn Constant nodes, in all bodies, into initializers of the same name; return how many were turned.
+    """Turn Constant nodes, in all bodies, into initializers of the same name; return how many.
 
     Takes every attribute kind that holds numbers: ``value``, ``value_float(s)`` and ``value_int(s)``. Leaves
     ``sparse_value`` and ``value_string(s)`` alone, and a Constant that is itself an output of its graph:
@@ -45,12 +45,12 @@ def _lift_in(graph: gs.Graph) -> int:
 
 
 def _constant_value(node: gs.Node) -> object | None:
-    """Return what the node holds, lazily where it is a tensor that graph-surgeon has not read yet."""
+    """Return the value of the node, lazily if it is a tensor that graph-surgeon has not read yet."""
     if node.op != "Constant" or node.domain:
         return None
     tensor = node.attrs.get("value")
     if isinstance(tensor, gs.Constant):
-        return tensor._values  # `.values` would turn types without a NumPy form into something else
+        return tensor._values  # `.values` would convert types without a NumPy form
     for name, convert in _VALUES.items():
         if name in node.attrs:
             return convert(node.attrs[name])

@@ -1,7 +1,7 @@
 """Loading and saving models: the only module that touches model files.
 
-A model goes in as a path or as an ``onnx.ModelProto``, neither of which is ever changed, and comes out whole
-or not at all: everything is checked before the first byte is written, files are written under another name,
+A model is loaded from a path or an ``onnx.ModelProto``, neither of which is ever changed, and is saved whole
+or not at all: everything is checked before the first byte is written; files are written under another name,
 flushed to disk and renamed, external data before the model that refers to it.
 """
 
@@ -24,28 +24,25 @@ from transforms.files.data_files import data_name
 from transforms.files.model_files import clear_leftovers, put_in_place
 from transforms.files.named_file import named
 from transforms.files.temporary_files import temporary
+from transforms.graph.typed import Graph, source_files
 from transforms.model import detached_weights, graph_proto
+from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.read_model import ModelError, check_opsets, read
 
 __all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save"]
 
-PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
-"""Bytes above which a model can not be one protobuf message, with room for what surrounds the weights."""
-
 _ALIGNMENT = 4096  # runtimes map external data into memory by pages
 
 
-def load(source: str | Path | onnx.ModelProto) -> gs.Graph:
-    """Return a model as a graph with types and shapes inferred, ready for transforms and :func:`save`.
+def load(source: str | Path | onnx.ModelProto) -> Graph:
+    """Return a model as a graph with inferred types and shapes, ready for rewrites and :func:`save`.
 
     ``graph.info`` holds the metadata that graph-surgeon does not keep; ``graph.source_sha256`` and
     ``graph.source_files`` tell where the graph came from. Raises ModelError (a ValueError) or OSError.
     """
     if isinstance(source, onnx.ModelProto):
         check_opsets(source)
-        graph = graph_proto.import_model(source)
-        graph.source_sha256, graph.source_files = None, []
-        return graph
+        return graph_proto.import_model(source)
     model, digest, files = read(Path(source))
     with named(source, ModelError):
         graph = graph_proto.import_model(model)
@@ -58,10 +55,9 @@ def check_output(
 ) -> Path:
     """Return the path to write to, or raise before any work is done.
 
-    Raises OSError when the folder does not exist or can not be written to, ValueError when the path is a
-    folder or another thing that is no file, is the source itself (also by another name), or is a link to
-    another folder where ``external_data`` are to lie beside the model; FileExistsError when it exists and
-    ``force`` is not given.
+    Raises OSError if the folder does not exist or is not writable, ValueError if the path is a folder or
+    another special file, is the source itself (also by another name), or is a link into another folder and
+    the model gets ``external_data`` beside it; FileExistsError if it exists and not ``force``.
     """
     path = Path(path)
     target = _destination(path)
@@ -87,12 +83,11 @@ def save(
 ) -> list[Path]:
     """Check the graph as a model and write it; return the files written, the model first.
 
-    Large weights go to ``NAME.HASH.data`` beside the model, with a hash of them, when ``external_data`` is
-    given or the model would pass the 2 GiB limit of protobuf. Such a file of the model that is replaced is
-    removed, unless a file beside it mentions it. ``metadata`` is added to the model's metadata_props. Raises
-    ModelError when the model does not pass ``onnx.checker`` with full_check, ValueError when a file of the
-    source would be overwritten, OSError when writing fails or, without ``force``, a file exists; nothing
-    changes then.
+    Large weights go to ``NAME.HASH.data`` beside the model, HASH being theirs, if ``external_data`` is given
+    or the model would exceed the 2 GiB limit of protobuf. Such a file of a replaced model is removed, unless
+    a file beside it mentions it. ``metadata`` is added to the model's metadata_props. Raises ModelError if
+    the model does not pass ``onnx.checker`` with full_check, ValueError if a file of the source would be
+    overwritten, OSError if writing fails or, without ``force``, a file exists; nothing is changed then.
     """
     path = Path(path)
     light, weights = graph_proto.export_light(graph)
@@ -103,7 +98,7 @@ def save(
     external_data = external_data or total > PROTOBUF_LIMIT
     check_output(path, force=force, external_data=external_data)
     refuse_source(graph, path)
-    target, sources = _destination(path), getattr(graph, "source_files", [])
+    target, sources = _destination(path), source_files(graph)
     clear_leftovers(target.parent)
     if not (external_data and weights):
         detached_weights.fill(light, weights)
@@ -123,7 +118,7 @@ def save(
 
 
 def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
-    """Raise ModelError when a light model does not pass ``onnx.checker.check_model(full_check=True)``."""
+    """Raise ModelError if a light model does not pass ``onnx.checker.check_model(full_check=True)``."""
     try:
         onnx.checker.check_model(detached_weights.as_inputs(light, dict(weights)), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
@@ -131,8 +126,8 @@ def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
 
 
 def refuse_source(graph: gs.Graph, path: Path) -> None:
-    """Raise ValueError where writing a model to ``path`` would overwrite a file that a graph came from."""
-    model_files.refuse_source(path, getattr(graph, "source_files", []))
+    """Raise ValueError if writing a model to ``path`` would overwrite a file that a graph came from."""
+    model_files.refuse_source(path, source_files(graph))
 
 
 def _destination(path: Path) -> Path:

@@ -19,31 +19,30 @@ from transforms.graph.selection import Exclusion, resolve
 from transforms.graph.unique_names import rename_made
 from transforms.model import proto_pass
 from transforms.model.empty_tensors import unsafe_optimizers
+from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 
 log = logging.getLogger(__name__)
 
 _DOT_PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "LSTM", "GRU", "RNN"})
-"""Operators whose weights the basic level leaves as they are, so that it need not see them."""
+"""Operators whose weights the basic level leaves unchanged, so that it does not need their values."""
 
 _REUSED = "gemm_"
-"""How the names begin that the optimizer gives to what it puts around a Gemm, and would give once more.
+"""Prefix of the names that the optimizer gives to nodes around a Gemm, and would give again.
 
-Where a session later fuses one more MatMul with an Add, version 1.31 takes shapes of two Gemms for one and
+If a session later fuses another MatMul with an Add, version 1.31 confuses the shapes of the two Gemms and
 refuses the model.
 """
 
-_QUIET = 4  # the optimizer logs warnings on models that it handles well
-
 
 def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
-    """Fold constants, BatchNorm and redundant nodes; return by how many nodes the graph changed in number.
+    """Fold constants, BatchNorm and redundant nodes; return the change of the number of nodes.
 
     The result computes the same numbers up to the order of float32 sums. Nodes of the outermost graph that
-    are in ``exclude`` keep what they make, for no later node is merged into them. Raises ModelError, with
-    the reason and the graph unchanged, when ONNX Runtime can not load the model: an operator of another
-    library, for example, or float16 arithmetic, for which its CPU provider would insert Casts of its own
-    (widen such a graph first); and when onnx's checker does not accept what it makes.
+    are in ``exclude`` keep their outputs: no later node is merged into them. Raises ModelError, with the
+    reason and the graph unchanged, if ONNX Runtime cannot load the model, because of an operator of another
+    library, for example, or float16 arithmetic, for which its CPU provider would insert Casts (widen such a
+    graph first); and if the result does not pass onnx's checker.
     """
     if any(
         dtypes.is_type(t, dtypes.FLOAT16)
@@ -71,28 +70,27 @@ def _is_left_alone(tensor: gs.Constant) -> bool:
 
 
 def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto:
-    """Return the optimized model, which onnx's checker accepts; ModelError where there is none."""
+    """Return the optimized model, which passes onnx's checker, or raise ModelError."""
     try:
         optimized = _optimize_model(model)
     except Exception as error:  # the runtime's own exceptions share no narrower class
-        raise ModelError(f"ONNX Runtime can not load the model: {' '.join(str(error).split())}") from error
+        raise ModelError(f"ONNX Runtime cannot load the model: {' '.join(str(error).split())}") from error
     rename_made(optimized.graph, names, reused=_REUSED)
     try:
         onnx.checker.check_model(optimized, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
-        log.warning("what ONNX Runtime's optimizer makes does not pass onnx.checker: %s", reason)
-        raise ModelError(f"what ONNX Runtime makes of it does not pass onnx.checker: {reason}") from error
+        log.warning("the model optimized by ONNX Runtime does not pass onnx.checker: %s", reason)
+        raise ModelError(f"the optimized model does not pass onnx.checker: {reason}") from error
     return optimized
 
 
 def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
     with cleanup.temporary_folder() as folder:
         target = folder / "optimized.onnx"
-        options = onnxruntime.SessionOptions()
+        options = quiet_settings()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(target)
-        options.log_severity_level = _QUIET
         options.intra_op_num_threads = 1
         onnxruntime.InferenceSession(
             model.SerializeToString(),

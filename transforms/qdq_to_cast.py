@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import detach
-from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE
+from transforms.plan.rounding_plan import DEQUANTIZE, QUANTIZE, is_neutral
 
 OPSET = 13
 """The first in which Cast makes bfloat16."""
@@ -44,11 +43,7 @@ def _is_rounding(node: gs.Node) -> bool:
     source, scale, zero_point = node.inputs
     if not dtypes.is_type(source, _TARGETS[node.op][0]) or not dtypes.is_type(zero_point, dtypes.BFLOAT16):
         return False
-    return _is_filled_with(scale, 1) and _is_filled_with(zero_point, 0)
-
-
-def _is_filled_with(tensor: gs.Tensor, number: int) -> bool:
-    return isinstance(tensor, gs.Constant) and bool(np.all(tensor.values == number))
+    return is_neutral(scale, zero_point)
 
 
 def _cast(node: gs.Node) -> gs.Node:

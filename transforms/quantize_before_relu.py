@@ -1,8 +1,7 @@
-"""A layer's result quantized in front of its Relu or Clip, too, on the scale behind it, for ONNX Runtime.
+"""A layer's result quantized before its Relu or Clip, too, on the scale after it, for ONNX Runtime.
 
-The runtime's CPU provider computes a Conv in integers only where a QuantizeLinear reads what it makes. With
-an unsigned range it takes a Relu in between out of the way itself; with a symmetric one it can not, and
-computes in float.
+The runtime's CPU provider computes a Conv in integers only if a QuantizeLinear reads its output. It removes
+a Relu in between if the range is unsigned; if the range is symmetric it cannot, and computes in float.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add"})
 
 
 def quantize_before_relu(graph: gs.Graph) -> int:
-    """Put the quantization that alone reads a Relu or Clip in front of it as well; return for how many.
+    """Repeat the quantization that alone reads a Relu or Clip before it; return for how many.
 
-    No number changes. Quantizing never decreases and leaves alone what lies on its grid, and neither Relu nor
-    Clip decreases or moves what is within its bounds; so a number within them is quantized once and stays,
-    and one beyond them ends on the integer next to the bound either way.
+    No number changes. Quantizing is monotonic and keeps numbers on its grid, and Relu and Clip are monotonic
+    and keep numbers within their bounds; so a number within them is quantized once and stays, and one beyond
+    them ends on the integer nearest to the bound either way.
 
-    Does nothing where the Relu or Clip does not directly follow a dot product or an Add that nothing else
-    reads, where anything but one QuantizeLinear with a scale for the whole tensor reads its result, and in
-    front of bounds that are computed.
+    Does nothing unless the Relu or Clip directly follows a dot product or an Add that has no other reader,
+    unless its only reader is one QuantizeLinear with a scale for the whole tensor, and if its bounds are
+    computed.
     """
     names = walk.Names(graph)
     return sum(_quantize_in(inner, names) for inner in walk.graphs(graph))
@@ -44,7 +43,7 @@ def _quantize_in(graph: gs.Graph, names: walk.Names) -> int:
 
 
 def _quantization(node: gs.Node, graph: gs.Graph) -> gs.Node | None:
-    """Return the one quantization behind a Relu or Clip behind a layer, None if it is not like that."""
+    """Return the one quantization after a Relu or Clip after a layer, or None."""
     if node.op not in ("Relu", "Clip") or node.domain not in STANDARD_DOMAINS or not _has_fixed_bounds(node):
         return None
     source, result = node.inputs[0], node.outputs[0]

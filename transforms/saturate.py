@@ -12,7 +12,7 @@ from transforms.graph.selection import Exclusion, NodeSet, resolve
 def saturate(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Clip float32 initializers to +-3.38953139e38, infinities included; return how many tensors changed.
 
-    Also the -Inf of attention masks becomes finite, as nothing in BF16 hardware promises to carry an infinity
+    The -Inf of attention masks becomes finite, too: BF16 hardware does not guarantee to carry an infinity
     through a Softmax. NaN is kept: see :func:`tensors_with_nan`. Does nothing to tensors that only nodes in
     ``exclude`` use, and to types other than float32.
     """
@@ -31,7 +31,7 @@ def tensors_with_nan(graph: gs.Graph) -> list[str]:
 
 
 def _exceeds(values: np.ndarray) -> bool:
-    # fmax and fmin pass over NaN, and make no temporary of the size of the tensor
+    # fmax and fmin ignore NaN, and make no temporary of the size of the tensor
     return bool(
         np.fmax.reduce(values, axis=None) > dtypes.BFLOAT16_MAX
         or np.fmin.reduce(values, axis=None) < -dtypes.BFLOAT16_MAX

@@ -6,17 +6,18 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.rewire import Insertions
 from transforms.graph.selection import Exclusion
 from transforms.plan.rounding_plan import Rounding, RoundingPlan, is_saturation
 
 
 def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: bool = True) -> int:
-    """Put a Clip to +-3.38953139e38 on every tensor that a conversion will round; return how many got one.
+    """Clip every tensor that a conversion will round to +-3.38953139e38; return how many got a Clip.
 
     To be called before :func:`transforms.insert_cast.insert_cast` and its like: no sum that overflows BF16
-    then becomes an infinity. Does nothing to weights (see :func:`transforms.saturate.saturate`), to tensors
+    then becomes infinite. Does nothing to weights (see :func:`transforms.saturate.saturate`), to tensors
     that are clipped to the range already, and to inputs that are bfloat16 themselves with ``keep_io_types``
-    false. Raises ValueError below opset 12, where Clip takes its bounds as attributes or not for all uses.
+    false. Raises ValueError below opset 12, in which Clip does not take bounds as inputs for all types.
     """
     if graph.opset < 12:
         raise ValueError(f"activations can be saturated from opset 12 on, the model has {graph.opset}")
@@ -28,8 +29,10 @@ def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_
         gs.Constant(names.derive("", "bf16_min"), np.array(-dtypes.BFLOAT16_MAX)),
         gs.Constant(names.derive("", "bf16_max"), np.array(dtypes.BFLOAT16_MAX)),
     ]
-    for rounding in roundings:
-        _clip(rounding, bounds, names)
+    clips, insertions = [_clip(rounding, bounds, names) for rounding in roundings], Insertions()
+    for rounding, clip in zip(reversed(roundings), reversed(clips), strict=True):
+        insertions.add(rounding.home, rounding.producer, [clip])
+    insertions.place(graph)
     return len(roundings)
 
 
@@ -39,20 +42,13 @@ def _is_open(rounding: Rounding) -> bool:
     return rounding.producer is None or not is_saturation(rounding.producer)
 
 
-def _clip(rounding: Rounding, bounds: list[gs.Constant], names: walk.Names) -> None:
-    tensor = rounding.tensor
-    new = dtypes.variable(
-        names.derive(tensor.name, "unclipped" if rounding.is_output else "clipped"), dtypes.FLOAT, tensor
-    )
-    if rounding.is_output and rounding.producer is not None:
-        source, target = new, tensor
-        rounding.redirect_others(source)
-        walk.replace_output(rounding.producer, tensor, source)
+def _clip(rounding: Rounding, bounds: list[gs.Constant], names: walk.Names) -> gs.Node:
+    source = target = rounding.tensor
+    if rounding.is_output:
+        source = rounding.split_off(names, "unclipped")
     else:
-        source, target = tensor, new
+        target = dtypes.variable(names.derive(source.name, "clipped"), dtypes.FLOAT, source)
         rounding.redirect(target)
-    clip = gs.Node("Clip", names.derive(tensor.name, "saturate"), inputs=[source, *bounds], outputs=[target])
-    place = 0
-    if rounding.producer is not None:
-        place = [id(node) for node in rounding.home.nodes].index(id(rounding.producer)) + 1
-    rounding.home.nodes.insert(place, clip)
+    return gs.Node(
+        "Clip", names.derive(rounding.tensor.name, "saturate"), inputs=[source, *bounds], outputs=[target]
+    )

@@ -1,4 +1,4 @@
-"""BF16 weights and inputs in a model that computes in float32, as a quick look at what BF16 does to it."""
+"""BF16 weights and inputs in a model that computes in float32, for a quick estimate of the effect of BF16."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import Exclusion
-from transforms.insert_cast import CastPair
+from transforms.insert_cast import cast_pair
 from transforms.plan.rounding_plan import RoundingPlan
 from transforms.plan.write_roundings import insert_rounding
 
@@ -15,13 +15,12 @@ from transforms.plan.write_roundings import insert_rounding
 def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: bool = True) -> int:
     """Round weights to bfloat16, stored as float32, and give each input one pair of Casts.
 
-    Nothing else is touched: activations stay float32. Inputs are float32, or float16 that a Cast widens (see
+    Nothing else changes: activations stay float32. Inputs are float32, or float16 that a Cast widens (see
     :mod:`transforms.widen_float16`). Returns how many tensors changed: weights that were not on the grid and
-    inputs that had no pair. Weights that only excluded nodes, shape arithmetic or inputs
-    tied to float32 (the scales of Resize) use stay as they are; where others use them too, those read a
-    rounded copy.
+    inputs that had no pair. Weights that only excluded nodes, shape arithmetic or inputs tied to float32 (the
+    scales of Resize) use are unchanged; if other nodes use them too, those read a rounded copy.
     """
-    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
+    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, round_before_relu=True)
     weights = [r for r in plan.roundings if isinstance(r.tensor, gs.Constant)]
     inputs = {id(tensor) for tensor in input_tensors(graph)}
     plan.roundings = [r for r in plan.roundings if id(r.tensor) in inputs]
@@ -35,19 +34,19 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: 
         target = _target(rounding.tensor, len(rounding.uses), names)
         target.values = rounded
         rounding.redirect(target)
-    pair = CastPair("bfloat16")
+    pair = cast_pair("bfloat16")
     return changed + insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
 
 
 def input_tensors(graph: gs.Graph) -> list[gs.Tensor]:
-    """Return the inputs of a model, and what the Casts make of those that are float16."""
+    """Return the inputs of a model, and the widened tensors of those that are float16."""
     narrow = [tensor for tensor in graph.inputs if dtypes.is_type(tensor, dtypes.FLOAT16)]
     casts = [node for tensor in narrow for node in tensor.outputs if node.op == "Cast"]
     return [*graph.inputs, *(node.outputs[0] for node in casts)]
 
 
 def _target(tensor: gs.Constant, rounded_uses: int, names: walk.Names) -> gs.Constant:
-    """Return the constant to round: the tensor itself, or a copy where some uses need it unrounded."""
+    """Return the constant to round: the tensor itself, or a copy if some uses need it unrounded."""
     if rounded_uses == len(tensor.outputs):
         return tensor
     return gs.Constant(names.derive(tensor.name, "bf16"), tensor.values)

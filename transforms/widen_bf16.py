@@ -1,4 +1,4 @@
-"""Let a bfloat16 model run without bfloat16 kernels: compute in float32, round after every node."""
+"""Make a bfloat16 model run without bfloat16 kernels: compute in float32, round after every node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def widen_bf16(graph: gs.Graph) -> int:
     * If, Loop and Scan keep their bfloat16 inputs and outputs; their bodies are widened. A captured bfloat16
       tensor is widened inside the body that uses it.
     * Graph inputs of type bfloat16 take float32, which is rounded on entry; graph outputs of type bfloat16
-      become float32. Their names stay. An input that is handed straight to an output is handed on unrounded.
+      become float32. Their names stay. An input that is directly an output is passed on unrounded.
     * Does nothing to Cast, CastLike, Constant, Identity and Reshape, which the CPU provider runs in
       bfloat16; to operators of other domains than ONNX's and ONNX Runtime's own, which bring their own
       kernels; to operators on sequences; to tensors of unknown type (``model_io.load`` infers types).
@@ -36,7 +36,7 @@ def widen_bf16(graph: gs.Graph) -> int:
 
 
 def _widen_nodes(graph: gs.Graph, names: walk.Names) -> int:
-    """Rebuild the graph's node list with the Casts next to the nodes that need them: the order holds."""
+    """Rebuild the graph's node list with Casts next to the nodes that need them, in a valid order."""
     rebuilt: list[gs.Node] = []
     widened: dict[int, gs.Variable] = {}
     changed = 0
@@ -68,7 +68,7 @@ def _is_tensor(value: gs.Tensor) -> bool:
 def _widened(
     tensor: gs.Tensor, widened: dict[int, gs.Variable], rebuilt: list[gs.Node], names: walk.Names
 ) -> gs.Variable:
-    """Return the float32 form of a bfloat16 tensor in this graph; the first to ask inserts the Cast."""
+    """Return the float32 form of a bfloat16 tensor in this graph; the first call inserts the Cast."""
     if id(tensor) not in widened:
         cast = _cast(tensor, _like(tensor, "float32", names), names)
         rebuilt.append(cast)
@@ -96,7 +96,7 @@ def _widen_attributes(node: gs.Node) -> None:
 
 
 def _widen_inputs(graph: gs.Graph, names: walk.Names) -> int:
-    """Let each bfloat16 graph input take float32: its consumers get the rounded value under a new name."""
+    """Make each bfloat16 graph input float32: its consumers get the rounded value under a new name."""
     count = 0
     for i, tensor in enumerate(graph.inputs):
         if is_type(tensor, BFLOAT16):
@@ -110,7 +110,7 @@ def _widen_inputs(graph: gs.Graph, names: walk.Names) -> int:
 
 
 def _widen_outputs(graph: gs.Graph, names: walk.Names) -> int:
-    """Let each bfloat16 graph output leave as float32 under its name, which the tensor inside hands over."""
+    """Make each bfloat16 graph output float32 under its name; the tensor inside gets another."""
     count = 0
     for i, tensor in enumerate(graph.outputs):
         if is_type(tensor, BFLOAT16):

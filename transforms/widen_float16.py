@@ -7,8 +7,9 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.rewire import detach, position
+from transforms.graph.typed import Node, info_of
 from transforms.model import metadata
-from transforms.model.metadata import ModelInfo
 
 _TYPE_ATTRIBUTES = ("to", "dtype")
 """Attributes that name the element type of an output, as in Cast, EyeLike or RandomNormal."""
@@ -25,9 +26,9 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
     """Make every float16 tensor float32, bodies included; return how many tensors, Casts among them, changed.
 
     Widening is exact; results differ from float16 arithmetic in not being rounded to float16 in between.
-    Inputs and outputs of the model stay float16 behind a Cast, or become float32 with ``keep_io_types``
-    false. Casts from float32 to float32 that remain are taken out. Raises ValueError where an input or output
-    is a sequence or an optional of float16 tensors, which no Cast takes.
+    Inputs and outputs of the model stay float16, with a Cast, or become float32 with ``keep_io_types``
+    false. Remaining Casts from float32 to float32 are removed. Raises ValueError if an input or output is a
+    sequence or an optional of float16 tensors, which Cast does not accept.
     """
     _refuse_containers(graph)
     names = walk.Names(graph)
@@ -47,17 +48,17 @@ def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
 
 
 def _refuse_containers(graph: gs.Graph) -> None:
-    declared = getattr(graph, "info", ModelInfo()).interface
+    declared = info_of(graph).interface
     for tensor in (*graph.inputs, *graph.outputs):
         kind = _container(declared[tensor.name].type) if tensor.name in declared else None
         if not dtypes.is_type(tensor, dtypes.FLOAT16) and tensor.dtype == np.float16:
             kind = "a sequence"
         if kind:
-            raise ValueError(f"'{tensor.name}' is {kind} of float16 tensors, which can not be widened")
+            raise ValueError(f"'{tensor.name}' is {kind} of float16 tensors, which cannot be widened")
 
 
 def _container(kind: onnx.TypeProto) -> str | None:
-    """Return what holds float16 tensors where a type is no tensor; None where nothing does."""
+    """Return the kind of container of float16 tensors, or None for other types."""
     held = list(metadata.tensor_types(kind))
     narrow = any(one.elem_type == dtypes.FLOAT16 for one in held)
     return _CONTAINERS.get(str(kind.WhichOneof("value"))) if narrow else None
@@ -68,7 +69,7 @@ def _is_in(tensor: gs.Tensor, tensors: list[gs.Tensor]) -> bool:
 
 
 def _cast_input(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
-    """Let everything that reads a float16 input read its widened value."""
+    """Make all readers of a float16 input read its widened value."""
     if all(node.op == "Cast" and node.attrs.get("to") == dtypes.FLOAT for node in tensor.outputs):
         return 0
     wide = dtypes.variable(names.derive(tensor.name, "float32"), dtypes.FLOAT, tensor)
@@ -78,7 +79,7 @@ def _cast_input(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
 
 
 def _cast_output(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
-    """Let the producer of a float16 output, and what else reads that, work on a tensor to be widened."""
+    """Make the producer of a float16 output, and its readers, use a tensor to be widened."""
     if not tensor.inputs or _is_narrowed(tensor):
         return 0
     producer = tensor.inputs[0]
@@ -87,8 +88,7 @@ def _cast_output(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int
     walk.replace_output(producer, tensor, wide)
     if producer.op == "Cast":
         producer.attrs["to"] = dtypes.FLOAT
-    place = [id(node) for node in graph.nodes].index(id(producer)) + 1
-    graph.nodes.insert(place, _cast(names, wide, tensor, dtypes.FLOAT16))
+    graph.nodes.insert(position(graph, producer) + 1, _cast(names, wide, tensor, dtypes.FLOAT16))
     return 1
 
 
@@ -117,7 +117,7 @@ def _widen_variables(graph: gs.Graph, fixed: set[int]) -> int:
     changed = 0
     for inner in walk.graphs(graph):
         for tensor in (*inner.inputs, *inner.outputs, *(t for node in inner.nodes for t in node.outputs)):
-            # also sequences of them, whose type dtypes.is_type does not tell
+            # also sequences of them, whose type dtypes.is_type does not know
             if id(tensor) not in fixed and isinstance(tensor, gs.Variable) and tensor.dtype == np.float16:
                 tensor.dtype = np.dtype(np.float32)
                 changed += 1
@@ -128,14 +128,15 @@ def _widen_attributes(node: gs.Node) -> None:
     for name in _TYPE_ATTRIBUTES:
         if node.attrs.get(name) == dtypes.FLOAT16:
             node.attrs[name] = dtypes.FLOAT
-    node.carried = [_wide_type(attribute) for attribute in getattr(node, "carried", ())]
+    if isinstance(node, Node):
+        node.lost = [_wide_type(attribute) for attribute in node.lost]
     value = node.attrs.get("value")
     if isinstance(value, gs.Constant) and dtypes.is_type(value, dtypes.FLOAT16):
         node.attrs["value"] = gs.Constant(value.name, value.values.astype(np.float32))
 
 
 def _wide_type(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
-    """Return the attribute with float32 for float16 where it is a type, as that of an empty Optional is."""
+    """Return the attribute with float32 for float16 if it is a type, such as that of an empty Optional."""
     if attribute.type != onnx.AttributeProto.TYPE_PROTO:
         return attribute
     wide = onnx.AttributeProto()
@@ -147,14 +148,13 @@ def _wide_type(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
 
 
 def _drop_void_casts(graph: gs.Graph) -> None:
-    """Take out Casts from float32 to float32, except those that make an output of their graph."""
+    """Remove Casts from float32 to float32, except those that produce an output of their graph."""
     for inner in walk.graphs(graph):
         outputs = {id(tensor) for tensor in inner.outputs}
         void = [node for node in inner.nodes if _is_void(node) and id(node.outputs[0]) not in outputs]
         for node in void:
             source, target = node.inputs[0], node.outputs[0]
-            node.inputs.clear()
-            node.outputs.clear()
+            detach(node)
             walk.redirect(target, source)
         gone = {id(node) for node in void}
         inner.nodes = [node for node in inner.nodes if id(node) not in gone]

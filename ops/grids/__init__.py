@@ -36,12 +36,12 @@ def weight_grid(
 
     Integers: ``scale`` and ``zero_point`` have one element or one per output, over all groups. Without a
     scale it is chosen from the weight, one per output or one for all (``per_channel``). Blocks: exponents are
-    those that the format takes. Both are chosen by least weighted squared error instead where ``importance``
-    is given, not negative, [K] or one such row for each group [G, K], as the diagonal of a Gram matrix;
-    exponents among those up to one below and one above the format's.
+    those that the format takes. Both are chosen by least weighted squared error instead if ``importance``
+    is given: not negative, [K] or one row for each group [G, K], such as the diagonal of a Gram matrix;
+    exponents then differ from the format's by at most one.
 
-    What is on the grid stays as it is in ops.quantize_dequantize along the channels, or in ops.integers with
-    the same scale and zero point.
+    ops.quantize_dequantize along the channels, or ops.integers with the same scale and zero point, leaves
+    numbers of the grid unchanged.
 
     Raises ValueError for an unknown format, weights that are not finite, a scale that is not positive and
     shapes that do not fit.
@@ -49,7 +49,7 @@ def weight_grid(
     fmt = format if isinstance(format, Format) else get_format(format)
     weight = np.asarray(weight, np.float32)
     if weight.ndim < 3 or not weight.size:
-        raise ValueError(f"the weight has shape {list(weight.shape)}, legal is [..., N, S, C] of a size")
+        raise ValueError(f"the weight has shape {list(weight.shape)}, legal is [..., N, S, C], not empty")
     if not np.isfinite(weight).all():
         raise ValueError("the weight holds numbers that are not finite")
     weighed = None if importance is None else _rows_of_importance(importance, weight.shape)
@@ -93,7 +93,7 @@ def _per_output(name: str, values: ArrayLike, lead: tuple[int, ...]) -> Float64A
 
 
 def _rows_of_importance(importance: NDArray[np.floating], shape: tuple[int, ...]) -> Float64Array:
-    """Lay importance of inputs out for every output: [..., N, S, C]."""
+    """Broadcast the importance of inputs to every output: [..., N, S, C]."""
     wide = np.asarray(importance, np.float64)
     *groups, _, positions, channels = shape
     if wide.shape not in ((positions * channels,), (*groups, positions * channels)):

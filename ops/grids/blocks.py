@@ -1,11 +1,11 @@
 """The choice of shared exponents for weights in block formats.
 
-A block is kept on the grid of its exponent while its numbers change. Its format will take the exponent anew
-from what the numbers have become, which is then the same or lower, and its grid the same or finer, with all
-numbers of the old one in reach. Two things need care for that: MXINT8 has a lowest number with the next
-exponent, which is left out here, and FP8 E4M3 has no largest number (its code is NaN) in its top binade, so
-that what lies below it is not there with a lower exponent. There the largest number of the block must not
-sink below its binade.
+A block stays on the grid of its exponent while its numbers change. The format later takes the exponent anew
+from the changed numbers; it is then the same or lower, and its grid the same or finer, with all numbers of
+the old one within range. Two cases need care: the lowest number of MXINT8 has the next exponent and is left
+out here; FP8 E4M3 lacks the largest number of its top binade (its code is NaN), so that a lower exponent
+cannot represent the numbers just below it. There the largest number of the block must not sink below its
+binade.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ops.formats import Attributes, Format
 from ops.grids.fixed import Grid
 from ops.reference import ELEMENTS, Element, exponents
 
-_EMPTY = -100  # blocks of smaller exponents are zeros, and stay so
+_EMPTY = -100  # blocks with smaller exponents are zeros, and stay zeros
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """What a format shares: ``block`` numbers an exponent, ``group`` of them a shift of at most ``span``.
+    """How a format shares: ``block`` numbers one exponent, ``group`` of them a shift of at most ``span``.
 
-    Numbers are those of ``element`` times 2^(exponent - shift), once its largest is brought below 2.
+    Numbers are those of ``element``, scaled so that its largest is below 2, times 2^(exponent - shift).
     """
 
     block: int
@@ -51,7 +51,7 @@ class _Layout:
 
     @property
     def anchor(self) -> float:
-        """What the largest number of a block must not sink below, in units of the scale; 0 if it may."""
+        """The least magnitude of a block's largest number, in units of the scale; 0 without a limit."""
         top = 2.0**self.element.largest_exponent
         return top if self.is_floating and self.largest < (2 - 2.0**-self.element.mantissa_bits) * top else 0
 
@@ -59,8 +59,8 @@ class _Layout:
 def block_grid(weight: Float64Array, fmt: Format, importance: Float64Array | None) -> Grid:
     """Return the grid of a weight [..., N, S, C] in a block format.
 
-    Exponents are those of the format or, with ``importance`` of the weight's shape, from one below to one
-    above them those with the least weighted squared error, the format's own among equals.
+    Exponents are those of the format or, with ``importance`` of the weight's shape, those with the least
+    weighted squared error from one below to one above them; the format's own wins a tie.
     """
     layout = _layout(fmt.attributes, weight.shape[-1])
     blocks = _cut(weight, layout)  # [..., N, S, blocks, groups of a block, numbers of a group]
@@ -94,7 +94,7 @@ def _choose(
 def _best_shifts(
     blocks: Float64Array, exponent: Float64Array, importance: Float64Array, layout: _Layout
 ) -> tuple[Float64Array, Float64Array]:
-    """Return the error of each block, and the shift of each of its groups that makes it least."""
+    """Return the least error of each block, and the shift of each of its groups that attains it."""
     errors = []
     for shift in range(layout.span + 1):
         grid = _grid(blocks, exponent, np.full((*blocks.shape[:-1], 1), float(shift)), layout)
@@ -122,7 +122,7 @@ def _layout(attributes: Attributes, channels: int) -> _Layout:
     block = attributes["block_size"]
     if "element_dtype" in attributes:
         return _Layout(min(block, channels), min(block, channels), 0, ELEMENTS[attributes["element_dtype"]])
-    bits = attributes["bit_width"] - 10  # behind the binary point
+    bits = attributes["bit_width"] - 10  # after the binary point
     element = Element(0, bits, 0, 0, 2 - 2.0**-bits)
     if attributes.get("bfp_method", "to_bfp") == "to_bfp":
         return _Layout(min(block, channels), min(block, channels), 0, element)
@@ -140,6 +140,6 @@ def _cut(weight: Float64Array, layout: _Layout) -> Float64Array:
 
 
 def _join(part: Float64Array, cut: tuple[int, ...], shape: tuple[int, ...]) -> Float64Array:
-    """Undo _cut, and take positions and channels together: [..., N, K]."""
+    """Undo _cut, and merge positions and channels: [..., N, K]."""
     whole = np.broadcast_to(part, cut).reshape(*shape[:-1], -1)[..., : shape[-1]]
     return whole.reshape(*shape[:-2], -1)

@@ -1,8 +1,8 @@
 """Grids that a layer's weights are rounded to: the numbers of a format, with scales or exponents held fixed.
 
-Solvers move weights about on a grid, so what weights share (an integer's scale, the exponent of a block) must
-not depend on the weights themselves. Every format is then the same grid: a scale times integers within
-limits, or a scale times the numbers of a small floating type.
+Solvers move weights on a grid, so the scale of integers and the exponent of a block must not depend on the
+weights themselves. Every format is then such a grid: a scale times integers within limits, or a scale times
+the numbers of a small floating type.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _FIELDS: dict[np.dtype[Any], tuple[int, int, Any]] = {
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers scale * u where u is an integer, or a number of a floating ``element``, within limits.
+    """The numbers scale * u for integers u, or numbers u of a floating ``element``, within limits.
 
     ``scale`` [..., N, K] is positive; ``lowest`` and ``highest`` [..., N, K] are in its units. ``element`` is
-    None for integers; of a floating one only the bits of the mantissa and the bias count here.
+    None for integers; of a floating one only the bits of the mantissa and the bias are used.
     """
 
     scale: Float64Array
@@ -39,12 +39,12 @@ class Grid:
 
     @keeps_subnormals
     def round(self, weights: Float64Array) -> Float64Array:
-        """Return the numbers of the grid next to weights [..., N, K], halves to even."""
+        """Return the numbers of the grid nearest to weights [..., N, K], halves to even."""
         return self._nearest(weights, self.scale, self.lowest, self.highest)
 
     @keeps_subnormals
     def nearest(self, values: Float64Array, j: int) -> Float64Array:
-        """Return the numbers of the grid next to values [..., N] of input ``j``, halves to even."""
+        """Return the numbers of the grid nearest to values [..., N] of input ``j``, halves to even."""
         scale, lowest, highest = self.columns
         i = j if len(scale) > 1 else 0
         return self._nearest(values, scale[i], lowest[i], highest[i])
@@ -53,8 +53,8 @@ class Grid:
     def neighbours(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the two numbers of the grid around each weight [..., N, K], the lower one first.
 
-        A weight on the grid is the one nearer to zero, unless it is at the end. They are equal where limits
-        allow one number only.
+        A weight on the grid is the neighbour nearer to zero, unless it is at the end. The two are equal if
+        the limits allow one number only.
         """
         u = np.clip(weights / self.scale, self.lowest, self.highest)
         step = self._steps(u)
@@ -66,7 +66,7 @@ class Grid:
 
     @keeps_subnormals
     def step(self, weights: Float64Array) -> Float64Array:
-        """Return the distance of neighbours on the grid around each weight [..., N, K]."""
+        """Return the distance between the neighbours of each weight [..., N, K]."""
         return self._steps(np.clip(weights / self.scale, self.lowest, self.highest)) * self.scale
 
     def rows(self, part: slice) -> Grid:
@@ -76,7 +76,7 @@ class Grid:
 
     @cached_property
     def columns(self) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Scale and limits with the inputs first, so that those of one input lie together."""
+        """Scale and limits with the inputs first, so that those of one input are contiguous."""
         shape = np.broadcast_shapes(self.scale.shape, self.lowest.shape, self.highest.shape)
         scale, lowest, highest = (
             np.ascontiguousarray(np.moveaxis(np.broadcast_to(part, shape), -1, 0))

@@ -1,7 +1,7 @@
-"""Rounding a layer's weights so that its outputs change least: one front for all solvers.
+"""Rounding a layer's weights so that its outputs change least: one interface to all solvers.
 
-What does best in practice: an error around the shifted target, with the damping chosen by the caller on
-samples that the sums do not hold, GPTQ on it, and a sweep of coordinate descent.
+Best in practice: an error around the shifted target, with the damping chosen by the caller on held-out
+samples, then GPTQ, then a sweep of coordinate descent.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Options:
-    """How to solve. ``damping``: see quadratic. ``shift``: whether to make up for quantized inputs.
+    """How to solve. ``damping``: see quadratic. ``shift``: whether to compensate for quantized inputs.
 
-    ``sweeps`` of coordinate descent follow each algorithm; coordinate descent itself makes one at least.
-    ``iterations`` and ``learning_rate`` (steps of the grid for AdaQuant; None: the algorithm's own) are for
-    gradient steps, and ``early_stop``, which ends them when they no longer help. Raises ValueError for
+    ``sweeps`` of coordinate descent follow each algorithm; coordinate descent itself makes at least one.
+    ``iterations``, ``learning_rate`` (steps of the grid for AdaQuant; None: the algorithm's own) and
+    ``early_stop``, which ends them when they no longer help, are for gradient steps. Raises ValueError for
     numbers out of range.
     """
 
@@ -75,7 +75,7 @@ def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | 
 
 @keeps_subnormals
 def solve_form(form: Quadratic, grid: Grid, algorithm: str, options: Options | None = None) -> Float64Array:
-    """Return weights as ``solve`` does, for a form in which damping and shift are chosen already."""
+    """Return weights as ``solve`` does, for a form whose damping and shift are chosen already."""
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm '{algorithm}' is unknown, legal are {', '.join(ALGORITHMS)}")
     chosen = options or Options()
@@ -92,7 +92,7 @@ def _coordinate_descent(form: Quadratic, grid: Grid, options: Options) -> Float6
 
 
 def _stepped(solver: Callable[..., Float64Array]) -> Callable[[Quadratic, Grid, Options], Float64Array]:
-    """Return a solver that goes in steps as the others are called; a rate that is not given is its own."""
+    """Return an iterative solver with the signature of the others, and its own rate as the default."""
 
     def _solve(form: Quadratic, grid: Grid, options: Options) -> Float64Array:
         rate = {} if options.learning_rate is None else {"learning_rate": options.learning_rate}

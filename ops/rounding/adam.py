@@ -8,14 +8,13 @@ from numpy.typing import ArrayLike
 from ops.array_types import Float32Array
 
 _FIRST, _SECOND = 0.9, 0.999
-_TINY = np.float32(1e-30)  # where nothing has ever pulled, nothing moves
+_TINY = np.float32(1e-30)  # variables whose gradient was always zero do not move
 
 
 def step_factor(count: ArrayLike) -> Float32Array:
-    """Return what the ratio of the averages is multiplied by in each step; ``count`` is 1 for the first.
+    """Return the factor on the ratio of the averages in each step; ``count`` is 1 for the first.
 
-    The averages are kept without their factors (1 - beta), which are in here along with the correction of
-    their start.
+    It holds the factors (1 - beta), which the averages are kept without, and the bias correction.
     """
     steps = np.asarray(count, np.float64)
     first = (1 - _FIRST) / (1 - _FIRST**steps)
@@ -27,17 +26,17 @@ class Adam:
     """The moving averages of an array's gradient and of its square."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        """Start without a past."""
+        """Initialize the moments to zero."""
         self._mean = np.zeros(shape, np.float32)
         self._square = np.full(shape, _TINY)
         self._scratch = np.empty(shape, np.float32)
         self._steps = 0
 
     def descend(self, variables: Float32Array, gradient: Float32Array, step_size: Float32Array) -> None:
-        """Move variables against their gradient, in place; the gradient's memory is used up.
+        """Move variables against their gradient, in place; the gradient is overwritten.
 
-        ``step_size`` is how far a gradient that stays the same moves them. One number for all is multiplied
-        once, and saves a pass.
+        ``step_size`` is the distance that a constant gradient moves them. A single number for all saves a
+        pass.
         """
         self._steps += 1
         self._mean *= np.float32(_FIRST)

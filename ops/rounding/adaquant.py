@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ops import _library
+from ops._library import walk_rows
 from ops.array_types import Float32Array, Float64Array
 from ops.grids.fixed import Grid
 from ops.rounding.adam import step_factor
 from ops.rounding.quadratic import Quadratic
 from ops.subnormals import keeps_subnormals
 
-PATIENCE = 100  # iterations without a better rounding of an output, after which an early stop comes
+PATIENCE = 100  # iterations without a better rounding of an output before an early stop
 
 _INTEGERS = 21, 21  # bits of a mantissa and its least exponent: whole numbers up to 2^22
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """How to go: iterations, the length of a step in steps of the grid, and how long without success."""
+    """Iterations, the length of a step in steps of the grid, and the patience without improvement."""
 
     iterations: int
     learning_rate: float
@@ -44,10 +44,10 @@ def adaquant(
 ) -> Float64Array:
     """Return weights [..., N, K] on the grid: of each output the best of all iterations.
 
-    ``learning_rate`` is in steps of the grid an iteration. Weights jump to and fro between neighbours, and
-    come by good combinations early and late, so that it need not fall. ``early_stop`` ends an output after
-    :data:`PATIENCE` iterations in which it did not get better. Arithmetic is in float32, in one order of sums
-    on one thread. No random numbers.
+    ``learning_rate`` is in steps of the grid per iteration. Weights jump between neighbours and pass good
+    combinations early and late, so that it need not fall. ``early_stop`` ends an output after
+    :data:`PATIENCE` iterations without improvement. Arithmetic is in float32, in one order of sums on one
+    thread. No random numbers.
     """
     steps = _Steps(iterations, learning_rate, PATIENCE if early_stop else iterations)
     return grid.round(_walk(quadratic, grid, steps, learn_scale=False)[0])
@@ -59,9 +59,8 @@ def learn_scale(
 ) -> Grid:
     """Return the grid of integers with the scales that AdaQuant learns along with the weights.
 
-    One scale for each output, a float32 number. In each iteration it is the best one for all the weights of
-    the output together, so that the gradient is that of both. Raises ValueError for blocks and floating
-    numbers.
+    One float32 scale for each output. In each iteration it is the best one for all weights of the output, so
+    that the gradient is that of both. Raises ValueError for blocks and floating numbers.
     """
     _check_scale(grid)
     steps = _Steps(iterations, learning_rate, iterations)
@@ -72,7 +71,7 @@ def learn_scale(
 def _walk(
     quadratic: Quadratic, grid: Grid, steps: _Steps, *, learn_scale: bool
 ) -> tuple[Float64Array, Float64Array]:
-    """Return the best weights [..., N, K], off the grid by what float32 rounds, and the scale of a row."""
+    """Return the best weights [..., N, K], on the grid up to float32 rounding, and the scale of a row."""
     target = quadratic.target
     unit = grid.scale.max(-1, keepdims=True)  # a row's own changes neither its best weights nor Adam's steps
     step_size = steps.learning_rate * (1.0 if grid.element is None else grid.step(target) / grid.scale)
@@ -86,7 +85,7 @@ def _walk(
     factors = step_factor(np.arange(1, steps.iterations + 1))
     for g, hessian in enumerate(_normalized(quadratic.hessian)):
         rows = fixed[g], factors, u[g], weights[g], best[g], more[g]
-        _library.walk_rows(hessian, *rows, *scratch, *bits, steps.patience, learn_scale)
+        walk_rows(hessian, *rows, *scratch, *bits, steps.patience, learn_scale)
     scale = unit * more.reshape(unit.shape)
     return best.reshape(target.shape).astype(np.float64) * scale, scale
 
@@ -98,7 +97,7 @@ def _rows(part: NDArray[np.floating], shape: tuple[int, ...]) -> Float32Array:
 
 
 def _normalized(hessian: Float64Array) -> Float32Array:
-    """Return the hessian of each group [G, K, K] with a largest number of 1: float32 is wide enough then."""
+    """Return the hessian of each group [G, K, K] scaled to a largest number of 1, within float32's range."""
     largest = np.abs(hessian).max((-2, -1), keepdims=True)
     scaled = hessian / np.where(largest > 0, largest, 1.0)
     return np.array(scaled.reshape(-1, *hessian.shape[-2:]), np.float32, order="C")
@@ -107,4 +106,4 @@ def _normalized(hessian: Float64Array) -> Float32Array:
 def _check_scale(grid: Grid) -> None:
     """Raise ValueError for a grid that has no scale to tune, of blocks and floating numbers."""
     if grid.element is not None or grid.scale.shape[-1] != 1:
-        raise ValueError("only integers have a scale to tune, blocks and floating numbers have none")
+        raise ValueError("only integers have a scale to tune; blocks and floating numbers have none")

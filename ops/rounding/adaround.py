@@ -1,8 +1,8 @@
 """AdaRound (arXiv 2004.10568): for each weight, which of its two neighbours on the grid it is rounded to.
 
 A weight is below + h (above - below), where h = clip(1.2 sigmoid(v) - 0.1, 0, 1) is learned by Adam for the
-least error plus a term, sum 1 - |2 h - 1|^beta, that pulls h to 0 or 1, the more the lower
-beta has come down.
+least error plus a regularizer, sum 1 - |2 h - 1|^beta, that pulls h to 0 or 1, more strongly as beta
+falls.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ops.rounding.deterministic_matmul import deterministic_matmul
 from ops.rounding.quadratic import Quadratic
 from ops.subnormals import keeps_subnormals
 
-STRETCH, MARGIN = np.float32(1.2), np.float32(0.1)  # of the sigmoid, so that it gets to 0 and 1
-WARM_UP = 0.2  # share of the iterations without the term
+STRETCH, MARGIN = np.float32(1.2), np.float32(0.1)  # of the sigmoid, so that it reaches 0 and 1
+WARM_UP = 0.2  # share of the iterations without the regularizer
 BETA = 20.0, 2.0  # from, to
-WEIGHT = 1.0  # of the term, in errors of one step of an average input
+WEIGHT = 1.0  # of the regularizer, in errors of one step of an average input
 
 
 @keeps_subnormals
@@ -33,9 +33,9 @@ def adaround(
 ) -> Float64Array:
     """Return weights [..., N, K] on the grid, each a neighbour of its target, with a small error.
 
-    A row keeps the nearest rounding where that is better. ``early_stop`` ends when every weight has settled
-    for a neighbour, while the term is at work. Works on any grid, floating ones included.
-    Arithmetic is in float32. No random numbers.
+    A row keeps the nearest rounding if that is better. ``early_stop`` ends when every weight has settled on
+    a neighbour, once the regularizer is active. Works on any grid, floating ones included. Arithmetic is in
+    float32. No random numbers.
     """
     below, above = grid.neighbours(quadratic.target)
     width = above - below
@@ -54,7 +54,7 @@ def adaround(
 
 
 class _SoftRounding:
-    """h by way of v, and the slope of the error and of the term."""
+    """h as a function of v, and the slope of the error and of the regularizer."""
 
     def __init__(
         self, fraction: Float32Array, start: Float32Array, width: Float32Array, hessian: Float32Array
@@ -75,7 +75,7 @@ class _SoftRounding:
         return np.clip(STRETCH * self._sigmoid() - MARGIN, np.float32(0), np.float32(1))
 
     def step(self, step_size: Float32Array, beta: float | None) -> None:
-        """Go one step down; a beta of None leaves the term out."""
+        """Make one descent step; a beta of None leaves the regularizer out."""
         sigmoid = self._sigmoid()
         h = STRETCH * sigmoid - MARGIN
         inside = (h > 0) & (h < 1)

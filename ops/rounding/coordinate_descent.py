@@ -1,7 +1,7 @@
 """Coordinate descent on a grid (QuantEase, arXiv 2309.01885; COMQ, arXiv 2403.07134).
 
-The weights of one input are set to the best numbers of the grid while those of all others stay, input after
-input. No step makes the error larger.
+Input after input, the weights of one input are set to the best numbers of the grid while all others stay.
+No step increases the error.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ops.subnormals import keeps_subnormals
 def coordinate_descent(
     quadratic: Quadratic, grid: Grid, start: Float64Array, *, sweeps: int = 1
 ) -> Float64Array:
-    """Return weights [..., N, K] on the grid, from ``start`` on the grid, whose error is not larger.
+    """Return weights [..., N, K] on the grid whose error is not above that of ``start``, also on the grid.
 
-    Sweeps end early when one changes nothing.
+    Ends early when a sweep changes nothing.
     """
     order, hessian = quadratic.order, quadratic.ordered_hessian
     weights = np.moveaxis(start, -1, -2)[..., order, :]

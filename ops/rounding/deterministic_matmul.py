@@ -1,7 +1,7 @@
-"""Matrix products in float32 whose last bits do not depend on how many threads make them.
+"""Matrix products in float32 whose last bits do not depend on the number of threads.
 
-Libraries of linear algebra cut long sums into pieces, of sizes that may depend on the threads; short sums
-they do not cut. What gradient steps do with a last bit is not a last bit any more.
+Libraries of linear algebra split long sums into pieces, of sizes that may depend on the threads; they do not
+split short sums. Gradient steps amplify a difference in the last bit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from ops.array_types import Float32Array
 
-PIECE = 256  # numbers in a sum that no library cuts
+PIECE = 256  # numbers in a sum that no library splits
 
 
 def deterministic_matmul(a: Float32Array, b: Float32Array, out: Float32Array, scratch: Float32Array) -> None:

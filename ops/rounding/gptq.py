@@ -1,8 +1,8 @@
-"""GPTQ (arXiv 2210.17323): weights are rounded input by input, and those that remain make up for it.
+"""GPTQ (arXiv 2210.17323): weights are rounded input by input, and the remaining ones compensate.
 
 With the hessian as U D U^T, U unit upper triangular, the error of what is rounded is the sum over inputs j of
-D_j |e_j + sum_{i<j} e_i U_ij|^2, e_j being what rounding does to the weights of input j. Each term is made
-least by rounding target_j + sum_{i<j} e_i U_ij, and no hessian is ever inverted.
+D_j |e_j + sum_{i<j} e_i U_ij|^2, e_j being the rounding error of the weights of input j. Rounding
+target_j + sum_{i<j} e_i U_ij minimizes each term, and no hessian is ever inverted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ops.rounding.quadratic import Quadratic
 from ops.rounding.round_block import round_block
 from ops.subnormals import keeps_subnormals
 
-BLOCK = 48  # inputs whose effect on each other is summed one by one; on the others it is a matrix product
+BLOCK = 48  # inputs whose effect on each other is summed one by one, and on the rest by a matrix product
 
 
 @keeps_subnormals

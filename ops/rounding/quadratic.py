@@ -1,8 +1,8 @@
-"""What a layer's weights are tuned for: the squared error of its outputs, as a quadratic form of the weights.
+"""The objective of tuning: the squared error of a layer's outputs, as a quadratic form of its weights.
 
 With rows x of a layer's inputs and rows y of the outputs wanted, sum |y - W x|^2 is
-tr(W H W^T) - 2 tr(C W^T) + P, where H = sum x x^T, C = sum y x^T and P = sum |y|^2. So no solver sees a
-sample. Weights are [..., N, K], N outputs by K inputs; leading axes are groups, each with an H of its own.
+tr(W H W^T) - 2 tr(C W^T) + P, where H = sum x x^T, C = sum y x^T and P = sum |y|^2. So no solver reads
+samples. Weights are [..., N, K], N outputs by K inputs; leading axes are groups, each with its own H.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ops.subnormals import keeps_subnormals
 class LayerProblem:
     """A layer: its float ``weight`` [..., N, K], ``gram`` H [..., K, K] and ``cross`` C [..., N, K], float64.
 
-    Both are sums over rows, centred where a bias will take up the means. ``target_power`` is P, the sum of
+    Both are sums over rows, centred if a bias will absorb the means. ``target_power`` is P, the sum of
     the wanted outputs' squares. Raises ValueError for shapes that do not fit and numbers that are not finite.
     """
 
@@ -44,15 +44,15 @@ class LayerProblem:
 
     @cached_property
     def residual(self) -> Float64Array:
-        """What of C the float weights leave: C - W0 H [..., N, K]."""
+        """The part of C that the float weights do not explain: C - W0 H [..., N, K]."""
         return self.cross - self.weight @ self.gram
 
 
 @dataclass(frozen=True)
 class Quadratic:
-    """The error tr((W - target) hessian (W - target)^T): what remains of a problem once damping is chosen.
+    """The error tr((W - target) hessian (W - target)^T) of a problem whose damping is chosen.
 
-    What solvers need of it is worked out once, for all grids that weights are rounded to.
+    Factorizations are computed once, for all grids that weights are rounded to.
     """
 
     target: Float64Array
@@ -91,16 +91,16 @@ class Quadratic:
 
 @keeps_subnormals
 def error(problem: LayerProblem, weights: Float64Array) -> float:
-    """Return the sum of squared output errors of weights [..., N, K]: without ``target_power`` less P."""
+    """Return the sum of squared output errors of weights [..., N, K], less P without ``target_power``."""
     return float(np.sum(weights * (weights @ problem.gram - 2 * problem.cross)) + problem.target_power)
 
 
 @keeps_subnormals
 def shifted_target(problem: LayerProblem, damping: float) -> Float64Array:
-    """Return the weights [..., N, K] that, not rounded, make the least error: W0 + (C - W0 H)(H + d I)^-1.
+    """Return the unrounded weights [..., N, K] of least error: W0 + (C - W0 H)(H + d I)^-1.
 
-    They make up for what quantized inputs do to the outputs (arXiv 2505.11695). d is ``damping`` times the
-    mean of H's diagonal, or ``damping`` where H is zero; it keeps weights near W0 where samples say little.
+    They compensate for the effect of quantized inputs (arXiv 2505.11695). d is ``damping`` times the mean of
+    H's diagonal, or ``damping`` if H is zero; it keeps weights near W0 that samples do not determine.
     """
     shift = np.linalg.solve(damped(problem.gram, damping), np.swapaxes(problem.residual, -1, -2))
     return problem.weight + np.swapaxes(shift, -1, -2)
@@ -110,8 +110,8 @@ def shifted_target(problem: LayerProblem, damping: float) -> Float64Array:
 def quadratic(problem: LayerProblem, damping: float, *, shift: bool) -> Quadratic:
     """Return the error around the shifted target, or around the float weights themselves.
 
-    The error, plus d |W - W0|^2, as shifted_target has d: weights that samples do not determine are rounded
-    to the nearest. Raises ValueError for a damping that is not positive and finite.
+    The error includes d |W - W0|^2, d as in shifted_target: weights that samples do not determine are
+    rounded to nearest. Raises ValueError for a damping that is not positive and finite.
     """
     if not 0 < damping < np.inf:
         raise ValueError(f"damping {damping:g} is not positive and finite")
@@ -122,7 +122,7 @@ def quadratic(problem: LayerProblem, damping: float, *, shift: bool) -> Quadrati
 def damped(gram: Float64Array, damping: float) -> Float64Array:
     """Return H + d I for each H [..., K, K].
 
-    d is ``damping`` times the mean of its diagonal, or ``damping`` where H is zero.
+    d is ``damping`` times the mean of its diagonal, or ``damping`` if H is zero.
     """
     diagonal = np.diagonal(gram, axis1=-2, axis2=-1).mean(-1)
     amount = damping * np.where(diagonal > 0, diagonal, 1.0)

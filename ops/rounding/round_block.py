@@ -1,11 +1,11 @@
-"""Inputs that are rounded one after the other, each with regard to those before: what solvers share."""
+"""Rounding of inputs in sequence, each with the errors of those before; shared by the solvers."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ops import _library
+from ops._library import round_inputs
 from ops.array_types import Float64Array
 from ops.grids.fixed import Grid
 from ops.subnormals import keeps_subnormals
@@ -17,10 +17,10 @@ _INTEGERS = 50, 50  # bits of a mantissa and its least exponent: whole numbers u
 def round_block(
     grid: Grid, inputs: NDArray[np.intp], base: Float64Array, reference: Float64Array, factor: Float64Array
 ) -> tuple[Float64Array, Float64Array]:
-    """Return what B ``inputs`` are rounded to [..., B, N], and how far that is from the reference.
+    """Return the roundings [..., B, N] of B ``inputs``, and their differences from the reference.
 
-    Input j is rounded to the number next to base_j + sum_{i<j} factor_ij (rounded_i - reference_i), halves to
-    even; ``base`` and ``reference`` are [..., B, N], ``factor`` is [..., B, B].
+    Input j is base_j + sum_{i<j} factor_ij (rounded_i - reference_i) rounded to nearest, halves to even;
+    ``base`` and ``reference`` are [..., B, N], ``factor`` is [..., B, B].
     """
     size, outputs = base.shape[-2:]
     rounded = np.array(base, order="C").reshape(-1, size, outputs)
@@ -29,7 +29,7 @@ def round_block(
     columns = np.array(inputs if len(scale) > 1 else np.zeros_like(inputs), np.uintp)
     element = grid.element
     bits, least = _INTEGERS if element is None else (element.mantissa_bits, 1 - element.bias)
-    _library.round_inputs(
+    round_inputs(
         np.ascontiguousarray(reference).reshape(rounded.shape),
         np.ascontiguousarray(factor).reshape(-1, size, size),
         *(scale, lowest, highest),

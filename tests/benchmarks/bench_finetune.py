@@ -45,10 +45,9 @@ from transforms.finetune.finetune_model import FinetuneOptions, TunedModel, fine
 from transforms.finetune.float_reference import float_reference  # noqa: E402
 from transforms.finetune.gram import GramStats  # noqa: E402
 from transforms.finetune.options import LayerwiseOptions  # noqa: E402
-from transforms.model import graph_proto  # noqa: E402
-from transforms.run.feeds import model_inputs, open_feeds  # noqa: E402
-from transforms.run.run_model import RunOptions  # noqa: E402
-from transforms.run.session import open_light  # noqa: E402
+from transforms.run.feeds import open_feeds  # noqa: E402
+from transforms.runtime.inputs import model_inputs  # noqa: E402
+from transforms.runtime.session import RunOptions, open_session  # noqa: E402
 
 TARGET = 3.0
 RUN = RunOptions()
@@ -110,7 +109,7 @@ def _size(weight: np.ndarray) -> tuple[int, int, int]:
 
 def seconds_of_runs(graphs: Sequence[gs.Graph], feeds: Sequence[Feed]) -> float:
     """Return the seconds in which models run all samples once."""
-    models = [open_light(*graph_proto.export_light(graph), RUN) for graph in graphs]
+    models = [open_session(graph, RUN) for graph in graphs]
     for model in models:
         model.run(feeds[0])
     start = perf_counter()

@@ -35,12 +35,9 @@ from transforms.mix_precision.evaluation import Bench
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
-from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import Quantized, make_plan
-from transforms.run.run_model import RunOptions
-from transforms.run.session import LightModel, open_light
-from transforms.run.task_log import TaskLog
-from transforms.run.tasks import SerialExecutor
+from transforms.run.tasks import SerialExecutor, TaskLog
+from transforms.runtime.session import OpenModel, RunOptions, open_session
 from transforms.scheme import preset
 from transforms.scheme.layer_rule import LayerRule
 
@@ -74,7 +71,7 @@ class Prepared:
         self.candidates: list[Candidate] = measure_candidates(
             nodes, self.model.graph, self.feeds[0], RunOptions()
         )
-        self.plain: LightModel = open_light(*graph_proto.export_light(self.model.graph))
+        self.plain: OpenModel = open_session(self.model.graph)
 
     def bench(self, folder: Path) -> Bench:
         """Return where to measure, with an empty log."""

@@ -20,11 +20,11 @@ from tests.helpers import build
 from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate
 from transforms.calibrate.histogram import Histogram
-from transforms.calibrate.range_statistics import Moments, RangeStats
-from transforms.calibrate.statistics_json import decode, encode
+from transforms.calibrate.range_statistics import Moments, RangeStats, decode, encode
 from transforms.model import graph_proto, provenance
-from transforms.run.feeds import Feeds, model_inputs, open_feeds
+from transforms.run.feeds import Feeds, open_feeds
 from transforms.run.samples import ImageOptions
+from transforms.runtime.inputs import model_inputs
 
 NAMES = ["x", "matmul0_out", "y", "weight0"]
 GRAPH = graph_proto.import_model(build.dense(width=160))

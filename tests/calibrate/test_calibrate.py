@@ -18,7 +18,7 @@ from tests.helpers import build, corpus
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, calibrate
 from transforms.calibrate.methods import METHODS
 from transforms.model import graph_proto
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 
 Feed = Mapping[str, NDArray]
 PLAIN = RunOptions(threads=1, optimize=False)

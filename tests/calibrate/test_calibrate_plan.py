@@ -14,8 +14,9 @@ from tests.helpers import plans
 from tests.helpers.quantization import random, scheme
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.run.feeds import model_inputs, open_feeds
+from transforms.run.feeds import open_feeds
 from transforms.run.samples import ImageOptions
+from transforms.runtime.inputs import model_inputs
 
 PRODUCT = "(float[N,4] x) => (float[N,6] y) { y = MatMul(x, w) }"
 SAMPLES = [{"x": random(2, 4, seed=i)} for i in range(5)]

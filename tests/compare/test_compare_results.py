@@ -82,7 +82,7 @@ def test_the_first_error_ends_the_comparison(folders: tuple[Path, Path]) -> None
     (folders[1] / "3.npy").write_bytes(b"broken")
     stream = compare(pair_files(*folders))
     assert [next(stream).name for _ in range(3)] == ["0.npy", "1.npy", "2.npy"]
-    with pytest.raises(ValueError, match=r"3\.npy' can not be read"):
+    with pytest.raises(ValueError, match=r"3\.npy' cannot be read"):
         next(stream)
 
 

@@ -114,7 +114,7 @@ def test_reported_errors_are_those_with_the_bias() -> None:
 def test_a_judge_that_never_agrees_leaves_no_add() -> None:
     float_graph, quantized = tunable.pair(SIGMOID, "A8W8", DATA)
     before = _bytes(quantized)
-    finetune_weights(float_graph, quantized, DATA, judge=lambda: 1.0)
+    finetune_weights(float_graph, quantized, DATA, model_error=lambda: 1.0)
     assert _bytes(quantized) == before
 
 

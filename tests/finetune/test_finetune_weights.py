@@ -16,9 +16,8 @@ from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import FinetuneOptions, finetune_model
 from transforms.finetune.finetune_weights import Memory, TunedLayers, finetune_weights
-from transforms.finetune.options import LayerwiseOptions, is_held_out
+from transforms.finetune.options import LayerwiseOptions, TuneOptions, is_held_out
 from transforms.finetune.output_error import OutputError
-from transforms.finetune.tune_layer import TuneOptions
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
@@ -46,7 +45,7 @@ KEPT = {"keep_weight_nodes": True}
 def test_outputs_get_better_in_every_format(name: str, changes: dict[str, bool]) -> None:
     float_graph, quantized = tunable.pair(CONV, name, DATA, **changes)
     done = finetune_model(float_graph, quantized, DATA)
-    assert done.recipe is not None and done.after < done.before
+    assert done.attempt is not None and done.after < done.before
     assert _gain(float_graph, quantized, done.graph, UNSEEN) > 0.3
     assert len(done.walk.layers) == 4 and not done.walk.left_alone
 
@@ -153,7 +152,7 @@ def test_layers_of_some_operators_alone() -> None:
     float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
     done = finetune_weights(float_graph, quantized, DATA, LayerwiseOptions(op_types=("Gemm",)))
     assert [layer.name for layer in done.layers] == ["dense"]
-    assert {one.reason for one in done.left_alone} == {"its operator is not asked for"}
+    assert {one.reason for one in done.left_alone} == {"its operator is not selected"}
 
 
 def test_an_operator_that_is_not_there() -> None:
@@ -191,12 +190,12 @@ def test_a_model_that_can_not_get_better_stays_as_it_is() -> None:
     data = [{"x": np.full((1, 7, 16), float(i % 2), np.float32)} for i in range(10)]
     float_graph, quantized = tunable.pair(model, "BF16", data)
     done = finetune_model(float_graph, quantized, data)
-    assert done.recipe is None and done.graph is quantized and done.before == done.after == 0
+    assert done.attempt is None and done.graph is quantized and done.before == done.after == 0
 
 
-@pytest.mark.parametrize(("worse", "recipe"), [(0.999, "weights, biases and scales"), (1.1, None)])
+@pytest.mark.parametrize(("worse", "attempt"), [(0.999, "weights, biases and scales"), (1.1, None)])
 def test_one_output_that_gets_worse_is_enough(
-    worse: float, recipe: str | None, monkeypatch: pytest.MonkeyPatch
+    worse: float, attempt: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two products, one gets the float weights; the difference of the other is made larger or smaller."""
     model = tunable.two_products()
@@ -212,8 +211,8 @@ def test_one_output_that_gets_worse_is_enough(
 
     monkeypatch.setattr("transforms.finetune.finetune_model.finetune_weights", tune)
     done = finetune_model(float_graph, quantized, data)
-    assert done.recipe == recipe
-    assert done.after < done.before if recipe else done.graph is quantized
+    assert done.attempt == attempt
+    assert done.after < done.before if attempt else done.graph is quantized
 
 
 def test_selective_update_keeps_what_helps_the_outputs() -> None:
@@ -227,7 +226,7 @@ def test_selective_update_keeps_what_helps_the_outputs() -> None:
 def test_a_judge_that_never_agrees_changes_nothing() -> None:
     float_graph, quantized = tunable.pair(CONV, "W4A8", DATA)
     before = [layer.weight.values() for layer in match_layers(float_graph, quantized)[0]]
-    done = finetune_weights(float_graph, quantized, DATA, judge=lambda: 1.0)
+    done = finetune_weights(float_graph, quantized, DATA, model_error=lambda: 1.0)
     after = [layer.weight.values() for layer in match_layers(float_graph, quantized)[0]]
     assert not any(layer.is_kept for layer in done.layers)
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
@@ -267,7 +266,7 @@ def test_a_checkpoint_goes_on_to_the_same_model(after: int, tmp_path: Path) -> N
     assert same[0] == same[1] and len(seen) == 4
     seconds = [layer.seconds for layer in again.walk.layers[:after]]
     stored = Checkpoint.open(path, "key")
-    assert [stored.get(again.recipe or "", i)[1]["seconds"] for i in range(after)] == seconds  # type: ignore[index]
+    assert [stored.get(again.attempt or "", i)[1]["seconds"] for i in range(after)] == seconds  # type: ignore[index]
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
@@ -276,14 +275,14 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is of other models, data, options or versions"):
         Checkpoint.open(path, "two")
     path.write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="is no checkpoint"):
+    with pytest.raises(ValueError, match="is not a checkpoint"):
         Checkpoint.open(path, "one")
 
 
 def test_memory_of_layers_that_stay(tmp_path: Path) -> None:
     float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
     checkpoint = Checkpoint.open(tmp_path / "c.npz", "key")
-    finetune_weights(float_graph, quantized, DATA, judge=lambda: 1.0, memory=Memory(checkpoint, "r"))
+    finetune_weights(float_graph, quantized, DATA, model_error=lambda: 1.0, memory=Memory(checkpoint, "r"))
     checkpoint.write()
     found = Checkpoint.open(tmp_path / "c.npz", "key").get("r", 0)
     assert found is not None and found[0] is None and found[1]["name"] == "conv"

@@ -152,7 +152,7 @@ def test_a_zero_point_that_was_left_out_is_written() -> None:
     """Weights of uint8 around 0 without zero point lose the negative ones; with one they have them again."""
     float_graph, quantized = tunable.pair(CONV, "U8S8", DATA, weight="uint8")
     layer = match_layers(float_graph, quantized)[0][0]
-    dequantizer = layer.weight.chain[0]
+    dequantizer = layer.weight.dequant_nodes[0]
     stored = layer.weight.source.values.astype(np.int64) - dequantizer.inputs[2].values
     layer.weight.source.values = np.maximum(stored, 0).astype(np.uint8)
     del dequantizer.inputs[2]
@@ -180,7 +180,7 @@ def test_stacks_of_matrices_get_better(name: str) -> None:
     assert layers[0].bias is not None and layers[0].target == "a1"
     done = finetune_model(float_graph, quantized, STACKS_DATA)
     gain = _gain(float_graph, quantized, done.graph, tunable.samples(STACKS, 80)[40:])
-    assert gain > 0.1 if done.recipe else name in ("U8S8", "BFP16")  # rounding of inputs is most of these
+    assert gain > 0.1 if done.attempt else name in ("U8S8", "BFP16")  # rounding of inputs is most of these
     assert done.walk.layers[0].is_kept
     onnx.checker.check_model(graph_proto.export_model(done.graph), full_check=True)
 

@@ -182,7 +182,7 @@ def test_overlapping_windows_need_a_scatter_that_adds() -> None:
         ({"y": "seed"}, ["x"], 12, "gradients need opset 13, the graph has 12"),
         ({"y": "seed"}, ["nothing"], 20, "'nothing' is neither an input nor computed in the main graph"),
         ({"y": "seed"}, ["w"], 20, "'w' is neither an input nor computed in the main graph"),
-        ({"a": "seed"}, ["x"], 20, "'a' is no output of the graph"),
+        ({"a": "seed"}, ["x"], 20, "'a' is not an output of the graph"),
         ({"i": "seed"}, ["x"], 20, "'i' is not known to be float32: it has no gradient"),
         ({"y": "a"}, ["x"], 20, "the name 'a' for the seed of 'y' is taken"),
         ({"y": "seed", "z": "seed"}, ["x"], 20, "two outputs have seeds of the same name"),

@@ -17,7 +17,8 @@ from transforms.convert_opset import convert_opset
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.pipelines.quantize_graph import prepare_for
-from transforms.run.run_model import OpenModel, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import OpenModel
 from transforms.scheme import preset
 
 STEP = 1e-5  # of the size of all outputs: few functions turn a corner within it

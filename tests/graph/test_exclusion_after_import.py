@@ -77,7 +77,7 @@ def decomposed_at_20() -> onnx.ModelProto:
 
 def with_casts(graph: gs.Graph, exclude: Selection | None) -> int:
     """Convert bodies of a graph that has its Casts already."""
-    insert_cast(graph, commuting=False)
+    insert_cast(graph, round_before_relu=True)
     return convert_bodies(graph, "bfloat16", exclude=exclude)
 
 

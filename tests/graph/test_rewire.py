@@ -6,7 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from tests.helpers import fusion
-from transforms.graph.rewire import detach, position, release, remove_unused, replace, take_over
+from transforms.graph.rewire import Insertions, detach, position, release, remove_unused, replace, take_over
 
 
 def chain(body: str, outputs: str = "float[N] y") -> gs.Graph:
@@ -54,3 +54,16 @@ def test_arrays_are_released_only_where_nobody_uses_them() -> None:
     graph.outputs.pop()
     release(graph, [weight])
     assert weight.values.size == 0
+
+
+def test_insertions_keep_the_order_of_what_was_there() -> None:
+    graph = chain("a = Tanh(x) y = Exp(a)")
+    tanh, exp = graph.nodes
+    new = [gs.Node("Identity", f"new{i}") for i in range(4)]
+    insertions = Insertions()
+    for producer, nodes in ((exp, new[3:]), (None, new[:1]), (tanh, new[2:3]), (None, new[1:2])):
+        insertions.add(graph, producer, nodes)
+    other = gs.Node("Sinh", "other")
+    insertions.place(graph, lambda node: other if node is exp else node)
+    expected = [new[0], new[1], tanh, new[2], other, new[3]]
+    assert [id(one) for one in graph.nodes] == [id(one) for one in expected]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from transforms.gradients.backward import Gradients, add_gradients
 from transforms.model import graph_proto
-from transforms.run.run_model import OpenModel, RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import OpenModel, RunOptions
 
 STEP = 2.0**-4
 EPS = 2.0**-23

@@ -19,7 +19,8 @@ from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.switchable_model import Switch, switched_model
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.run.run_model import RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 

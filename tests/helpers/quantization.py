@@ -14,10 +14,10 @@ from onnx import numpy_helper
 import ops
 from ops import reference
 from tests.helpers import plans
+from transforms.graph.dot_products import TensorAxis
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.model import graph_proto
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.weight_importance import TensorAxis
 from transforms.scheme import Scheme, preset
 
 LIMITS = {

@@ -12,7 +12,7 @@ from tests.helpers import real_models
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.run import runtime_check
+from transforms.runtime.session import why_not_on_cpu
 from transforms.scheme import preset
 
 SAMPLES = 64  # for calibration
@@ -101,7 +101,7 @@ def quantize(name: str, config: str, target: Path, **changes: object) -> None:
     scheme = preset(config).with_(**changes)
     quantize_graph(graph, scheme, CalibrationData(calibration_feeds(name)))
     model_io.save(graph, target)  # runs the full checker
-    assert runtime_check.why_not_on_cpu(graph) is None
+    assert why_not_on_cpu(graph) is None
 
 
 def measure(name: str, model: Path) -> Figures:

@@ -15,6 +15,7 @@ from transforms.keep_float.bf16_error import Bf16Error
 from transforms.keep_float.switchable_bf16 import SwitchedRounding
 from transforms.lift_constants import lift_constants
 from transforms.pipelines.convert_bf16 import Bf16Options
+from transforms.runtime import session
 
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
 
@@ -128,6 +129,6 @@ def test_samples_can_be_left_out() -> None:
 def test_weights_beyond_one_message_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both branches of a switch hold a weight: the model is twice what it was, in one message."""
     error = measure(NETWORKS["residual"], Bf16Options())
-    monkeypatch.setattr(model_io, "PROTOBUF_LIMIT", 2000)
+    monkeypatch.setattr(session, "PROTOBUF_LIMIT", 2000)
     with pytest.raises(ValueError, match=r"^the model has [\d,]+ bytes beside its shared weights, too many"):
         SwitchedRounding(error, error.options)

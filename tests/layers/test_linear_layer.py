@@ -184,8 +184,8 @@ def test_scales_meet_their_outputs(op: str, shape: Any, index: int, attrs: dict[
     ("op", "shape", "index", "reason"),
     [
         ("Conv", (3, 4, 2), 0, "data are a constant"),
-        ("MatMul", (), 1, "holds no matrix"),
-        ("Gemm", (0, 3), 1, "holds no matrix"),
+        ("MatMul", (), 1, "is a scalar or empty"),
+        ("Gemm", (0, 3), 1, "is a scalar or empty"),
     ],
 )
 def test_what_is_no_such_problem(op: str, shape: Any, index: int, reason: str) -> None:

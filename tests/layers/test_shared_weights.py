@@ -98,7 +98,7 @@ def test_layers_of_one_weight_are_one(name: str, one_bias: bool) -> None:
     layers, left = match_layers(*tunable.pair(_twins(one_bias=one_bias), name, DATA))
     assert not left
     assert [[user.name for user in layer.users] for layer in layers] == [["left", "right"], ["head"]]
-    assert layers[0].others[0].weight is layers[0].weight
+    assert layers[0].sharing_layers[0].weight is layers[0].weight
 
 
 def test_layers_of_one_weight_are_where_the_last_is() -> None:
@@ -111,7 +111,7 @@ def test_layers_of_one_weight_are_where_the_last_is() -> None:
 def test_a_weight_that_is_transposed_elsewhere_is_left_alone() -> None:
     layers, left = match_layers(*tunable.pair(_tied(), "A8W8", tunable.samples(_tied(), 8)))
     assert not layers
-    assert [one.reason for one in left] == ["its weight: others read it, too"] * 2
+    assert [one.reason for one in left] == ["its weight: other nodes read it, too"] * 2
 
 
 def test_layers_beside_one_that_is_left_alone_are_so_too() -> None:
@@ -122,7 +122,7 @@ def test_layers_beside_one_that_is_left_alone_are_so_too() -> None:
     assert [layer.name for layer in layers] == ["head"]
     assert {one.name: one.reason for one in left} == {
         "another": "the float model has no layer of its name",
-        "left": "its weight: others read it, too",
+        "left": "its weight: other nodes read it, too",
     }
 
 
@@ -247,7 +247,7 @@ def test_a_bias_that_layers_of_other_weights_share_keeps_none_of_them_back() -> 
     layers, left = match_layers(float_graph, quantized)
     assert not left and [layer.name for layer in layers] == ["left", "right", "head"]
     done = finetune_model(float_graph, quantized, DATA)
-    assert done.recipe is not None and all(layer.is_kept for layer in done.walk.layers)
+    assert done.attempt is not None and all(layer.is_kept for layer in done.walk.layers)
 
 
 def test_operators_of_a_shared_weight_are_asked_for_together() -> None:
@@ -280,6 +280,6 @@ def test_an_operator_that_shares_all_its_weights_with_others_is_not_tuned_alone(
     done = finetune_weights(float_graph, quantized, data, LayerwiseOptions(op_types=("Gemm", "Conv")))
     assert [layer.name for layer in done.layers] == ["conv"]
     assert {(one.name, one.reason) for one in done.left_alone} == {
-        ("gemm", "it shares its weight with an operator that is not asked for"),
-        ("product", "its operator is not asked for"),
+        ("gemm", "it shares its weight with an operator that is not selected"),
+        ("product", "its operator is not selected"),
     }

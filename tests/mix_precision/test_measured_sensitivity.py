@@ -20,9 +20,8 @@ from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
-from transforms.model.model_hash import model_hash
-from transforms.run.task_log import TaskLog
-from transforms.run.tasks import SerialExecutor, Workers
+from transforms.model.provenance import model_hash
+from transforms.run.tasks import SerialExecutor, TaskLog, Workers
 from transforms.scheme import preset
 from transforms.search.output_metrics import METRICS, Outputs
 

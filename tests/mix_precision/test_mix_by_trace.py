@@ -23,7 +23,8 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.mix_precision import mix
 from transforms.mix_precision.evaluation import MixingOptions
 from transforms.mix_precision.sensitivity import Sensitivity
-from transforms.run.run_model import RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme, preset
 from transforms.search.output_metrics import METRICS
 

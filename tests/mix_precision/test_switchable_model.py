@@ -14,7 +14,7 @@ from tests.helpers import build, mixing, tunable
 from transforms import model_io
 from transforms.mix_precision.switchable_model import fold_weights
 from transforms.model import graph_proto
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
 
 CONV, MATMUL, ATTENTION = tunable.conv_net(), tunable.matmul_net(), mixing.attention()

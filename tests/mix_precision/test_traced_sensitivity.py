@@ -29,9 +29,9 @@ from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
-from transforms.run.run_model import OpenModel, RunOptions, open_model
-from transforms.run.task_log import TaskLog
-from transforms.run.tasks import SerialExecutor
+from transforms.run.run_model import open_model
+from transforms.run.tasks import SerialExecutor, TaskLog
+from transforms.runtime.session import OpenModel, RunOptions
 from transforms.scheme import Scheme, preset
 
 Found = dict[tuple[str, str], float]

@@ -92,7 +92,7 @@ def test_scales_that_constants_make_are_constants() -> None:
 
 def test_scales_that_are_an_input() -> None:
     text = '(float[1,1,3,4] x, float[4] s) => (float[A,B,C,D] y) { y = Resize <mode = "%s"> (x, s) }'
-    reason = r"Resize 'y': its scales 's' are neither constants nor made of shapes$"
+    reason = r"Resize 'y': its scales 's' are neither constant nor computed from shapes$"
     with pytest.raises(model_io.ModelError, match=reason):
         convert_opset(model_io.load(_parse(text % "nearest", 10)), 13)
     linear = _parse(text % "linear", 10)

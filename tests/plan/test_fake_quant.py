@@ -13,7 +13,8 @@ from tests.helpers import build, mixing, tunable
 from transforms.mix_precision.mixed_model import MixedModel, layers_of
 from transforms.model.copy_graph import copy_graph
 from transforms.model.detached_weights import LARGE
-from transforms.run.run_model import RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
 
 AS_WRITTEN = RunOptions(threads=1, simulate=True, optimize=False)

@@ -6,6 +6,7 @@ Oracle: the imports in the source, read with :mod:`ast`.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -107,6 +108,12 @@ def test_files_at_the_top_are_rewrites(path: Path) -> None:
         return
     functions = {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
     assert {"align_scales": "align_concat"}.get(path.stem, path.stem) in functions
+
+
+def test_the_package_lists_its_rewrites() -> None:
+    words = ast.get_docstring(ast.parse((ROOT / "transforms" / "__init__.py").read_text())) or ""
+    stems = {path.stem for path in (ROOT / "transforms").glob("*.py")} - {"__init__"}
+    assert stems == set(re.findall(r"``(\w+)``", words))
 
 
 @pytest.mark.parametrize("layer", ["ops", "transforms", "tools"])

@@ -63,7 +63,7 @@ def test_operators_without_a_way_are_named() -> None:
     text = """(float[1,2,3] x) => (float[1,2,3] y) <float[6] s = {1, 1, 1, 1, 1, 1}> {
         y = BatchNormalization <spatial = 0> (x, s, s, s, s) }"""
     graph = model_io.load(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 7]> main {text}'))
-    with pytest.raises(model_io.ModelError, match=r"can not be raised from opset 7 to 13: .*spatial"):
+    with pytest.raises(model_io.ModelError, match=r"cannot be raised from opset 7 to 13: .*spatial"):
         convert_opset(graph, 13)
     assert (graph.opset, [node.op for node in graph.nodes]) == (7, ["BatchNormalization"])
 
@@ -142,7 +142,7 @@ def test_nodes_without_an_equal_are_named() -> None:
         convert_opset(model_io.load(_parse(scan, 8)), 13)
     norm = """(float[2,%s,3] x) => (float[2,%s,3] y) <float[2] s = {1, 2}, float[2] b = {3, 4}> {
         y = GroupNormalization <num_groups = 2> (x, s, b) }"""
-    reason = "GroupNormalization 'y': its scale and bias belong to groups, from opset 21 on to channels$"
+    reason = "GroupNormalization 'y': its scale and bias are per group, from opset 21 on per channel$"
     with pytest.raises(model_io.ModelError, match=reason):
         convert_opset(model_io.load(_parse(norm % (4, 4), 18)), 21)
     same = _parse(norm % (2, 2), 18)

@@ -55,5 +55,5 @@ def test_old_opset_and_unknown_rank_are_refused_with_a_reason(caplog: pytest.Log
         assert fuse_matmul(graph) == 0
         graph.opset = 6
         assert fuse_matmul(graph) == 0
-    assert "'q' and its siblings stay apart: Split of opset 10 needs the rank of 'q'" in caplog.text
+    assert "'q' and its siblings are not fused: Split of opset 10 needs the rank of 'q'" in caplog.text
     assert "needs opset 7, the graph has 6" in caplog.text

@@ -51,9 +51,9 @@ def test_wiring_and_names() -> None:
 def test_relu_gets_no_pair_before_it_unless_asked() -> None:
     text = "(float[2] x) => (float[2] y) { a = Sin(x) y = Relu(a) }"
     assert "y_raw = Relu(a)" in wiring(inserted(text).graph)
-    assert "y_raw = Relu(a_float32)" in wiring(inserted(text, commuting=False).graph)
+    assert "y_raw = Relu(a_float32)" in wiring(inserted(text, round_before_relu=True).graph)
     feeds = {"x": np.array([0.3, -0.7], np.float32)}
-    both = [conversion.run(inserted(text, commuting=commuting), feeds) for commuting in (True, False)]
+    both = [conversion.run(inserted(text, round_before_relu=one), feeds) for one in (False, True)]
     assert conversion.same(*both)
 
 

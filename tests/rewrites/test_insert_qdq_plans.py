@@ -9,7 +9,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx_graphsurgeon as gs
 import pytest
 from numpy.typing import NDArray
 
@@ -35,7 +34,6 @@ from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.insert_qdq import insert_qdq
 from transforms.model import graph_proto
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.write_roundings import place
 from transforms.scheme import preset
 
 STANDARD = {("", "QuantizeLinear"), ("", "DequantizeLinear")}
@@ -380,15 +378,6 @@ def test_nodes_in_bodies_stand_where_they_are_used() -> None:
         feeds = {"x": random(2, 8), "c": np.array(choice)}
         exact, found = (conversion.run(one, feeds)["y"] for one in (plain, model))
         assert 0 < np.abs(found - exact).max() < 0.05 * np.abs(exact).max()
-
-
-def test_place_keeps_the_order_of_what_was_there() -> None:
-    graph = plans.graph("(float[N] x) => (float[N] y) { a = Tanh(x) y = Exp(a) }")
-    tanh, exp = graph.nodes
-    new = [gs.Node("Identity", f"new{i}") for i in range(4)]
-    place(graph, {id(graph): new[:2]}, {id(tanh): [new[2]], id(exp): [new[3]]})
-    expected = [new[0], new[1], tanh, new[2], exp, new[3]]
-    assert [id(one) for one in graph.nodes] == [id(one) for one in expected]
 
 
 def test_the_number_of_tensors_is_returned_and_nothing_is_left_for_a_second_plan() -> None:

@@ -12,7 +12,8 @@ import pytest
 from transforms import model_io
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.model import graph_proto
-from transforms.run.run_model import RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
 
 MOVERS = {
     "Reshape": "y = Reshape(d, shape)",

@@ -11,7 +11,8 @@ from tests.helpers import build, conversion, corpus
 from transforms import model_io
 from transforms.model import graph_proto
 from transforms.optimize import optimize
-from transforms.run.run_model import RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
 
 
 @pytest.mark.parametrize("name", sorted(corpus.MODELS.keys() - {"half island", "half input", "half output"}))
@@ -59,7 +60,7 @@ def test_an_operator_of_another_library_is_refused_and_the_graph_kept() -> None:
         )
     )
     before = graph_proto.export_model(graph)
-    with pytest.raises(model_io.ModelError, match=r"ONNX Runtime can not load the model.*Odd"):
+    with pytest.raises(model_io.ModelError, match=r"ONNX Runtime cannot load the model.*Odd"):
         optimize(graph)
     assert graph_proto.export_model(graph) == before
 

@@ -95,5 +95,5 @@ def test_missing_file_is_an_os_error(tmp_path: Path) -> None:
 def test_archive_in_the_guise_of_npy(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones(2))
     (tmp_path / "a.npz").rename(tmp_path / "a.npy")
-    with pytest.raises(ValueError, match=r"a\.npy' can not be read"):
+    with pytest.raises(ValueError, match=r"a\.npy' cannot be read"):
         read_array(tmp_path / "a.npy")

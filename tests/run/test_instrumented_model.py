@@ -12,7 +12,7 @@ from tests.helpers import build, corpus
 from transforms.model import graph_proto
 from transforms.run import instrumented_model
 from transforms.run.instrumented_model import EMPTY, InstrumentedModel, float_outputs
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 
 SHAPE = (4, 6)
 OTHER = np.random.default_rng(0).uniform(0.5, 1.5, SHAPE).astype(np.float32)

@@ -11,14 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from transforms.model import graph_proto
-from transforms.run.run_model import (
-    ModelInput,
-    RunOptions,
-    check_feed,
-    open_model,
-    provider_name,
-    session_settings,
-)
+from transforms.run.run_model import open_model
+from transforms.runtime.inputs import ModelInput, check_feed
+from transforms.runtime.session import RunOptions, provider_name, session_settings
 
 X = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
 

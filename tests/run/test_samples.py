@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transforms.run.run_model import ModelInput
 from transforms.run.samples import ImageOptions, Samples, read_image
+from transforms.runtime.inputs import ModelInput
 
 X = ModelInput("x", np.dtype(np.float32), (None, 2))
 IDS = ModelInput("ids", np.dtype(np.int64), (1, None))
@@ -77,7 +77,7 @@ def test_files_are_read_only_when_it_is_their_turn(tmp_path: Path) -> None:
     (tmp_path / "1.npy").write_bytes(b"broken")
     iterator = iter(Samples(tmp_path, [X]))
     assert next(iterator)[0] == "0"
-    with pytest.raises(ValueError, match=r"1\.npy' can not be read"):
+    with pytest.raises(ValueError, match=r"1\.npy' cannot be read"):
         next(iterator)
 
 
@@ -90,7 +90,7 @@ def test_wrong_samples_are_named(tmp_path: Path) -> None:
 def test_npy_in_the_guise_of_npz(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.float32([[1, 2]]))
     (tmp_path / "a.npy").rename(tmp_path / "a.npz")
-    with pytest.raises(ValueError, match=r"a\.npz' can not be read: it is no \.npz archive"):
+    with pytest.raises(ValueError, match=r"a\.npz' cannot be read: it is not a \.npz archive"):
         feeds(tmp_path, [X])
 
 

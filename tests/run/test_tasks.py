@@ -18,8 +18,7 @@ import pytest
 
 from tests.helpers import tasks
 from tools.cli import dask_executor, executors
-from transforms.run.task_log import Numbers, TaskLog
-from transforms.run.tasks import SerialExecutor, run_tasks
+from transforms.run.tasks import Numbers, SerialExecutor, TaskLog, run_tasks
 
 NUMBERS = (0.1, -3.0, 2.5, 7.0)
 

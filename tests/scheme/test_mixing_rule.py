@@ -118,9 +118,9 @@ START = "auto_mixed_precision "
         ({"target": "int4"}, "auto_mixed_precision: activation of 'int4' is 'int4', but int4 is for weights"),
         (
             {"target": ["mx6", "int16/int8"]},
-            "auto_mixed_precision: 'int16/int8' is what the scheme has anyway",
+            "auto_mixed_precision: 'int16/int8' is the scheme's own format",
         ),
-        ({"weight_target": "int8"}, "auto_mixed_precision: 'int16/int8' is what the scheme has anyway"),
+        ({"weight_target": "int8"}, "auto_mixed_precision: 'int16/int8' is the scheme's own format"),
         (
             {"target": "mx6", "weight_target": "mx6"},
             START + "target does not go with activation_target and weight_target",

@@ -208,7 +208,7 @@ def test_signed_ranges_are_symmetric_unless_told_otherwise() -> None:
             "activation: format 'int9' is unknown, did you mean 'int8'? legal are float32, ",
         ),
         ({"weight": 8}, "weight is 8, it must be a string"),
-        ({"bias": "int8"}, "bias is 'int8', the only integers for a bias are int32"),
+        ({"bias": "int8"}, "bias is 'int8', the only integer format for a bias is int32"),
         ({"activation": "auto"}, "activation: format 'auto' is unknown"),
         ({"other": "int8"}, "other is 'int8', legal are 'auto', 'float32', 'bfloat16', 'float16'"),
         ({"per_channel": 1}, "per_channel is 1, it must be true, false or 'auto'"),
@@ -252,7 +252,7 @@ def test_signed_ranges_are_symmetric_unless_told_otherwise() -> None:
         ),
         (
             {"layers": {"a*": {"bias": "uint8"}}},
-            "layers entry 'a*': bias is 'uint8', the only integers for a bias",
+            "layers entry 'a*': bias is 'uint8', the only integer format for a bias",
         ),
     ),
 )
@@ -328,7 +328,7 @@ def test_a_wrong_format_definition_is_named(definition: object, message: str) ->
 
 def test_names_of_formats_are_not_taken_twice() -> None:
     for name in ("mx9", "float32", "auto"):
-        with pytest.raises(ValueError, match=f"^format '{name}' cannot be defined anew, the name is taken$"):
+        with pytest.raises(ValueError, match=f"^format '{name}' cannot be redefined: the name is taken$"):
             preset("BF16").with_(formats={name: {"base": "bfp16"}})
 
 
@@ -337,7 +337,7 @@ def test_names_of_formats_are_not_taken_twice() -> None:
     (
         ('preset = "a8w8"', "preset 'a8w8' is unknown, legal are A8W8, A16W8,"),
         ("preset = 3", "preset is 3, it must be a string"),
-        ('weight = "int8"', "key 'activation' is missing, and so is a preset to take it from"),
+        ('weight = "int8"', "key 'activation' is missing, and there is no preset to take it from"),
         ('presett = "A8W8"', "key 'presett' is unknown, did you mean 'preset'?"),
         ("activation = ", "Invalid value"),
         ('preset = "A8W8"\n[auto_mixed]\nx = 1', "key 'auto_mixed' is unknown"),

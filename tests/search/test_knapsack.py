@@ -84,7 +84,7 @@ def test_all_the_room_there_is_and_none() -> None:
     assert len(choose_formats(options, baseline, 319.0)) == 1
     assert len(choose_formats(options, baseline, 160.0)) == 2
     for budget in (159.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match=r"^a budget of .* bits can not be met: the weights take 160$"):
+        with pytest.raises(ValueError, match=r"^a budget of .* bits cannot be met: the weights take 160$"):
             choose_formats(options, baseline, budget)
 
 

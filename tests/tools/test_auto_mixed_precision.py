@@ -24,7 +24,8 @@ from transforms import model_io
 from transforms.mix_precision import measured_sensitivity, mix
 from transforms.model import provenance
 from transforms.model.copy_graph import copy_graph
-from transforms.run.run_model import RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
 from transforms.scheme import preset
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.scheme.recorded_scheme import recorded_scheme
@@ -324,7 +325,7 @@ def test_a_run_goes_on_from_another_s_results(folder: Path, monkeypatch: pytest.
     assert run(folder, "BF16", *rule) == 0
     calls: list[str] = []
     monkeypatch.setattr(measured_sensitivity, "measure", lambda task: calls.append("layer") or (1.0, 1.0))
-    monkeypatch.setattr(mix._Mixing, "_measure", lambda *_: calls.append("model") or 0.0)
+    monkeypatch.setattr(mix.EvaluationSet, "score", lambda *_: calls.append("model") or 0.0)
     assert run(folder, "BF16", *rule, output="second.onnx") == 0
     assert not calls and moved(folder) == moved(folder, "second.onnx")
     assert len(list((folder / "kept").iterdir())) == 1
@@ -484,7 +485,7 @@ def test_quantize_without_data_moves_all(folder: Path) -> None:
         ("BF16_MIXED_BFP16", ["--target-op-type", "Relu"], "target_op_types 'Relu' is unknown"),
         ("BF16_MIXED_BFP16", ["--output-index", "1"], "output 1 is not there, the model has 1"),
         ("BF16", ["--target", "bfp17"], "format 'bfp17' is unknown"),
-        ("BF16", ["--target", "bfloat16"], "'bfloat16' is what the scheme has anyway"),
+        ("BF16", ["--target", "bfloat16"], "'bfloat16' is the scheme's own format"),
         ("BF16", [], "auto_mixed_precision target is missing"),
         ("BF16_MIXED_BFP16", ["--evaluate-target", "1"], "evaluate"),
         ("BF16_MIXED_BFP16", ["--l2-target", "1", "--sqnr-target", "1"], "there is one target"),
@@ -503,12 +504,12 @@ def test_quantize_without_data_moves_all(folder: Path) -> None:
         (
             "BF16",
             ["--target", "mx6", "--strategy", "budget", "--bits-target", "5.5"],
-            "bits_target 5.5 can not be met: the smallest formats take 6",
+            "bits_target 5.5 cannot be met: the smallest formats take 6",
         ),
         (
             "BF16",
             ["--target", "mx6", "--strategy", "budget", "--bytes-target", "382"],
-            "bytes_target 382 can not be met: the smallest formats take 382.5",  # 510 weights of 6 bits
+            "bytes_target 382 cannot be met: the smallest formats take 382.5",  # 510 weights of 6 bits
         ),
         ("BF16_MIXED_BFP16", ["--csv", "DIR/a", "--json", "DIR/a"], "--json and --csv are one file"),
         ("BF16_MIXED_BFP16", ["--json", "DIR/mixed.onnx"], "--output and --json are one file"),

@@ -14,8 +14,7 @@ import pytest
 from tests.helpers import tasks
 from tests.helpers.tool_process import ROOT, wait_for
 from tools.cli import dask_executor, executors
-from transforms.run.task_log import TaskLog
-from transforms.run.tasks import run_tasks
+from transforms.run.tasks import TaskLog, run_tasks
 
 pytest.importorskip("distributed")
 

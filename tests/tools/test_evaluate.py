@@ -383,7 +383,7 @@ def test_object_arrays_are_never_unpickled(
     bomb = np.array([Bomb(tmp_path / "exploded")], object)
     folders.save("0.npy", bomb, bomb)
     assert folders.evaluate() == 1
-    assert "0.npy' can not be read: Object arrays" in error_of(capsys)
+    assert "0.npy' cannot be read: Object arrays" in error_of(capsys)
     assert not (tmp_path / "exploded").exists()
 
 
@@ -400,7 +400,7 @@ def test_unreadable_files(
     for folder in (folders.baseline, folders.quantized):
         (folder / name).write_bytes(content)
     assert folders.evaluate() == 1
-    assert f"{name}' can not be read: " in error_of(capsys)
+    assert f"{name}' cannot be read: " in error_of(capsys)
 
 
 def test_truncated_files(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
@@ -408,13 +408,13 @@ def test_truncated_files(folders: Folders, capsys: pytest.CaptureFixture[str]) -
     path = folders.quantized / "0.npy"
     path.write_bytes(path.read_bytes()[:-100])
     assert folders.evaluate() == 1
-    assert f"'{path}' can not be read: " in error_of(capsys)
+    assert f"'{path}' cannot be read: " in error_of(capsys)
 
 
 def test_strings_are_no_numbers(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
     folders.save("0.npy", np.array(["a"]), np.array(["a"]))
     assert folders.evaluate() == 1
-    assert "elements of type <U1 are no real numbers" in error_of(capsys)
+    assert "elements of type <U1 are not real numbers" in error_of(capsys)
 
 
 def test_misspelt_options_are_usage_errors(three: tuple) -> None:

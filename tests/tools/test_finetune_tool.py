@@ -18,8 +18,8 @@ from tools.cli import command_line
 from transforms import model_io
 from transforms.finetune.output_error import OutputError
 from transforms.model import provenance
-from transforms.run import devices
-from transforms.run.run_model import RunOptions
+from transforms.runtime import devices
+from transforms.runtime.session import RunOptions
 from transforms.scheme import finetune_rule
 
 MODEL = tunable.conv_net()
@@ -195,7 +195,7 @@ def test_a_quantized_model_in_the_place_of_the_float_one(
     (folder / "float.onnx").write_bytes((folder / "quantized.onnx").read_bytes())
     assert _run(folder) == 1
     said = capsys.readouterr().err
-    assert "the float model is not what was quantized: the model is quantized already: " in said
+    assert "the float model is not the one that was quantized: the model is quantized already: " in said
 
 
 def test_inputs_are_never_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +230,7 @@ def test_a_checkpoint_in_the_place_of_the_output(
 def test_a_file_that_is_no_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (folder / "float.onnx").read_bytes()
     assert _run(folder, "--checkpoint", str(folder / "float.onnx")) == 1
-    assert capsys.readouterr().err.endswith("float.onnx' is no checkpoint: it is no .npz archive\n")
+    assert capsys.readouterr().err.endswith("float.onnx' is not a checkpoint: it is not a .npz archive\n")
     assert (folder / "float.onnx").read_bytes() == before
 
 

@@ -24,7 +24,7 @@ from transforms.files.named_file import named
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.run.array_files import MOST_PIXELS, read_array
 from transforms.run.feeds import open_feeds
-from transforms.run.run_model import ModelInput
+from transforms.runtime.inputs import ModelInput
 from transforms.scheme import preset, read_scheme
 
 FREE = (ModelInput("x", np.dtype(np.float32), (None,)),)
@@ -103,7 +103,7 @@ def test_ordinary_zeros_may_be_packed_tightly(tmp_path: Path) -> None:
 def test_npy_that_claims_what_it_does_not_hold(tmp_path: Path, shape: tuple[int, ...]) -> None:
     (tmp_path / "a.npy").write_bytes(header(shape) + bytes(64))
     refused(tmp_path)
-    with pytest.raises(ValueError, match=r"a\.npy' can not be read"):
+    with pytest.raises(ValueError, match=r"a\.npy' cannot be read"):
         read_array(tmp_path / "a.npy")
 
 
@@ -111,7 +111,7 @@ def test_npy_that_is_a_hole(tmp_path: Path) -> None:
     with (tmp_path / "a.npy").open("wb") as file:
         file.write(header(((1 << 40) // 4,)))
         file.truncate((1 << 40) + 4096)
-    assert "stored come to" in refused(tmp_path)
+    assert "stored bytes expand to" in refused(tmp_path)
 
 
 def _encrypt(path: Path) -> None:
@@ -138,7 +138,7 @@ def _garble(path: Path) -> None:
 def test_damaged_archive(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     np.savez_compressed(tmp_path / "a.npz", x=np.arange(1000, dtype=np.float32))
     damage(tmp_path / "a.npz")
-    assert refused(tmp_path).startswith(f"'{tmp_path / 'a.npz'}' can not be read: ")
+    assert refused(tmp_path).startswith(f"'{tmp_path / 'a.npz'}' cannot be read: ")
 
 
 @pytest.mark.parametrize("damage", [_encrypt, _set_method, _garble])
@@ -146,7 +146,7 @@ def test_damaged_checkpoint(tmp_path: Path, damage: Callable[[Path], None]) -> N
     path = tmp_path / "layers.npz"
     np.savez_compressed(path, x=np.arange(1000, dtype=np.float32))
     damage(path)
-    with pytest.raises(ValueError, match=r"layers\.npz' is no checkpoint: "):
+    with pytest.raises(ValueError, match=r"layers\.npz' is not a checkpoint: "):
         Checkpoint.open(path, "key")
 
 
@@ -169,7 +169,7 @@ def test_picture_of_too_many_pixels(
     (tmp_path / "a.png").write_bytes(_png(side, side))
     image = (ModelInput("x", np.dtype(np.float32), (1, 1, 4, 4)),)
     assert "pixels" in refused(tmp_path, image)
-    with pytest.raises(ValueError, match=r"a\.png' can not be read: .*pixels"):
+    with pytest.raises(ValueError, match=r"a\.png' cannot be read: .*pixels"):
         read_array(tmp_path / "a.png")
     assert not recwarn.list and not capfd.readouterr().err
 
@@ -190,7 +190,7 @@ def test_damaged_pictures(tmp_path: Path) -> None:
             try:
                 read_array(tmp_path / "a.png")
             except ValueError as error:
-                assert str(error).startswith(f"'{tmp_path / 'a.png'}' can not be read: ")
+                assert str(error).startswith(f"'{tmp_path / 'a.png'}' cannot be read: ")
 
 
 # Schemes
@@ -272,11 +272,11 @@ def test_zero_byte_in_a_path(tmp_path: Path, place: str, capsys: pytest.CaptureF
 def test_errors_without_words_are_named(tmp_path: Path) -> None:
     for error in (RuntimeError("odd"), KeyError("odd"), zlib.error("odd"), AssertionError()):
         with (
-            pytest.raises(ValueError, match=rf"'a' can not be read: .*\({type(error).__name__}\)"),
+            pytest.raises(ValueError, match=rf"'a' cannot be read: .*\({type(error).__name__}\)"),
             named("a"),
         ):
             raise error
-    with pytest.raises(ValueError, match=r"'a' can not be read: it is nested too deeply"), named("a"):
+    with pytest.raises(ValueError, match=r"'a' cannot be read: it is nested too deeply"), named("a"):
         raise RecursionError
 
 
@@ -312,4 +312,4 @@ def test_cache_that_has_no_end(tmp_path: Path, capsys: pytest.CaptureFixture[str
     options = [*options[:-2], "--calibration-data", tmp_path, "--calibration-cache", tmp_path / "ranges.json"]
     assert quantize.main([str(word) for word in options]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and "no regular file" in lines[0]
+    assert len(lines) == 1 and lines[0].endswith("ranges.json' is a device, not a file")

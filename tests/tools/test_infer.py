@@ -271,7 +271,7 @@ def test_unreadable_samples(
     (scene.data / name).write_bytes(content)
     assert scene.infer() == 1
     said = error_of(capsys)
-    assert f"{name}' can not be read: " in said
+    assert f"{name}' cannot be read: " in said
     assert "pickle" not in said  # NumPy's advice would be of no use, and unsafe
 
 
@@ -279,7 +279,7 @@ def test_objects_in_npz_are_never_unpickled(scene: Scene, capsys: pytest.Capture
     scene.save_copier([1])
     np.savez(scene.data / "a.npz", x=np.array([print], object))
     assert scene.infer() == 1
-    assert "a.npz' can not be read: Object arrays" in error_of(capsys)
+    assert "a.npz' cannot be read: Object arrays" in error_of(capsys)
 
 
 def test_full_output_folder_needs_force(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:

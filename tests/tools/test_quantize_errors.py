@@ -196,7 +196,7 @@ def test_an_opset_that_can_not_be_raised(bench: EvaluationSet) -> None:
         y = BatchNormalization <spatial = 0> (x, s, s, s, s) }"""
     bench.write(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 7]> main {text}'))
     message = bench.refuses("A8W8")
-    assert message.startswith("the model can not be raised from opset 7 to 13") and "spatial" in message
+    assert message.startswith("the model cannot be raised from opset 7 to 13") and "spatial" in message
 
 
 @pytest.mark.parametrize("kind", (b"", b"text", bytes(100)))

@@ -143,7 +143,7 @@ def test_a_link_that_exists_takes_force(scene: Scene) -> None:
 def test_a_deleted_file_behind_a_link_of_the_system(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file:
         (tmp_path / "file").unlink()
-        with pytest.raises(ValueError, match="can not be replaced"):
+        with pytest.raises(ValueError, match="cannot be replaced"):
             destination(Path(f"/proc/self/fd/{file.fileno()}"))
 
 

@@ -61,7 +61,7 @@ def test_outputs_without_a_ratio_are_said_to_have_none(before: float, after: flo
     done = TunedModel(gs.Graph(), before, after, "weights", walked)
     *_, last = tuning_lines(done, 3)
     assert last.startswith(f"Outputs on held-out samples: {words}")
-    *_, last = tuning_lines(dataclasses.replace(done, recipe=None), 3)
+    *_, last = tuning_lines(dataclasses.replace(done, attempt=None), 3)
     assert last.startswith(f"Outputs on held-out samples: {words}"[:60]) and last.endswith("model kept")
 
 

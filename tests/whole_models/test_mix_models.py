@@ -19,9 +19,8 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.mix_precision.evaluation import MixingOptions
 from transforms.mix_precision.mix import MixedPrecision, mix_precision
 from transforms.mix_precision.mixed_model import Mix, MixedModel
-from transforms.model import graph_proto
 from transforms.run.run_model import open_model
-from transforms.run.session import open_light
+from transforms.runtime.session import open_session
 from transforms.scheme import Scheme, preset
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS
@@ -69,7 +68,7 @@ class Judge:
         self._model.measure(CalibrationData(self._feeds), [{}, everywhere])
 
     def sqnr(self, mix: Mix) -> float:
-        session = open_light(*graph_proto.export_light(self._model.build(mix).graph))
+        session = open_session(self._model.build(mix).graph)
         found = [session.run(feed) for feed in self._feeds]
         return METRICS["sqnr"].score(zip(self._wanted, found, strict=True))
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import Any
 
 import ops
+from transforms.files.read_toml import parse_toml
 from transforms.plan.weight_importance import WEIGHTED
 from transforms.scheme.scheme import AUTO, Scheme
+from transforms.scheme.scheme_table import SchemeTable
 
 _STANDARD_BITS = 16
 """Of the widest integers that ONNX's own operators quantize to."""
@@ -79,3 +82,27 @@ def _has_own_operators(scheme: Scheme) -> bool:
         row.bits > _STANDARD_BITS if row.is_integer else not (as_cast and row.name == "bfloat16")
         for row in rows
     )
+
+
+def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
+    """Return the one key and value of ``KEY=VALUE``.
+
+    A value that is no TOML is taken as a string, and ``TABLE.KEY=VALUE`` adds to the table of the scheme.
+    """
+    key, equals, value = assignment.partition("=")
+    if not equals:
+        raise ValueError(f"--set '{assignment}' is not KEY=VALUE")
+    try:
+        values = parse_toml(f"{key} = {value}")
+    except ValueError:
+        *tables, name = key.strip().split(".")
+        values = {name: value.strip()}
+        for table in reversed(tables):
+            values = {table: values}
+    for name, given in values.items():
+        before = getattr(scheme, name, None)
+        if isinstance(before, SchemeTable):
+            before = before.said
+        if isinstance(before, dict) and isinstance(given, dict):
+            values[name] = before | given
+    return values

@@ -16,9 +16,9 @@ from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
-from transforms.run import runtime_check
-from transforms.run.feeds import model_inputs, open_feeds
-from transforms.run.run_model import RunOptions
+from transforms.run.feeds import open_feeds
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions, why_not_on_cpu
 from transforms.search.target import TargetError
 
 _RECORDED = (
@@ -52,7 +52,7 @@ def convert_file(tool: str, source: str, options: argparse.Namespace) -> None:
     entries = provenance.entries(tool, _recorded(chosen, options), graph.source_sha256)
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
     sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in bf16.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
+    for line in bf16.lines(done, graph, *sizes, files[0], why_not_on_cpu(graph)):
         print(line)
     for line in bf16.sqnr_lines(kept, options.min_sqnr) if kept else ():
         print(line)

@@ -22,13 +22,12 @@ from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import FinetuneOptions, TunedModel, finetune_model
 from transforms.finetune.finetune_weights import LayerReport
 from transforms.finetune.float_reference import float_reference
-from transforms.finetune.options import LayerwiseOptions
-from transforms.finetune.tune_layer import TuneOptions
+from transforms.finetune.options import LayerwiseOptions, TuneOptions
 from transforms.model import provenance
-from transforms.run import devices
-from transforms.run.batch_feeds import batch_feeds
-from transforms.run.feeds import Feeds, model_inputs, open_feeds
-from transforms.run.run_model import RunOptions
+from transforms.run.feeds import Feeds, batch_feeds, open_feeds
+from transforms.runtime import devices
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions
 from transforms.scheme.finetune_rule import FinetuneRule
 
 _RECORDED = (

@@ -10,10 +10,9 @@ from tools.cli.command_line import same_file
 from tools.cli.data_options import image_options, report_litter
 from tools.cli.executors import threads_of, workers
 from tools.cli.output_file import check_writable, write_text
-from tools.cli.scheme_options import check_effect
+from tools.cli.scheme_options import check_effect, parse_assignment
 from tools.cli.user_code import check_code
 from tools.jobs.mix_model import mix_model
-from tools.jobs.quantize import parse_assignment
 from tools.jobs.tune_quantized import tune_mixed
 from tools.jobs.write import write_quantized
 from tools.summaries import mixing as mixing_summary
@@ -22,7 +21,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions
 from transforms.model import provenance
 from transforms.run.array_files import read_array
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.mixing_rule import TARGETS, MixingRule
 

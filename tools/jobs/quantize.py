@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from tools.cli.data_options import image_options, report_litter
 from tools.cli.progress import Progress
-from tools.cli.scheme_options import check_effect
+from tools.cli.scheme_options import check_effect, parse_assignment
 from tools.cli.user_code import check_code
 from tools.jobs.mix_model import mix_model
 from tools.jobs.tune_quantized import tune_mixed, tune_quantized
@@ -18,15 +18,14 @@ from tools.jobs.write import write_quantized
 from tools.summaries import mixing
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
-from transforms.files.read_toml import parse_toml
 from transforms.finetune.float_reference import float_reference
 from transforms.mix_precision.mix import MixingOptions
 from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
-from transforms.run.feeds import model_inputs, random_feeds
-from transforms.run.run_model import RunOptions
+from transforms.run.feeds import random_feeds
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme, read_scheme
-from transforms.scheme.scheme_table import SchemeTable
 
 _OVERRIDES = {
     "per_channel": "per_channel",
@@ -106,30 +105,6 @@ def scheme_in_use(options: argparse.Namespace) -> Scheme:
         if value is not None:
             changes[key] = (*getattr(scheme, key), *value) if isinstance(value, list) else value
     return scheme.with_(**changes)
-
-
-def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
-    """Return the one key and value of ``KEY=VALUE``.
-
-    A value that is no TOML is taken as a string, and ``TABLE.KEY=VALUE`` adds to the table of the scheme.
-    """
-    key, equals, value = assignment.partition("=")
-    if not equals:
-        raise ValueError(f"--set '{assignment}' is not KEY=VALUE")
-    try:
-        values = parse_toml(f"{key} = {value}")
-    except ValueError:
-        *tables, name = key.strip().split(".")
-        values = {name: value.strip()}
-        for table in reversed(tables):
-            values = {table: values}
-    for name, given in values.items():
-        before = getattr(scheme, name, None)
-        if isinstance(before, SchemeTable):
-            before = before.said
-        if isinstance(before, dict) and isinstance(given, dict):
-            values[name] = before | given
-    return values
 
 
 def _data(graph: gs.Graph, options: argparse.Namespace) -> CalibrationData | None:

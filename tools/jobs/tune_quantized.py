@@ -12,8 +12,9 @@ from tools.summaries.tuning import tuning_lines
 from transforms.finetune.finetune_model import FinetuneOptions
 from transforms.mix_precision.mix import MixedPrecision
 from transforms.model import provenance
-from transforms.run.feeds import model_inputs, open_feeds
-from transforms.run.run_model import RunOptions
+from transforms.run.feeds import open_feeds
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 
 _SCHEME = provenance.PREFIX + "scheme"
@@ -61,8 +62,8 @@ def tune_mixed(
     tuned = tune_quantized(mixed.graph, mixed.float_graph, used, flag, options)
     tuned.info.metadata.setdefault(_SCHEME, "")  # the first of the entries, as files have always had it
     target = mixed.assignment.target if mixed.assignment else None
-    if target is not None and mixed.measure is not None:
-        value = mixed.measure(tuned)
+    if target is not None and mixed.evaluation is not None:
+        value = mixed.evaluation.score(tuned)
         holds = target.holds(value)
         kept = "" if holds else ": the model stays as it was"
         print(f"Tuned: {target.text(value)}, the target is {target.bound}{kept}")

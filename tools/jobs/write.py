@@ -12,7 +12,7 @@ from tools.cli.output_file import total_bytes
 from tools.summaries import quantize
 from transforms import model_io
 from transforms.pipelines.quantize_graph import Quantized
-from transforms.run import runtime_check
+from transforms.runtime.session import why_not_on_cpu
 
 
 def write_quantized(
@@ -25,5 +25,5 @@ def write_quantized(
     external = options.save_as_external_data
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=options.force)
     sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in quantize.lines(done, graph, *sizes, files[0], runtime_check.why_not_on_cpu(graph)):
+    for line in quantize.lines(done, graph, *sizes, files[0], why_not_on_cpu(graph)):
         print(line)

@@ -26,13 +26,13 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     """Yield what became of each layer, those left alone, and the outputs."""
     width = max(len(layer.name) for layer in done.walk.layers)
     for layer in done.walk.layers:
-        kept = layer.what if layer.is_kept and done.recipe else "kept as it was"
+        kept = layer.what if layer.is_kept and done.attempt else "kept as it was"
         change = in_words(layer.power, layer.before, layer.after)
         yield f"{layer.name:<{width}}  {layer.op}  {change}  {kept}  {layer.seconds:.2f} s"
     reasons = Counter((layer.op, layer.reason) for layer in done.walk.left_alone)
     for (op, reason), count in reasons.items():
         yield f"Left alone: {count} {op}: {reason}"
-    kept_count = sum(layer.is_kept for layer in done.walk.layers) if done.recipe else 0
+    kept_count = sum(layer.is_kept for layer in done.walk.layers) if done.attempt else 0
     yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
     yield f"Outputs on held-out samples: {_of_outputs(done)}"
 
@@ -54,7 +54,7 @@ def _of_outputs(done: TunedModel) -> str:
     ratios = [_decibels(1.0, error) or "none" for error in (done.before, done.after)]
     reason = "an output of the float model is zero there, or one is not finite"
     words = f"{' -> '.join(ratios)} dB" + (f" (none: {reason})" if "none" in ratios else "")
-    return words if done.recipe else f"{words}; nothing was better: model kept"
+    return words if done.attempt else f"{words}; nothing was better: model kept"
 
 
 def _decibels(power: float, error: float) -> str | None:

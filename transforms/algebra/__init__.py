@@ -1,4 +1,4 @@
-"""Symbolic reading of element-wise chains, by which LayerNorm and GELU are known in any spelling.
+"""Symbolic reading of element-wise nodes, which recognizes LayerNorm and GELU in any spelling.
 
 Imports ``graph``. Names: ``interpret``, ``polynomial``, ``norm_terms``.
 """

@@ -1,4 +1,4 @@
-"""The tensor in terms of which others are read, and how their shapes lie with respect to its shape."""
+"""The tensor in which others are expressed, and the relation of their shapes to its shape."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOLERANCES: dict[int, float] = {onnx.TensorProto.FLOAT16: 2.0**-10, onnx.Tensor
 
 @dataclass(frozen=True)
 class Value:
-    """What a tensor holds, and how its shape lies with respect to x's; ``rank`` is that of a constant."""
+    """The polynomial of a tensor, and the relation of its shape to x's; ``rank`` is that of a constant."""
 
     polynomial: Polynomial
     layout: str
@@ -36,9 +36,9 @@ class Value:
 
 @dataclass(frozen=True)
 class Context:
-    """The tensor x in which all is expressed, and the axes of its statistics.
+    """The tensor x in which others are expressed, and the axes of its statistics.
 
-    ``axes`` count from the end (-1 is the last) and ascend, ``sizes`` are their sizes, None where unknown.
+    ``axes`` count from the end (-1 is the last) and ascend, ``sizes`` are their sizes, or None if unknown.
     ``element_type`` is ONNX's number of x's type.
     """
 
@@ -50,12 +50,12 @@ class Context:
 
     @property
     def rank(self) -> int | None:
-        """The number of dimensions of x, None where unknown."""
+        """The number of dimensions of x, or None if unknown."""
         return None if self.shape is None else len(self.shape)
 
     @property
     def count(self) -> int | None:
-        """The number of elements that a statistic is taken over, None where unknown."""
+        """The number of elements that a statistic is taken over, or None if unknown."""
         sizes = [size for size in self.sizes if size is not None]
         return prod(sizes) if len(sizes) == len(self.axes) else None
 
@@ -72,5 +72,5 @@ def make_context(root: gs.Tensor, element_type: int, axes: tuple[int, ...] = ())
 
 
 def is_float(element_type: int | None) -> bool:
-    """Return whether it is a type that this algebra is about: float16, bfloat16, float or double."""
+    """Return whether the type is one that this algebra covers: float16, bfloat16, float or double."""
     return element_type in FLOAT_BITS

@@ -1,9 +1,9 @@
-"""What a chain of element-wise nodes computes, as a polynomial in one tensor and its statistics.
+"""The result of element-wise nodes as a polynomial in one tensor and its statistics.
 
 Exporters write LayerNorm and GELU in many orders and associations. Read as polynomials in the tensor ``x``,
 its mean, its mean square and ``rsqrt = 1 / sqrt(variance + epsilon)``, all of them are the same few terms:
 ``mean((x - mean)^2)`` and ``mean(x^2) - mean^2`` both become ``square - mean^2``, and so on.
-A node that is not understood, or whose broadcast can not be proven, simply has no polynomial.
+A node of an unknown operator, or whose broadcast cannot be proven, has no polynomial.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_TERMS = 24
 def interpret(context: Context, constants: Constants, exclude: Container[gs.Node] = ()) -> dict[int, Value]:
     """Return the values of all tensors that follow from x alone, keyed by ``id(tensor)``.
 
-    What a node in ``exclude`` makes is not looked into.
+    Outputs of nodes in ``exclude`` are not interpreted.
     """
     return _Reader(context, constants, exclude).read()
 
@@ -74,7 +74,7 @@ class _Reader:
         return self._values.get(id(tensor)) or self._constant(tensor)
 
     def scalar(self, node: gs.Node, index: int) -> float | None:
-        """Return the number that an input of the node is; None where it is none."""
+        """Return the value of a constant scalar input of the node, or None."""
         return self.constants.scalar(node.inputs[index]) if index < len(node.inputs) else None
 
     def _constant(self, tensor: gs.Tensor) -> Value | None:
@@ -103,7 +103,7 @@ class _Reader:
         return len(shape) <= least and all(size == 1 or size == expected for size, expected in pairs)
 
     def combine(self, left: Value, right: Value, result: Polynomial) -> Value | None:
-        """Return the value of a binary operator's result, None where its shape may not be as x's."""
+        """Return the value of a binary operator's result, or None if its shape may differ from x's."""
         layouts = {left.layout, right.layout} - {CONSTANT}
         rank = max(left.rank, right.rank)
         if len(layouts) != 1:
@@ -174,7 +174,7 @@ def _max(reader: _Reader, node: gs.Node) -> Value | None:
 
 
 def _clip(reader: _Reader, node: gs.Node) -> Value | None:
-    """Clip of a variance from 0 upwards, or Relu of it, likewise."""
+    """Clip of a variance from 0 upwards, or Relu of it, changes nothing but rounding errors either."""
     value = reader.value(node)
     has_upper = "max" in node.attrs or (len(node.inputs) > 2 and not node.inputs[2].is_empty())
     lower = node.attrs["min"] if "min" in node.attrs else reader.scalar(node, 1)

@@ -33,7 +33,7 @@ def variance_form(polynomial: Polynomial, tolerance: float) -> tuple[float, floa
 
 
 def inverse(polynomial: Polynomial, tolerance: float) -> Polynomial | None:
-    """Return one divided by the polynomial, None where that is not a polynomial."""
+    """Return one divided by the polynomial, or None if that is not a polynomial."""
     form = variance_form(polynomial, tolerance)
     if form is not None:
         return Polynomial({((Symbol(RSQRT, form[1]), 2),): np.asarray(1 / form[0])})
@@ -72,7 +72,7 @@ def power(polynomial: Polynomial, exponent: float, tolerance: float) -> Polynomi
 def mean(polynomial: Polynomial) -> Polynomial | None:
     """Return the mean over the axes: ``mean`` for x, ``square`` for x^2, what does not vary for itself.
 
-    None where a coefficient may vary along the axes or a power of x has no name.
+    None if a coefficient may vary along the axes or a power of x has no name.
     """
     total = Polynomial({})
     for product, coefficient in polynomial.terms.items():

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 CANCELLATION = 1e-6
-"""A sum this much smaller than its summands is rounding of float32 constants, and counts as zero."""
+"""A sum this much smaller than its summands is a rounding error of float32 constants, and counts as zero."""
 
 
 class Symbol(NamedTuple):
@@ -62,7 +62,7 @@ class Polynomial:
         return any(symbol == factor for product in self.terms for factor, _ in product)
 
     def get(self, product: Monomial) -> NDArray[np.float64]:
-        """Return the coefficient of a monomial, 0 where it does not occur."""
+        """Return the coefficient of a monomial, 0 if it does not occur."""
         return self.terms.get(product, np.asarray(0.0))
 
     def __add__(self, other: Polynomial) -> Polynomial:
@@ -89,11 +89,11 @@ class Polynomial:
         return total
 
     def single(self) -> tuple[Monomial, NDArray[np.float64]] | None:
-        """Return the only term, None where there are several or none."""
+        """Return the only term, or None if there are several or none."""
         return next(iter(self.terms.items())) if len(self.terms) == 1 else None
 
     def is_close(self, expected: Mapping[Monomial, float], tolerance: float) -> bool:
-        """Return whether there are exactly these terms, with these coefficients but for rounding."""
+        """Return whether there are exactly these terms, with these coefficients up to rounding."""
         return self.terms.keys() == expected.keys() and all(
             is_close(self.terms[product], value, tolerance) for product, value in expected.items()
         )

@@ -15,18 +15,17 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
-from transforms.calibrate.range_statistics import RangeStats
-from transforms.calibrate.statistics_json import decode, encode
+from transforms.calibrate.range_statistics import RangeStats, decode, encode
 from transforms.files.atomic_write import destination, replacing
 from transforms.files.folder_lock import locked
 from transforms.files.model_files import clear_leftovers
 from transforms.files.named_file import in_words, read_text
+from transforms.graph.dot_products import TensorAxis
 from transforms.model import provenance
-from transforms.model.model_hash import model_hash
+from transforms.model.provenance import model_hash
 from transforms.model_io import check_output
-from transforms.plan.weight_importance import TensorAxis
 from transforms.run.feeds import Feeds
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 
 _FORMAT = "onnx-narrow calibration 2"
 _FIRST_FORMAT = "onnx-narrow calibration 1"  # moments of one axis a tensor, which stay what they are

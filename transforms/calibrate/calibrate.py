@@ -19,9 +19,9 @@ from transforms.calibrate.methods import CalibrationOptions, choose_range
 from transforms.calibrate.not_finite import first_nan
 from transforms.calibrate.range_statistics import Moments, RangeStats
 from transforms.graph import dtypes, walk
-from transforms.plan.weight_importance import TensorAxis
+from transforms.graph.dot_products import TensorAxis
 from transforms.run.instrumented_model import InstrumentedModel, Observation, float_outputs
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 
 __all__ = ["Calibration", "CalibrationOptions", "calibrate"]
 

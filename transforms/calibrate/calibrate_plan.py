@@ -10,9 +10,10 @@ from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_importance import WEIGHTED, weighed_inputs
-from transforms.run.feeds import Feeds, Source, model_inputs, open_feeds
-from transforms.run.run_model import RunOptions
+from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from onnx import helper
 from transforms.graph import dtypes, walk
 from transforms.model import graph_proto
 from transforms.run.instrumented_model import insert_behind, set_outputs
-from transforms.run.run_model import RunOptions
-from transforms.run.session import open_light
+from transforms.runtime.session import RunOptions, open_light
 
 _OPSET = 10
 """First opset with IsInf."""

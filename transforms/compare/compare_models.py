@@ -14,8 +14,9 @@ from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import match_tensors
 from transforms.compare.measure_run import Measurement, measure_run
 from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
-from transforms.run.run_model import RunOptions, open_model
+from transforms.run.run_model import open_model
 from transforms.run.samples import ImageOptions, Samples
+from transforms.runtime.session import RunOptions
 
 Progress = Callable[[Iterable, str], Iterable]
 """Wraps an iterable of samples to show how far it is; the second argument says what is being done."""

@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.compare.match_tensors import format_of
 from transforms.graph import dtypes, walk
+from transforms.graph.typed import source_files
 
 
 @dataclass
@@ -38,7 +39,7 @@ class ModelDescription:
 
 def describe_model(graph: gs.Graph, path: Path) -> ModelDescription:
     """Return the description of a graph that ``model_io.load`` has read from the path."""
-    files = getattr(graph, "source_files", None) or [path]
+    files = source_files(graph) or [path]
     size = sum(Path(file).stat().st_size for file in files)
     description = ModelDescription(path.name, size, graph.opset, subgraphs=len(list(walk.graphs(graph))) - 1)
     for node in walk.nodes(graph):

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transforms.run.processes import open_processes
-from transforms.run.run_model import RunOptions, open_model
+from transforms.run.run_model import open_model
 from transforms.run.samples import ImageOptions, Samples
+from transforms.runtime.session import RunOptions
 
 _STATUS = Path("/proc/self/status")
 

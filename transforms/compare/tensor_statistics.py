@@ -15,7 +15,8 @@ import onnx_graphsurgeon as gs
 from ops.metrics import Sums
 from transforms.compare.match_tensors import Match
 from transforms.graph import dtypes, walk
-from transforms.run.run_model import OpenModel, RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import OpenModel, RunOptions
 
 Feeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
 

@@ -1,4 +1,4 @@
-"""Files on disk, whatever is in them: atomic writing, locks, leftovers of dead processes, errors in words.
+"""Files on disk, whatever their content: atomic writing, locks, leftovers of dead processes, error messages.
 
 Imports no other room. Names: ``atomic_write.replacing``, ``model_files``, ``named_file.named``,
 ``read_toml``.

@@ -1,4 +1,4 @@
-"""What a .npy file or a member of a .npz archive says of its array, checked before the array is read."""
+"""Headers of .npy files and of members of .npz archives, checked before the array is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXPANSION = 100
 """Deflated numbers of real samples take a half to all of their size; zeros a thousandth."""
 
 SMALL = 1 << 28
-"""Bytes up to which an array may be packed as tightly as it likes."""
+"""Bytes up to which an array may have any ratio of compression."""
 
 
 @dataclass(frozen=True)
@@ -45,30 +45,30 @@ def read_header(file: IO[bytes], size: int) -> ArrayHeader:
 
 
 def refuse_expansion(size: int, stored: int) -> None:
-    """Raise ValueError when bytes that are stored come to far more, as those of real numbers do not."""
+    """Raise ValueError if stored bytes expand to far more than those of real numbers do."""
     if size > max(SMALL, EXPANSION * stored):
         raise ValueError(
-            f"{stored:,} bytes that are stored come to {size:,}, more than {SMALL:,} and than {EXPANSION} "
+            f"{stored:,} stored bytes expand to {size:,}, above the limits of {SMALL:,} and of {EXPANSION} "
             "times as many"
         )
 
 
 def stored_bytes(file: IO[bytes]) -> int:
-    """Return how much of an open file is on disk: holes in it are not."""
+    """Return the number of bytes of an open file on disk, without holes."""
     status = os.fstat(file.fileno())
     blocks = getattr(status, "st_blocks", None)
     return status.st_size if blocks is None else min(status.st_size, 512 * blocks)
 
 
 def read_headers(path: Path) -> dict[str, ArrayHeader]:
-    """Return what the members of a .npz archive say of their arrays, by name.
+    """Return the headers of the members of a .npz archive, by name.
 
-    Raises ValueError, naming the member, for one that can be no array or comes to far more than is stored,
-    and whatever the reader raises.
+    Raises ValueError, naming the member, if one is not an array or expands to far more than is stored; and
+    the reader's own errors.
     """
     headers: dict[str, ArrayHeader] = {}
     if not zipfile.is_zipfile(path):
-        raise ValueError("it is no .npz archive")
+        raise ValueError("it is not a .npz archive")
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")

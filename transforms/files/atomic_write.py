@@ -21,10 +21,10 @@ _KINDS = {
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield an empty file to write to, which takes the place of ``path`` when the block ends well.
+    """Yield an empty file to write to, which replaces ``path`` if the block succeeds.
 
-    A link stays, and the file that it leads to is replaced. When the block fails or is interrupted, all is as
-    it was. Raises what :func:`destination` does; an OSError without a file name gets that of the path.
+    A link stays, and the file that it leads to is replaced. If the block fails or is interrupted, nothing
+    changes. Raises the errors of :func:`destination`; an OSError without a file name gets that of the path.
     """
     target = destination(path)
     with naming(path), temporary(target) as file:
@@ -33,10 +33,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def destination(path: Path) -> Path:
-    """Return the file that writing to ``path`` makes or replaces: where a link leads, else ``path`` itself.
+    """Return the file that writing to ``path`` makes or replaces: the target of a link, else ``path``.
 
-    Raises ValueError for a folder, a device and whatever else is no regular file, OSError for links in a
-    circle, and for a link into a folder that does not exist.
+    Raises ValueError for a folder, a device and anything else that is not a regular file, OSError for links
+    in a circle and for a link into a folder that does not exist.
     """
     try:
         mode = path.stat().st_mode
@@ -48,7 +48,7 @@ def destination(path: Path) -> Path:
         return path
     target = Path(os.path.realpath(path))
     if mode is not None and not target.exists():
-        raise ValueError(f"'{path}' is a link to a file without a name, which can not be replaced")
+        raise ValueError(f"'{path}' is a link to a file without a name, which cannot be replaced")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"'{path}' is a link into folder '{target.parent}', which does not exist")
     return target
@@ -66,7 +66,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def make_durable(folder: Path) -> None:
-    """Flush the names in a folder to disk, where the file system can."""
+    """Flush the directory entries of a folder to disk, if the file system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

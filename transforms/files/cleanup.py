@@ -1,6 +1,6 @@
-"""Temporary files and folders of this process, known by name before they are there.
+"""Temporary files and folders of this process, registered by name before they exist.
 
-So they can be taken away also by a process that ends in the middle of its work.
+So a process that ends in the middle of its work can remove them too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _known: set[Path] = set()
 
 @contextmanager
 def noted(*paths: Path) -> Iterator[None]:
-    """Let :func:`remove_all` remove these files meanwhile."""
+    """Register files for :func:`remove_all` during the block."""
     _known.update(paths)
     yield
     _known.difference_update(paths)  # not after an exception, unless they are removed: see remove_all
@@ -26,7 +26,7 @@ def noted(*paths: Path) -> Iterator[None]:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yield a new folder that is removed at the end of the block; OSError if there is no room for one."""
+    """Yield a new folder that is removed at the end of the block; OSError if it cannot be made."""
     path = Path(tempfile.gettempdir()) / f"{_PREFIX}{secrets.token_hex(8)}"
     with noted(path):
         path.mkdir(mode=0o700)
@@ -37,7 +37,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def remove_all() -> None:
-    """Remove whatever is noted and there; what cannot be removed stays."""
+    """Remove all registered files and folders that exist, as far as possible."""
     for path in list(_known):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Files of external data, which are named after the model they were written for and their content.
 
 ``NAME.HASH.data``, with the first 16 digits of the SHA-256 of its bytes: a model names the data that it was
-written with, and can not be left with those of another.
+written with, and cannot end up with those of another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transforms.files.temporary_files import is_temporary
 _NAME = re.compile(r".+\.[0-9a-f]{16}\.data", re.S)
 _DIGITS = 16
 _MOST = 4 << 30
-"""Bytes that are searched for what uses a file. Where there are more, the file stays."""
+"""Bytes that are searched for uses of a file. If there are more, the file stays."""
 
 
 def data_name(model: str, digest: str) -> str:
@@ -34,9 +34,9 @@ def data_files(folder: Path) -> set[str]:
 
 
 def mentioned(file: Path, names: Iterable[str]) -> set[str]:
-    """Return those of the names whose bytes are anywhere in a file; none if there is no file.
+    """Return those of the names whose bytes occur in a file; an empty set if the file does not exist.
 
-    A model that refers to a file has its name as plain bytes, so has any other format we know of.
+    A model that refers to a file contains its name as plain bytes, as any other known format does.
     """
     names = set(names)
     try:
@@ -49,9 +49,9 @@ def mentioned(file: Path, names: Iterable[str]) -> set[str]:
 
 
 def drop_unused(folder: Path, names: Collection[str], keep: Iterable[Path] = ()) -> None:
-    """Remove those of some data files that no file in the folder mentions, nor is one of those to ``keep``.
+    """Remove those of the named data files that no file in the folder mentions, except those to ``keep``.
 
-    The caller holds the lock of the folder. What can not be looked at, or takes too long, counts as a use.
+    The caller holds the lock of the folder. A file that cannot be searched, or not in time, counts as a use.
     """
     unused = data_files(folder) & set(names)
     unused -= {name for name in unused for file in keep if _is_same(folder / name, file)}

@@ -13,7 +13,7 @@ _PAUSE = 0.02  # seconds between two tries
 
 
 def lock(descriptor: int) -> bool:
-    """Take the lock of an open file; return False if another one has it. OSError where there are no locks."""
+    """Lock an open file; return False if another process holds the lock. OSError without support of locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -23,10 +23,10 @@ def lock(descriptor: int) -> bool:
 
 @contextmanager
 def locked(folder: Path, patience: float = 60.0) -> Iterator[bool]:
-    """Hold the lock of a folder, also against other threads; yield whether it was got.
+    """Hold the lock of a folder, also against other threads; yield whether it was acquired.
 
-    It is not got in a folder that can not be read or has no locks, nor while another one holds it for more
-    than ``patience`` seconds. It must not be taken twice by one thread.
+    It is not acquired in a folder that cannot be read or does not support locks, nor if another one holds it
+    for more than ``patience`` seconds. One thread must not acquire it twice.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

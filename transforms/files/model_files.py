@@ -1,8 +1,8 @@
-"""A model and its external data put in their place together, and what is left over removed.
+"""A model and its external data are renamed into place together, and leftovers removed.
 
-The order is: a note of the data files that may be left over, the data, the model, the data that no model
-needs any more, the note. Whoever is killed in between leaves the old model or the new one, each with its
-data, and the note, by which the next run cleans up.
+The order: write a note of data files that may be left over, rename the data, rename the model, remove data
+that no model needs any more, remove the note. A process that is killed in between leaves the old model or
+the new one, each with its data, and the note, by which the next run cleans up.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def put_in_place(
 ) -> None:
     """Rename a written model to ``target`` and its data, if any, from the first to the second path.
 
-    Data files that the replaced model named, and no file in the folder names any more, are removed after
-    that; ``sources`` never are. Raises ValueError when the data would replace a source, FileExistsError when
-    a file would be replaced and not ``force``, OSError; the old model and its data are as they were then.
+    Data files that the replaced model named, and no file in the folder names any more, are then removed;
+    ``sources`` never are. Raises ValueError if the data would replace a source, FileExistsError if a file
+    would be replaced and not ``force``, OSError; the old model and its data are then unchanged.
     """
     folder = target.parent
     with locked(folder) as alone:
-        refuse_existing(target, force=force)  # another writer may have come first
+        refuse_existing(target, force=force)  # another writer may have been first
         doubtful = _data_of(target)
         if data and not data[1].exists():
             doubtful.add(data[1].name)
@@ -51,7 +51,7 @@ def put_in_place(
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove what processes that are dead left of their outputs in a folder, if there is anything."""
+    """Remove unfinished outputs of dead processes from a folder."""
     stale = stale_files(folder)
     if not stale:
         return
@@ -68,7 +68,7 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def _data_of(model: Path) -> set[str]:
-    """Return the data files beside a model that it names."""
+    """Return the data files in a model's folder that it names."""
     try:
         return mentioned(model, data_files(model.parent))
     except OSError:
@@ -76,7 +76,7 @@ def _data_of(model: Path) -> set[str]:
 
 
 def _place_data(data: Path, target: Path, *, force: bool, sources: Sequence[Path]) -> None:
-    """Rename data, unless they are there already: another model may have the same."""
+    """Rename data, unless they exist already: another model may have the same."""
     if target.is_file() and not target.is_symlink() and filecmp.cmp(data, target, shallow=False):
         return
     refuse_source(target, sources)
@@ -86,20 +86,20 @@ def _place_data(data: Path, target: Path, *, force: bool, sources: Sequence[Path
 
 
 def refuse_existing(target: Path, *, force: bool) -> None:
-    """Raise FileExistsError where there is a file already and not ``force``."""
+    """Raise FileExistsError if the file exists and not ``force``."""
     if target.exists() and not force:
         raise FileExistsError(f"output '{target}' exists; --force overwrites it")
 
 
 def refuse_source(target: Path, sources: Sequence[Path]) -> None:
-    """Raise ValueError where a file is one of the sources, also by another name."""
+    """Raise ValueError if a file is one of the sources, also by another name."""
     if target.exists() and any(target.samefile(source) for source in sources):
         raise ValueError(f"'{target}' belongs to the input, which is never overwritten")
 
 
 @contextmanager
 def _note(target: Path, names: Collection[str]) -> Iterator[None]:
-    """Keep a note of names beside the target for as long as they may be left over."""
+    """Keep a note of names beside the target while they may be left over."""
     if not names:
         yield
         return

@@ -1,4 +1,4 @@
-"""Errors of reading a file, whoever raises them, say which file it is and what is wrong with it."""
+"""Every error of reading a file names the file and the reason."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def read_text(path: Path, most: int, encoding: str = "utf-8") -> str:
 
 @contextmanager
 def named(path: str | Path, kind: type[ValueError] = ValueError) -> Iterator[None]:
-    """Turn whatever a reader raises on the content of a file into one error of ``kind`` that names the file.
+    """Turn any error of a reader on the content of a file into one error of ``kind`` that names the file.
 
-    An OSError that names a file passes as it is, and so does a ValueError that names this one.
+    An OSError that names a file passes unchanged, and so does a ValueError that names this one.
     """
     try:
         yield
@@ -35,11 +35,11 @@ def named(path: str | Path, kind: type[ValueError] = ValueError) -> Iterator[Non
             raise
         if isinstance(error, ValueError) and f"'{path}'" in str(error):
             raise
-        raise kind(f"'{path}' can not be read: {in_words(error)}") from error
+        raise kind(f"'{path}' cannot be read: {in_words(error)}") from error
 
 
 def in_words(error: Exception) -> str:
-    """Return one line on what is wrong; the type of an error that has no words, or odd ones, comes after."""
+    """Return the error in one line, followed by its type if the message is empty or not self-explanatory."""
     for known, words in _IN_WORDS.items():
         if isinstance(error, known):
             return words

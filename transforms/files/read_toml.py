@@ -1,4 +1,4 @@
-"""Reading TOML as editors leave it, and refusing what is no configuration in words."""
+"""Reading TOML as editors write it, and refusing other files with a message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 1 << 24
 """Bytes of a file of settings: a rule for every layer of the largest models takes a tenth of it."""
 
 _DEEP_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){100}""")
-"""A key of more than a hundred parts, which takes the parser the square of their number."""
+"""A key of more than a hundred parts: the parser's time grows with the square of their number."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the values of a document; ValueError for what is none, or nested too deeply to be one."""
+    """Return the values of a document; ValueError if it is not TOML, or nested too deeply."""
     try:
         if not _DEEP_KEY.search(text):
             return tomllib.loads(text)

@@ -1,4 +1,4 @@
-"""Files under a name of their own until they are whole, and which of them dead processes have left.
+"""Files under a temporary name until they are complete, and those that dead processes have left.
 
 The name says host and process, and the process holds a lock on the file for as long as it needs it.
 """
@@ -17,25 +17,25 @@ from transforms.files import cleanup
 from transforms.files.folder_lock import lock
 
 UNFINISHED, NOTE = "tmp", "note"
-"""What a temporary file may be: an output that is not whole yet, or a note on what is to be cleaned up."""
+"""Kinds of temporary files: an incomplete output, or a note of files to clean up."""
 
 _NAME = re.compile(r"\..*\.(?P<host>[^.]+)\.(?P<pid>\d{1,9})-(?P<start>\d+)-\d+\.(?P<kind>tmp|note)", re.S)
-_LONGEST = 30  # characters of the output's name in that of a temporary file, which must not be too long
+_LONGEST = 30  # characters of the output's name in the temporary one, which must not be too long
 _numbers = itertools.count()
 
 
 @contextmanager
 def temporary(path: Path, kind: str = UNFINISHED) -> Iterator[Path]:
-    """Yield a new, empty file beside ``path``; what is not renamed by the end is removed.
+    """Yield a new, empty file beside ``path``; it is removed at the end unless it was renamed.
 
-    OSError when it can not be made.
+    OSError if it cannot be made.
     """
     own = f"{_host()}.{os.getpid()}-{_start(os.getpid())}-{next(_numbers)}"
     file = path.with_name(f".{path.name[:_LONGEST]}.{own}.{kind}")
     with cleanup.noted(file):
         descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
         try:
-            with suppress(OSError):  # without locks, the process alone tells whether it is alive
+            with suppress(OSError):  # without locks, only the process number shows whether it is alive
                 lock(descriptor)
             yield file
         finally:
@@ -88,7 +88,7 @@ def _is_locked(path: str) -> bool:
 
 
 def _start(pid: int) -> str:
-    """Return the time at which a process started, which tells it from a later one of the same number."""
+    """Return the start time of a process, which distinguishes it from a later one of the same number."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="latin-1").rpartition(")")[2].split()
     except (OSError, ValueError):

@@ -1,15 +1,15 @@
-"""Whether a model is better than another on data that nobody has seen, judged by samples that were held out.
+"""Acceptance test: is a model better than another on unseen data, by the evidence of held-out samples?
 
-A difference on a few samples may be luck, and a mean over outputs hides one that became worse. So three
-things have to hold:
+A difference on a few samples may be chance, and a mean over outputs hides one that became worse. So three
+conditions have to hold:
 
-* no output has a larger error on the samples that were held out, all of them taken together;
-* nor on all samples: those that weights were fitted to do not tell how much is won, but they tell a loss;
-* each output became better by more than the standard error of its mean over samples, unless nothing about it
-  changed. Models are compared sample by sample, so that easy and hard samples do not count as scatter.
+* no output has a larger error on the held-out samples, taken together;
+* nor on all samples: those that weights were fitted to cannot prove a gain, but they can prove a loss;
+* each output improved by more than the standard error of its mean over samples, unless it did not change.
+  Models are compared sample by sample, so that easy and hard samples do not add to the scatter.
 
-One standard error is the bar for the first model that is tried, which one that is as good as before passes
-once in six times. It rises for others, so that one of many is not taken by luck more often than that.
+The threshold for the first model is one standard error, which a model without a gain passes once in six
+times. It rises for later ones, so that one of many passes by chance no more often than that.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ Mask = NDArray[np.bool_]
 def is_significantly_better(
     before: Errors, after: Errors, held: Sequence[bool] | Mask, tried: int = 0
 ) -> bool:
-    """Return whether errors on samples became less, and not by chance.
+    """Return whether the improvement of the errors on samples is statistically significant.
 
-    ``held`` tells which of the samples were held out, at least one; ``tried``: how many other models were not
-    better.
+    ``held`` marks the held-out samples, at least one; ``tried``: how many models were rejected before.
     """
     if not np.isfinite(after.errors).all():
         return False
@@ -58,16 +57,16 @@ def _total(errors: Errors, part: Mask) -> Float64Array:
 def _gains(before: Errors, after: Errors) -> Float64Array:
     """Return for each sample and output (e - e') / (e + e') of the errors before and after.
 
-    That is from -1 to 1, and 0 where they are equal: no sample has more to say than another.
+    That is from -1 to 1, and 0 if they are equal: all samples have equal influence.
     """
     sums = before.errors + after.errors
     return np.asarray((before.errors - after.errors) / np.where(sums > 0, sums, 1.0))
 
 
 def _scatter(gains: Float64Array, held: Mask) -> float:
-    """Return the standard deviation of a sample's gain: that of all, or that of those held out if larger.
+    """Return the standard deviation of a sample's gain: of all samples, or of the held-out ones if larger.
 
-    It is taken around the means of both parts. Of those held out there may be one alone.
+    It is taken around the means of both parts. There may be a single held-out sample.
     """
     parts = [gains[part] for part in (held, ~held) if part.any()]
     squares = [float(((part - part.mean()) ** 2).sum()) for part in parts]
@@ -76,6 +75,6 @@ def _scatter(gains: Float64Array, held: Mask) -> float:
 
 
 def _standard_errors(tried: int) -> float:
-    """Return the bar: that of one is passed by luck with some probability, which models share."""
+    """Return the threshold, at which all models together pass by chance as often as one model at 1."""
     luck = 1 - NormalDist().cdf(1.0)
     return NormalDist().inv_cdf(1 - luck / (tried + 1))

@@ -1,4 +1,4 @@
-"""Layers that were tuned already, in a file from which an interrupted run goes on."""
+"""Tuned layers in a file, from which an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from transforms.files.atomic_write import replacing
 from transforms.files.named_file import in_words
 from transforms.finetune.tune_layer import LayerSolution
 
-_EVERY = 10.0  # seconds between two times that the file is written
+_EVERY = 10.0  # seconds between two writes of the file
 
 
 @dataclass
 class Checkpoint:
-    """Candidates and reports by recipe and number of the layer, with the ``key`` of the run they are from."""
+    """Solutions and reports by attempt and number of the layer, with the ``key`` of their run."""
 
     path: Path
     key: str
@@ -30,22 +30,22 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: Path, key: str) -> Checkpoint:
-        """Return what the file holds, or an empty checkpoint where there is none.
+        """Return the checkpoint in a file, or an empty one if the file does not exist.
 
-        Raises ValueError for a file of another run, and for one that is no checkpoint.
+        Raises ValueError for a file of another run, and for a file that is not a checkpoint.
         """
         checkpoint = cls(path, key)
         if path.exists():
             checkpoint._read()
         return checkpoint
 
-    def get(self, recipe: str, number: int) -> tuple[LayerSolution | None, dict[str, Any]] | None:
-        """Return what was found for a layer (None: it stays as it was) and its report; None if not done."""
-        return self._entries.get(f"{recipe} {number}")
+    def get(self, attempt: str, number: int) -> tuple[LayerSolution | None, dict[str, Any]] | None:
+        """Return the solution of a layer (None: unchanged) and its report; None if it was not visited."""
+        return self._entries.get(f"{attempt} {number}")
 
-    def put(self, recipe: str, number: int, found: LayerSolution | None, report: Mapping[str, Any]) -> None:
-        """Remember a layer; the file is written from time to time."""
-        self._entries[f"{recipe} {number}"] = found, dict(report)
+    def put(self, attempt: str, number: int, found: LayerSolution | None, report: Mapping[str, Any]) -> None:
+        """Add a layer; the file is written from time to time."""
+        self._entries[f"{attempt} {number}"] = found, dict(report)
         if time.monotonic() - self._written > _EVERY:
             self.write()
 
@@ -78,7 +78,7 @@ class Checkpoint:
         except Exception as error:  # readers of archives share no narrower class
             if isinstance(error, OSError) and error.filename:
                 raise
-            raise ValueError(f"'{self.path}' is no checkpoint: {in_words(error)}") from error
+            raise ValueError(f"'{self.path}' is not a checkpoint: {in_words(error)}") from error
         if key != self.key:
             raise ValueError(
                 f"checkpoint '{self.path}' is of other models, data, options or versions: remove it first"

@@ -1,7 +1,7 @@
-"""The sums over rows that layers are tuned on, read from both models on their way through the layers.
+"""The sums over rows that layers are tuned on, collected from both models, layer by layer.
 
-What a layer should make comes from the float model, which never changes; what it reads comes from the
-quantized one, in which the layers before it are tuned by then.
+The targets of a layer come from the float model, which never changes; its inputs come from the quantized one,
+whose earlier layers are tuned by then.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
 from transforms.finetune.stored_input import layer_input
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.run.devices import array_module
 from transforms.run.segmented_model import ActivationStore, SegmentedRun
+from transforms.runtime.devices import array_module
 
 
 @dataclass(frozen=True)
 class Stores:
-    """Where tensors of both models are kept, and the rows that are wanted."""
+    """The stores of tensors of both models, and of the sampled rows."""
 
     floats: ActivationStore
     quantized: ActivationStore
@@ -41,7 +41,7 @@ def open_sums(
     layers: Sequence[MatchedLayer],
     options: LayerwiseOptions,
 ) -> Iterator[GramReader]:
-    """Hold both models in front of the first of the layers; their tensors are let go of at the end."""
+    """Hold both models before the first of the layers; their tensors are freed at the end."""
     limit = options.memory_limit
     with (
         ActivationStore(limit) as floats,
@@ -53,7 +53,7 @@ def open_sums(
 
 
 class GramReader:
-    """Both models on their way through the layers, and through all users of the weight of each."""
+    """Runs both models through the layers, and through all users of the weight of each."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class GramReader:
         options: LayerwiseOptions,
         stores: Stores,
     ) -> None:
-        """Start in front of the first node of both."""
+        """Start before the first node of both."""
         self._layers, self._options, self._count = layers, options, len(feeds)
         self._users = users = [user for layer in layers for user in layer.users]
         ends = accumulate(len(layer.users) for layer in layers)
@@ -84,13 +84,13 @@ class GramReader:
         self._given = SegmentedRun(quantized_graph, feeds, sources, stores.quantized, options.run)
 
     def read(self, number: int) -> tuple[SharedGramStats, SharedGramStats]:
-        """Return a layer's sums over the rows of the samples to fit to, and of those to judge by.
+        """Return a layer's sums over the rows of the fitting samples, and of the held-out ones.
 
-        Where several layers read its weight they can be read again, until they are forgotten. Rows of others
-        are let go of at once.
+        If several layers read its weight they can be read again, until they are forgotten. Rows of other
+        layers are dropped at once.
         """
         layer, numbers = self._layers[number], self._numbers[number]
-        last = not layer.others
+        last = not layer.sharing_layers
         if last:
             self._held.discard(number)
         fit, held = (self._no_sums(layer) for _ in range(2))
@@ -106,7 +106,7 @@ class GramReader:
         return fit.on_host(), held.on_host()
 
     def forget(self, number: int) -> None:
-        """Let go of what a layer reads and should make, if that is still there."""
+        """Drop the cached inputs and targets of a layer."""
         if number not in self._held:
             return
         self._held.discard(number)
@@ -115,7 +115,7 @@ class GramReader:
             self._given.forget(self._inputs[one].name)
 
     def restart(self) -> None:
-        """Run the quantized model anew for what is read from now on, as weights of what ran are others."""
+        """Run the quantized model again for later reads, since weights of layers that ran have changed."""
         self._given.restart()
 
     def _no_sums(self, layer: MatchedLayer) -> SharedGramStats:
@@ -127,12 +127,12 @@ class GramReader:
         )
 
     def _rows(self, number: int, stored: AnyArray, wanted: SampledRows) -> AnyArray:
-        """Return rows of what a user's input is stored as."""
+        """Return rows of a user's input as it is stored."""
         outside = self._inputs[number].zero_point
         return self._users[number].layer.rows(stored, wanted.shape, wanted.picked, outside)
 
     def _block(self, number: int, sums: GramStats) -> RowBlock:
-        """Return what takes rows of a user's stored input and of what it should make of them."""
+        """Return the buffer that takes rows of a user's stored input and of its targets."""
         user, source, limits = self._users[number], self._inputs[number], self._limits[number]
 
         def _add(stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
@@ -146,9 +146,9 @@ class GramReader:
 
 
 def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str | None]:
-    """Return the residual stream of each user of a weight; none at all unless all have one.
+    """Return the residual stream of each user of a weight, or None for each unless all have one.
 
-    Rows weighed by a stream do not add up with rows that are not.
+    Rows weighted by a stream cannot be summed with unweighted ones.
     """
     streams = [stream_of(graph, user.target) for user in layer.users]
     return [None] * len(streams) if None in streams else streams

@@ -1,4 +1,4 @@
-"""Fine-tuning a quantized model as a whole: never worse than it was by its outputs on held-out samples."""
+"""Fine-tuning a quantized model as a whole; its outputs on held-out samples never become worse."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from ops.formats import Format
 from transforms.finetune.acceptance import is_significantly_better
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
-from transforms.finetune.options import LayerwiseOptions, is_held_out
+from transforms.finetune.options import LayerwiseOptions, TuneOptions, is_held_out
 from transforms.finetune.output_error import OutputError
-from transforms.finetune.tune_layer import TuneOptions
 from transforms.model.copy_graph import copy_graph
 
 _LEAST_JUDGED, _LEAST_FITTED = 16, 4
-"""On how many samples outputs are compared, held out or not, and on how many of those that were fitted to."""
+"""Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
 
 
 @dataclass(frozen=True)
 class FinetuneOptions:
     """How a model is tuned.
 
-    ``walk``: how its layers are. ``output_index``: the output that counts, None for all. ``selective``: each
-    layer is kept only if the model's outputs become better by it, too, which takes longer.
+    ``walk``: how its layers are tuned. ``output_index``: the output that is measured, None for all.
+    ``selective``: each layer is kept only if it improves the model's outputs, too, which takes longer.
     """
 
     walk: LayerwiseOptions = field(default_factory=LayerwiseOptions)
@@ -41,13 +40,13 @@ class FinetuneOptions:
 class TunedModel:
     """The better model, the errors of its outputs on held-out samples before and after, and its layers.
 
-    ``recipe`` says what was done; None where the model stays what it was.
+    ``attempt`` names the attempt that was accepted, or is None if the model is unchanged.
     """
 
     graph: gs.Graph
     before: float
     after: float
-    recipe: str | None
+    attempt: str | None
     walk: TunedLayers
 
 
@@ -61,24 +60,24 @@ def finetune_model(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> TunedModel:
-    """Return a quantized model with tuned weights and biases, or the same one where that is no better.
+    """Return a quantized model with tuned weights and biases, or the same one if that is no better.
 
-    Weights are tuned with scales and exponents chosen anew; should the outputs not become surely better
-    (:mod:`transforms.finetune.acceptance`), with those that are there, and at last biases alone.
+    Weights are tuned with scales and exponents chosen anew; unless the outputs improve significantly
+    (:mod:`transforms.finetune.acceptance`), with the present ones, and at last biases alone.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
-    to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is written
-    when the work is interrupted, too.
+    to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
+    written when the work is interrupted.
 
-    Raises ValueError where no layer can be tuned, and as
+    Raises ValueError if no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
     """
     options = options or FinetuneOptions()
     _refuse(float_graph, quantized_graph)
-    judge = _AcceptanceTest(float_graph, quantized_graph, feeds, options)
+    acceptance = _AcceptanceTest(float_graph, quantized_graph, feeds, options)
     walked = TunedLayers()
     try:
-        for tried, (recipe, tune) in enumerate(_recipes(options.walk)):
+        for tried, (attempt, tune) in enumerate(_attempts(options.walk)):
             graph = copy_graph(quantized_graph)
             walked = finetune_weights(
                 float_graph,
@@ -86,21 +85,21 @@ def finetune_model(
                 feeds,
                 dataclasses.replace(options.walk, tune=tune),
                 formats=formats,
-                judge=partial(judge.error, graph) if options.selective else None,
-                memory=Memory(checkpoint, recipe) if checkpoint else None,
+                model_error=partial(acceptance.error, graph) if options.selective else None,
+                memory=Memory(checkpoint, attempt) if checkpoint else None,
                 progress=progress,
             )
-            after = judge.after(graph, tried)
+            after = acceptance.after(graph, tried)
             if after is not None:
-                return TunedModel(graph, judge.before, after, recipe, walked)
+                return TunedModel(graph, acceptance.before, after, attempt, walked)
     finally:
         if checkpoint:
             checkpoint.write()
-    return TunedModel(quantized_graph, judge.before, judge.before, None, walked)
+    return TunedModel(quantized_graph, acceptance.before, acceptance.before, None, walked)
 
 
 class _AcceptanceTest:
-    """The outputs on samples that were held out, and on some of those that weights are fitted to."""
+    """The outputs on held-out samples, and on some of those that weights are fitted to."""
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class _AcceptanceTest:
 
     @property
     def before(self) -> float:
-        """The error of the model as it was on held-out samples."""
+        """The error of the original model on held-out samples."""
         return self._first.of(self._held).relative
 
     def error(self, graph: gs.Graph) -> float:
@@ -128,16 +127,16 @@ class _AcceptanceTest:
         return self._errors.each(graph).of(self._held).relative
 
     def after(self, graph: gs.Graph, tried: int) -> float | None:
-        """Return the error of a model on held-out samples; None if it is not surely better.
+        """Return the error of a model on held-out samples; None if it is not significantly better.
 
-        ``tried``: how many other models were no better.
+        ``tried``: how many models were rejected before.
         """
         after = self._errors.each(graph)
         is_better = is_significantly_better(self._first, after, self._held, tried)
         return after.of(self._held).relative if is_better else None
 
 
-def _recipes(options: LayerwiseOptions) -> Iterator[tuple[str, TuneOptions]]:
+def _attempts(options: LayerwiseOptions) -> Iterator[tuple[str, TuneOptions]]:
     tune = options.tune
     if tune.weights and tune.rescale:
         yield "weights, biases and scales", tune
@@ -151,4 +150,4 @@ def _refuse(float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
         names = [[t.name for t in getattr(g, what)] for g in (float_graph, quantized_graph)]
         if set(names[0]) != set(names[1]):
             missing = sorted(set(names[0]) ^ set(names[1]))[0]
-            raise ValueError(f"the models have different {what}: '{missing}' is in one of them alone")
+            raise ValueError(f"the models have different {what}: '{missing}' is in one of them only")

@@ -1,7 +1,7 @@
-"""Tuning the weights of a quantized model layer by layer, so that it makes what the float model makes.
+"""Tuning the weights of a quantized model layer by layer to reproduce the outputs of the float model.
 
-Layers go in execution order. Each is fitted to the outputs of the float layer on the inputs that it has in
-the quantized model as tuned so far, by linear algebra on sums over rows (:mod:`transforms.finetune.gram`).
+Layers are tuned in execution order. Each is fitted to the outputs of the float layer, on its inputs in the
+quantized model as tuned so far, by linear algebra on sums over rows (:mod:`transforms.finetune.gram`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from transforms.finetune.checkpoint import Checkpoint, as_report
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
-from transforms.finetune.options import LayerwiseOptions
-from transforms.finetune.tune_layer import LayerSolution, Tuned, TuneOptions, tune_layer
+from transforms.finetune.options import LayerwiseOptions, TuneOptions
+from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
 from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
@@ -29,7 +29,7 @@ from transforms.layers.matched_layer import MatchedLayer, SkippedLayer
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What became of a layer: its error on held-out samples before and after, of ``power``, and how long."""
+    """The result of a layer: error on held-out samples before and after, their ``power``, and the time."""
 
     name: str
     op: str
@@ -47,7 +47,7 @@ class LayerReport:
 
 @dataclass
 class TunedLayers:
-    """The layers in order, and those that were left alone."""
+    """The layers in order, and those that were skipped."""
 
     layers: list[LayerReport] = field(default_factory=list)
     left_alone: list[SkippedLayer] = field(default_factory=list)
@@ -55,10 +55,10 @@ class TunedLayers:
 
 @dataclass(frozen=True)
 class Memory:
-    """A checkpoint, and the name under which a walk is in it."""
+    """A checkpoint, and the name of the attempt in it."""
 
     checkpoint: Checkpoint
-    recipe: str
+    attempt: str
 
 
 Progress = Callable[[LayerReport, int, int], None]
@@ -71,19 +71,19 @@ def finetune_weights(
     options: LayerwiseOptions | None = None,
     *,
     formats: Sequence[Format] = (),
-    judge: Callable[[], float] | None = None,
+    model_error: Callable[[], float] | None = None,
     memory: Memory | None = None,
     progress: Progress | None = None,
 ) -> TunedLayers:
     """Tune the layers that :func:`transforms.layers.match_layers.match_layers` finds, in place.
 
-    A layer is given new weights if they are better on the samples that are held out, and if ``judge``, where
-    it is given, returns a lower number after that than before. ``formats`` are those that the model was
-    quantized to. ``progress`` is called with what became of a layer, how many are done and how many there
-    are. ``memory`` keeps what was found, and gives it back to another run on the same models and data.
+    A layer gets new weights if they are better on the held-out samples, and if they lower ``model_error``,
+    if given. ``formats`` are those that the model was quantized to. ``progress`` is called with the report of
+    a layer, the number of layers done, and of all. ``memory`` stores solutions, and reuses them in another
+    run on the same models and data.
 
     Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
-    be tuned and operator types of which there is none.
+    be tuned and operator types without such a layer.
     """
     options = options or LayerwiseOptions()
     if len(feeds) < 2:
@@ -92,10 +92,10 @@ def finetune_weights(
     if not layers:
         first = f": '{left[0].name}' ({left[0].op}): {left[0].reason}" if left else ""
         raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")
-    layers, others = of_operators(layers, options.op_types)
-    done = TunedLayers(left_alone=left + others)
+    layers, skipped = of_operators(layers, options.op_types)
+    done = TunedLayers(left_alone=left + skipped)
     with open_sums(float_graph, quantized_graph, feeds, layers, options) as sums:
-        walked = _LayerwiseTuner(quantized_graph, layers, sums, options.tune, judge)
+        walked = _LayerwiseTuner(quantized_graph, layers, sums, options.tune, model_error)
         for number in range(len(layers)):
             report = walked.visit(number, memory)
             done.layers.append(report)
@@ -105,11 +105,11 @@ def finetune_weights(
 
 
 _ADD = 0.95
-"""What an Add behind a MatMul has to bring the held-out error down to: it is one more node to run."""
+"""Share of the held-out error that an Add after a MatMul may leave: it is one more node to run."""
 
 
 class _LayerwiseTuner:
-    """Both models on their way through the layers."""
+    """Tunes one layer after another."""
 
     def __init__(
         self,
@@ -117,16 +117,16 @@ class _LayerwiseTuner:
         layers: Sequence[MatchedLayer],
         sums: GramReader,
         options: TuneOptions,
-        judge: Callable[[], float] | None,
+        model_error: Callable[[], float] | None,
     ) -> None:
         self._graph, self._layers, self._sums, self._options = quantized_graph, layers, sums, options
         self._names = walk.Names(quantized_graph)
-        self._judge = judge
-        self._judged = judge() if judge else 0.0
+        self._model_error = model_error
+        self._least_error = model_error() if model_error else 0.0
 
     def visit(self, number: int, memory: Memory | None) -> LayerReport:
-        """Tune a layer, or do again what was found earlier; return what became of it."""
-        known = memory.checkpoint.get(memory.recipe, number) if memory else None
+        """Tune a layer, or apply its stored solution; return the report."""
+        known = memory.checkpoint.get(memory.attempt, number) if memory else None
         report = self._repeat(number, *known) if known else self._tune(number, memory)
         self._sums.forget(number)
         return report
@@ -147,7 +147,7 @@ class _LayerwiseTuner:
         report = LayerReport(_title(layer), layer.node.op, *numbers, found.best.what, seconds)
         if memory:
             kept = found.best if report.is_kept else None
-            memory.checkpoint.put(memory.recipe, number, kept, as_report(report))
+            memory.checkpoint.put(memory.attempt, number, kept, as_report(report))
         return report
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:
@@ -163,7 +163,7 @@ class _LayerwiseTuner:
     def _write(self, layer: MatchedLayer, number: int, found: Tuned) -> Tuned:
         before, after = current(layer), found.after
         self._put(layer, found.best)
-        if layer.others:  # what some read may come from others, and be another now
+        if layer.sharing_layers:  # the inputs of some may depend on others, and have changed
             held = self._sums.read(number)[1]
             after = float(held.error(found.best.weights, found.best.bias).sum())
         if after < found.before and self._is_better():
@@ -173,24 +173,24 @@ class _LayerwiseTuner:
 
     def _put(self, layer: MatchedLayer, candidate: LayerSolution) -> None:
         write_layer(self._graph, layer, candidate, self._names)
-        if layer.others:
-            self._sums.restart()  # what ran between the users ran with other weights
+        if layer.sharing_layers:
+            self._sums.restart()  # nodes between the users ran with the old weights
 
     def _is_better(self) -> bool:
-        """Return whether the judge, if any, likes the model better than it did."""
-        if self._judge is None:
+        """Return whether the model-level error, if any, improved."""
+        if self._model_error is None:
             return True
-        judged = self._judge()
-        is_better, self._judged = judged < self._judged, min(judged, self._judged)
+        error = self._model_error()
+        is_better, self._least_error = error < self._least_error, min(error, self._least_error)
         return is_better
 
 
 def _title(layer: MatchedLayer) -> str:
-    return f"{layer.name} and {len(layer.others)} more" if layer.others else layer.name
+    return f"{layer.name} and {len(layer.sharing_layers)} more" if layer.sharing_layers else layer.name
 
 
 def _of_products(layer: MatchedLayer, fit: SharedGramStats) -> SharedGramStats:
-    """Let users that read a product of computed tensors stand for their own rounding alone."""
+    """Fit users that read a product of computed tensors to correct only their own rounding."""
     parts = (
         part.of_layer(layer.float_weight.reshape(part.yx.shape), user.float_bias)
         if reads_activation_product(user.source)

@@ -1,4 +1,4 @@
-"""The float model as it was when it was quantized: with all that was folded, fused and scaled before."""
+"""The float model as it was quantized: after folding, fusing and scaling."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def float_reference(
 ) -> gs.Graph:
     """Return the float model, which ``load`` reads anew at each call, in the form that was quantized.
 
-    What was done by the scheme is done again; the file of a model of tools.quantize tells its scheme. Without
-    one it is the form, as it is or prepared as the conversions do, in which more layers match. Raises
-    ValueError where what was done then can not be done to the float model.
+    The steps of the scheme are repeated; the file of a model of tools.quantize records its scheme. For other
+    models it is the form, unchanged or prepared as in the conversions, in which more layers match. Raises
+    ValueError if the recorded steps cannot be applied to the float model.
     """
     scheme = scheme or recorded_scheme(quantized_graph)
     if scheme is not None:
@@ -30,7 +30,7 @@ def float_reference(
         try:
             prepare_for(graph, scheme)
         except ValueError as error:
-            raise ValueError(f"the float model is not what was quantized: {error}") from error
+            raise ValueError(f"the float model is not the one that was quantized: {error}") from error
         return graph
     as_it_is, prepared = load(), load()
     lift_constants(as_it_is)

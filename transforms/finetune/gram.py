@@ -1,11 +1,11 @@
-"""Sums over the rows of a layer from which the error of any weights follows, whatever the number of rows.
+"""Sums over the rows of a layer that determine the error of any weights, for any number of rows.
 
 With rows x, float outputs y and a weight w for each row: W = sum w, and the sums of w x, w y, w x x^T,
 w y x^T and w y^2, all in float64. The squared error of a layer with weights V and bias b is then
 
     sum w |y - V x - b|^2 = yy - 2 <V, yx> + <V xx, V> - 2 b (y - V x) + W b^2
 
-for each output, and the same sums around the means lead to the best weights when the bias is free.
+for each output, and the same sums around the means give the best weights if the bias is free.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class GramStats:
     ) -> None:
         """Add rows x [G, R, K] with their outputs y [G, R, N], counted ``weights`` [R] times each.
 
-        Products are formed in float64. Numbers that are not finite would stay in the sums for good: such rows
-        are left out.
+        Products are formed in float64. Rows with numbers that are not finite are left out, since they would
+        spoil the sums.
         """
         counts = None if weights is None else self._there(weights)
         moments, cross, yy = _products(self._there(x), self._there(y), counts)
@@ -72,7 +72,7 @@ class GramStats:
         return None
 
     def _there(self, array: NDArray[np.floating]) -> Any:
-        """Return an array where the sums are."""
+        """Return an array on the device of the sums."""
         return array if isinstance(self.xx, np.ndarray) else np.asarray(array, like=self.xx)
 
     def __add__(self, other: GramStats) -> GramStats:
@@ -81,7 +81,7 @@ class GramStats:
         return GramStats(*(a + b for a, b in pairs))
 
     def of_layer(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> GramStats:
-        """Return the sums over the same x with what weights [G, N, K] and a bias [G, N] make of them as y."""
+        """Return the sums over the same x with y = weights [G, N, K] times x plus a bias [G, N]."""
         w, b = np.asarray(weights, np.float64), np.asarray(bias, np.float64)
         wx, wxx = _apply(w, self.x), w @ self.xx
         yx = wxx + b[:, :, None] * self.x[:, None, :]
@@ -89,7 +89,7 @@ class GramStats:
         return GramStats(self.count, self.x, wx + self.count * b, self.xx, yx, yy)
 
     def centred(self) -> GramStats:
-        """Return the sums around the means of x and y: what they are when the bias is free."""
+        """Return the sums around the means of x and y: those for a free bias."""
         n = max(self.count, np.finfo(np.float64).tiny)
         x, y = self.x / n, self.y / n
         xx = self.xx - n * x[:, :, None] * x[:, None, :]
@@ -117,8 +117,8 @@ class GramStats:
 def _products(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
     """Return sum w (1, x) (1, x)^T, sum w (1, x) y^T and sum w y^2, in float64.
 
-    Of many small groups all but the last are one product, which is called once for each. A large matrix times
-    itself takes half the time.
+    For many small groups the first two are one product, called once per group. A large matrix times itself
+    takes half the time.
     """
     first, last = 1 + x.shape[2], 1 + x.shape[2] + y.shape[2]
     ends = (last,) if len(x) > 1 else (first, last)
@@ -167,16 +167,16 @@ class SharedGramStats:
 
     @property
     def count(self) -> float:
-        """How many rows there are."""
+        """The number of rows."""
         return sum(part.count for part in self.parts)
 
     def free(self) -> GramStats:
-        """Return the sums that the best weights depend on: around the means where there is a bias."""
+        """Return the sums that determine the best weights: around the means if there is a bias."""
         pairs = zip(self.parts, self.has_bias, strict=True)
         return total(part.centred() if has_bias else part for part, has_bias in pairs)
 
     def bias(self, weights: NDArray[np.floating]) -> Float64Array:
-        """Return the biases [U * G, N] with the least error for weights [G, N, K]; 0 where there is none."""
+        """Return the biases [U * G, N] with the least error for weights [G, N, K]; 0 if there is none."""
         pairs = zip(self.parts, self.has_bias, strict=True)
         return np.concatenate([part.bias(weights) * has_bias for part, has_bias in pairs])
 
@@ -187,30 +187,30 @@ class SharedGramStats:
         return np.asarray(sum(errors[1:], errors[0]))
 
     def power(self) -> float:
-        """Return the squares of the outputs around their means, summed up."""
+        """Return the sum of squares of the outputs around their means."""
         return sum(float(part.centred().yy.sum()) for part in self.parts)
 
 
-LIMIT = 1 << 17  # numbers that are put together: in float64 1 MiB, which a cache of the processor holds
+LIMIT = 1 << 17  # numbers in a block: 1 MiB in float64, which fits a processor's cache
 
 
 class RowBlock:
-    """Inputs [G, R, K] and outputs [G, R, N] of rows that wait, and how much each row counts."""
+    """Buffers inputs [G, R, K] and outputs [G, R, N] of rows, and the weight of each row."""
 
     def __init__(self, add: Callable[[AnyArray, AnyArray, Float64Array | None], None]) -> None:
-        """Take what is called with rows of several samples: their inputs, outputs and weights [R], if any."""
+        """``add`` is called with rows of several samples: their inputs, outputs and weights [R], if any."""
         self._add, self._rows = add, 0
         self._waiting: list[tuple[AnyArray, AnyArray, Float64Array | None]] = []
 
     def add(self, inputs: AnyArray, outputs: AnyArray, weights: Float64Array | None) -> None:
-        """Take rows of a sample; either all samples have weights or none."""
+        """Buffer rows of a sample; either all samples have weights or none."""
         self._waiting.append((inputs, outputs, weights))
         self._rows += inputs.shape[1]
         if self._rows >= _enough(inputs, outputs):
             self.flush()
 
     def flush(self) -> None:
-        """Pass on what waits, if anything does."""
+        """Pass on the buffered rows, if any."""
         if self._waiting:
             inputs, outputs, weights = zip(*self._waiting, strict=True)
             counts = None if weights[0] is None else np.concatenate(weights)
@@ -219,6 +219,6 @@ class RowBlock:
 
 
 def _enough(inputs: AnyArray, outputs: AnyArray) -> int:
-    """Return how many rows fill the limit; at least K, for sums of [K, K] numbers are read and written."""
+    """Return how many rows fill the limit; at least K, since sums of [K, K] numbers are read and written."""
     groups, _, summed = inputs.shape
     return max(summed, LIMIT // max(1, groups * (summed + outputs.shape[2])))

@@ -1,10 +1,9 @@
-"""Targets of a layer whose output is cut off at once, by a Relu or a Clip: what is cut off does not matter.
+"""Targets of a layer directly followed by a Relu or a Clip: errors that are clipped away do not matter.
 
-With a target t that is cut off at 0 and what the float weights make of the quantized inputs, z, a prediction
-p cut off at 0 is no further from it than p is from min(z, 0): the squared error to these targets is a bound
-of the error behind the Relu, close to it where p is close to z. So the sums over rows stay those of a
-quadratic form with one Gram matrix for all outputs, while rows that are cut off ask for nothing but to stay
-so.
+With a target t clipped at 0 and the output z of the float weights on the quantized inputs, a prediction p
+clipped at 0 is at least as close to it as p is to min(z, 0): the squared error to these targets is a bound
+of the error after the Relu, close to it if p is close to z. So the sums over rows stay those of a quadratic
+form with one Gram matrix for all outputs, and clipped rows only have to stay clipped.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ Limits = tuple[float, float]
 
 
 def limits_after(graph: gs.Graph, target: str) -> Limits | None:
-    """Return the limits that all that reads a tensor cuts it off at; None where something reads it as it is.
+    """Return the limits at which the readers of a tensor clip it, or None if a reader does not.
 
-    Of several readers with different limits, the widest.
+    For several readers with different limits, the widest.
     """
     tensor = next((t for node in graph.nodes for t in node.outputs if t.name == target), None)
     if tensor is None or not tensor.outputs or walk.is_output(tensor, graph):
@@ -38,7 +37,7 @@ def limits_after(graph: gs.Graph, target: str) -> Limits | None:
 
 
 def relax(made: NDArray[np.floating], near: NDArray[np.floating], limits: Limits) -> NDArray[np.floating]:
-    """Return targets for outputs that are cut off at limits; ``near`` is where their error is exact."""
+    """Return targets for outputs that are clipped at limits; their error is exact at ``near``."""
     low, high = limits
     below = np.where(made <= low, np.minimum(near, low), made)
     return np.where(made >= high, np.maximum(near, high), below)
@@ -62,13 +61,13 @@ _MOVING = frozenset({"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", 
 
 
 def reads_activation_product(source: gs.Tensor) -> bool:
-    """Return whether a tensor is, but for moves and rounding, a MatMul of two rounded computed tensors."""
+    """Return whether a tensor is, up to moves and rounding, a MatMul of two rounded computed tensors."""
     node = walk.producer(_behind(source))
     return node is not None and node.op == "MatMul" and all(_is_rounded(t) for t in node.inputs)
 
 
 def _behind(tensor: gs.Tensor) -> gs.Tensor:
-    """Return what a tensor holds before it was moved about and rounded."""
+    """Return the tensor before its elements were moved and rounded."""
     while (node := walk.producer(tensor)) is not None and (node.op in _MOVING or _is_rounding(node)):
         tensor = node.inputs[0]
     return tensor
@@ -86,12 +85,12 @@ def _is_rounding(node: gs.Node) -> bool:
     return "quantize" in node.op.lower()
 
 
-_SUMS = 3  # a bias, a residual and perhaps another: so many sums on the way to the normalization
+_SUMS = 3  # a bias, a residual and perhaps another: most sums before the normalization
 _NORMALIZATION = "LayerNormalization"
 
 
 def stream_of(graph: gs.Graph, target: str) -> str | None:
-    """Return the name of the residual stream that a tensor is added to; None where it joins none.
+    """Return the name of the residual stream that a tensor is added to, or None if it joins none.
 
     That is a sum of two computed tensors whose rows, along the last axis, a LayerNormalization reads.
     """
@@ -109,7 +108,7 @@ def stream_of(graph: gs.Graph, target: str) -> str | None:
 
 
 def weigh(layer: LinearLayer, made: tuple[int, ...], stream: NDArray[np.floating]) -> Float64Array | None:
-    """Return the weight of each row of an output of a shape; None where all count the same: in stacks, too.
+    """Return the weight of each row of an output of a shape, or None if all are equal, also in stacks.
 
     ``stream`` [..., N] is the residual stream that the output is added to.
     """

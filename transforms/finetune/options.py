@@ -1,24 +1,38 @@
-"""How the layers of a model are walked through, and which samples its weights are judged by."""
+"""Options of layer-by-layer tuning, and the choice of held-out samples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from transforms.finetune.tune_layer import TuneOptions
-from transforms.run.devices import CPU
-from transforms.run.run_model import RunOptions
+from ops.rounding import Options
+from transforms.runtime.devices import CPU
+from transforms.runtime.session import RunOptions
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How layers are tuned.
+
+    ``algorithm``: ``auto`` or one of ops.rounding.ALGORITHMS. ``rescale``: whether scales and shared
+    exponents are chosen anew. ``weights``: False tunes biases alone. ``solver``: what the algorithm takes.
+    """
+
+    algorithm: str = "auto"
+    rescale: bool = True
+    weights: bool = True
+    solver: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True)
 class LayerwiseOptions:
-    """How the layers are walked through.
+    """How layers are tuned one after another.
 
-    * ``op_types``: layers of these operators alone;
-    * ``held_out``: one of so many samples is kept to judge by;
-    * ``most_rows``, ``least_rows``: sums are over so many rows for each input of a layer, but not less than
-      so many, evenly picked; ``seed``: of the picking;
+    * ``op_types``: only layers of these operators;
+    * ``held_out``: hold out every n-th sample;
+    * ``most_rows``, ``least_rows``: sums are over ``most_rows`` rows for each input of a layer, but at least
+      ``least_rows``, sampled evenly with ``seed``;
     * ``memory_limit``: bytes of tensors of each model that stay in memory, the rest goes to files;
-    * ``following_relu``: what a Relu or Clip behind a layer cuts off does not count;
+    * ``following_relu``: errors that a Relu or Clip after a layer cuts off are ignored;
     * ``device``: where the sums are made; ``run``: how the models run.
     """
 
@@ -35,6 +49,6 @@ class LayerwiseOptions:
 
 
 def is_held_out(sample: int, count: int, options: LayerwiseOptions) -> bool:
-    """Return whether a sample of so many is one to judge by: one in five, at least one."""
+    """Return whether a sample of ``count`` is held out: every n-th, at least one."""
     every = min(options.held_out, count)
     return sample % every == every - 1

@@ -1,4 +1,4 @@
-"""How far the outputs of a quantized model are from those of the float model, sample by sample."""
+"""Errors of the outputs of a quantized model against the float model, sample by sample."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from ops.array_types import Feed, Float64Array
 from transforms.graph import walk
 from transforms.model import graph_proto
 from transforms.run.run_each import run_each, with_fixed_threads
-from transforms.run.run_model import RunOptions
-from transforms.run.session import open_light
+from transforms.runtime.session import RunOptions, open_light
 
 Found = dict[str, NDArray[np.generic]]
 
@@ -26,9 +25,9 @@ _SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors [S, O] of O outputs on S samples, and the ``powers`` [S, O] of what was wanted there.
+    """Errors [S, O] of O outputs on S samples, and the ``powers`` [S, O] of the float outputs.
 
-    For float outputs they are sums of squares, for others numbers of elements: those that differ, and all.
+    For float outputs they are sums of squares, for others the numbers of elements that differ, and of all.
     """
 
     errors: Float64Array
@@ -36,7 +35,7 @@ class Errors:
 
     @property
     def relative(self) -> float:
-        """The error of each output by its power over all samples, the mean of the outputs; maybe infinity."""
+        """The mean over outputs of error divided by power, both over all samples; may be infinite."""
         errors, powers = self.errors.sum(0), self.powers.sum(0)
         with np.errstate(all="ignore"):
             mean = float(np.where(errors == 0, 0.0, errors / powers).mean())
@@ -50,8 +49,8 @@ class Errors:
 class OutputError:
     """The error of models on some samples, against the outputs of the float model.
 
-    An output behind a last Softmax is measured in front of it: probabilities hide errors where one of them
-    is near 1, and the few samples where none is would decide everything.
+    An output after a final Softmax is measured before it: probabilities hide errors if one of them is near 1,
+    and the few samples without such a one would decide everything.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class OutputError:
         output_index: int | None = None,
         options: RunOptions | None = None,
     ) -> None:
-        """Run the float model; ValueError for an output that is not there."""
+        """Run the float model; ValueError for an output index out of range."""
         self._feeds, self._options = feeds, options
         names = [tensor.name for tensor in float_graph.outputs]
         if output_index is not None and not 0 <= output_index < len(names):
@@ -89,7 +88,7 @@ class OutputError:
         return self._wanted[scored]
 
     def _run(self, graph: gs.Graph, scored: frozenset[str]) -> Iterator[Found]:
-        """Yield what is compared, by output; of ``scored`` ones what their Softmax reads."""
+        """Yield the compared tensors by output; for ``scored`` ones the input of their Softmax."""
         light, weights = graph_proto.export_light(graph)
         scores, free = _scores(graph), walk.Names(graph)
         places = {name: name for name in self._names}
@@ -105,7 +104,7 @@ class OutputError:
 
 
 def _scores(graph: gs.Graph) -> dict[str, str]:
-    """Return, by output, what a last Softmax reads; what follows it may move numbers and round them."""
+    """Return the input of a final Softmax by output; nodes after it may move numbers and round them."""
     found = {}
     for output in graph.outputs:
         node = walk.producer(output)

@@ -1,4 +1,4 @@
-"""What numbers a bias can have where it is stored, and on which scale."""
+"""The values that a stored bias can have, and its scale."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from transforms.layers.matched_layer import MatchedLayer
 Scale = NDArray[np.float32]
 
 _LARGEST = np.float64(2**31 - 1)
-_ROOM = 2 + 2.0**-20  # times the largest bias of now: another one still fits
+_ROOM = 2 + 2.0**-20  # times the largest present bias, so that a changed one still fits
 
 
 def round_biases(layer: MatchedLayer, biases: Float64Array, scale: Scale | None) -> Float64Array:
-    """Return the biases [U * G, N] of a weight's U users as they can be stored.
+    """Return the biases [U * G, N] of a weight's U users rounded to their stored format.
 
     ``scale`` is a new scale of the weight, if any.
     """
@@ -80,14 +80,14 @@ def _least_scale(layer: MatchedLayer, bias: Float64Array, scale: Scale) -> Scale
 def constant_scale(
     zero_point: NDArray[np.generic] | None, numbers: Float64Array
 ) -> tuple[Scale, NDArray[np.generic]]:
-    """Return scale and zero point for a constant of the zero point's type, as its quantizer chooses them."""
+    """Return scale and zero point for a constant of the zero point's type, as quantization chooses them."""
     old = np.asarray(0 if zero_point is None else zero_point)
     low, high = min(float(numbers.min(initial=0)), 0.0), max(float(numbers.max(initial=0)), 0.0)
     return range_scale(low, high, str(old.dtype), symmetric=not np.any(old))
 
 
 def input_scale(layer: MatchedLayer) -> float | None:
-    """Return the scale of a layer's integer inputs; None where they are no integers of one scale."""
+    """Return the scale of a layer's integer inputs, or None if they are not integers of one scale."""
     producer = walk.producer(layer.source)
     if producer is None or producer.op != "DequantizeLinear":
         return None

@@ -1,7 +1,7 @@
-"""What the float model makes of the rows that layers are tuned on, read for several layers at once.
+"""Outputs of the float model for the rows that layers are tuned on, read for several layers at once.
 
-The float model does not change on the way: the fewer steps it runs in, the less time that takes. Of what it
-makes, only the rows that count are kept.
+The float model does not change meanwhile: the fewer steps it runs in, the less time it takes. Only the
+sampled rows of its outputs are kept.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ AHEAD = 1 << 28  # bytes of rows of layers that are read together
 
 @dataclass(frozen=True)
 class RowSampler:
-    """Which rows count: ``most`` for each input of a layer, but not less than ``least``.
+    """Which rows are used: ``most`` for each input of a layer, but at least ``least``.
 
-    They are picked evenly from all ``samples``; ``seed``: of the picking.
+    They are sampled evenly from all ``samples``, with ``seed``.
     """
 
     samples: int
@@ -42,7 +42,7 @@ class RowSampler:
 
 @dataclass(frozen=True)
 class SampledRows:
-    """Rows of a sample: the ``shape`` of the output, which rows of it, and how much each counts."""
+    """Rows of a sample: the ``shape`` of the output, the indices of rows, and the weight of each."""
 
     shape: tuple[int, ...]
     picked: Rows | slice
@@ -50,7 +50,7 @@ class SampledRows:
 
 
 class SampledRowReader:
-    """The float model on its way through the layers."""
+    """Reads rows of the float model, layer after layer."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class SampledRowReader:
         store: ActivationStore,
         ahead: int = AHEAD,
     ) -> None:
-        """Start in front of the first layer.
+        """Start before the first layer.
 
-        The model must take targets and ``streams`` (see transforms.finetune.layer_targets) of all layers as
-        wanted. Rows of at most ``ahead`` bytes are read together, or those of one layer, and kept in the
+        The model must offer the targets and ``streams`` (see transforms.finetune.layer_targets) of all
+        layers. Rows of at most ``ahead`` bytes are read together, or those of one layer, and kept in the
         store.
         """
         self._model, self._layers, self._streams = model, layers, streams
@@ -72,10 +72,10 @@ class SampledRowReader:
         self._read: dict[int, list[SampledRows]] = {}
 
     def read(self, number: int, *, last: bool = False) -> Iterator[tuple[SampledRows, NDArray[Any]]]:
-        """Yield the rows of a layer, sample by sample, with what the float layer makes of them [G, R, N].
+        """Yield the rows of a layer, sample by sample, with the outputs of the float layer [G, R, N].
 
-        Layers are read or forgotten in their order. Rows are let go of by :meth:`forget`, or one after
-        another where this is the ``last`` time that they are asked for.
+        Layers are read or forgotten in their order. Rows are dropped by :meth:`forget`, or while they are
+        read if this is the ``last`` time.
         """
         if number not in self._read:
             self._read_on(number)
@@ -86,7 +86,7 @@ class SampledRowReader:
             yield rows, outputs
 
     def forget(self, number: int) -> None:
-        """Let go of the rows of a layer, or leave it out where they have not been read."""
+        """Drop the rows of a layer, or skip it if they have not been read."""
         if number in self._read:
             for i in range(len(self._read.pop(number))):
                 self._store.drop(i, str(number))
@@ -111,7 +111,7 @@ class SampledRowReader:
                 self._store.put(i, str(number), layer.outputs(y, rows.picked))
 
     def _end(self, first: int) -> int:
-        """Return the number behind the last layer that is read together with the first."""
+        """Return the number after the last layer that is read together with the first."""
         size, end = 0, first
         while end < len(self._layers):
             layer = self._layers[end].layer
@@ -133,7 +133,7 @@ class SampledRowReader:
 
 
 def _pick(rows: int, most: int, random: np.random.Generator) -> Rows | slice:
-    """Return which rows of a sample are taken: all, or one at random from each of ``most`` equal parts."""
+    """Return the indices of sampled rows: all, or one at random from each of ``most`` equal parts."""
     if rows <= most:
         return slice(None)
     places = (np.arange(most) + random.random(most)) * (rows / most)

@@ -1,7 +1,7 @@
-"""What a layer of a quantized model reads, as it lies between layers: the integers, where it is integers.
+"""The input of a quantized layer as it is stored between layers: as integers, if it is quantized to them.
 
-Steps of a model that end and begin with integers run as the whole model does, in kernels for integers, and
-take a quarter of the memory.
+Steps of a model that end and begin with integers run in the integer kernels of the whole model, and take a
+quarter of the memory.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _STORABLE = {np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)
 
 @dataclass(frozen=True)
 class LayerInput:
-    """The ``name`` of a tensor, of which (q - zero_point) * scale is what the layer reads.
+    """The ``name`` of a tensor q; the layer reads (q - zero_point) * scale.
 
-    Without a ``scale`` it is the tensor itself.
+    Without a ``scale`` it reads the tensor itself.
     """
 
     name: str
@@ -31,7 +31,7 @@ class LayerInput:
     zero_point: int = 0
 
     def read(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """Return what the layer reads, to the last bit as DequantizeLinear makes it."""
+        """Return the input of the layer, equal in every bit to DequantizeLinear's output."""
         if self.scale is None:
             return stored
         centred = stored if self.zero_point == 0 else stored.astype(np.int32) - self.zero_point
@@ -39,7 +39,7 @@ class LayerInput:
 
 
 def layer_input(source: gs.Tensor) -> LayerInput:
-    """Return how the input of a layer is stored: as integers of one scale, or as it is."""
+    """Return how the input of a layer is stored: as integers of one scale, or unchanged."""
     node = walk.producer(source)
     if node is None or node.op != "DequantizeLinear":
         return LayerInput(str(source.name))

@@ -1,50 +1,36 @@
-"""New weights for one layer: candidates from one part of the samples, the choice among them by the other."""
+"""New weights for one layer: candidates are fitted to one part of the samples, and chosen by the other."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from ops.array_types import Float64Array
+from ops.array_types import Float64Array, QParams
 from ops.grids import Grid
-from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadratic, solve_form
+from ops.rounding import LayerProblem, Quadratic, learn_scale, quadratic, solve_form
 from transforms.finetune.gram import SharedGramStats
+from transforms.finetune.options import TuneOptions
 from transforms.finetune.round_bias import least_scale, round_biases
 from transforms.finetune.weight_grids import layer_grids
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.layers.stored_constant import QParams
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
-"""Times the mean of the Gram matrix's diagonal: how strongly the shift of the weights is held back."""
+"""Damping of the shift of the weights, relative to the mean of the Gram matrix's diagonal."""
 
 _UNSHIFTED = 0.1
-"""The same of weights that are rounded only. With 0.01, those of a sentence encoder did well on sentences
-like those that they were tuned on, held-out ones too, and worse than nearest on shorter ones."""
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    """How layers are tuned.
-
-    ``algorithm``: ``auto`` or one of ops.rounding.ALGORITHMS. ``rescale``: whether scales and shared
-    exponents are chosen anew. ``weights``: False tunes biases alone. ``solver``: what the algorithm takes.
-    """
-
-    algorithm: str = "auto"
-    rescale: bool = True
-    weights: bool = True
-    solver: Options = field(default_factory=Options)
+"""The same for weights that are rounded only. With 0.01, those of a sentence encoder did well on sentences
+like those that they were tuned on, held-out ones too, but worse than nearest rounding on shorter ones."""
 
 
 @dataclass
 class LayerSolution:
-    """Weights [G, N, K] on a grid, and scale and zero point of integers where they are new.
+    """Weights [G, N, K] on a grid, and scale and zero point of integers if they are new.
 
-    ``bias`` is [U * G, N] for U layers that have these weights, one after another.
+    ``bias`` is [U * G, N] for U layers that share these weights, one after another.
     """
 
     what: str
@@ -55,7 +41,7 @@ class LayerSolution:
 
 @dataclass
 class Tuned:
-    """The candidate with the least error on held-out samples, and the errors of before and after there."""
+    """The candidate with the least error on held-out samples, and the errors there before and after."""
 
     best: LayerSolution
     before: float
@@ -70,7 +56,7 @@ def tune_layer(
     held: SharedGramStats,
     options: TuneOptions,
 ) -> Tuned:
-    """Return the best weights and bias for a layer; ``current`` where nothing is better on ``held``.
+    """Return the best weights and bias for a layer, ``current`` unless others are better on ``held``.
 
     ``fit`` and ``held`` are sums over the layer's inputs in the quantized model and its float outputs, bias
     included.
@@ -90,7 +76,7 @@ def _error(sums: SharedGramStats, candidate: LayerSolution) -> float:
 
 
 class _Tuning:
-    """One layer with the sums over the rows that its weights are fitted to."""
+    """One layer with the sums that its weights are fitted to."""
 
     def __init__(self, matched: MatchedLayer, fit: SharedGramStats, options: TuneOptions) -> None:
         self._matched, self._fit, self._options = matched, fit, options
@@ -115,7 +101,7 @@ class _Tuning:
             yield from self._with_learned_scale(damping)
 
     def _with_learned_scale(self, damping: float | None) -> Iterator[LayerSolution]:
-        """Yield weights on the scales that AdaQuant learns along with them, where each output has its own."""
+        """Yield weights on the scales that AdaQuant learns with them, if each output has its own scale."""
         *_, (_, grid, parameters) = self._grids()
         if parameters is None or parameters[0].size != math.prod(self._start.shape[:2]):
             return
@@ -135,7 +121,7 @@ class _Tuning:
         return self._forms[damping]
 
     def _best_damping(self, held: SharedGramStats) -> float | None:
-        """Return the damping whose target, not yet rounded, is best on held-out samples; None: no shift."""
+        """Return the damping whose unrounded target is best on held-out samples; None: no shift."""
         best, least = None, self._float_error(held, self._start)
         for damping in DAMPINGS:
             error = self._float_error(held, self._form(damping).target)

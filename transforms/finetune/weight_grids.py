@@ -6,23 +6,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops.array_types import Float64Array
+from ops.array_types import Float64Array, QParams
 from ops.formats import Format
 from ops.grids import Grid, weight_grid
 from ops.integers import weight_range, weight_scale
 from transforms.finetune.round_bias import least_scale
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.layers.stored_constant import QParams
 
 
 def layer_grids(
     matched: MatchedLayer, importance: Float64Array, biases: Float64Array, *, rescale: bool
 ) -> Iterator[tuple[str, Grid, QParams | None]]:
-    """Yield grids with words for them, and scale and zero point of integers where those are new.
+    """Yield grids with a description, and scale and zero point of integers if those are new.
 
-    ``importance`` [G, K] is not negative: how much an error counts in what inputs are multiplied with.
-    ``biases`` [U * G, N] have to fit behind a new scale. ``rescale``: whether there is more than the grid in
-    use.
+    ``importance`` [G, K] is not negative: the weight of an error for each input. ``biases`` [U * G, N] have
+    to be representable with a new scale. ``rescale``: whether to yield more than the grid in use.
     """
     fmt, packed = matched.weight.format, matched.float_weight
     assert fmt is not None
@@ -45,10 +43,9 @@ def _integer_grid(matched: MatchedLayer, fmt: Format, parameters: QParams) -> Gr
 
 
 def _other_scale(matched: MatchedLayer, fmt: Format, importance: Float64Array) -> QParams:
-    """Return scale and zero point of least weighted error, as many as there are.
+    """Return scales and zero points of least weighted error, as many as at present.
 
-    A zero point in the middle of the type stays there, for the sake of what computes with symmetric integers
-    only.
+    A zero point in the middle of the type stays there, for kernels that compute with symmetric integers only.
     """
     assert matched.weight.parameters is not None
     scale, zero_point = matched.weight.parameters

@@ -6,12 +6,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops.array_types import QParams
 from transforms.finetune.round_bias import constant_scale, product_scale
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.graph import walk
 from transforms.graph.constants import load
+from transforms.graph.rewire import detach, position
 from transforms.layers.matched_layer import Bias, MatchedLayer
-from transforms.layers.stored_constant import QParams, StoredConstant, find
+from transforms.layers.stored_constant import StoredConstant, trace_constant
 
 
 def current(layer: MatchedLayer) -> LayerSolution:
@@ -30,10 +32,10 @@ def _current_bias(layer: MatchedLayer) -> NDArray[np.float64]:
 
 
 def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: LayerSolution, names: walk.Names) -> None:
-    """Put weights, scale and biases of a candidate into the layer's place in a graph.
+    """Write weights, scale and biases of a candidate into the layer of a graph.
 
-    A layer without bias gets one: int32 where its operands are integers, float32 elsewhere; a MatMul gets an
-    Add, unless its bias is 0. A bias that others read, too, is left to them, and the layer gets its own.
+    A layer without bias gets one: int32 if its operands are integers, float32 otherwise; a MatMul gets an
+    Add, unless its bias is 0. A bias that other nodes read is left unchanged, and the layer gets its own.
     """
     packed = tuned.weights.reshape(layer.layer.size)
     weight = layer.layer.unpack(packed).astype(np.float32)
@@ -53,7 +55,7 @@ def _write_bias(
     if place.stored is None:
         add = _add_node if place.is_extra else _add_bias
         add(graph, layer, place, numbers, names)
-        place.stored = find(graph, place.node, place.index, (), 0)
+        place.stored = trace_constant(graph, place.node, place.index, (), 0)
         return
     unshare_constant(graph, place.node, place.index, place.stored, names)
     stored = place.stored
@@ -71,7 +73,7 @@ def _write_bias(
 def _add_node(
     graph: gs.Graph, layer: MatchedLayer, bias: Bias, numbers: NDArray[np.float64], names: walk.Names
 ) -> None:
-    """Put an Add behind a MatMul: what read its output reads the sum, under the name of the output."""
+    """Insert an Add after a MatMul; readers of its output read the sum, under the name of the output."""
     made = layer.node.outputs[0]
     raw = gs.Variable(names.derive(made.name, "raw"), made.dtype, made.shape)
     shape = layer.layer.channel_shape(len(made.shape))
@@ -80,18 +82,16 @@ def _add_node(
     )
     walk.replace_output(layer.node, made, raw)
     bias.node = gs.Node("Add", names.derive(made.name, "Add"), inputs=[raw, constant], outputs=[made])
-    place = next(i for i, one in enumerate(graph.nodes) if one is layer.node)
-    graph.nodes.insert(place + 1, bias.node)
+    graph.nodes.insert(position(graph, layer.node) + 1, bias.node)
 
 
 def _remove_node(graph: gs.Graph, layer: MatchedLayer, bias: Bias) -> None:
-    """Take away the Add behind a MatMul, if it is there."""
+    """Remove the Add after a MatMul, if it exists."""
     if bias.stored is None:
         return
     made = bias.node.outputs[0]
     graph.nodes[:] = [node for node in graph.nodes if node is not bias.node]
-    bias.node.outputs.clear()
-    bias.node.inputs.clear()
+    detach(bias.node)
     walk.replace_output(layer.node, layer.node.outputs[0], made)
     bias.node, bias.stored = layer.node, None
 
@@ -114,13 +114,12 @@ def _add_bias(
             gs.Constant(names.derive(weight.name, "bias_zero_point"), np.zeros(product.shape, np.int32)),
         ]
         tensor = gs.Variable(names.derive(weight.name, "bias"), np.float32, integers.shape)
-        domain = layer.weight.chain[-1].domain
+        domain = layer.weight.dequant_nodes[-1].domain
         attrs = {"axis": 0} if product.shape else {}
         node = gs.Node(
             "DequantizeLinear", names.derive(tensor.name, "DequantizeLinear"), attrs, inputs, [tensor], domain
         )
-        place = next(i for i, one in enumerate(graph.nodes) if one is layer.node)
-        graph.nodes.insert(place, node)
+        graph.nodes.insert(position(graph, layer.node), node)
     if len(bias.node.inputs) > bias.index:
         bias.node.inputs[bias.index] = tensor
     else:
@@ -130,24 +129,24 @@ def _add_bias(
 def unshare_constant(
     graph: gs.Graph, node: gs.Node, index: int, stored: StoredConstant, names: walk.Names
 ) -> bool:
-    """Let a node read its input ``index``, stored as said, from a copy; return whether that was needed.
+    """Make a node read its stored input ``index`` from a copy; return whether that was needed.
 
-    It is where others read the constant, too, or what the nodes between make of it. Scales stay shared.
+    It is if other nodes read the constant, too, or its dequantized values. Scales stay shared.
     """
     if all(len(walk.uses(tensor)) == 1 for tensor in stored.tensors):
         return False
     tensor: gs.Tensor = gs.Constant(names.derive(stored.source.name, "own"), load(stored.source))
     stored.source = tensor
-    chain = []
-    for old in stored.chain:
+    dequant_nodes = []
+    for old in stored.dequant_nodes:
         made = old.outputs[0]
         target = gs.Variable(names.derive(made.name, "own"), made.dtype, made.shape)
         inputs = [tensor, *old.inputs[1:]]
         name = names.derive(old.name or made.name, "own")
-        chain.append(gs.Node(old.op, name, dict(old.attrs), inputs, [target], domain=old.domain))
+        dequant_nodes.append(gs.Node(old.op, name, dict(old.attrs), inputs, [target], domain=old.domain))
         tensor = target
-    place = next(i for i, one in enumerate(graph.nodes) if one is node)
-    graph.nodes[place:place] = chain
-    stored.chain = chain
+    place = position(graph, node)
+    graph.nodes[place:place] = dequant_nodes
+    stored.dequant_nodes = dequant_nodes
     node.inputs[index] = tensor
     return True

@@ -15,18 +15,18 @@ from transforms.graph import dtypes, walk
 from transforms.graph.rewire import STANDARD_DOMAINS, detach
 
 LEAST_OPSET = 13
-"""First opset in which reductions and reshapes have the forms that are written here."""
+"""First opset whose reductions and reshapes have the forms that are written here."""
 
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16, int(onnx.TensorProto.DOUBLE), None)
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """What was made: for each wanted tensor it is in one of the three.
+    """The results: each wanted tensor is in one of the three.
 
     ``names`` maps a tensor to the one that holds its gradient, float32 and of the same shape; two tensors may
     share one, and that of an output may be its seed. ``zero`` are those on which no output depends
-    differentiably: nothing is computed for them. ``unknown`` says which operator stands in the way.
+    differentiably: nothing is computed for them. ``unknown`` names the operator without a rule.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -39,16 +39,16 @@ def add_gradients(graph: gs.Graph, outputs: Mapping[str, str], wanted: Sequence[
 
     ``outputs`` maps float32 outputs of the graph to the names of new graph inputs, their seeds: of the same
     type and shape, to be fed at every run. ``wanted`` are float32 tensors of the main graph: inputs, or
-    computed ones. The gradients do not become graph outputs, the nodes there are stay as they are.
+    computed ones. The gradients do not become graph outputs, and existing nodes are unchanged.
 
-    A gradient is whole or unknown, never without some of its parts. Nothing passes through integers and truth
-    values (indices, comparisons, sizes), which is exact almost everywhere; roundings to another format (Cast
-    between float types, QuantizeLinear with DequantizeLinear, our own operators) count as the identity; where
-    a maximum is reached twice, or x is at the corner of a piecewise linear function, it is the gradient of
-    one side, or shared. Nodes in bodies of If, Loop and Scan have no rule, so that what a body reads is
-    unknown. Weights in the middle of a Conv or LayerNormalization (computed ones) have none either.
+    A gradient is complete or unknown, never without some of its parts. Nothing passes through integers and
+    booleans (indices, comparisons, sizes), which is exact almost everywhere; roundings to another format
+    (Cast between float types, QuantizeLinear with DequantizeLinear, our own operators) count as the identity;
+    if a maximum is reached twice, or x is at the corner of a piecewise linear function, it is the gradient of
+    one side, or shared. Nodes in bodies of If, Loop and Scan have no rule, so that gradients of tensors that
+    a body reads are unknown. Computed weights of a Conv or LayerNormalization have none either.
 
-    Raises ValueError below opset 13, for names that are not there, taken or of another type.
+    Raises ValueError below opset 13, and for names that are missing, taken or of another type.
     """
     tensors = _checked(graph, outputs, wanted)
     chosen = {name: tensors[name] for name in wanted}
@@ -65,7 +65,7 @@ def add_gradients(graph: gs.Graph, outputs: Mapping[str, str], wanted: Sequence[
 
 
 def _checked(graph: gs.Graph, outputs: Mapping[str, str], wanted: Sequence[str]) -> dict[str, gs.Tensor]:
-    """Return the inputs and computed tensors of the main graph by name; ValueError for what does not fit."""
+    """Return the inputs and computed tensors of the main graph by name; ValueError for bad arguments."""
     if graph.opset < LEAST_OPSET:
         raise ValueError(f"gradients need opset {LEAST_OPSET}, the graph has {graph.opset}")
     made = (tensor for node in graph.nodes for tensor in node.outputs if not tensor.is_empty())
@@ -79,7 +79,7 @@ def _checked(graph: gs.Graph, outputs: Mapping[str, str], wanted: Sequence[str])
     names = walk.Names(graph)
     for name, seed in outputs.items():
         if name not in ends:
-            raise ValueError(f"'{name}' is no output of the graph")
+            raise ValueError(f"'{name}' is not an output of the graph")
         if not names.is_free(seed):
             raise ValueError(f"the name '{seed}' for the seed of '{name}' is taken")
     if len(set(outputs.values())) < len(outputs):
@@ -98,13 +98,13 @@ def _depending(graph: gs.Graph, roots: Iterable[gs.Tensor]) -> set[int]:
 
 
 def _carries(node: gs.Node, output: gs.Tensor, read: Sequence[gs.Tensor]) -> bool:
-    """Return whether an output changes with what is read: numbers do, and integers that stand for numbers."""
+    """Return whether an output depends on what is read: floats do, and integers that stand for floats."""
     kept = any(dtypes.element_type(tensor) not in _FLOATS for tensor in read)
     return node.op in QUANTIZERS or kept or dtypes.element_type(output) in _FLOATS
 
 
 def _read(node: gs.Node) -> Iterator[gs.Tensor]:
-    """Yield what a node reads, in its bodies too."""
+    """Yield the tensors that a node reads, also in its bodies."""
     yield from node.inputs
     for body in walk.bodies(node):
         for nested in walk.nodes(body):
@@ -112,7 +112,7 @@ def _read(node: gs.Node) -> Iterator[gs.Tensor]:
 
 
 class _Backward:
-    """The way back: what has arrived at each tensor, or why it is not known."""
+    """The backward pass: the parts of the gradient of each tensor, or why it is unknown."""
 
     def __init__(self, writer: Writer, depending: set[int]) -> None:
         self._writer, self._depending = writer, depending
@@ -120,12 +120,12 @@ class _Backward:
         self._reasons: dict[int, str] = {}
 
     def add(self, tensor: gs.Tensor, part: gs.Tensor) -> None:
-        """Take in a part of the gradient of a tensor, if anybody asks for it."""
+        """Add a part of the gradient of a tensor, if it is needed."""
         if id(tensor) in self._depending:
             self._parts.setdefault(id(tensor), []).append(part)
 
     def visit(self, node: gs.Node) -> None:
-        """Hand the gradients of a node's outputs on to what it reads; all that read them were visited."""
+        """Propagate the gradients of a node's outputs, whose readers were all visited, to its inputs."""
         read = [tensor for tensor in _read(node) if id(tensor) in self._depending]
         outputs = [tensor for tensor in node.outputs if id(tensor) in self._depending]
         if not read or not outputs:
@@ -153,14 +153,14 @@ class _Backward:
                 self._reasons[id(tensor)] = f"{_describe(step.node)}: {error}"
 
     def _total(self, tensor: gs.Tensor) -> gs.Tensor | None:
-        """Return the sum of what has arrived at a tensor, None for zero."""
+        """Return the sum of the parts of a tensor's gradient, None for zero."""
         parts = self._parts.get(id(tensor), [])
         if len(parts) > 1:
             parts[:] = self._writer.write(tensor.name, "Sum", parts, 1, {})
         return parts[0] if parts else None
 
     def results(self, wanted: Mapping[str, gs.Tensor]) -> Gradients:
-        """Return the outcome for the wanted tensors, with type and shape for what holds their gradients."""
+        """Return the results for the wanted tensors; their gradients get type and shape."""
         unknown = {n: self._reasons[id(t)] for n, t in wanted.items() if id(t) in self._reasons}
         totals = {n: (self._total(t), t) for n, t in wanted.items() if n not in unknown}
         for total, tensor in totals.values():
@@ -173,7 +173,7 @@ class _Backward:
 def _why_not(
     node: gs.Node, rule: Rule | None, gradients: Sequence[gs.Tensor | None], read: Sequence[gs.Tensor]
 ) -> str | None:
-    """Return what keeps a rule from being applied, None where nothing does."""
+    """Return the reason why no rule applies, or None."""
     if rule is None:
         return f"{_describe(node)} has no rule"
     if not rule.several and any(gradient is not None for gradient in gradients[1:]):
@@ -190,7 +190,7 @@ def _describe(node: gs.Node) -> str:
 
 
 def _used(nodes: Sequence[gs.Node], names: set[str]) -> list[gs.Node]:
-    """Return those of the new nodes that the named tensors need, and take off the others."""
+    """Return those of the new nodes that the named tensors need, and disconnect the others."""
     needed, kept = set(names), []
     for node in reversed(nodes):
         if any(tensor.name in needed for tensor in node.outputs):

@@ -22,7 +22,7 @@ def through_derivative(derivative: Derivative) -> Callable[[Step, int], gs.Tenso
 
 
 def masked(s: Step, condition: gs.Tensor) -> gs.Tensor:
-    """Return the gradient where the condition holds, zero elsewhere."""
+    """Return the gradient of elements whose condition holds, zero for others."""
     return s("Where", condition, s.g, 0.0)
 
 
@@ -61,7 +61,7 @@ def power(s: Step, index: int) -> gs.Tensor:
 
 
 def extremum(s: Step, index: int) -> gs.Tensor:
-    """Max and Min: to the first of the terms that is the result."""
+    """Max and Min: to the first of the terms that equals the result."""
     chosen = s("Equal", s.node.inputs[index], s.y)
     for other in s.node.inputs[:index]:
         chosen = s("And", chosen, s("Not", s("Equal", other, s.y)))
@@ -75,12 +75,12 @@ def where(s: Step, index: int) -> gs.Tensor:
 
 
 def relu(s: Step, index: int) -> gs.Tensor:
-    """Relu, from its output, so that the node in front of it can still be fused with it."""
+    """Relu, from its output, so that the node before it can still be fused with it."""
     return masked(s, s("Greater", s.y, 0.0))
 
 
 def clip(s: Step, index: int) -> gs.Tensor:
-    """Clip: where the output is between its borders, which themselves count as outside."""
+    """Clip: for outputs strictly between its bounds."""
     tests = [
         s(op, s.y, border) for op, i in (("Greater", 1), ("Less", 2)) if (border := s.input(i)) is not None
     ]
@@ -96,7 +96,7 @@ def leaky(s: Step, index: int) -> gs.Tensor:
 
 
 def hard_sigmoid(s: Step, index: int) -> gs.Tensor:
-    """HardSigmoid: a constant slope where the output is between 0 and 1."""
+    """HardSigmoid: a constant slope for outputs between 0 and 1."""
     inside = s("And", s("Greater", s.y, 0.0), s("Less", s.y, 1.0))
     return s("Where", inside, s("Mul", s.g, float(s.attribute("alpha", 0.2))), 0.0)
 

@@ -1,4 +1,4 @@
-"""Gradients of operators that move elements: what was read from a place goes back to it."""
+"""Gradients of operators that move elements: each element's gradient goes back to its place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCATTER_ADDS = 16
 
 
 def unchanged(s: Step, index: int) -> gs.Tensor:
-    """The gradient itself: Identity, and roundings, which count as if they were the identity."""
+    """The gradient itself: Identity, and roundings, which count as the identity."""
     return s.g
 
 
@@ -28,7 +28,7 @@ def dropout(s: Step, index: int) -> gs.Tensor:
 
 
 def reshaped(s: Step, index: int) -> gs.Tensor:
-    """Whatever changes the shape alone."""
+    """Operators that change only the shape."""
     return s.reshape(s.g, s.x)
 
 
@@ -72,7 +72,7 @@ def expand(s: Step, index: int) -> gs.Tensor:
 
 
 def slice_(s: Step, index: int) -> gs.Tensor:
-    """Slice: padding where it takes what lies side by side, else element by element."""
+    """Slice: padding if it takes contiguous elements, else element by element."""
     starts = _starts(s)
     if starts is None:
         return put_back(s, lambda places: s("Slice", places, *s.node.inputs[1:]), distinct=True)
@@ -85,7 +85,7 @@ def slice_(s: Step, index: int) -> gs.Tensor:
 
 
 def _starts(s: Step) -> list[int] | None:
-    """Return where a Slice without gaps begins along each axis, None for one with gaps or computed starts."""
+    """Return the starts of a Slice without gaps along each axis, None with gaps or computed starts."""
     known = [
         s.input(i) is None or s.writer.constants.integers(s.node.inputs[i]) is not None for i in (1, 3, 4)
     ]
@@ -98,7 +98,7 @@ def _starts(s: Step) -> list[int] | None:
 
 
 def pad(s: Step, index: int) -> gs.Tensor:
-    """Pad: cut off again; for a mode that repeats elements, element by element."""
+    """Pad: a Slice; for a mode that repeats elements, element by element."""
     pads, axes = s.node.inputs[1], s.input(3)
     mode = str(s.attribute("mode", "constant"))
     if mode == "constant":
@@ -107,7 +107,7 @@ def pad(s: Step, index: int) -> gs.Tensor:
 
 
 def gather(s: Step, index: int) -> gs.Tensor:
-    """Gather: padding for one constant place, else element by element."""
+    """Gather: padding for one constant index, else element by element."""
     axis = int(s.attribute("axis", 0))
     indices = s.node.inputs[1]
     known = s.writer.constants.values(indices)
@@ -127,9 +127,9 @@ def moved(s: Step, index: int) -> gs.Tensor:
 
 
 def put_back(s: Step, move: Callable[[gs.Tensor], gs.Tensor], *, distinct: bool = False) -> gs.Tensor:
-    """Add each element of the gradient to the place that ``move`` has read it from.
+    """Add each element of the gradient to the place that ``move`` read it from.
 
-    ``move`` is applied to the places themselves, counted in C order; ``distinct``: it reads none twice.
+    ``move`` is applied to the places themselves, numbered in C order; ``distinct``: it reads none twice.
     """
     if not distinct and s.writer.opset < _SCATTER_ADDS:
         raise NoRuleError(f"it needs opset {_SCATTER_ADDS}, the graph has {s.writer.opset}")
@@ -139,7 +139,7 @@ def put_back(s: Step, move: Callable[[gs.Tensor], gs.Tensor], *, distinct: bool 
 
 
 def scatter(s: Step, places: gs.Tensor, *, distinct: bool = False) -> gs.Tensor:
-    """Add the gradient to the places of x, counted in C order, one for each element of the output."""
+    """Add the gradient to the places of x, numbered in C order, one for each element of the output."""
     if not distinct and s.writer.opset < _SCATTER_ADDS:
         raise NoRuleError(f"it needs opset {_SCATTER_ADDS}, the graph has {s.writer.opset}")
     zeros = s("Reshape", s.zeros(s.x), [-1])
@@ -149,7 +149,7 @@ def scatter(s: Step, places: gs.Tensor, *, distinct: bool = False) -> gs.Tensor:
 
 
 def scatter_into(s: Step, index: int) -> gs.Tensor:
-    """ScatterND and ScatterElements, which put their third input into their first."""
+    """ScatterND and ScatterElements, which write their third input into their first."""
     if s.attribute("reduction", "none") != "none":
         raise NoRuleError("it combines elements")
     indices = s.node.inputs[1]
@@ -193,7 +193,7 @@ def resize(s: Step, index: int) -> gs.Tensor:
         return s("Mul", mean, float(np.prod(block)))
 
     def _move(places: gs.Tensor) -> gs.Tensor:
-        narrow = s("Cast", places, to=int(onnx.TensorProto.INT32))  # the runtime resizes no int64
+        narrow = s("Cast", places, to=int(onnx.TensorProto.INT32))  # the runtime cannot resize int64
         found = s("Resize", narrow, *s.node.inputs[1:], **s.node.attrs)
         return s("Cast", found, to=int(onnx.TensorProto.INT64))
 
@@ -201,7 +201,7 @@ def resize(s: Step, index: int) -> gs.Tensor:
 
 
 def _block(s: Step) -> list[int] | None:
-    """Return the block of outputs that each element of an image becomes, None where it is no such block."""
+    """Return the shape of the block of outputs that each element of an image becomes, or None."""
     scales = s.input(2)
     values = None if scales is None else s.writer.constants.values(scales)
     form = (

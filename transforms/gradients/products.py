@@ -13,12 +13,12 @@ from transforms.graph import shapes
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 _MATRIX = 2
-_BEFORE_FIRST = -(2**31)  # where a Slice backwards ends, to take the first element too
+_BEFORE_FIRST = -(2**31)  # end of a backward Slice that includes the first element
 
 
 @dataclass(frozen=True)
 class Windows:
-    """How the windows of a convolution or pooling lie, for each spatial axis."""
+    """The geometry of the windows of a convolution or pooling, for each spatial axis."""
 
     kernel: list[int]
     strides: list[int]
@@ -28,12 +28,12 @@ class Windows:
 
     @property
     def extents(self) -> list[int]:
-        """How far a window reaches, gaps included."""
+        """The extent of a window, gaps included."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
     @property
     def steps(self) -> dict[str, list[int]]:
-        """The attributes that say where the taps of a window are."""
+        """The attributes that place the taps of a window."""
         return {"kernel_shape": self.kernel, "strides": self.strides, "dilations": self.dilations}
 
 
@@ -51,7 +51,7 @@ def windows(s: Step, kernel: Sequence[int]) -> Windows:
 
 
 def spread(s: Step, value: gs.Tensor, weight: gs.Tensor | np.ndarray, form: Windows, group: int) -> gs.Tensor:
-    """Put back what the windows of the node have read: a transposed convolution of the spatial size of x."""
+    """Return gradients of window taps to their places: a transposed convolution to the spatial size of x."""
     pads = _exact_pads(s, form)
     if pads is not None:
         ends = pads[len(form.kernel) :]
@@ -67,9 +67,9 @@ def spread(s: Step, value: gs.Tensor, weight: gs.Tensor | np.ndarray, form: Wind
 
 
 def _exact_pads(s: Step, form: Windows) -> list[int] | None:
-    """Return the pads that give the size of x; what is negative at the end is padding of the output.
+    """Return the pads that give the size of x; negative ones at the end are padding of the output.
 
-    None where they depend on sizes that are not known.
+    None if they depend on sizes that are not known.
     """
     rank, begins = len(form.kernel), form.pads[: len(form.kernel)]
     if _is_dense(s, form):
@@ -89,12 +89,12 @@ def _exact_pads(s: Step, form: Windows) -> list[int] | None:
 
 
 def _is_dense(s: Step, form: Windows) -> bool:
-    """Return whether windows stand side by side, so that what they leave over depends on no size."""
+    """Return whether windows have no gaps, so that the remainder does not depend on a size."""
     return all(stride == 1 for stride in form.strides) and not s.attribute("ceil_mode", 0)
 
 
 def _begin(s: Step, form: Windows, spatial: object) -> gs.Tensor | list[int]:
-    """Return how much padding is in front of each axis, computed at run time where it depends on sizes."""
+    """Return the padding before each axis, computed at run time if it depends on sizes."""
     rank = len(form.kernel)
     if form.auto_pad not in _SAME:
         return form.pads[:rank]
@@ -109,8 +109,8 @@ def _begin(s: Step, form: Windows, spatial: object) -> gs.Tensor | list[int]:
 def convolution(s: Step, index: int) -> gs.Tensor:
     """Conv, for its data: the transposed convolution with the same weight.
 
-    Without strides that is a plain convolution with the weight turned around, for which the runtime has the
-    faster kernels; a constant weight is turned when the session is made.
+    Without strides that is a plain convolution with the mirrored weight, for which the runtime has faster
+    kernels; a constant weight is mirrored when the session is created.
     """
     weight, group = s.node.inputs[1], s.attribute("group", 1)
     form = windows(s, _kernel(s, weight))
@@ -153,7 +153,7 @@ def transposed_convolution(s: Step, index: int) -> gs.Tensor:
 
 
 def _computed_pads(s: Step, form: Windows, extra: Sequence[int]) -> list[int]:
-    """Return the pads that a transposed convolution takes for a given size of its output."""
+    """Return the pads of a transposed convolution for a given size of its output."""
     made, read = s.fixed_sizes(s.y, 2), s.fixed_sizes(s.x, 2)
     if made is None or read is None:
         raise NoRuleError("its padding depends on sizes that are not fixed")
@@ -162,7 +162,7 @@ def _computed_pads(s: Step, form: Windows, extra: Sequence[int]) -> list[int]:
         for n, stride, more, extent, size in zip(read, form.strides, extra, form.extents, made, strict=True)
     ]
     if min(whole) < 0:
-        raise NoRuleError("its output is larger than what its windows reach")
+        raise NoRuleError("its output extends beyond its windows")
     begins = [t // 2 if form.auto_pad == "SAME_UPPER" else t - t // 2 for t in whole]
     return begins + [t - b for t, b in zip(whole, begins, strict=True)]
 
@@ -235,7 +235,7 @@ def _turned(s: Step, matrices: gs.Tensor) -> gs.Tensor:
 
 
 def _times_matrix(s: Step, index: int) -> gs.Tensor:
-    """The second operand is a matrix: all rows of the first are one matrix too, and nothing is turned."""
+    """The second operand is a matrix: all rows of the first form one matrix, and nothing is transposed."""
     a, b = s.node.inputs
     rows = s("Flatten", s.g, axis=-1)
     if index == 0:

@@ -69,12 +69,12 @@ def _axes(s: Step) -> list[int] | None:
     if axes is None:
         axes = s.integers(1)
     if not axes and s.attribute("noop_with_empty_axes", 0):
-        raise NoRuleError("it reduces nothing")
+        raise NoRuleError("it reduces no axis")
     return list(axes) if axes else None
 
 
 def _restored(s: Step, reduced: gs.Tensor) -> gs.Tensor:
-    """Return something of the output's shape with the reduced axes as size 1, or as a scalar for all."""
+    """Return a tensor of the output's shape with the reduced axes of size 1, or a scalar for all axes."""
     axes = _axes(s)
     if s.attribute("keepdims", 1) or axes is None:
         return reduced
@@ -96,7 +96,7 @@ def reduce_mean(s: Step, index: int) -> gs.Tensor:
 
 
 def _elements_each(s: Step) -> Value:
-    """Return how many elements of x go into one of the output."""
+    """Return how many elements of x are reduced to one of the output."""
     read, made = s.fixed_sizes(s.x), s.fixed_sizes(s.y)
     if read is not None and made is not None:
         return float(np.prod(read) / np.prod(made))
@@ -115,7 +115,7 @@ def reduce_norm(s: Step, index: int) -> gs.Tensor:
 
 
 def reduce_extremum(s: Step, index: int) -> gs.Tensor:
-    """ReduceMax and ReduceMin: to the elements that are the result, in equal parts."""
+    """ReduceMax and ReduceMin: to the elements that equal the result, in equal parts."""
     return _chosen(s, _restored(s, s.y), _restored(s, s.g), _axes(s) or list(range(s.rank(s.x))))
 
 
@@ -130,7 +130,7 @@ def _chosen(s: Step, extremum: gs.Tensor, g: gs.Tensor, axes: list[int]) -> gs.T
 
 
 def max_pool(s: Step, index: int) -> gs.Tensor:
-    """MaxPool: each element goes back to the place that the operator itself names."""
+    """MaxPool: each element goes back to the index that the operator outputs."""
     attrs = {name: value for name, value in s.node.attrs.items() if name != "storage_order"}
     _, places = s.several("MaxPool", s.x, count=2, **attrs)
     return scatter(s, places, distinct=_is_apart(s))
@@ -143,7 +143,7 @@ def _is_apart(s: Step) -> bool:
 
 
 def average_pool(s: Step, index: int) -> gs.Tensor:
-    """AveragePool: every channel is an image of its own that ones are spread over."""
+    """AveragePool: every channel is a separate image, with a kernel of ones."""
     form = windows(s, s.node.attrs["kernel_shape"])
     rank = len(form.kernel)
     ones = np.ones([1, 1, *form.kernel], np.float32)
@@ -153,7 +153,7 @@ def average_pool(s: Step, index: int) -> gs.Tensor:
 
 
 def _shares(s: Step, form: Windows, ones: np.ndarray) -> gs.Tensor:
-    """Return the gradient divided by what each window was divided by."""
+    """Return the gradient divided by the divisor of each window."""
     padded = any(form.pads) or form.auto_pad.startswith("SAME")
     exceeds = bool(s.attribute("ceil_mode", 0))
     if not exceeds and (not padded or s.attribute("count_include_pad", 0)):
@@ -168,5 +168,5 @@ def _shares(s: Step, form: Windows, ones: np.ndarray) -> gs.Tensor:
     if exceeds:
         axes = list(range(2, 2 + rank))
         count = s("Slice", count, [0] * rank, s.axes_of_shape(s.y, 2, 2 + rank), axes)
-    part = s("AveragePool", image, **s.node.attrs)  # the elements of a window over what it is divided by
+    part = s("AveragePool", image, **s.node.attrs)  # the elements of a window over its divisor
     return s("Mul", s.g, s("Div", part, count))

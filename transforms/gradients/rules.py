@@ -1,4 +1,4 @@
-"""The table of operators that can be differentiated. Adding one is adding a row."""
+"""The table of operators that can be differentiated. To add one, add a row."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ANY = None
 class Rule:
     """How the gradient of an input follows from those of the outputs.
 
-    ``inputs`` are those that it serves, ANY for all; ``several``: it takes gradients of all outputs, not of
-    the first alone; ``straight``: a rounding, which may make and read other types than float32.
+    ``inputs`` are those that it covers, ANY for all; ``several``: it takes gradients of all outputs, not of
+    the first alone; ``straight``: a rounding, which may produce and read other types than float32.
     """
 
     make: Callable[[Step, int], gs.Tensor]
@@ -100,23 +100,23 @@ RULES: dict[str, Rule] = {
     "QuantizeLinear": Rule(moves.unchanged, straight=True),
     "DequantizeLinear": Rule(moves.unchanged, straight=True),
 }
-"""The rules for operators of ONNX itself."""
+"""The rules for ONNX's own operators."""
 
 OWN_RULES: dict[str, Rule] = {
     op: Rule(moves.unchanged, straight=True)
     for op in (ops.formats.BFP, ops.formats.MX, ops.formats.LINEAR, "ExtendedDequantizeLinear")
 }
-"""The rules for operators of ours: roundings count as the identity."""
+"""The rules for our operators: roundings count as the identity."""
 
 QUANTIZERS = frozenset({"QuantizeLinear", ops.formats.LINEAR, "DynamicQuantizeLinear"})
-"""Operators whose integer outputs stand for the numbers that went in."""
+"""Operators whose integer outputs stand for their float inputs."""
 
 FLAT = frozenset({"Shape", "Size", "Sign", "Floor", "Ceil", "Round", "EyeLike", "Hardmax"})
-"""Operators whose outputs do not change when their inputs change a little, whatever type they are of."""
+"""Operators whose outputs, of any type, do not change when their inputs change a little."""
 
 
 def rule_for(node: gs.Node) -> Rule | None:
-    """Return the rule for a node, None where there is none."""
+    """Return the rule for a node, or None if there is none."""
     if node.domain in STANDARD_DOMAINS:
         return RULES.get(node.op)
     return OWN_RULES.get(node.op) if node.domain in (ops.DOMAIN, ops.AMD_DOMAIN) else None

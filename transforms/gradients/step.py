@@ -1,4 +1,4 @@
-"""Writing the nodes of a gradient: what a rule of differentiation has at hand for one node."""
+"""Writing the nodes of a gradient: the interface of a differentiation rule to one node."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _AXES_AS_INPUT = 18
 
 
 class NoRuleError(Exception):
-    """Raised by a rule that can not differentiate the form at hand; the message says why."""
+    """Raised by a rule that cannot differentiate a form of a node; the message gives the reason."""
 
 
 class Writer:
-    """Makes nodes for the end of a graph; ``nodes`` are those made so far, in an order that can run."""
+    """Makes nodes for the end of a graph; ``nodes`` are those made so far, in topological order."""
 
     def __init__(self, graph: gs.Graph) -> None:
         """Start with no node; the names of the whole model are taken."""
@@ -49,7 +49,7 @@ class Writer:
         return outputs
 
     def once(self, key: object, make: Callable[[], Made]) -> Made:
-        """Return what was made for the key before, else make it."""
+        """Return the object made for the key before, else make it."""
         if key not in self._known:
             self._known[key] = make()
         found: Made = self._known[key]
@@ -70,7 +70,7 @@ class Writer:
 
 @dataclass
 class Step:
-    """One node on the way back: its tensors, and the gradient of each of its outputs (None: zero).
+    """One node of the backward pass: its tensors, and the gradient of each of its outputs (None: zero).
 
     A step is called like ``step("Mul", a, 0.5)`` to make a node. Every gradient has the shape of its tensor.
     """
@@ -104,7 +104,7 @@ class Step:
         return self.gradient(0)
 
     def gradient(self, index: int) -> gs.Tensor:
-        """Return the gradient of an output, zeros of its shape where nothing came back."""
+        """Return the gradient of an output, zeros of its shape if there is none."""
         found = self.gradients[index]
         return self.zeros(self.node.outputs[index]) if found is None else found
 
@@ -113,7 +113,7 @@ class Step:
         return self.node.attrs.get(name, default)
 
     def input(self, index: int) -> gs.Tensor | None:
-        """Return an optional input, None where it is left out."""
+        """Return an optional input, or None if it is left out."""
         inputs = self.node.inputs
         return inputs[index] if index < len(inputs) and not inputs[index].is_empty() else None
 
@@ -128,18 +128,18 @@ class Step:
         return found
 
     def sizes(self, tensor: gs.Tensor) -> shapes.Shape:
-        """Return what is known of the shape of a tensor; NoRuleError where its rank is not."""
+        """Return the known part of a tensor's shape; NoRuleError if its rank is unknown."""
         shape = shapes.shape_of(tensor)
         if shape is None:
             raise NoRuleError(f"the rank of '{tensor.name}' is not known")
         return shape
 
     def rank(self, tensor: gs.Tensor) -> int:
-        """Return the rank of a tensor; NoRuleError where it is not known."""
+        """Return the rank of a tensor; NoRuleError if it is unknown."""
         return len(self.sizes(tensor))
 
     def fixed_sizes(self, tensor: gs.Tensor, first: int = 0) -> list[int] | None:
-        """Return the sizes from an axis on, None where one of them is not fixed."""
+        """Return the sizes from an axis on, or None if one of them is not fixed."""
         shape = shapes.shape_of(tensor)
         if shape is None or not _is_fixed(shape[first:]):
             return None

@@ -21,7 +21,7 @@ _WITH_CONSTANT = frozenset({"Add", "Min", "Max"})
 
 @dataclass
 class _Way:
-    """What is known of a tensor on the way from a layer: its channels, and their axis counted from the end.
+    """A tensor on the path from a layer: its channels, and their axis counted from the end.
 
     ``rank`` is that of images, None for rows of features.
     """
@@ -42,12 +42,12 @@ class PairFinder:
 
     Between the two layers of a pair lie only operators that commute with a positive factor for each channel:
     Relu, LeakyRelu, PRelu, pooling, Flatten, and sums with and bounds by constants, which are scaled as well.
-    Every tensor in between has one reader and is no output, and every constant to be scaled is float32 and
+    Every tensor in between has one reader and is not an output; every constant to be scaled is float32 and
     has no other user.
     """
 
     def __init__(self, model: gs.Graph, exclude: Container[gs.Node] = ()) -> None:
-        """Note what may not be changed in any graph: inputs, outputs, and nodes in ``exclude``."""
+        """Note the tensors that must not change in any graph: inputs, outputs, and nodes in ``exclude``."""
         self._fixed = {id(t) for inner in walk.graphs(model) for t in (*inner.inputs, *inner.outputs)}
         self._exclude = exclude
 
@@ -65,7 +65,7 @@ class PairFinder:
         return found
 
     def _follow(self, node: gs.Node, members: set[int]) -> tuple[_Way | None, gs.Node | None]:
-        """Return the way from a layer to the one that reads it, and that one; None where there is none."""
+        """Return the path from a layer to the one that reads it, and that one, or None if there is none."""
         way = self._start(node)
         while way is not None:
             tensor = node.outputs[0]
@@ -100,7 +100,7 @@ class PairFinder:
         )
 
     def _passes(self, way: _Way, node: gs.Node, index: int) -> bool:
-        """Return whether a factor for each channel goes through the node, and note what it meets there."""
+        """Return whether the node commutes with a factor for each channel, and note constants to scale."""
         if node in self._exclude or node.domain not in STANDARD_DOMAINS:
             return False
         others = [tensor for i, tensor in enumerate(node.inputs) if i != index]
@@ -155,9 +155,9 @@ Ranges = NDArray[np.float64]
 class ScaledLayer:
     """A dot product whose second operand is a constant weight of its own.
 
-    ``out_shift`` and ``in_shift`` hold exponents of two, one per channel of the whole layer: results are to
-    become smaller by the one, and inputs are expected smaller by the other. Until :meth:`apply` the weight
-    stays what it is.
+    ``out_shift`` and ``in_shift`` hold exponents of two, one per channel of the whole layer: results are
+    divided by the one, and inputs are expected to be divided by the other. The weight changes only in
+    :meth:`apply`.
     """
 
     def __init__(self, node: gs.Node) -> None:
@@ -212,7 +212,7 @@ class ScaledLayer:
 
 @dataclass(frozen=True)
 class Companion:
-    """A constant that is added to what is scaled, or bounds it, and has to be scaled with it.
+    """A constant that is added to a scaled tensor, or bounds it, and has to be scaled with it.
 
     ``axis`` is that of the channels, counted from the end.
     """
@@ -242,9 +242,9 @@ class Companion:
 
 @dataclass(frozen=True)
 class LayerPair:
-    """Two layers, of which the second alone reads what the first makes.
+    """Two layers, of which the second alone reads the output of the first.
 
-    Each channel of the first is ``repeat`` inputs in a row of the second.
+    Each channel of the first is ``repeat`` consecutive inputs of the second.
     """
 
     first: ScaledLayer

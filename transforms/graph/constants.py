@@ -33,17 +33,17 @@ class Constants:
         self._overridable = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.inputs}
 
     def shape(self, tensor: gs.Tensor) -> tuple[int, ...] | None:
-        """Return the shape of a constant without loading it, None where the tensor is not constant."""
+        """Return the shape of a constant without loading it, or None if the tensor is not constant."""
         source = self._source(tensor)
         return None if source is None else tuple(source.shape)
 
     def values(self, tensor: gs.Tensor) -> NDArray | None:
-        """Return the array of a constant, None where the tensor is not constant."""
+        """Return the array of a constant, or None if the tensor is not constant."""
         source = self._source(tensor)
         return load(source) if isinstance(source, gs.Constant) else source
 
     def element_type(self, tensor: gs.Tensor) -> int | None:
-        """Return the ``onnx.TensorProto.DataType`` of a constant, None where the tensor is not constant."""
+        """Return the ``onnx.TensorProto.DataType`` of a constant, or None if the tensor is not constant."""
         source = self._source(tensor)
         if source is None or isinstance(source, gs.Tensor):
             return None if source is None else element_type(source)
@@ -57,7 +57,7 @@ class Constants:
         return float(np.asarray(self.values(tensor)).astype(np.float64).reshape(()))
 
     def integers(self, tensor: gs.Tensor) -> tuple[int, ...] | None:
-        """Return a constant list of axes or sizes, None where the tensor is not constant."""
+        """Return a constant list of axes or sizes, or None if the tensor is not constant."""
         values = self.values(tensor)
         return None if values is None else tuple(int(value) for value in values.reshape(-1))
 
@@ -75,7 +75,7 @@ class Constants:
 
 
 def load(constant: gs.Constant) -> NDArray:
-    """Return the array of a constant. What is lazy stays so, since ``.values`` would keep a second copy."""
+    """Return the array of a constant. Lazy values stay lazy: ``.values`` would keep a second copy."""
     values = constant._values
     if isinstance(values, LazyValues) and not isinstance(values, SparseValues):
         return onnx.numpy_helper.to_array(values.tensor)
@@ -83,5 +83,5 @@ def load(constant: gs.Constant) -> NDArray:
 
 
 def exportable(values: NDArray[np.generic]) -> NDArray[np.generic] | LazyValues:
-    """Return 4-bit integers as the model stores them, two to a byte, which graph-surgeon does not know of."""
+    """Return 4-bit integers as the model stores them, two to a byte; graph-surgeon cannot pack them."""
     return LazyValues(onnx.numpy_helper.from_array(values)) if values.dtype in _PACKED else values

@@ -1,4 +1,4 @@
-"""Dot products: the operators whose operands low-precision formats are made for, and how they sum.
+"""Dot products: the operators that low-precision formats are made for, and the axes of their sums.
 
 One table serves block formats (which axis is summed over), per-channel scales (which axis is not), and the
 storage of biases.
@@ -11,6 +11,9 @@ import onnx_graphsurgeon as gs
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 DOT_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+TensorAxis = tuple[str, int]
+"""The name of a tensor and the axis of its channels: layers may read one tensor along several."""
 
 _BIAS = 2
 _CONVOLUTIONS = {"Conv": (1, 1, 0), "ConvTranspose": (1, 0, 1)}
@@ -30,12 +33,12 @@ def is_operand(node: gs.Node, index: int) -> bool:
 
 
 def weight_index(node: gs.Node) -> int | None:
-    """Return which operand of a dot product is a constant, the second where both are; None without one."""
+    """Return the index of a dot product's constant operand, the second if both are, or None."""
     return next((i for i in (1, 0) if i < len(node.inputs) and isinstance(node.inputs[i], gs.Constant)), None)
 
 
 def bias(node: gs.Node) -> gs.Tensor | None:
-    """Return the bias of a dot product; None where it has none."""
+    """Return the bias of a dot product, or None if it has none."""
     if len(node.inputs) <= _BIAS or node.inputs[_BIAS].is_empty():
         return None
     return node.inputs[_BIAS]
@@ -44,9 +47,9 @@ def bias(node: gs.Node) -> gs.Tensor | None:
 def sum_axis(node: gs.Node, index: int, rank: int | None) -> int:
     """Return the axis of an operand over which the product sums; blocks of numbers run along it.
 
-    MatMul: the last of the first operand, the second last of the second. Gemm the same, transposed where it
-    says so. Conv: the input channels of both; of ConvTranspose's weight they are axis 0. Counted from the
-    end where the rank is not known.
+    MatMul: the last of the first operand, the second last of the second. Gemm the same, transposed by its
+    attributes. Conv: the input channels of both; of ConvTranspose's weight they are axis 0. Counted from the
+    end if the rank is not known.
     """
     if node.op in _CONVOLUTIONS:
         return _CONVOLUTIONS[node.op][index]
@@ -57,12 +60,12 @@ def sum_axis(node: gs.Node, index: int, rank: int | None) -> int:
 
 
 def channel_axis(node: gs.Node, index: int, rank: int) -> int | None:
-    """Return the axis of an operand along which each output channel has its own numbers; None without one.
+    """Return the axis of an operand along which each output channel has its own numbers, or None.
 
-    The rows of a first operand of MatMul and Gemm, the columns of a second, transposed where Gemm says so.
-    None for the data of a convolution; for the weight of a grouped ConvTranspose, where one index serves a
-    channel of every group; and for a vector or a stack of matrices, for which ONNX Runtime takes one scale
-    only.
+    The rows of a first operand of MatMul and Gemm, the columns of a second, transposed by Gemm's attributes.
+    None for the data of a convolution; for the weight of a grouped ConvTranspose, whose indices each stand
+    for a channel of every group; and for a vector or a stack of matrices, for which ONNX Runtime takes one
+    scale only.
     """
     if node.op in _CONVOLUTIONS:
         grouped = node.op == "ConvTranspose" and node.attrs.get("group", 1) != 1

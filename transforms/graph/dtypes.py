@@ -12,14 +12,14 @@ FLOAT16 = int(onnx.TensorProto.FLOAT16)
 BFLOAT16 = int(onnx.TensorProto.BFLOAT16)
 
 NUMPY = {FLOAT: np.dtype(np.float32), FLOAT16: np.dtype(np.float16), BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
-"""The NumPy type of each element type that the conversions deal in."""
+"""The NumPy type of each element type that the conversions support."""
 
 BFLOAT16_MAX = np.float32(3.38953139e38)
 """The largest finite bfloat16, bits 0x7F7F."""
 
 
 def element_type(tensor: gs.Tensor) -> int | None:
-    """Return the ``onnx.TensorProto.DataType`` of a tensor; None where it is unknown or no plain tensor."""
+    """Return the ``onnx.TensorProto.DataType`` of a tensor, or None if unknown or not a plain tensor."""
     if isinstance(tensor, gs.Variable) and tensor.type != "tensor_type":
         return None
     dtype = tensor.dtype
@@ -30,7 +30,7 @@ def element_type(tensor: gs.Tensor) -> int | None:
 
 def is_type(tensor: gs.Tensor, element: int) -> bool:
     """Return whether the tensor is known to have the element type."""
-    return element_type(tensor) == element  # no look at the name: tensors in attributes have none
+    return element_type(tensor) == element  # without the name: tensors in attributes have none
 
 
 def variable(name: str, element: int, like: gs.Tensor) -> gs.Variable:

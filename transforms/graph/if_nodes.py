@@ -9,11 +9,12 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.typed import Node
 
 
 @dataclass(frozen=True)
 class Branch:
-    """Nodes of one branch of an If, and the tensors of theirs that it hands out."""
+    """Nodes of one branch of an If, and those of their tensors that it outputs."""
 
     nodes: Sequence[gs.Node]
     results: Sequence[gs.Tensor]
@@ -31,16 +32,16 @@ def choose(
 ) -> gs.Node:
     """Return an If, not part of the graph yet, that makes the results from one of two branches.
 
-    Both hand out as many tensors as there are results, of the same types and ranks.
+    Both output as many tensors as there are results, of the same types and ranks.
     """
     branches = {"then_branch": _body(graph, on), "else_branch": _body(graph, off)}
     return gs.Node("If", name, branches, [switch], list(results))
 
 
 def copied(node: gs.Node, name: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor]) -> gs.Node:
-    """Return a node that computes what another does, from other inputs."""
-    copy = gs.Node(node.op, name, dict(node.attrs), list(inputs), list(outputs), domain=node.domain)
-    copy.carried = getattr(node, "carried", [])
+    """Return a copy of a node with another name, other inputs and other outputs."""
+    copy = Node(node.op, name, dict(node.attrs), list(inputs), list(outputs), domain=node.domain)
+    copy.lost = node.lost if isinstance(node, Node) else ()
     return copy
 
 

@@ -1,8 +1,8 @@
-"""Putting new nodes in the place of old ones, and taking away what nobody uses any more."""
+"""Replacing nodes by new ones, and removing nodes and constants without a use."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -10,19 +10,39 @@ import onnx_graphsurgeon as gs
 from transforms.graph import walk
 
 STANDARD_DOMAINS = (None, "", "ai.onnx")
-"""How a node says that its operator is one of ONNX itself."""
+"""Domains of ONNX's own operators."""
 
 
 def position(graph: gs.Graph, node: gs.Node) -> int:
-    """Return where the node stands in the graph (by identity: graph-surgeon calls equal nodes the same)."""
+    """Return the index of the node in the graph (by identity: graph-surgeon compares nodes by value)."""
     return next(i for i, other in enumerate(graph.nodes) if other is node)
+
+
+class Insertions:
+    """New nodes on their way into a graph and its bodies: after a node, or at the front of a graph."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._nodes: dict[int, list[gs.Node]] = {}
+
+    def add(self, owner: gs.Graph, producer: gs.Node | None, nodes: Sequence[gs.Node]) -> None:
+        """Insert nodes after a producer, at the front of its graph if None; later ones go after earlier."""
+        self._nodes.setdefault(id(owner if producer is None else producer), []).extend(nodes)
+
+    def place(self, graph: gs.Graph, new: Callable[[gs.Node], gs.Node] = lambda node: node) -> None:
+        """Put all nodes in their places; ``new`` returns what stands in the place of a node from now on."""
+        for inner in list(walk.graphs(graph)):
+            placed = self._nodes.get(id(inner), [])
+            for node in inner.nodes:
+                placed += [new(node), *self._nodes.get(id(node), ())]
+            inner.nodes = placed
 
 
 def replace(graph: gs.Graph, olds: Sequence[gs.Node], news: Sequence[gs.Node]) -> None:
     """Put ``news`` where the first of ``olds`` stands; ``olds`` must have no output left that is used.
 
-    The new nodes may already have taken over outputs of the old ones. Old nodes, and those before them
-    in the same graph whose results nobody uses any more, are removed.
+    The new nodes may already have taken over outputs of the old ones. Old nodes, and producers in the same
+    graph that become unused, are removed.
     """
     first = min(position(graph, node) for node in olds)
     graph.nodes[first:first] = list(news)
@@ -30,7 +50,7 @@ def replace(graph: gs.Graph, olds: Sequence[gs.Node], news: Sequence[gs.Node]) -
 
 
 def remove_unused(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
-    """Remove those of the nodes whose outputs nobody uses, then in turn the producers of their inputs."""
+    """Remove those of the nodes whose outputs are unused, then in turn the producers of their inputs."""
     members = {id(node) for node in graph.nodes}
     pending, removed = list(nodes), set()
     while pending:
@@ -45,10 +65,10 @@ def remove_unused(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
 
 
 def detach(node: gs.Node) -> None:
-    """Take the node off its inputs and outputs, itself and no other.
+    """Disconnect this node, and no other, from its inputs and outputs.
 
-    Graph-surgeon's own way of clearing them removes the first node that *equals* this one, and two nodes
-    without a name that do the same are equal.
+    Graph-surgeon's own clear() removes the first node that *equals* this one, and two nodes without a name
+    that compute the same are equal.
     """
     for tensors, users in ((node.inputs, "outputs"), (node.outputs, "inputs")):
         for tensor in tensors:
@@ -58,10 +78,10 @@ def detach(node: gs.Node) -> None:
 
 
 def release(model: gs.Graph, tensors: Sequence[gs.Tensor]) -> None:
-    """Let go of the arrays of those constants that nobody in the whole model uses any more.
+    """Free the arrays of those constants that no node of the whole model uses any more.
 
-    A tensor and its list of users refer to each other, so that a large weight would stay in memory until
-    Python collects its cycles.
+    A tensor and its list of users refer to each other, so that a large weight would otherwise stay in memory
+    until Python collects the cycle.
     """
     outputs = {id(tensor) for graph in walk.graphs(model) for tensor in graph.outputs}
     for tensor in tensors:

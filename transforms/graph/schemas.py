@@ -1,4 +1,4 @@
-"""What the operator schemas of ONNX say about the types of a node, in place of lists of operators."""
+"""Types of a node by ONNX's operator schemas, in place of lists of operators."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def must_stay_float32(node: gs.Node, index: int, opsets: dict[str, int]) -> bool
     """Return whether an input has to stay float32.
 
     Either the schema names that type, as for the scales of Resize, or the input is the scale of a
-    quantization: it says what integers that are stored already mean. Or its bits are looked at (BitCast). Or
-    it is the ratio of a Dropout, which counts in training alone: where nodes in a body make it, ONNX Runtime
-    1.31 takes the Dropout out too late to find the types of what the body captures.
+    quantization, which gives stored integers their meaning. Or its bits are read (BitCast). Or it is the
+    ratio of a Dropout, which matters in training alone: if nodes in a body compute it, ONNX Runtime 1.31
+    removes the Dropout too late to find the types of the tensors that the body captures.
     """
     found = schema(node, opsets)
     if found is None or not found.inputs:
@@ -65,7 +65,7 @@ def _is_scale(parameter: onnx.defs.OpSchema.FormalParameter, found: onnx.defs.Op
 def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
     """Return whether every float32 input and output of the node could have the element type as well.
 
-    Inputs that have to stay float32 do not count, unless their type is that of other tensors too.
+    Inputs that have to stay float32 are ignored, unless the schema ties other tensors to their type.
     """
     found = schema(node, opsets)
     if found is None or _shares_bound_type(node, found, opsets) or not _body_allows(found, element):
@@ -81,9 +81,9 @@ def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _body_allows(found: onnx.defs.OpSchema, element: int) -> bool:
-    """Return whether an operator that is but a function of others passes inference with the element type.
+    """Return whether an operator defined as a function of others passes inference with the element type.
 
-    That of MeanVarianceNormalization has float32 constants in it, whatever type its schema allows.
+    MeanVarianceNormalization's function has float32 constants, whatever type its schema allows.
     """
     is_function: bool = found.has_function  # type: ignore[attr-defined]  # missing in the stubs
     if not is_function or found.has_type_and_shape_inference_function:

@@ -15,17 +15,17 @@ Mark = tuple[str, ...]
 
 
 class NodeSet:
-    """Nodes of one graph as it stands; ``node in nodes`` asks for membership."""
+    """Nodes of one graph in its present state; ``node in nodes`` tests membership."""
 
     def __init__(self, nodes: Iterable[gs.Node] = (), selection: Selection | None = None) -> None:
-        """Hold nodes; ``selection`` finds them again in a graph that was rewritten since."""
+        """Hold nodes; ``selection`` finds them again in a rewritten graph."""
         self._nodes = {id(node): node for node in nodes}
         self._selection = selection
 
     def resolve_in(self, graph: gs.Graph) -> NodeSet:
         """Return the nodes, found again by their selection if none of them is in the graph any more.
 
-        Raises ValueError for nodes of another graph that no selection tells.
+        Raises ValueError for nodes of another graph without a selection.
         """
         if not self._nodes or any(node in self for node in walk.nodes(graph)):
             return self
@@ -47,9 +47,9 @@ class NodeSet:
 
 
 class Selection:
-    """A choice of nodes of a model that outlives rewrites, also those that replace all nodes of a graph.
+    """A choice of nodes of a model that survives rewrites, also those that replace all nodes of a graph.
 
-    It does not say itself which nodes it holds, for these depend on the graph: :meth:`resolve_in` does.
+    Which nodes it holds depends on the graph: see :meth:`resolve_in`.
     """
 
     def __init__(self, graph: gs.Graph | None = None, nodes: Iterable[gs.Node] = ()) -> None:
@@ -60,12 +60,11 @@ class Selection:
         self._known = frozenset(mark for _, marks in marked for mark in marks)
 
     def resolve_in(self, graph: gs.Graph) -> NodeSet:
-        """Return the nodes that are chosen in a graph, which may have been rewritten since.
+        """Return the chosen nodes of a graph, which may have been rewritten since.
 
-        Found are the nodes themselves, nodes of the same name and operator, and nodes that now make the same
-        tensors, in the same body each time: branches of an If often use one name twice. Nodes that came into
-        being, such as a Cast of an input or what a newer opset wants beside a node, belong to the choice with
-        what reads them.
+        These are the nodes themselves, nodes of the same name and operator, and nodes that now produce the
+        same tensors, each in the same body: branches of an If often use one name twice. New nodes, such as a
+        Cast of an input or a helper node of a newer opset, are chosen if their readers are.
         """
         marked = list(_marked(graph))
         found = {id(node) for node, marks in marked if id(node) in self._nodes or marks & self._marks}
@@ -88,9 +87,9 @@ def resolve(exclude: Exclusion, graph: gs.Graph) -> NodeSet:
 def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str] = ()) -> Selection:
     """Return the nodes whose name matches one of the shell patterns or whose operator is one of the types.
 
-    A node without a name goes by that of what it makes (:func:`label_of`). An If, Loop or Scan that is
-    selected brings its bodies along. Raises ValueError naming the pattern or operator type that no node of
-    the graph, bodies included, matches.
+    A node without a name is known by its output (:func:`label_of`). A selected If, Loop or Scan includes its
+    bodies. Raises ValueError naming the pattern or operator type that no node of the graph, bodies included,
+    matches.
     """
     everything = list(walk.nodes(graph))
     chosen: list[gs.Node] = []
@@ -117,12 +116,12 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def label_of(node: gs.Node) -> str:
-    """Return the name by which users know a node: that of what it makes where it has none."""
+    """Return the name by which users know a node: that of its output if it has none."""
     return str(node.name or (node.outputs[0].name if node.outputs else ""))
 
 
 def counterparts(graph: gs.Graph, other: gs.Graph) -> dict[int, list[gs.Node]]:
-    """Return the nodes of a rewritten graph that a selection of each node resolves to, by ``id`` of that."""
+    """Map ``id`` of each node to the nodes of a rewritten graph that a selection of it resolves to."""
     places: dict[Mark, list[gs.Node]] = {}
     for node, marks in _marked(other):
         for mark in marks:
@@ -134,7 +133,7 @@ def counterparts(graph: gs.Graph, other: gs.Graph) -> dict[int, list[gs.Node]]:
 
 
 def with_bodies(chosen: Iterable[gs.Node]) -> NodeSet:
-    """Return nodes together with all that is in their bodies."""
+    """Return nodes together with all nodes in their bodies."""
     return NodeSet(node for outer in chosen for node in (outer, *_nodes_in(outer)))
 
 
@@ -143,7 +142,7 @@ def _nodes_in(node: gs.Node) -> Iterator[gs.Node]:
 
 
 def _marked(graph: gs.Graph, place: Mark = ()) -> Iterator[tuple[gs.Node, frozenset[Mark]]]:
-    """Yield every node with its marks: where it is, together with its name or with what it makes."""
+    """Yield every node with its marks: its place together with its name or with its outputs."""
     for node in graph.nodes:
         outputs = [tensor.name for tensor in node.outputs if tensor.name]
         marks = {(*place, "makes", name) for name in outputs}

@@ -1,4 +1,4 @@
-"""What can be proven about the shapes of a graph's tensors: sizes of axes, and reshapes that move nothing.
+"""Proven facts about the shapes of a graph's tensors: sizes of axes, and reshapes that move nothing.
 
 The facts are the shapes that the tensors carry (those that ``graph_proto.import_model`` has inferred). A
 dimension is a number, a name (the same name is the same size), or unknown.
@@ -36,16 +36,16 @@ _BROADCAST = frozenset(["Add", "Sub", "Mul", "Div"])
 
 
 def shape_of(tensor: gs.Tensor) -> Shape | None:
-    """Return the shape of a tensor, None where not even the number of dimensions is known."""
+    """Return the shape of a tensor, or None if not even the number of dimensions is known."""
     if tensor.shape is None:
         return None
     return tuple(size if _is_known(size) else None for size in tensor.shape)
 
 
 def size(tensor: gs.Tensor, axis: int) -> int | None:
-    """Return the fixed size of an axis, counted from the end, None where it is not known or not fixed.
+    """Return the fixed size of an axis, counted from the end, or None if it is not known or not fixed.
 
-    That of the last axis is also deduced from weights and biases, where shape inference has given up.
+    That of the last axis is also deduced from weights and biases if shape inference fails.
     """
     shape = shape_of(tensor)
     found = shape[axis] if shape is not None and len(shape) >= -axis else None
@@ -60,7 +60,7 @@ def are_same(a: Dimension, b: Dimension) -> bool:
 
 
 def reduced_axes(node: gs.Node, rank: int | None, constants: Constants) -> tuple[int, ...] | None:
-    """Return the axes of a reduction, counted from the end and ascending; None where they are not known."""
+    """Return the axes of a reduction, counted from the end and ascending, or None if they are not known."""
     has_axes = "axes" in node.attrs or (len(node.inputs) > 1 and not node.inputs[1].is_empty())
     if has_axes:
         return listed_axes(node, rank, constants)
@@ -70,7 +70,7 @@ def reduced_axes(node: gs.Node, rank: int | None, constants: Constants) -> tuple
 
 
 def listed_axes(node: gs.Node, rank: int | None, constants: Constants) -> tuple[int, ...] | None:
-    """Return the axes that an attribute or second input lists, counted from the end; None where not constant.
+    """Return the axes that an attribute or second input lists, counted from the end; None if not constant.
 
     ``rank`` is that of the tensor that has the axes, which is the result for Unsqueeze.
     """
@@ -115,7 +115,7 @@ def _unsqueeze(
 def _reshape(
     node: gs.Node, reduced: bool, axes: tuple[int, ...], shape: Shape | None, constants: Constants
 ) -> bool:
-    """A Reshape keeps the number of elements: where all dimensions but one are equal, so is that one."""
+    """A Reshape keeps the number of elements: if all dimensions but one are equal, so is that one."""
     before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
     if before is None or after is None or len(after) < max(map(abs, axes), default=0):
         return False
@@ -149,5 +149,5 @@ def _expand(
 
 
 RESTORES: dict[str, Restores] = {"Unsqueeze": _unsqueeze, "Reshape": _reshape, "Expand": _expand}
-"""Whether the node gives a statistic (without its reduced axes where ``reduced``) the shape of x, size 1 or
+"""Whether the node gives a statistic (without its reduced axes if ``reduced``) the shape of x, size 1 or
 x's along the reduced axes; x has the given ``shape``."""

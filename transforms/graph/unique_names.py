@@ -1,7 +1,7 @@
-"""Names that are unique where one graph is inside the other, in models and in what passes make of them.
+"""Names that are unique in a graph and all graphs nested in it, in models and in the results of passes.
 
-ONNX allows a body a name that a graph around it gives to something later on, and graph-surgeon takes the two
-for one. ONNX Runtime's fusions name what they make within one graph alone.
+ONNX allows a body a name that a graph around it gives to a later tensor, and graph-surgeon takes the two
+for one. ONNX Runtime's fusions choose names that are unique within one graph only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class _Renamer:
         self._made: set[str] = set()
 
     def rename(self, graph: onnx.GraphProto, outer: Mapping[str, str]) -> None:
-        """Rename what a graph defines, and all that it and its bodies read; ``outer``: names around it."""
+        """Rename the tensors that a graph defines, also in its bodies; ``outer``: new names around it."""
         scope = dict(outer)
         scope |= {name: self._new(name, hides=name in outer) for name in dict.fromkeys(_defined(graph))}
         for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
@@ -45,11 +45,11 @@ class _Renamer:
 
 
 def rename_made(graph: onnx.GraphProto, names: walk.Names, *, reused: str) -> None:
-    """Give what a pass made names of its own, in place: tensors and nodes, also in bodies.
+    """Give the tensors and nodes that a pass made unique names, in place, also in bodies.
 
-    ``names`` are those that the model had before. What is new keeps its name unless that is taken, or begins
-    with ``reused``, as the names do that the pass would give once more. A tensor of a body that would hide
-    one of a graph around it gets another name whether it is new or not.
+    ``names`` are those that the model had before. A new name stays unless it is taken, or begins with
+    ``reused``, the prefix of names that the pass would give again. A tensor of a body that would hide one of
+    a graph around it gets another name, new or not.
     """
     _Renamer(names, "optimized", (reused,)).rename(graph, {})
 

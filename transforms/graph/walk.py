@@ -1,4 +1,4 @@
-"""Walking a graph and what is nested in it: subgraphs, homes of constants, names that are still free."""
+"""Walking a graph and the graphs nested in it: owners of constants, free names."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def constants(graph: gs.Graph) -> Iterator[gs.Constant]:
 
 
 def constant_homes(graph: gs.Graph) -> dict[int, gs.Graph]:
-    """Map ``id`` of each constant to the graph that it belongs to: the innermost one that encloses all its
-    uses.
+    """Map ``id`` of each constant to its owner: the innermost graph that encloses all its uses.
 
     graph-surgeon does not record where an initializer is stored. A weight that two branches of an If capture
     belongs to the graph around the If.
@@ -70,7 +69,7 @@ def _common(a: tuple[gs.Graph, ...], b: tuple[gs.Graph, ...]) -> tuple[gs.Graph,
 
 
 def producer(tensor: gs.Tensor) -> gs.Node | None:
-    """Return the node that makes a tensor; None for constants and inputs."""
+    """Return the node that produces a tensor; None for constants and inputs."""
     return tensor.inputs[0] if tensor.inputs else None
 
 
@@ -81,23 +80,23 @@ def uses(tensor: gs.Tensor) -> list[tuple[gs.Node, int]]:
 
 
 def redirect(tensor: gs.Tensor, target: gs.Tensor) -> None:
-    """Let every node that reads the tensor read the target instead."""
+    """Make every node that reads the tensor read the target instead."""
     for node, index in uses(tensor):
         node.inputs[index] = target
 
 
 def replace_output(node: gs.Node, tensor: gs.Tensor, target: gs.Tensor) -> None:
-    """Let the node make the target where it made the tensor."""
+    """Make the node produce the target in place of the tensor."""
     node.outputs[[id(output) for output in node.outputs].index(id(tensor))] = target
 
 
 def is_output(tensor: gs.Tensor, graph: gs.Graph) -> bool:
-    """Return whether the tensor is an output of the graph itself, which no graph nested in it matters to."""
+    """Return whether the tensor is an output of the graph itself, not of a graph nested in it."""
     return any(tensor is output for output in graph.outputs)
 
 
 class Names:
-    """The tensor and node names of a whole model, to derive new ones from that are unique and stable."""
+    """The tensor and node names of a whole model, from which unique and stable new ones are derived."""
 
     def __init__(self, graph: gs.Graph | None = None) -> None:
         """Collect the names in use, in nested graphs too: an inner name may not hide an outer one."""
@@ -114,7 +113,7 @@ class Names:
         self._taken.update(tensor.name for tensor in tensors)
 
     def is_free(self, name: str) -> bool:
-        """Return whether nothing in the model is called so."""
+        """Return whether nothing in the model has the name."""
         return name not in self._taken
 
     def take(self, name: str) -> None:
@@ -122,7 +121,7 @@ class Names:
         self._taken.add(name)
 
     def derive(self, name: str, suffix: str) -> str:
-        """Return ``name_suffix``, with a number behind it where that is taken, and mark it as taken."""
+        """Return ``name_suffix``, followed by a number if that is taken, and mark it as taken."""
         stem = f"{name}_{suffix}" if name else suffix
         candidate, number = stem, 1
         while candidate in self._taken:

@@ -8,12 +8,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms import model_io
-from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
-from transforms.run.run_model import RunOptions
-from transforms.run.session import LightModel, open_light
+from transforms.runtime.session import OpenModel, RunOptions, open_session
 from transforms.search.output_metrics import METRICS, Outputs
 from transforms.widen_bf16 import widen_bf16
 
@@ -39,7 +36,7 @@ class Bf16Error:
         self.graph, self.options, self.feeds, self.run = graph, options, feeds, run
         self._progress, self._count = progress, 0
         self._known: dict[frozenset[str], float] = {}
-        model = open_graph(graph, run)
+        model = open_session(graph, run)
         self._expected = [_floats(model.run(feed)) for feed in feeds]
         if not all(self._expected):
             raise ValueError("the model has no float output to measure the SQNR of")
@@ -55,10 +52,10 @@ class Bf16Error:
             graph = copy_graph(self.graph)
             convert_bf16(graph, self.options.excluding(sorted(key)))
             widen_bf16(graph)
-            self._known[key] = self.of(open_graph(graph, self.run))
+            self._known[key] = self.of(open_session(graph, self.run))
         return self._known[key]
 
-    def of(self, model: LightModel, flags: Feed | None = None, every: int = 1) -> float:
+    def of(self, model: OpenModel, flags: Feed | None = None, every: int = 1) -> float:
         """Return the SQNR of a model on every n-th sample, fed with flags as well."""
         value = METRICS["sqnr"].score(self._pairs(model, flags or {}, every))
         self._count += 1
@@ -66,21 +63,9 @@ class Bf16Error:
             self._progress(self._count, f"{value:.2f} dB")
         return value
 
-    def _pairs(self, model: LightModel, flags: Feed, every: int) -> Iterator[tuple[Outputs, Outputs]]:
+    def _pairs(self, model: OpenModel, flags: Feed, every: int) -> Iterator[tuple[Outputs, Outputs]]:
         for feed, expected in zip(self.feeds[::every], self._expected[::every], strict=True):
             yield expected, model.run({**feed, **flags}, list(expected))
-
-
-def open_graph(graph: gs.Graph, run: RunOptions | None) -> LightModel:
-    """Return a graph ready to run; ValueError where too many of its weights are inside branches."""
-    light, weights = graph_proto.export_light(graph)
-    size = light.ByteSize()
-    if size > model_io.PROTOBUF_LIMIT:
-        raise ValueError(
-            f"the model has {size:,} bytes beside its shared weights, too many to be measured in memory: "
-            f"the limit is {model_io.PROTOBUF_LIMIT:,}"
-        )
-    return open_light(light, weights, run)
 
 
 def _floats(outputs: Mapping[str, object]) -> dict[str, np.ndarray]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from glob import escape
-from itertools import chain
 
 import onnx_graphsurgeon as gs
 
@@ -21,7 +20,7 @@ from transforms.graph.selection import label_of
 from transforms.keep_float.bf16_error import Bf16Error, Progress
 from transforms.keep_float.switchable_bf16 import SwitchedRounding
 from transforms.pipelines.convert_bf16 import Bf16Options
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 from transforms.search.smallest_set import Kept, drop_greedily, smallest_set
 from transforms.search.target import Target, TargetError
 
@@ -73,7 +72,7 @@ def keep_float(
 
 
 class _Search:
-    """A target, the model with switches, and the parts of it as patterns: of all their nodes, of their ends.
+    """A target, and the model with switches for its parts.
 
     Nodes with bodies stay float only where nothing else is enough, for they bring along all that is in them:
     the innermost ones if those do, else those around them.
@@ -87,13 +86,17 @@ class _Search:
                 break
             self._fixed = list(dict.fromkeys(escape(label_of(node)) for node in nodes))
             self._switched = SwitchedRounding(error, error.options.excluding(self._fixed))
-        parts = self._switched.parts
-        self._names = [*([escape(name) for name in part.names] for part in parts), ["*"]]
-        self._ends = [*([escape(name) for name in part.ends or part.names] for part in parts), ["*"]]
 
     @property
     def _everything(self) -> frozenset[int]:
         return frozenset(range(len(self._switched.parts)))
+
+    def _patterns(self, part: int, *, ends: bool = False) -> list[str]:
+        """Return patterns of all nodes of a part or its ends; of every node for the number after the last."""
+        if part == len(self._switched.parts):
+            return ["*"]
+        group = self._switched.parts[part]
+        return [escape(name) for name in ((ends and group.ends) or group.names)]
 
     def choose(self) -> Kept:
         """Return the parts to keep: found on some samples, and of those what all samples want.
@@ -119,16 +122,16 @@ class _Search:
         """Return the patterns of parts, and of more where the conversion as it is written falls short."""
         if not self._holds(kept):
             kept = self._extended(kept)
-        several = {i: 0.0 for i in kept if self._names[i] != self._ends[i]}
+        several = {i: 0.0 for i in kept if self._patterns(i) != self._patterns(i, ends=True)}
 
-        def _patterns(whole: Kept) -> list[str]:
+        def _chosen(whole: Kept) -> list[str]:
             ends = several.keys() - whole
-            return list(chain.from_iterable(self._ends[i] if i in ends else self._names[i] for i in kept))
+            return [pattern for i in kept for pattern in self._patterns(i, ends=i in ends)]
 
         whole = drop_greedily(
-            frozenset(several), several, lambda one: self._written(_patterns(one)), self._target
+            frozenset(several), several, lambda one: self._written(_chosen(one)), self._target
         )
-        return self._in_order(_patterns(whole))
+        return self._in_order(_chosen(whole))
 
     def _extended(self, kept: Kept) -> Kept:
         """Return the parts with as few others as will do, the most harmful first; in the end everything."""
@@ -152,7 +155,7 @@ class _Search:
         return self._target.holds(self._written_with(kept))
 
     def _written_with(self, kept: Iterable[int]) -> float:
-        return self._written(chain.from_iterable(self._names[i] for i in kept))
+        return self._written(pattern for i in kept for pattern in self._patterns(i))
 
     def _written(self, patterns: Iterable[str]) -> float:
         """Return the SQNR of the model that would be written; the worst where the runtime refuses it."""

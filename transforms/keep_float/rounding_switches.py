@@ -13,7 +13,8 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
-from transforms.insert_cast import CastPair
+from transforms.graph.rewire import Insertions, detach
+from transforms.insert_cast import cast_pair
 from transforms.plan.rounding_plan import Rounding, RoundingPlan
 
 Place = tuple[int, int]
@@ -28,7 +29,7 @@ def add_switches(
     Switches are new inputs of the model, given by name, of type bool and without dimensions, one for each
     part. The nodes of a part that is on compute in float32 as nodes do that a conversion excludes: they read
     inputs of the model, weights and what other such nodes make as they are, all else rounded. The plan must
-    be one that does not spare commuting nodes, which changes no number. ``clipped``: values are brought into
+    be one with ``round_before_relu``, which changes no number. ``clipped``: values are brought into
     the range of BF16 before they are rounded, as weights are anyway.
     """
     return _Writer(graph, plan, parts, clipped).write()
@@ -50,17 +51,13 @@ class _Writer:
         self._chosen: dict[int, gs.Variable] = {}  # what a part makes, rounded where it is off, by id
         self._float_inputs: dict[Place, gs.Tensor] = {}
         self._round_inputs: dict[Place, gs.Tensor] = {}
-        self._front: dict[int, list[gs.Node]] = {}
-        self._after: dict[int, list[gs.Node]] = {}
+        self._insertions = Insertions()
 
     def write(self) -> list[str]:
         """Rewrite the graph and return the names of the switches."""
-        inner_graphs = list(walk.graphs(self._graph))
         for rounding in self._plan.roundings:
             self._plan_reads(rounding)
-        for inner in inner_graphs:
-            rewritten = [new for node in inner.nodes for new in self._new(node)]
-            inner.nodes = [*self._front.get(id(inner), ()), *rewritten]
+        self._insertions.place(self._graph, self._new)
         return [str(switch.name) for switch in self._switches]
 
     def _plan_reads(self, rounding: Rounding) -> None:
@@ -84,11 +81,7 @@ class _Writer:
         if isinstance(source, gs.Constant):
             return gs.Constant(self._names.derive(source.name, "low"), _rounded(source.values))
         low = _like(source, "low", self._names)
-        nodes = self._round.nodes(source, low)
-        if rounding.producer is None:
-            self._front.setdefault(id(rounding.home), []).extend(nodes)
-        else:
-            self._after.setdefault(id(rounding.producer), []).extend(nodes)
+        self._insertions.add(rounding.home, rounding.producer, self._round.nodes(source, low))
         return low
 
     def _hand_out(self, tensor: gs.Tensor, target: gs.Tensor) -> None:
@@ -96,20 +89,18 @@ class _Writer:
         target.name, tensor.name = tensor.name, self._names.derive(tensor.name, "raw")
         self._graph.outputs = [target if output is tensor else output for output in self._graph.outputs]
 
-    def _new(self, node: gs.Node) -> list[gs.Node]:
-        """Return what takes the place of a node, with what rounds its outputs behind it."""
-        after = self._after.get(id(node), [])
+    def _new(self, node: gs.Node) -> gs.Node:
+        """Return what takes the place of a node."""
         if id(node) not in self._switch:
             for index, tensor in enumerate(node.inputs):
                 node.inputs[index] = self._round_inputs.get((id(node), index), tensor)
-            return [node, *after]
+            return node
         on = self._branch(node, self._float_inputs, is_on=True)
         off = self._branch(node, self._round_inputs, is_on=False)
         results = [one for tensor in node.outputs for one in self._results(tensor)]
-        node.inputs.clear()
-        node.outputs.clear()
+        detach(node)
         name = self._names.derive(node.name, "switched")
-        return [choose(self._graph, name, self._switch[id(node)], on, off, results), *after]
+        return choose(self._graph, name, self._switch[id(node)], on, off, results)
 
     def _results(self, tensor: gs.Tensor) -> list[gs.Tensor]:
         """Return what an If hands out for an output of its node: the chosen value, the raw one if read."""
@@ -140,7 +131,7 @@ class _Round:
     """Writes the nodes that round a tensor."""
 
     def __init__(self, names: walk.Names, clipped: bool) -> None:
-        self._names, self._clipped, self._pair = names, clipped, CastPair("bfloat16")
+        self._names, self._clipped, self._pair = names, clipped, cast_pair("bfloat16")
 
     def nodes(self, source: gs.Tensor, target: gs.Tensor) -> list[gs.Node]:
         """Return nodes that make the target of the source."""
@@ -153,9 +144,9 @@ class _Round:
                 gs.Node("Clip", self._names.derive(clipped.name, "clip"), {}, [source, *bounds], [clipped])
             ]
             source = clipped
-        half = dtypes.variable(self._names.derive(target.name, "bf16"), dtypes.BFLOAT16, source)
-        nodes.append(self._pair.narrow(self._names.derive(half.name, "narrow"), source, half))
-        nodes.append(self._pair.widen(self._names.derive(target.name, "widen"), half, target))
+        low = dtypes.variable(self._names.derive(target.name, "bf16"), dtypes.BFLOAT16, source)
+        nodes.append(self._pair.downcast(self._names, source, low))
+        nodes.append(self._pair.upcast(self._names, low, target))
         return nodes
 
 

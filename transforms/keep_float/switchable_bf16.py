@@ -9,12 +9,13 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes
 from transforms.graph.selection import NodeSet, counterparts, select
-from transforms.keep_float.bf16_error import Bf16Error, open_graph
+from transforms.keep_float.bf16_error import Bf16Error
 from transforms.keep_float.fused_groups import find_fused_groups
 from transforms.keep_float.rounding_switches import add_switches
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.convert_bf16 import Bf16Options, Conversion, prepare_bf16
 from transforms.plan.rounding_plan import RoundingPlan
+from transforms.runtime.session import open_session
 from transforms.simulate_bf16 import input_tensors
 
 
@@ -34,12 +35,12 @@ class SwitchedRounding:
         exclude = prepare_bf16(graph, options, Conversion(options.format)).resolve_in(graph)
         exclude |= NodeSet(_new_casts(loaded, graph))
         self.parts = find_fused_groups(loaded, graph, kept.resolve_in(loaded), exclude)
-        plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, commuting=False)
+        plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, round_before_relu=True)
         if options.format == "simulate_bf16":
             _leave_activations(plan, graph)
         nodes = [part.nodes for part in self.parts]
         self._switches = add_switches(graph, plan, nodes, clipped=options.saturate_activations)
-        self._model = open_graph(graph, error.run)
+        self._model = open_session(graph, error.run)
         self._known: dict[tuple[frozenset[int], int], float] = {}
 
     def keeping(self, parts: Iterable[int], every: int = 1) -> float:

@@ -1,4 +1,4 @@
-"""Where the bias of a layer is, or can be: an input of its own, or an Add behind a MatMul."""
+"""Where the bias of a layer is, or can be: an input of its own, or an Add after a MatMul."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transforms.graph import dot_products
 from transforms.graph.constants import Constants
 from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer
 from transforms.layers.matched_layer import Bias
-from transforms.layers.stored_constant import find
+from transforms.layers.stored_constant import trace_constant
 
 _ROUNDING = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"}
@@ -18,9 +18,9 @@ _ROUNDING = frozenset(
 
 
 def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | None:
-    """Return where the bias of a layer is or can be; None where there is no place for one.
+    """Return where the bias of a layer is or can be, or None if there is no place for one.
 
-    Behind a MatMul there can be an Add where none adds a constant yet, and the rank of the output is known.
+    A MatMul can be followed by an Add unless one adds a constant already, and if the output's rank is known.
     """
     if node.op != "MatMul":
         if layer.bias_gain == 0:
@@ -28,18 +28,18 @@ def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | Non
         if dot_products.bias(node) is None:
             return Bias(node, 2, None, layer.bias_gain)
         try:
-            stored = find(graph, node, 2, (), 0)
+            stored = trace_constant(graph, node, 2, (), 0)
         except UnsupportedLayer as error:
             raise UnsupportedLayer(f"its bias: {error}") from error
         if not _is_per_output(stored.shape, layer, 2):
-            raise UnsupportedLayer(f"its bias {list(stored.shape)} is no number for each output")
+            raise UnsupportedLayer(f"its bias {list(stored.shape)} is not one number for each output")
         return Bias(node, 2, stored, layer.bias_gain)
     found = added_constant(node.outputs[0], Constants(graph), through=True)
     if found is None:
         return None if node.outputs[0].shape is None else Bias(node, 1, None, is_extra=True)
     add, index = found
     try:
-        stored = find(graph, add, index, (), 0)
+        stored = trace_constant(graph, add, index, (), 0)
     except UnsupportedLayer:
         return None
     rank = max(2, len(layer.shape)) if node.outputs[0].shape is None else len(node.outputs[0].shape)
@@ -61,9 +61,9 @@ def _is_per_output(shape: tuple[int, ...], layer: LinearLayer, rank: int) -> boo
 def added_constant(
     tensor: gs.Tensor, constants: Constants, *, through: bool = False
 ) -> tuple[gs.Node, int] | None:
-    """Return the Add that alone reads a tensor, and the constant among its inputs; None without one.
+    """Return the Add that alone reads a tensor, and its constant input, or None.
 
-    ``through``: behind what rounds the tensor, and a constant may be rounded, too.
+    ``through``: nodes that round the tensor may precede it, and the constant may be rounded, too.
     """
     while len(tensor.outputs) == 1:
         (node,) = tensor.outputs

@@ -1,7 +1,7 @@
-"""Which inputs a convolution multiplies with which of its weights: index tables, one for each spatial axis.
+"""Index tables of convolutions, one for each spatial axis: which input meets which weight.
 
-Both directions are the same to whoever reads the tables: output ``o`` reads, by tap ``t`` of the kernel, the
-input ``table[o, t]``, or nothing where that is -1.
+The tables serve both directions: output ``o`` reads, by tap ``t`` of the kernel, the input ``table[o, t]``,
+or nothing if that is -1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 @dataclass(frozen=True)
 class Im2colTables:
-    """What each output reads of an image: ``table`` [outputs, taps] of all axes, and two things about it.
+    """The inputs that each output reads of an image: ``table`` [outputs, taps] of all axes.
 
     ``is_plain``: every output reads the one number at its own place. ``leaves``: some read beyond the image.
     """
@@ -43,15 +43,15 @@ class Im2colTables:
         made: Sequence[int],
         read: Sequence[int],
     ) -> Im2colTables:
-        """Return them for sizes ``read`` of the input and ``made`` of the output."""
+        """Return the tables for sizes ``read`` of the input and ``made`` of the output."""
         table, size = combine(tables(op, attrs, kernel, made, read), read), math.prod(read)
         is_plain = np.array_equal(table, np.arange(size)[:, None])
         return cls(table, size, is_plain, bool((table == NOTHING).any()))
 
     def take(self, flat: AnyArray, picked: NDArray[np.integer] | slice, outside: float) -> AnyArray:
-        """Return what outputs that are picked read of images [C, B * ...], of shape [C, taps, R].
+        """Return the inputs of the picked outputs, from images [C, B * ...], of shape [C, taps, R].
 
-        ``outside`` is what is found beyond an image. Plain outputs have one tap and no axis for it.
+        ``outside`` is the value beyond an image. Plain outputs have one tap and no axis for it.
         """
         if self.is_plain:
             return columns(flat, picked)
@@ -65,7 +65,7 @@ class Im2colTables:
 
 
 def columns(flat: AnyArray, picked: NDArray[np.integer] | slice) -> AnyArray:
-    """Return columns that are picked; those of a slice are those that are there, not a copy."""
+    """Return the picked columns; a slice gives a view, not a copy."""
     return flat[:, picked] if isinstance(picked, slice) else flat.take(picked, axis=1)
 
 

@@ -25,12 +25,12 @@ Rows = NDArray[np.integer]
 
 
 class UnsupportedLayer(ValueError):
-    """A layer that is no such problem; the message is the reason, in words that follow the layer's name."""
+    """An unsupported layer; the message is the reason, worded to follow the layer's name."""
 
 
 @dataclass
 class LinearLayer(ABC):
-    """One layer: ``attrs`` of its node, ``shape`` of its weight and which operand that is."""
+    """One layer: ``attrs`` of its node, ``shape`` of its weight and the index of that operand."""
 
     op: str
     attrs: dict[str, Any]
@@ -49,12 +49,12 @@ class LinearLayer(ABC):
 
     @property
     def gain(self) -> float:
-        """What a product is multiplied with: alpha of a Gemm. The rows carry it."""
+        """The factor of the product: alpha of a Gemm. The rows are multiplied by it."""
         return float(self.attrs.get("alpha", 1.0)) if self.op == "Gemm" else 1.0
 
     @property
     def bias_gain(self) -> float:
-        """What the bias is multiplied with: beta of a Gemm."""
+        """The factor of the bias: beta of a Gemm."""
         return float(self.attrs.get("beta", 1.0)) if self.op == "Gemm" else 1.0
 
     @abstractmethod
@@ -63,27 +63,27 @@ class LinearLayer(ABC):
 
     @abstractmethod
     def unpack(self, packed: AnyArray) -> AnyArray:
-        """Return the weight of which ``pack`` made [G, N, S, C]."""
+        """Return the weight that ``pack`` turned into [G, N, S, C]."""
 
     @abstractmethod
     def count(self, made: Sequence[int]) -> int:
-        """Return how many rows there are to an output of that shape."""
+        """Return the number of rows of an output of that shape."""
 
     @abstractmethod
     def rows(
         self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
     ) -> AnyArray:
-        """Return rows of an input as [G, R, K]: those that are picked, or all, of an output of a shape.
+        """Return rows of an input as [G, R, K], all or the picked ones, for an output of a shape.
 
-        ``outside`` is what a kernel finds beyond the input.
+        ``outside`` is the value that a kernel reads beyond the input.
         """
 
     @abstractmethod
     def outputs(self, made: AnyArray, picked: Rows | slice = slice(None)) -> AnyArray:
-        """Return what the layer made of these rows as [G, R, N]."""
+        """Return the outputs of these rows as [G, R, N]."""
 
     def weight_slope(self, rows: AnyArray, outputs: AnyArray) -> AnyArray:
-        """Return the sum over rows [G, R, K] of them times ``outputs`` [G, R, N], of the weight's shape."""
+        """Return the sum over R of ``rows`` [G, R, K] times ``outputs`` [G, R, N], of the weight's shape."""
         groups, numbers, positions, channels = self.size
         packed = outputs.transpose(0, 2, 1) @ rows
         return self.unpack(packed.reshape(groups, numbers, positions, channels))
@@ -93,22 +93,22 @@ class LinearLayer(ABC):
         """Return the shape in which one number for each output broadcasts to an output of a rank."""
 
     def channels(self, axis: int | None) -> bool:
-        """Return whether a scale along an axis of the weight (None: one for all) is one for each output.
+        """Return whether a scale along an axis of the weight (None: one for all) is a scale per output.
 
-        That is so, too, where outputs of several groups have one: see ``spread``.
+        Outputs of several groups may share one: see ``spread``.
         """
         return axis is None or axis % len(self.shape) == self.output_axis
 
     def spread(self, scale: AnyArray) -> AnyArray:
-        """Return scales along the axis of outputs as one for each, [G * N]; a scalar as it is.
+        """Return scales along the axis of outputs as one for each output, [G * N]; a scalar unchanged.
 
-        The matrices of a stack have them in common, and so have groups of a ConvTranspose.
+        The matrices of a stack share them, and so do groups of a ConvTranspose.
         """
         return np.tile(scale, self.size[0]) if self.shares_scales and scale.ndim else scale
 
     @property
     def shares_scales(self) -> bool:
-        """Whether a scale along the axis of outputs is that of an output of every group."""
+        """Whether a scale along the axis of outputs is shared by an output of every group."""
         return self.size[0] > 1 and self.shape[self.output_axis] == self.size[1]
 
 
@@ -120,12 +120,12 @@ class Convolution(LinearLayer):
 
     @property
     def groups(self) -> int:
-        """How many groups of channels there are."""
+        """The number of groups of channels."""
         return int(self.attrs.get("group", 1))
 
     @cached_property
     def size(self) -> tuple[int, int, int, int]:
-        """As of Layer."""
+        """As of LinearLayer."""
         first, second, positions = self.shape[0], self.shape[1], math.prod(self.shape[2:])
         if self.op == "ConvTranspose":
             return self.groups, second, positions, first // self.groups
@@ -133,41 +133,41 @@ class Convolution(LinearLayer):
 
     @property
     def output_axis(self) -> int:
-        """As of Layer."""
+        """As of LinearLayer."""
         return 1 if self.op == "ConvTranspose" else 0
 
     def pack(self, weight: AnyArray) -> AnyArray:
-        """As of Layer."""
+        """As of LinearLayer."""
         groups, outputs, positions, channels = self.size
         if self.op == "ConvTranspose":
             return weight.reshape(groups, channels, outputs, positions).transpose(0, 2, 3, 1)
         return weight.reshape(groups, outputs, channels, positions).transpose(0, 1, 3, 2)
 
     def unpack(self, packed: AnyArray) -> AnyArray:
-        """As of Layer."""
+        """As of LinearLayer."""
         order = (0, 3, 1, 2) if self.op == "ConvTranspose" else (0, 1, 3, 2)
         return np.ascontiguousarray(packed.transpose(order)).reshape(self.shape)
 
     def count(self, made: Sequence[int]) -> int:
-        """As of Layer."""
+        """As of LinearLayer."""
         return made[0] * math.prod(made[2:])
 
     def rows(
         self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
     ) -> AnyArray:
-        """As of Layer."""
+        """As of LinearLayer."""
         groups, _, positions, channels = self.size
         found = self._taps(tuple(made[2:]), inputs.shape[2:]).take(_by_channel(inputs), picked, outside)
         packed = found.reshape(groups, channels, positions, -1).transpose(0, 2, 1, 3)
         return packed.reshape(groups, positions * channels, -1).transpose(0, 2, 1)
 
     def outputs(self, made: AnyArray, picked: Rows | slice = slice(None)) -> AnyArray:
-        """As of Layer."""
+        """As of LinearLayer."""
         groups, outputs, _, _ = self.size
         return im2col.columns(_by_channel(made), picked).reshape(groups, outputs, -1).transpose(0, 2, 1)
 
     def channel_shape(self, rank: int) -> tuple[int, ...]:
-        """As of Layer."""
+        """As of LinearLayer."""
         return 1, -1, *[1] * (rank - 2)
 
     def _taps(self, made: tuple[int, ...], read: tuple[int, ...]) -> im2col.Im2colTables:
@@ -179,39 +179,39 @@ class Convolution(LinearLayer):
 class Product(LinearLayer):
     """Gemm and MatMul with a constant matrix on either side, MatMul also with a stack of matrices.
 
-    Each matrix of a stack is a group: that of the rows that it is multiplied with.
+    Each matrix of a stack is a group, together with the rows that it is multiplied by.
     """
 
     @cached_property
     def size(self) -> tuple[int, int, int, int]:
-        """As of Layer."""
+        """As of LinearLayer."""
         groups, outputs, summed = self._matrices(np.empty(self.shape)).shape
         return groups, outputs, 1, summed
 
     @property
     def output_axis(self) -> int:
-        """As of Layer."""
+        """As of LinearLayer."""
         rank = len(self.shape)
         return -1 if rank == 1 else rank - (2 if self._has_rows_of_outputs() else 1)
 
     def pack(self, weight: AnyArray) -> AnyArray:
-        """As of Layer."""
+        """As of LinearLayer."""
         return self._matrices(weight)[:, :, None, :]
 
     def unpack(self, packed: AnyArray) -> AnyArray:
-        """As of Layer."""
+        """As of LinearLayer."""
         matrices = packed[:, :, 0, :]
         own = matrices if self._has_rows_of_outputs() else np.moveaxis(matrices, 1, 2)
         return np.ascontiguousarray(own).reshape(self.shape)
 
     def count(self, made: Sequence[int]) -> int:
-        """As of Layer."""
+        """As of LinearLayer."""
         return math.prod(made) // math.prod(self.size[:2])
 
     def rows(
         self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
     ) -> AnyArray:
-        """As of Layer."""
+        """As of LinearLayer."""
         if self._reads_columns() and inputs.ndim > 1:
             inputs = np.moveaxis(inputs, -2, -1)
         if self.size[0] > 1:
@@ -222,7 +222,7 @@ class Product(LinearLayer):
         return found[None] * np.float32(self.gain) if self.gain != 1 else found[None]
 
     def outputs(self, made: AnyArray, picked: Rows | slice = slice(None)) -> AnyArray:
-        """As of Layer."""
+        """As of LinearLayer."""
         if self._makes_columns(made.ndim):
             made = np.moveaxis(made, -2, -1)
         if self.size[0] > 1:
@@ -230,13 +230,13 @@ class Product(LinearLayer):
         return made.reshape(-1, self.size[1])[picked][None]
 
     def weight_slope(self, rows: AnyArray, outputs: AnyArray) -> AnyArray:
-        """As of Layer; as the weight lies in memory, so that nothing has to be transposed."""
+        """As of LinearLayer; in the weight's memory layout, so that nothing has to be transposed."""
         if self._has_rows_of_outputs():
             return super().weight_slope(rows, outputs)
         return (rows.transpose(0, 2, 1) @ outputs).reshape(self.shape)
 
     def channel_shape(self, rank: int) -> tuple[int, ...]:
-        """As of Layer."""
+        """As of LinearLayer."""
         own = (-1, 1) if self._makes_columns(rank) else (-1,)
         if self.size[0] == 1:
             return own
@@ -252,11 +252,11 @@ class Product(LinearLayer):
         return matrices if self._has_rows_of_outputs() else np.moveaxis(matrices, 1, 2)
 
     def _lead(self, made: Sequence[int]) -> tuple[int, ...]:
-        """Return the axes of an output in front of those of a matrix, which is a vector if data are one."""
+        """Return the axes of an output before those of its matrices, or vectors if the data are a vector."""
         return tuple(made[: -1 if len(made) < len(self.shape) else -2])
 
     def _by_matrix(self, wide: AnyArray) -> AnyArray:
-        """Return [..., R, L] as [G, R, L], the matrices that weigh it first."""
+        """Return [..., R, L] as [G, R, L], with the axes of the weight's stack first."""
         stack = (*(1 for _ in range(wide.ndim - len(self.shape))), *self.shape[:-2])
         first = [axis for axis, size in enumerate(stack) if size > 1]
         others = [axis for axis, size in enumerate(stack) if size == 1]
@@ -267,7 +267,7 @@ class Product(LinearLayer):
         return (self.index == 0) != self._is_transposed(self.index) or len(self.shape) == 1
 
     def _reads_columns(self) -> bool:
-        """Return whether the rows are columns of the input as it lies in memory."""
+        """Return whether the rows are columns of the input in memory."""
         other = 1 - self.index
         return (other == 1) != self._is_transposed(other)
 
@@ -276,19 +276,19 @@ class Product(LinearLayer):
 
 
 def _by_channel(tensor: AnyArray) -> AnyArray:
-    """Return [B, C, ...] as [C, B * ...]: of a single image without a copy."""
+    """Return [B, C, ...] as [C, B * ...], for a single image without a copy."""
     return tensor.swapaxes(0, 1).reshape(tensor.shape[1], -1)
 
 
 def layer_of(node: gs.Node, shape: tuple[int, ...], index: int) -> LinearLayer:
-    """Return the layer that a dot product is with a weight of a shape as its operand ``index``.
+    """Return the layer of a dot product with a weight of a shape as its operand ``index``.
 
-    Raises Unfit for a weight without numbers, and for a convolution whose data are constant.
+    Raises UnsupportedLayer for an empty weight, and for a convolution whose data are constant.
     """
     if node.op in ("Conv", "ConvTranspose"):
         if index != 1:
             raise UnsupportedLayer("its data are a constant, not its weight")
         return Convolution(node.op, dict(node.attrs), shape, index)
     if not shape or 0 in shape:
-        raise UnsupportedLayer(f"its weight {list(shape)} holds no matrix")
+        raise UnsupportedLayer(f"its weight {list(shape)} is a scalar or empty")
     return Product(node.op, dict(node.attrs), shape, index)

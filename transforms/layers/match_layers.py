@@ -1,4 +1,4 @@
-"""Layers of a quantized model whose weights can be tuned, each with the float layer that it stands for."""
+"""Layers of a quantized model whose weights can be tuned, each with its float counterpart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transforms.graph.constants import Constants
 from transforms.layers.find_bias import added_constant, bias_place
 from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer, layer_of
 from transforms.layers.matched_layer import Bias, MatchedLayer, SkippedLayer
-from transforms.layers.stored_constant import OTHERS, StoredConstant, block_rows, weight_place
+from transforms.layers.stored_constant import SHARED, StoredConstant, candidate_formats, weight_place
 
 _OF_INTEGERS = frozenset(
     {"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat"}
@@ -25,27 +25,27 @@ _OF_INTEGERS = frozenset(
 
 _RENAMED = 2  # for an output of the model that is quantized, for an Add of tuning
 _LEAST_LIKENESS = 0.5
-"""Cosine between a float weight and what stands for it: rounding to 4 bits leaves 0.95, tuning less."""
+"""Cosine between a float weight and its quantized form: rounding to 4 bits leaves 0.95, tuning less."""
 
 
 def match_layers(
     float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format] = ()
 ) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
-    """Return the layers that can be tuned in execution order, and those that are left alone with reasons.
+    """Return the layers that can be tuned in execution order, and the skipped ones with reasons.
 
-    Layers that read one stored weight are one, see :func:`transforms.layers.match_layers.join_users`.
+    Layers that read one stored weight are joined, see :func:`transforms.layers.match_layers.join_users`.
 
-    ``float_graph`` is the float model as it was before it was quantized: prepared, equalized and balanced. A
-    layer is found there by its name and operator, or by the name of the tensor that it makes, and has to have
-    a weight of the same shape, of which the stored weight is a rounding. ``formats`` are those that the model
-    was quantized to, of which the block formats are looked for in weights before any other.
+    ``float_graph`` is the float model just before quantization: prepared, equalized and balanced. A layer is
+    found there by its name and operator, or by the name of its output, and must have a weight of the same
+    shape, of which the stored weight is a rounding. ``formats`` are those that the model was quantized to:
+    its block formats are tried on weights before any other.
     """
-    finder = _Finder(float_graph, quantized_graph, _likely_first(formats, block_rows(quantized_graph)))
+    finder = _Finder(float_graph, quantized_graph, _likely_first(formats, candidate_formats(quantized_graph)))
     matched, left = [], []
     main = {id(node) for node in quantized_graph.nodes}
     for node in walk.nodes(quantized_graph):
         if node.op in _OF_INTEGERS:
-            left.append(SkippedLayer(_name(node), node.op, "it is no float operator behind DequantizeLinear"))
+            left.append(SkippedLayer(_name(node), node.op, "it is an integer operator"))
         if not dot_products.is_dot_product(node):
             continue
         try:
@@ -66,9 +66,9 @@ def _likely_first(formats: Sequence[Format], others: Sequence[Format]) -> list[F
 def of_operators(
     layers: list[MatchedLayer], op_types: Sequence[str]
 ) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
-    """Return the layers of operator types, and the others with the reason; all without types.
+    """Return the layers of operator types, and the skipped ones with the reason; all without types.
 
-    Raises ValueError for an operator type of which there is no layer, and where none is of these types alone.
+    Raises ValueError for an operator type without a layer, and if every weight is shared with other types.
     """
     if not op_types:
         return layers, []
@@ -81,19 +81,19 @@ def of_operators(
     if layers and not asked:
         sharing = next(layer for layer in layers if any(user.node.op in op_types for user in layer.users))
         names = " and ".join(f"'{user.name}' ({user.node.op})" for user in sharing.users)
-        raise ValueError(f"operator type '{op_types[0]}': no layer has its weight for itself, {names} share")
-    others = [
+        raise ValueError(f"operator type '{op_types[0]}': no layer has its own weight, {names} share one")
+    skipped = [
         SkippedLayer(user.name, user.node.op, _NOT_ASKED[user.node.op in op_types])
         for layer in layers
         if not any(layer is one for one in asked)
         for user in layer.users
     ]
-    return asked, others
+    return asked, skipped
 
 
 _NOT_ASKED = (
-    "its operator is not asked for",
-    "it shares its weight with an operator that is not asked for",
+    "its operator is not selected",
+    "it shares its weight with an operator that is not selected",
 )
 
 
@@ -108,7 +108,7 @@ class _Finder:
         self._by_name = {node.name: node for node in products if node.name}
 
     def match(self, node: gs.Node) -> MatchedLayer:
-        """Return a layer with its counterpart; Unfit with the reason where there is none."""
+        """Return a layer with its counterpart; UnsupportedLayer with the reason if there is none."""
         index, weight = weight_place(self._graph, node, self._formats)
         if weight.format is None:
             raise UnsupportedLayer("its weight is float32")
@@ -121,7 +121,7 @@ class _Finder:
         numbers = self._weight(counterpart, index, weight)
         bias = bias_place(self._graph, node, layer)
         if bias is not None and bias.is_extra and weight.format.is_float:
-            bias = None  # the sum would be the one value that is not of that type
+            bias = None  # the sum would be the only value of another type
         made, float_bias = self._target(counterpart, bias, layer)
         return MatchedLayer(
             name=_name(node),
@@ -149,7 +149,7 @@ class _Finder:
     def _weight(self, counterpart: gs.Node, index: int, stored: StoredConstant) -> NDArray[np.float32]:
         values = self._constants.values(counterpart.inputs[index])
         if values is None or values.dtype != np.float32:
-            raise UnsupportedLayer("the weight of the float layer is no float32 constant")
+            raise UnsupportedLayer("the weight of the float layer is not a float32 constant")
         if tuple(values.shape) != stored.shape:
             raise UnsupportedLayer(
                 f"its weight is {list(stored.shape)}, that of the float layer {list(values.shape)}"
@@ -157,13 +157,13 @@ class _Finder:
         if not np.isfinite(values).all():
             raise UnsupportedLayer("the weight of the float layer holds numbers that are not finite")
         if _likeness(stored.values(), values) < _LEAST_LIKENESS:
-            raise UnsupportedLayer("its weight is no rounding of that of the float layer")
+            raise UnsupportedLayer("its weight is not a rounding of the float layer's")
         return values
 
     def _target(
         self, counterpart: gs.Node, bias: Bias | None, layer: LinearLayer
     ) -> tuple[gs.Tensor, Float64Array]:
-        """Return the float tensor that the layer should make, and the float bias in it."""
+        """Return the float tensor that is the layer's target, and the float bias in it."""
         groups, outputs = layer.size[:2]
         none = np.zeros((groups, outputs))
         made = counterpart.outputs[0]
@@ -173,7 +173,7 @@ class _Finder:
             added = dot_products.bias(counterpart)
             return made, none if added is None else self._numbers(added, bias.gain, layer)
         found = added_constant(made, self._constants)
-        if found is None:  # an earlier tuning has put it there
+        if found is None:  # an earlier tuning added it
             return made, none
         node, index = found
         return node.outputs[0], self._numbers(node.inputs[index], 1.0, layer)
@@ -182,13 +182,13 @@ class _Finder:
         values = self._constants.values(tensor)
         groups, outputs = layer.size[:2]
         if values is None or values.size not in (1, groups * outputs):
-            raise UnsupportedLayer("the bias of the float layer is no number for each output")
+            raise UnsupportedLayer("the bias of the float layer is not one number for each output")
         wide = np.broadcast_to(values.reshape(-1).astype(np.float64) * gain, groups * outputs)
         return wide.reshape(groups, outputs)
 
 
 def _likeness(stored: NDArray[np.float32], values: NDArray[np.float32]) -> float:
-    """Return the cosine between two arrays, 1 where both are zeros."""
+    """Return the cosine between two arrays, 1 if both are zeros."""
     a, b = stored.astype(np.float64).reshape(-1), values.astype(np.float64).reshape(-1)
     norms = np.linalg.norm(a) * np.linalg.norm(b)
     return float(a @ b / norms) if norms else float(np.array_equal(a, b))
@@ -201,33 +201,33 @@ def _name(node: gs.Node) -> str:
 def join_users(
     layers: list[MatchedLayer], left: list[SkippedLayer]
 ) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
-    """Return one layer for each weight, in the place of its last user, and the layers that are left alone.
+    """Return one layer for each weight, in the place of its last user, and the skipped layers.
 
-    A weight that something else reads, too, keeps its numbers, and its layers are left alone: another
-    operator, a layer in ``left``, or one that multiplies with other rows of it (transposed, for one).
+    A weight keeps its numbers, and its layers are skipped, if it has another reader: another operator, a
+    layer in ``left``, or one that uses it in another way (transposed, for example).
     """
-    joined, others = list[MatchedLayer](), list(left)
+    joined, skipped = list[MatchedLayer](), list(left)
     for key in reversed(list(dict.fromkeys(id(layer.weight.source) for layer in reversed(layers)))):
         known = [layer for layer in layers if id(layer.weight.source) == key]
         first, *rest = known
         if not _has_all(known) or not all(_is_alike(first, user) for user in rest):
-            others += (SkippedLayer(user.name, user.node.op, f"its weight: {OTHERS}") for user in known)
+            skipped += (SkippedLayer(user.name, user.node.op, f"its weight: {SHARED}") for user in known)
             continue
         for user in rest:
             user.weight = first.weight
-        first.others = rest
+        first.sharing_layers = rest
         joined.append(first)
-    return joined, others
+    return joined, skipped
 
 
 def _has_all(layers: list[MatchedLayer]) -> bool:
-    """Return whether these layers are all that reads their weight."""
+    """Return whether their weight has no readers but these layers."""
     known = {(id(layer.node), layer.layer.index) for layer in layers}
     return {(id(node), index) for node, index in walk.uses(layers[0].weight.tensors[-1])} == known
 
 
 def _is_alike(layer: MatchedLayer, other: MatchedLayer) -> bool:
-    """Return whether two layers multiply their rows with the same matrices."""
+    """Return whether two layers multiply their rows by the same matrices."""
     if layer.layer.size != other.layer.size:
         return False
     numbers = np.arange(np.prod(layer.weight.shape)).reshape(layer.weight.shape)

@@ -1,4 +1,4 @@
-"""A layer of a quantized model together with what it stands for in the float model."""
+"""A layer of a quantized model with its counterpart in the float model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from transforms.layers.stored_constant import StoredConstant
 
 @dataclass
 class Bias:
-    """What is added to a layer: ``stored`` is None where nothing is yet, but can be.
+    """The bias of a layer: ``stored`` is None if there is none yet, but can be.
 
-    ``node`` adds it by its input ``index``; ``gain`` is what it is multiplied with. ``is_extra``: it
-    takes one more node, an Add behind the MatMul that ``node`` is until then.
+    ``node`` adds it by its input ``index``; ``gain`` is its factor. ``is_extra``: it needs one more node, an
+    Add after the MatMul that ``node`` is until then.
     """
 
     node: gs.Node
@@ -32,9 +32,9 @@ class Bias:
 class MatchedLayer:
     """A layer of the quantized model with its float counterpart.
 
-    ``source`` is the tensor that the quantized layer reads, ``target`` the name of the float tensor that it
-    should make, the bias included where there is one. ``float_weight`` is [G, N, S, C], ``float_bias``
-    [G, N]. ``others`` are the layers that read the same weight further on.
+    ``source`` is the tensor that the quantized layer reads, ``target`` the name of its float output, the bias
+    included if there is one. ``float_weight`` is [G, N, S, C], ``float_bias`` [G, N]. ``sharing_layers`` are
+    the other layers that read the same weight.
     """
 
     name: str
@@ -46,12 +46,12 @@ class MatchedLayer:
     target: str
     float_weight: NDArray[np.float32]
     float_bias: Float64Array
-    others: list[MatchedLayer] = field(default_factory=list)
+    sharing_layers: list[MatchedLayer] = field(default_factory=list)
 
     @property
     def users(self) -> list[MatchedLayer]:
         """The layers that read the weight, in execution order."""
-        return [self, *self.others]
+        return [self, *self.sharing_layers]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Constants as a quantized model stores them: what they stand for, and putting other numbers in their place.
+"""Constants as a quantized model stores them: read their values, and replace them.
 
 Between a stored constant and its reader there may be a node that dequantizes or widens it, or several that
-put float numbers on a grid at every run. Numbers of a block format are stored as they are; which format that
-is only the numbers themselves tell.
+round float numbers to a grid in every run. Numbers of a block format are stored as floats; their format can
+only be detected from the numbers themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
-from ops.array_types import Float32Array
+from ops.array_types import Float32Array, QParams
 from ops.formats import BFP, MX, Format
 from ops.integers import as_float_type, dequantize, quantize
 from ops.reference import finite_blocks, join_blocks
@@ -25,27 +25,24 @@ from transforms.graph.constants import Constants, exportable, load
 from transforms.layers.linear_layer import UnsupportedLayer
 from transforms.scheme.recorded_scheme import recorded_scheme
 
-QParams = tuple[Float32Array, NDArray[np.generic]]
-"""Scale and zero point of integers, both scalars or both with one number for each index of an axis."""
-
 _BLOCKS = (BFP, MX)
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear"}) | {
     *("ExtendedDequantizeLinear", "Cast", *_BLOCKS)
 }
-OTHERS = "others read it, too"
+SHARED = "other nodes read it, too"
 _FLOAT_ROWS = {dtypes.BFLOAT16: "bfloat16", dtypes.FLOAT16: "float16"}
 
 
 @dataclass
 class StoredConstant:
-    """A constant and the ``chain`` of nodes through which a node reads it, by its input ``index``.
+    """A constant and the ``dequant_nodes`` through which a node reads it, in order.
 
     ``format`` is None for plain float32. Integers have ``scale`` and ``zero_point``, along ``axis`` or for
     all.
     """
 
     source: gs.Constant
-    chain: list[gs.Node]
+    dequant_nodes: list[gs.Node]
     format: Format | None
     axis: int | None = None
     scale: Float32Array | None = None
@@ -59,8 +56,8 @@ class StoredConstant:
 
     @property
     def tensors(self) -> list[gs.Tensor]:
-        """The constant and what the nodes make of it; the last is what is read."""
-        return [self.source, *(node.outputs[0] for node in self.chain)]
+        """The constant and the outputs of its nodes; the last one is read."""
+        return [self.source, *(node.outputs[0] for node in self.dequant_nodes)]
 
     @property
     def is_integer(self) -> bool:
@@ -83,21 +80,22 @@ class StoredConstant:
         return dequantize(stored, self.scale, self.zero_point, self.axis)
 
     def write(self, values: Float32Array, names: walk.Names, parameters: QParams | None = None) -> None:
-        """Store other numbers, rounded to the grid; ``parameters`` replace those of integers, shape and all.
+        """Store other numbers, rounded to the grid; ``parameters`` replace those of integers, also in shape.
 
-        A scale that others read, too, is left to them.
+        A scale that other nodes read, too, is replaced by a copy.
         """
         if self.is_integer and parameters is not None:
             self._write_parameters(parameters, names)
         self.source.values = exportable(self._encode(np.asarray(values, np.float32)))
 
     def _encode(self, values: Float32Array) -> NDArray[np.generic]:
-        if self.chain and self.chain[0].op in (*_BLOCKS, "QuantizeLinear", "ExtendedQuantizeLinear"):
+        first = self.dequant_nodes[0].op if self.dequant_nodes else ""
+        if first in (*_BLOCKS, "QuantizeLinear", "ExtendedQuantizeLinear"):
             return values
         if self.is_integer:
             assert self.scale is not None
             return self._integers(values, self.scale)
-        if self.format is None or self.format.block > 1 or len(self.chain) > 1:
+        if self.format is None or self.format.block > 1 or len(self.dequant_nodes) > 1:
             return values
         return as_float_type(values, self.format)
 
@@ -106,8 +104,8 @@ class StoredConstant:
         return quantize(values, scale, self.zero_point, self.format, self.axis)
 
     def _round(self, values: Float32Array) -> Float32Array:
-        """Return what the nodes make of float numbers; what nothing rounds stays."""
-        if self.format is None or not self.chain:
+        """Return float numbers as the nodes round them, unchanged without nodes."""
+        if self.format is None or not self.dequant_nodes:
             return values
         axis = -1 if self.float_axis is None else self.float_axis
         return np.asarray(ops.quantize_dequantize(values, self.format, axis), np.float32)
@@ -118,76 +116,75 @@ class StoredConstant:
         zero_point = np.asarray(parameters[1]).astype(self.format.dtype)
         self.zero_point = np.broadcast_to(zero_point, self.scale.shape)
         for index, values in ((1, self.scale), (2, np.array(self.zero_point))):
-            if len(self.chain[0].inputs) <= index:
+            if len(self.dequant_nodes[0].inputs) <= index:
                 if values.any():
                     self._add_zero_point(values, names)
                 continue
-            old = self.chain[0].inputs[index]
-            alone = all(any(node is one for one in self.chain) for node in old.outputs)
+            old = self.dequant_nodes[0].inputs[index]
+            alone = all(any(node is one for one in self.dequant_nodes) for node in old.outputs)
             new = old if alone else gs.Constant(names.derive(old.name, "tuned"), old.values)
             new.values = exportable(values)
-            for node in self.chain:
+            for node in self.dequant_nodes:
                 node.inputs[index] = new
         if self.scale.ndim and self.axis is not None:
-            for node in self.chain:
+            for node in self.dequant_nodes:
                 node.attrs["axis"] = self.axis
 
     def _add_zero_point(self, values: NDArray[np.generic], names: walk.Names) -> None:
         new = gs.Constant(names.derive(self.source.name, "zero_point"), exportable(values))
-        for node in self.chain:
+        for node in self.dequant_nodes:
             node.inputs.append(new)
 
 
-def find(
+def trace_constant(
     graph: gs.Graph, node: gs.Node, index: int, candidates: Sequence[Format], axis: int
 ) -> StoredConstant:
-    """Return what a node reads as its input ``index``; ``axis`` is that of blocks, should it have any.
+    """Return the stored constant that a node reads as input ``index``; ``axis`` is that of blocks, if any.
 
-    ``candidates`` are the block formats that plain numbers are tried on, the coarsest first. Others may read
-    it, too. Raises Unfit where it is no constant, an output of the model, or stored in a way that is not
-    known here.
+    ``candidates`` are the block formats to try for plain numbers, the coarsest first. Other nodes may read
+    it. Raises UnsupportedLayer unless it is a constant, not an output of the model, stored in a known way.
     """
-    known, chain, tensor = Constants(graph), list[gs.Node](), node.inputs[index]
+    known, nodes, tensor = Constants(graph), list[gs.Node](), node.inputs[index]
     while not isinstance(tensor, gs.Constant):
         producer = walk.producer(tensor)
         if producer is None or producer.op not in _ROUNDING:
             raise UnsupportedLayer("it is computed")
-        chain.insert(0, producer)
+        nodes.insert(0, producer)
         tensor = producer.inputs[0]
     if known.shape(tensor) is None:
         raise UnsupportedLayer("callers may replace it, since it is an input as well")
-    stored = _describe(tensor, chain, candidates, axis)
+    stored = _describe(tensor, nodes, candidates, axis)
     if any(walk.is_output(one, graph) for one in stored.tensors):
         raise UnsupportedLayer("it is an output of the model, too")
     return stored
 
 
 def _describe(
-    source: gs.Constant, chain: list[gs.Node], candidates: Sequence[Format], axis: int
+    source: gs.Constant, nodes: list[gs.Node], candidates: Sequence[Format], axis: int
 ) -> StoredConstant:
-    ops_of = [node.op for node in chain]
+    ops_of = [node.op for node in nodes]
     element = dtypes.element_type(source)
-    if not chain:
+    if not nodes:
         if element != dtypes.FLOAT:
             raise UnsupportedLayer("it is not float32 where it is read")
-        return StoredConstant(source, chain, detect(load(source), candidates, axis))
+        return StoredConstant(source, nodes, detect(load(source), candidates, axis))
     if any(op in _BLOCKS for op in ops_of):
-        if len(chain) > 1:
+        if len(nodes) > 1:
             raise UnsupportedLayer("it is rounded more than once")
-        float_axis = int(chain[0].attrs.get("axis", 1)) if len(source.shape) > 1 else 0
-        return StoredConstant(source, chain, block_format_of(chain[0]), float_axis=float_axis)
+        float_axis = int(nodes[0].attrs.get("axis", 1)) if len(source.shape) > 1 else 0
+        return StoredConstant(source, nodes, block_format_of(nodes[0]), float_axis=float_axis)
     if ops_of in (["Cast"], ["Cast", "Cast"]):
-        name = _FLOAT_ROWS.get(element or 0) or _FLOAT_ROWS.get(int(chain[0].attrs["to"]))
+        name = _FLOAT_ROWS.get(element or 0) or _FLOAT_ROWS.get(int(nodes[0].attrs["to"]))
         if name is None:
-            raise UnsupportedLayer("it is cast from a type that is no format here")
-        return StoredConstant(source, chain, ops.FORMATS[name])
-    if len(chain) > 2 or "Cast" in ops_of or (len(chain) == 2 and not ops_of[1].endswith("DequantizeLinear")):
+            raise UnsupportedLayer("it is cast from an unsupported type")
+        return StoredConstant(source, nodes, ops.FORMATS[name])
+    if len(nodes) > 2 or "Cast" in ops_of or (len(nodes) == 2 and not ops_of[1].endswith("DequantizeLinear")):
         raise UnsupportedLayer("it is rounded more than once")
-    return _linear(source, chain)
+    return _linear(source, nodes)
 
 
-def _linear(source: gs.Constant, chain: list[gs.Node]) -> StoredConstant:
-    last = chain[-1]
+def _linear(source: gs.Constant, nodes: list[gs.Node]) -> StoredConstant:
+    last = nodes[-1]
     if not all(isinstance(tensor, gs.Constant) for tensor in last.inputs[1:]):
         raise UnsupportedLayer("its scale is computed")
     scale = np.asarray(load(last.inputs[1]))
@@ -205,15 +202,15 @@ def _linear(source: gs.Constant, chain: list[gs.Node]) -> StoredConstant:
     if not fmt.is_integer:
         if (scale != 1).any() or zero_point.astype(np.float32).any():
             raise UnsupportedLayer(f"it is stored as {fmt.name} with a scale")
-        return StoredConstant(source, chain, fmt)
+        return StoredConstant(source, nodes, fmt)
     axis = int(last.attrs.get("axis", 1)) if scale.size > 1 else None
     if scale.size == 1 and scale.ndim:
         scale, zero_point = scale.reshape(()), zero_point.reshape(())
-    return StoredConstant(source, chain, fmt, axis, scale, zero_point)
+    return StoredConstant(source, nodes, fmt, axis, scale, zero_point)
 
 
 def detect(values: NDArray[np.generic], candidates: Sequence[Format], axis: int) -> Format | None:
-    """Return the first format whose grid holds all the numbers; None where none does."""
+    """Return the first format whose grid holds all the numbers, or None if none does."""
     if values.dtype != np.float32 or not values.ndim or not values.size:
         return None
     axis = axis % values.ndim if -values.ndim <= axis < values.ndim else -1
@@ -224,8 +221,8 @@ def detect(values: NDArray[np.generic], candidates: Sequence[Format], axis: int)
 def _holds(fmt: Format, values: NDArray[np.float32], axis: int) -> bool:
     """Return whether numbers are on a block format's grid.
 
-    They are if it rounds them to themselves, with one exception: MXINT8's lowest number, -2 * 2^E, would now
-    take its block to the exponent E + 1. Half of it leaves the others where they were.
+    They are if the format leaves them unchanged, with one exception: MXINT8's lowest number, -2 * 2^E, would
+    raise its block to the exponent E + 1. So half of it is tested, which leaves the others unchanged.
     """
     if np.array_equal(ops.quantize_dequantize(values, fmt, axis), values):
         return True
@@ -242,11 +239,11 @@ def _largest_of_blocks(values: NDArray[np.float32], block: int, axis: int) -> ND
     return join_blocks(np.broadcast_to(sizes.max(-1, keepdims=True), sizes.shape), values, axis)
 
 
-def block_rows(graph: gs.Graph) -> list[Format]:
+def candidate_formats(graph: gs.Graph) -> list[Format]:
     """Return the block formats that weights of a model may have, likely ones first.
 
     Those of the scheme that it was quantized with, those of its nodes, those of the table; the coarsest of
-    each first, whose numbers finer ones often hold, too.
+    each first, since finer grids often hold the same numbers.
     """
     scheme = recorded_scheme(graph)
     own = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
@@ -256,18 +253,18 @@ def block_rows(graph: gs.Graph) -> list[Format]:
 
 
 def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -> tuple[int, StoredConstant]:
-    """Return which operand of a dot product is its stored weight, and how; the second where both are.
+    """Return the index of a dot product's stored weight, and the weight; the second operand if both are.
 
-    Other nodes may read what this one reads, but not what that is made of. Raises Unfit with the reason where
-    neither operand is such a weight.
+    Other nodes may read the same tensor, but not those that it is computed from. Raises UnsupportedLayer with
+    the reason if neither operand is such a weight.
     """
     reasons = []
     for index in (1, 0):
         rank = None if node.inputs[index].shape is None else len(node.inputs[index].shape)
         try:
-            stored = find(graph, node, index, candidates, dot_products.sum_axis(node, index, rank))
+            stored = trace_constant(graph, node, index, candidates, dot_products.sum_axis(node, index, rank))
             if any(len(walk.uses(one)) > 1 for one in stored.tensors[:-1]):
-                raise UnsupportedLayer(OTHERS)
+                raise UnsupportedLayer(SHARED)
             return index, stored
         except UnsupportedLayer as error:
             reasons.append(str(error))

@@ -14,7 +14,7 @@ from transforms.mix_precision.mixed_model import MixedModel, layers_of
 from transforms.plan.quant_spec import is_unquantized_float
 from transforms.plan.scheme_targets import operators
 from transforms.run.instrumented_model import InstrumentedModel
-from transforms.run.run_model import RunOptions
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.knapsack import Size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,20 +12,19 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files import cleanup
 from transforms.mix_precision.mixed_model import MixedModel
-from transforms.model import graph_proto, provenance
-from transforms.model.model_hash import model_hash
-from transforms.run.feeds import Feeds, model_inputs, open_feeds
-from transforms.run.run_model import RunOptions
-from transforms.run.session import open_light
-from transforms.run.task_log import TaskLog
-from transforms.run.tasks import SerialExecutor, Workers
+from transforms.model import provenance
+from transforms.model.provenance import model_hash
+from transforms.run.feeds import Feeds, open_feeds
+from transforms.run.tasks import SerialExecutor, TaskLog, Workers
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions, open_session
 from transforms.scheme.mixing_rule import MixingRule
-from transforms.search.output_metrics import Outputs
-from transforms.search.user_metric import split_place
+from transforms.search.output_metrics import METRICS, Outputs, OutputsPair, lost_top1
+from transforms.search.target import EVALUATE, LOST_TOP1
+from transforms.search.user_metric import load_metric, split_place
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,8 @@ class EvaluationSet:
     """Where layers are measured: feeds, the outputs of the float model that count, and how models run.
 
     ``folder`` is where the work is written and ``workers`` do it; both may be on other machines that share
-    the folder. ``log`` keeps what was measured.
+    the folder. ``log`` keeps what was measured. ``metric``: that of the target; ``evaluate``: the user's
+    FILE.py:FUNCTION, if that is the metric; ``labels`` as in MixingOptions.
     """
 
     feeds: Sequence[Mapping[str, np.ndarray]]
@@ -58,6 +58,20 @@ class EvaluationSet:
     folder: Path
     workers: Workers
     log: TaskLog
+    metric: str = "sqnr"
+    evaluate: str = ""
+    labels: NDArray[np.integer] | None = None
+
+    def score(self, graph: gs.Graph) -> float:
+        """Return the metric of any graph with the inputs and outputs of the float model."""
+        session = open_session(graph, self.run)
+        made = (session.run(feed, list(self.expected[0])) for feed in self.feeds)
+        pairs: Iterator[OutputsPair] = zip(self.expected, made, strict=True)
+        if self.metric == LOST_TOP1:
+            return lost_top1(pairs, self.labels)
+        if self.metric == EVALUATE:
+            return load_metric(self.evaluate)([found for _, found in pairs])
+        return METRICS[self.metric].score(pairs)
 
 
 def repeatable(data: CalibrationData, graph: gs.Graph) -> CalibrationData:
@@ -79,22 +93,16 @@ def open_evaluation(
     assert isinstance(data.source, Feeds)
     feeds = [feed for _, feed in data.source][: rule.data_size or None]
     names = _outputs(model.graph, rule.output_index)
-    session = open_light(*graph_proto.export_light(model.graph), options.run)
+    session = open_session(model.graph, options.run)
     expected: list[Outputs] = [session.run(feed, names) for feed in feeds]
-    if options.folder is None:
-        with cleanup.temporary_folder() as folder:
-            yield _make(folder, feeds, expected, options)
-    else:
-        folder_of_this = options.folder.resolve() / _key(model, data.source, rule, options)
-        folder_of_this.mkdir(parents=True, exist_ok=True)
-        yield _make(folder_of_this, feeds, expected, options)
-
-
-def _make(
-    folder: Path, feeds: Sequence[Feed], expected: Sequence[Outputs], options: MixingOptions
-) -> EvaluationSet:
-    log = TaskLog(folder / "results.jsonl")
-    return EvaluationSet(feeds, expected, options.run, folder, options.workers, log)
+    folder = options.folder and options.folder.resolve() / _key(model, data.source, rule, options)
+    metric = rule.bound.metric if rule.bound else "sqnr"
+    with cleanup.temporary_folder() if folder is None else nullcontext(folder) as place:
+        place.mkdir(parents=True, exist_ok=True)
+        log = TaskLog(place / "results.jsonl")
+        yield EvaluationSet(
+            feeds, expected, options.run, place, options.workers, log, metric, rule.evaluate, options.labels
+        )
 
 
 def _outputs(graph: gs.Graph, index: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx_graphsurgeon as gs
@@ -24,17 +24,14 @@ from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
-from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.run import tasks
-from transforms.run.session import open_light
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.assign_precision import Assignment, Choices, Step, assign, checked_target
 from transforms.search.knapsack import Option, Size, least_bits
-from transforms.search.output_metrics import METRICS, OutputsPair, lost_top1
-from transforms.search.target import EVALUATE, LOST_TOP1, Target
+from transforms.search.target import EVALUATE, Target
 from transforms.search.user_metric import load_metric
 
 
@@ -54,8 +51,8 @@ class MixedPrecision:
     ``choices``: the formats of layers that were moved, of ``count`` that could be; others have those of
     ``plain``. ``labels``: the formats that were looked at. ``metric``: that of the target. ``float_graph``:
     the float model as it was quantized. Without data there are no ``candidates`` and no ``sensitivity``;
-    there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``). ``measure``
-    returns that metric of any graph with the inputs and outputs of this one, such as a tuned one.
+    there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``).
+    ``evaluation``: what the metric was measured on, to measure other graphs, such as a tuned one.
     """
 
     graph: gs.Graph
@@ -71,7 +68,7 @@ class MixedPrecision:
     candidates: list[Candidate] = field(default_factory=list)
     sensitivity: Sensitivity | None = None
     assignment: Assignment | None = None
-    measure: Callable[[gs.Graph], float] | None = None
+    evaluation: EvaluationSet | None = None
 
     @property
     def is_analysis(self) -> bool:
@@ -128,7 +125,6 @@ class _Mixing:
         self._model, self._candidates, self._choices = model, candidates, choices
         self._rule, self._bench, self._options = rule, bench, options
         self._labels = {choice.label: choice for choice in choices}
-        self._metric = rule.bound.metric if rule.bound else "sqnr"
 
     def run(self, watch: ProgressHooks) -> MixedPrecision:
         """Measure, assign and build."""
@@ -149,14 +145,14 @@ class _Mixing:
                 progress=watch.step,
             )
         chosen = {name: self._labels[label] for name, label in (found.choices if found else {}).items()}
-        result = _built(self._model, chosen, len(self._candidates), self._choices, self._metric)
+        result = _built(self._model, chosen, len(self._candidates), self._choices, self._bench.metric)
         return replace(
             result,
             samples=len(self._bench.feeds),
             candidates=self._candidates,
             sensitivity=sensitivity,
             assignment=found,
-            measure=self._measure,
+            evaluation=self._bench,
         )
 
     def _target(self) -> Target | None:
@@ -215,31 +211,20 @@ class _Mixing:
                 continue
             least = least_bits(options, self._sizes()) / max(unit, 1)
             if given * (1 + 1e-12) < least:
-                raise ValueError(f"{key} {given:.10g} can not be met: the smallest formats take {least:.10g}")
+                raise ValueError(f"{key} {given:.10g} cannot be met: the smallest formats take {least:.10g}")
             return float(given * unit)
         return None
 
     def _evaluate(self, choices: Choices) -> float:
         """Return the metric of the target for the model with these formats."""
         said = "\n".join(f"{layer}\0{label}" for layer, label in sorted(choices.items()))
-        name = f"mix {self._metric} {hashlib.sha256(said.encode()).hexdigest()}"
+        name = f"mix {self._bench.metric} {hashlib.sha256(said.encode()).hexdigest()}"
         known = self._bench.log.get(name)
         if known is None:
             mix = {layer: self._labels[label] for layer, label in choices.items()}
-            known = (self._measure(self._model.build(mix).graph),)
+            known = (self._bench.score(self._model.build(mix).graph),)
             self._bench.log.put(name, known)
         return known[0]
-
-    def _measure(self, graph: gs.Graph) -> float:
-        session = open_light(*graph_proto.export_light(graph), self._bench.run)
-        names = list(self._bench.expected[0])
-        made = (session.run(feed, names) for feed in self._bench.feeds)
-        pairs: Iterator[OutputsPair] = zip(self._bench.expected, made, strict=True)
-        if self._metric == LOST_TOP1:
-            return lost_top1(pairs, self._options.labels)
-        if self._metric == EVALUATE:
-            return load_metric(self._rule.evaluate)([found for _, found in pairs])
-        return METRICS[self._metric].score(pairs)
 
 
 def _move_all(

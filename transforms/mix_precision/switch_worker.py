@@ -17,7 +17,8 @@ import onnx_graphsurgeon as gs
 
 from transforms import model_io
 from transforms.files.atomic_write import replacing
-from transforms.run.run_model import OpenModel, RunOptions, open_model
+from transforms.run.run_model import open_model
+from transforms.runtime.session import OpenModel, RunOptions
 from transforms.search.output_metrics import METRICS, Outputs
 from transforms.search.user_metric import UserMetric, load_metric
 

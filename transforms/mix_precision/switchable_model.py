@@ -14,6 +14,7 @@ from ops.integers import dequantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
+from transforms.graph.rewire import detach, position
 from transforms.mix_precision.mixed_model import Mixed
 from transforms.model.detached_weights import LARGE
 
@@ -60,15 +61,13 @@ class _Writer:
         copies = _Copy(self._base, other, self._names)
         copies.node(counterpart, inner=True)
         name = self._names.derive(node.name, "If")
-        nodes = self._base.graph.nodes
-        place = next(i for i, one in enumerate(nodes) if one is present)
+        place = position(self._base.graph, present)
         outputs = list(present.outputs)
-        present.outputs.clear()
-        present.outputs.extend(self._like(tensor) for tensor in outputs)
+        present.outputs = [self._like(tensor) for tensor in outputs]
         on = Branch(copies.nodes, copies.nodes[-1].outputs)
         off = Branch([present], present.outputs)
         choice = choose(self._base.graph, name, switch, on, off, outputs)
-        nodes[place] = choice
+        self._base.graph.nodes[place] = choice
         self._places[id(node)] = choice
 
     def _like(self, tensor: gs.Tensor) -> gs.Variable:
@@ -113,10 +112,9 @@ def fold_weights(graph: gs.Graph) -> None:
         values = _folded(node.outputs[0])
         if values is not None:
             (target,) = node.outputs
-            node.inputs.clear()
-            node.outputs.clear()
+            del graph.nodes[position(graph, node)]
+            detach(node)
             target.to_constant(values)
-            graph.nodes.remove(node)
 
 
 def _lift_weights(graph: gs.Graph) -> None:

@@ -26,6 +26,7 @@ import onnx_graphsurgeon as gs
 from transforms.convert_opset import convert_opset
 from transforms.gradients import add_gradients
 from transforms.graph import dtypes, walk
+from transforms.graph.rewire import position
 from transforms.mix_precision.candidates import Candidate
 from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.mixed_model import MixedModel, layers_of
@@ -34,9 +35,8 @@ from transforms.mix_precision.traced_layer import Operand, Sample, TracedLayer, 
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import float_outputs, set_outputs
-from transforms.run.run_model import RunOptions
-from transforms.run.session import open_light
 from transforms.run.tasks import Progress
+from transforms.runtime.session import RunOptions, open_light
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import is_float_array
 
@@ -191,7 +191,7 @@ def _own_edges(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, O
         tensor = node.inputs[index]
         edge = gs.Variable(names.derive(tensor.name, "read"), tensor.dtype, tensor.shape)
         copy = gs.Node("Identity", names.derive(edge.name, "Identity"), inputs=[tensor], outputs=[edge])
-        graph.nodes.insert(next(i for i, one in enumerate(graph.nodes) if one is node), copy)
+        graph.nodes.insert(position(graph, node), copy)
         node.inputs[index] = edge
         name = edge.name if isinstance(tensor, gs.Constant) else tensor.name
         operands[index] = Operand(str(name), str(edge.name))

@@ -12,6 +12,9 @@ from transforms.model import detached_weights, graph_proto
 from transforms.model.constant_size import count_constants
 from transforms.model.read_model import ModelError, read_bytes
 
+PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
+"""Bytes above which a model cannot be one protobuf message, with room for what surrounds the weights."""
+
 
 def refuse_bomb(path: Path) -> None:
     """Raise ModelError, naming the file, for what local functions, sparse tensors or constants come to.

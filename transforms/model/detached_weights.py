@@ -1,23 +1,24 @@
 """Light models: large weights stay NumPy arrays beside a model in which they have no data.
 
 Whatever an onnx or ONNX Runtime pass has to see is the light model, so that its cost does not depend on the
-size of the weights.
+size of the weights. Sparse tensors become ordinary ones, which every later step can read.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import onnx
 import onnx.external_data_helper as external
 import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms.graph import walk
-from transforms.model.sparse_to_dense import refuse_large_sparse, sparse_tensors, sparse_to_dense
+from transforms.model.read_model import ModelError
 
 LARGE = 1 << 16
 """Bytes from which a weight is kept out of the light model."""
@@ -27,6 +28,12 @@ _ARRAY_TYPE_NAMES = (
     *("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64"),
 )
 _ARRAY_TYPES = frozenset(onnx.TensorProto.DataType.Value(name) for name in _ARRAY_TYPE_NAMES)
+
+MOST_BYTES = 1 << 28
+"""Bytes that all sparse tensors of a model may come to when dense, however few are stored."""
+
+GROWTH = 1000
+"""Or so many times the bytes that are stored, if that is more: one value in a thousand is sparse enough."""
 
 
 def split(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -132,3 +139,106 @@ def _is_large(tensor: gs.Constant) -> bool:
 def _empty(name: str, values: np.ndarray) -> onnx.TensorProto:
     kind = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
     return onnx.TensorProto(name=name, data_type=kind, dims=values.shape)
+
+
+def sparse_to_dense(graph: onnx.GraphProto) -> int:
+    """Replace sparse initializers and sparse values of Constant nodes, in bodies too, by dense ones.
+
+    Returns how many there were. Indices are one number per value, counted in row-major order, or one row of
+    coordinates per value. Raises ModelError, naming tensor, index and limit, for indices outside of the
+    tensor or that do not ascend, and, before any is made, for tensors that would be too large together.
+    """
+    refuse_large_sparse(sparse_tensors(graph.node, graph))
+    return _densify(graph)
+
+
+def sparse_tensors(
+    nodes: Iterable[onnx.NodeProto], graph: onnx.GraphProto | None = None
+) -> Iterator[tuple[str, onnx.SparseTensorProto]]:
+    """Yield every sparse tensor of a graph, of nodes and of the bodies in them, with a name for it."""
+    for sparse in graph.sparse_initializer if graph is not None else ():
+        yield f"sparse initializer '{sparse.values.name}'", sparse
+    for node in nodes:
+        for attribute in node.attribute:
+            what = f"sparse attribute '{attribute.name}' of node '{node.name or ''.join(node.output[:1])}'"
+            if attribute.HasField("sparse_tensor"):
+                yield what, attribute.sparse_tensor
+            for sparse in attribute.sparse_tensors:
+                yield what, sparse
+            for body in (attribute.g, *attribute.graphs):
+                if body.node or body.sparse_initializer:
+                    yield from sparse_tensors(body.node, body)
+
+
+def refuse_large_sparse(found: Iterable[tuple[str, onnx.SparseTensorProto]]) -> None:
+    """Raise ModelError, naming the tensor, when the tensors would be too large together when dense."""
+    stored = dense = 0
+    pairs = list(found)
+    for what, sparse in pairs:
+        stored += sparse.ByteSize()
+        if min(sparse.dims, default=0) < 0:
+            raise ModelError(f"{what} has a negative dimension in {list(sparse.dims)}")
+    for what, sparse in pairs:
+        dense += int(np.prod([int(size) for size in sparse.dims], dtype=object)) * _item_bytes(what, sparse)
+        if dense > max(MOST_BYTES, GROWTH * stored):
+            raise ModelError(
+                f"{what} of shape {list(sparse.dims)} brings sparse tensors to {dense:,} bytes when dense, "
+                f"more than {MOST_BYTES:,} and than {GROWTH} times the {stored:,} that are stored"
+            )
+
+
+def _item_bytes(what: str, sparse: onnx.SparseTensorProto) -> int:
+    try:
+        return int(onnx.helper.tensor_dtype_to_np_dtype(sparse.values.data_type).itemsize)
+    except (KeyError, TypeError):
+        raise ModelError(f"{what} has unknown element type {sparse.values.data_type}") from None
+
+
+def _densify(graph: onnx.GraphProto) -> int:
+    count = len(graph.sparse_initializer)
+    for sparse in graph.sparse_initializer:
+        what = f"sparse initializer '{sparse.values.name}'"
+        graph.initializer.append(onnx.numpy_helper.from_array(_dense(sparse, what), sparse.values.name))
+    graph.ClearField("sparse_initializer")
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                count += _densify(attribute.g)
+            if attribute.HasField("sparse_tensor") and node.op_type == "Constant" and not node.domain:
+                what = f"sparse value of Constant '{node.name or ''.join(node.output[:1])}'"
+                dense = onnx.numpy_helper.from_array(_dense(attribute.sparse_tensor, what))
+                attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
+                count += 1
+    return count
+
+
+def _dense(sparse: onnx.SparseTensorProto, what: str) -> NDArray:
+    values = onnx.numpy_helper.to_array(sparse.values)
+    dims = tuple(sparse.dims)
+    places = _places(what, dims, onnx.numpy_helper.to_array(sparse.indices), values)
+    dense = np.zeros(dims, values.dtype)
+    dense.reshape(-1)[places] = values
+    return dense
+
+
+def _places(what: str, dims: tuple[int, ...], indices: NDArray, values: NDArray) -> NDArray:
+    """Return where each value belongs, counted in row-major order."""
+    sizes, count = list(dims), values.size
+    limits = [math.prod(sizes)] if indices.ndim == 1 else sizes
+    if values.ndim != 1 or indices.shape not in ((count,), (count, len(sizes))) or indices.dtype.kind != "i":
+        raise ModelError(
+            f"{what} of shape {sizes} has {count} values and indices of shape {list(indices.shape)}"
+        )
+    coordinates = indices.reshape(count, len(limits))
+    for axis, limit in enumerate(limits):
+        outside = coordinates[(coordinates[:, axis] < 0) | (coordinates[:, axis] >= limit), axis]
+        if len(outside):
+            along = f" along axis {axis}" if indices.ndim == 2 else ""
+            legal = f"legal are 0 ... {limit - 1}"
+            raise ModelError(f"{what} of shape {sizes} has index {outside[0]}{along}, {legal}")
+    places = np.ravel_multi_index(tuple(coordinates.T), tuple(limits))
+    falling = np.flatnonzero(np.diff(places) <= 0)
+    if len(falling):
+        before, after = (indices[falling[0] + i].tolist() for i in (0, 1))
+        raise ModelError(f"{what} has index {after} after {before}, they have to ascend")
+    return places

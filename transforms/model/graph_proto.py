@@ -18,20 +18,20 @@ import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from transforms.graph import walk
+from transforms.graph.typed import Graph, ModelInfo, info_of
 from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
-from transforms.model.detached_weights import fill, split, without_data
+from transforms.model.detached_weights import fill, sparse_to_dense, split, without_data
 from transforms.model.function_types import infer_types
 from transforms.model.inlined_size import refuse_explosion
-from transforms.model.metadata import ModelInfo, carry_in, carry_out, read_info, write_info
-from transforms.model.sparse_to_dense import sparse_to_dense
+from transforms.model.metadata import attach_metadata, read_info, restore_metadata, write_info
 from transforms.model.tangles import refuse_tangles
 
 _MOST_SIZES = 1 << 23
 """Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""
 
 
-def import_model(model: onnx.ModelProto) -> gs.Graph:
+def import_model(model: onnx.ModelProto) -> Graph:
     """Return the model as a graph, with types and shapes inferred. The model is not changed.
 
     Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
@@ -41,14 +41,14 @@ def import_model(model: onnx.ModelProto) -> gs.Graph:
     light, weights = split(model)
     light = inline(light)
     refuse_tangles(light.graph)
-    graph = _import_inferred(infer(light, weights), weights)
-    graph.info = read_info(light)
-    return graph
+    return _import_inferred(infer(light, weights), weights, read_info(light))
 
 
-def import_light(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> gs.Graph:
+def import_light(
+    light: onnx.ModelProto, weights: dict[str, np.ndarray], info: ModelInfo | None = None
+) -> Graph:
     """Return a light model with its weights as a graph, with types and shapes inferred."""
-    return _import_inferred(infer(light, weights), weights)
+    return _import_inferred(infer(light, weights), weights, info or ModelInfo())
 
 
 def inline(light: onnx.ModelProto) -> onnx.ModelProto:
@@ -78,15 +78,15 @@ def infer(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
     return infer_types(light, data_prop=True)
 
 
-def _import_inferred(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> gs.Graph:
+def _import_inferred(light: onnx.ModelProto, weights: dict[str, np.ndarray], info: ModelInfo) -> Graph:
     with _quiet():
-        graph = gs.import_onnx(light)
+        graph = Graph.adopt(gs.import_onnx(light), info)
     for tensor in graph.inputs:
         if tensor.name in weights:
             tensor.to_constant(weights[tensor.name])
     graph.inputs = [tensor for tensor in graph.inputs if not isinstance(tensor, gs.Constant)]
     _forget_rare_types(graph)
-    carry_in(light.graph, graph)
+    attach_metadata(light.graph, graph)
     return graph
 
 
@@ -107,11 +107,11 @@ def export_light(
     with _quiet(), without_data(graph, hide) as weights:
         model = gs.export_onnx(graph, do_type_check=False)
     _store_constants_once(graph, model.graph)
-    carry_out(graph, model.graph)
+    restore_metadata(graph, model.graph)
     _unify_imports(model)
     least = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     model.ir_version = max(model.ir_version, least, 4)
-    write_info(getattr(graph, "info", ModelInfo()), model)
+    write_info(info_of(graph), model)
     return model, weights
 
 

@@ -7,10 +7,11 @@ annotations; the types of inputs and outputs that are not tensors; attributes of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import onnx
 import onnx_graphsurgeon as gs
+
+from transforms.graph.typed import ModelInfo, Node
 
 _SURGEON_ATTRIBUTES = frozenset(
     onnx.AttributeProto.AttributeType.Value(name)
@@ -21,32 +22,6 @@ _LISTS = {
     onnx.AttributeProto.INTS: "ints",
     onnx.AttributeProto.STRINGS: "strings",
 }
-
-
-@dataclass
-class ModelInfo:
-    """What a model says of itself beside its graph; ``graph.info`` of every graph that was loaded here."""
-
-    domain: str = ""
-    model_version: int = 0
-    doc_string: str = ""
-    metadata: dict[str, str] = field(default_factory=dict)
-    graph_metadata: dict[str, str] = field(default_factory=dict)
-    annotations: list[onnx.TensorAnnotation] = field(default_factory=list)
-    interface: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
-
-
-class _Node(gs.Node):
-    """A node that equals itself alone.
-
-    Nodes of graph-surgeon are equal when they do the same, and its lists of users remove the first equal one:
-    of two unnamed nodes in the branches of an If, the wrong one.
-    """
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    __hash__ = object.__hash__
 
 
 def read_info(model: onnx.ModelProto) -> ModelInfo:
@@ -93,31 +68,32 @@ def tensor_types(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor | onnx.
         yield from tensor_types(inner.value_type if held == "map_type" else inner.elem_type)
 
 
-def carry_in(proto: onnx.GraphProto, graph: gs.Graph) -> None:
-    """Hang on each node what graph-surgeon does not keep, and drop what it can not export again."""
-    for source, node in zip(proto.node, graph.nodes, strict=True):
-        node.__class__ = _Node
+def attach_metadata(proto: onnx.GraphProto, graph: gs.Graph) -> None:
+    """Give each node what graph-surgeon does not keep, and drop what it cannot export again."""
+    for source, made in zip(proto.node, graph.nodes, strict=True):
+        node = Node.adopt(made)
         node.doc_string = source.doc_string
         node.metadata = {entry.key: entry.value for entry in source.metadata_props}
-        node.carried = [attribute for attribute in source.attribute if _is_lost(attribute)]
-        for attribute in node.carried:
+        node.lost = [attribute for attribute in source.attribute if _is_lost(attribute)]
+        for attribute in node.lost:
             node.attrs.pop(attribute.name, None)
         inner = {attribute.name: attribute.g for attribute in source.attribute}
         for name, body in node.attrs.items():
             if isinstance(body, gs.Graph):
-                carry_in(inner[name], body)
+                attach_metadata(inner[name], body)
 
 
-def carry_out(graph: gs.Graph, proto: onnx.GraphProto) -> None:
-    """Write back to each node what hangs on it."""
+def restore_metadata(graph: gs.Graph, proto: onnx.GraphProto) -> None:
+    """Write back what each node has of it."""
     for node, target in zip(graph.nodes, proto.node, strict=True):
-        target.doc_string = getattr(node, "doc_string", "")
-        _write_entries(target, getattr(node, "metadata", {}))
-        target.attribute.extend(getattr(node, "carried", ()))
+        if isinstance(node, Node):
+            target.doc_string = node.doc_string
+            _write_entries(target, node.metadata)
+            target.attribute.extend(node.lost)
         inner = {attribute.name: attribute.g for attribute in target.attribute}
         for name, body in node.attrs.items():
             if isinstance(body, gs.Graph):
-                carry_out(body, inner[name])
+                restore_metadata(body, inner[name])
 
 
 def _is_lost(attribute: onnx.AttributeProto) -> bool:

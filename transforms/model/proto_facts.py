@@ -11,9 +11,10 @@ import onnx
 import onnxruntime as ort
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
+from transforms.model.quiet_settings import quiet_settings
+
 Shape = tuple[int | None, ...]
 
-_SILENT = 4
 _MOST_NODES = 100
 """Nodes at most that are run for one value: sizes and scales take a handful."""
 
@@ -68,10 +69,10 @@ class Facts:
             opset_imports=[helper.make_opsetid("", opset)],
             ir_version=8,
         )
-        options = ort.SessionOptions()
-        options.log_severity_level = _SILENT
         try:
-            session = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+            session = ort.InferenceSession(
+                model.SerializeToString(), quiet_settings(), ["CPUExecutionProvider"]
+            )
             return np.asarray(session.run([name], {})[0])
         except Exception:  # the runtime's exceptions share no narrower class; it has no value then
             return None

@@ -8,6 +8,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.typed import Node
 from transforms.model import detached_weights, graph_proto
 
 _REPLACED = ("nodes", "inputs", "outputs", "import_domains", "opset", "ir_version")
@@ -50,6 +51,6 @@ def _restore_documentation(before: gs.Graph, after: gs.Graph) -> None:
     known = {node.name: node for node in walk.nodes(before) if node.name}
     for node in walk.nodes(after):
         source = known.get(node.name)
-        if source is not None and source.op == node.op:
-            node.doc_string = node.doc_string or getattr(source, "doc_string", "")
-            node.metadata = node.metadata or getattr(source, "metadata", {})
+        if isinstance(source, Node) and source.op == node.op:
+            node.doc_string = node.doc_string or source.doc_string
+            node.metadata = node.metadata or source.metadata

@@ -1,12 +1,17 @@
-"""Where a model comes from: the entries that the tools leave in its metadata, and how to find them again."""
+"""Where a model comes from: entries that the tools leave in its metadata, and hashes to tell models apart."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from importlib import metadata
 
+import numpy as np
+import onnx_graphsurgeon as gs
 import onnxruntime
+
+from transforms.model import graph_proto
 
 PREFIX = "onnx_narrow."
 
@@ -47,3 +52,13 @@ def version() -> str:
         return metadata.version("onnx-narrow")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def model_hash(graph: gs.Graph) -> str:
+    """Return a SHA-256 of a graph with all its weights."""
+    light, weights = graph_proto.export_light(graph)
+    digest = hashlib.sha256(light.SerializeToString(deterministic=True))
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(weights[name]).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Raising the standard operator set without changing a meaning: checked raises, rules, a last comparison.
+"""Raising the standard operator set without changing the meaning: checked raises, rules, a final comparison.
 
 Imports ``graph``, ``model`` and ``run``. Names: ``raises``, ``rules``, ``compare_raised``. The rewrite is
 :func:`transforms.convert_opset.convert_opset`.

@@ -1,4 +1,4 @@
-"""A last guard: a model whose opset was raised computes what it did, on random inputs."""
+"""A final check: a model whose opset was raised computes the same as before, on random inputs."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 from transforms.model.proto_facts import bodies
+from transforms.model.quiet_settings import SILENT
 from transforms.model.read_model import ModelError
-from transforms.run.feeds import random_feeds
-from transforms.run.run_model import ModelInput, OpenModel, RunOptions, session_settings
+from transforms.runtime.inputs import ModelInput, random_array
+from transforms.runtime.session import OpenModel, RunOptions, session_settings
 
 log = logging.getLogger(__name__)
 
 MOST_WEIGHTS = 200_000_000
-"""Bytes of large weights above which models are not run for this."""
+"""Bytes of large weights above which models are not compared."""
 
 _MOST_ELEMENTS = 1 << 26
-"""Elements of a tensor, as far as they are known, above which models are not run for this."""
+"""Elements of a tensor, as far as they are known, above which models are not compared."""
 
 _SECONDS = 10.0
-"""Time that a run may take."""
+"""Time limit of a run."""
 
 _RANDOM = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
-"""Operators whose numbers depend on the place of the node."""
+"""Operators whose results depend on the place of the node."""
 
 _FREE_SIZES = (2, 1, 16, 64, 224)
-"""Sizes that are tried, one after another, for all dimensions that are free."""
+"""Sizes that are tried in turn for all free dimensions."""
 
 _TOLERANCES = {2: 2e-2, 4: 1e-3, 8: 1e-6}
 """Error of an output by the bytes of a float, as a share of its norm: kernels of other opsets add in other
-orders. Another meaning is no matter of the last digits."""
+orders. A changed meaning differs by more than the last digits."""
 
 _OTHERS = 0.01
-"""Share of the integers of an output, or of its infinities and NaN, that sums in another order may change."""
+"""Share of an output's integers, or of its infinities and NaN, that another order of sums may change."""
 
 
 def compare_raised(
@@ -50,10 +51,10 @@ def compare_raised(
 ) -> bool:
     """Return whether two models with the same inputs could be compared, on the same random numbers.
 
-    ``weights`` are arrays for inputs that hold those; they are read where they are. The sessions leave nodes
-    as they stand. Not compared are models that are large, whose inputs can not be made up, that ONNX Runtime
-    does not run as they were, that make random numbers or take long. Raises ModelError that names an
-    output that differs by more than rounding, or says why the raised model does not run.
+    ``weights`` are arrays for inputs that hold weights, used without a copy. The sessions do not optimize.
+    Not compared are models that are large, whose inputs cannot be generated, whose original ONNX Runtime does
+    not run, that draw random numbers or run too long. Raises ModelError naming an output that differs by more
+    than rounding, or the reason why the raised model does not run.
     """
     if reason := _why_not(before, weights):
         log.debug("raised model not compared: %s", reason)
@@ -61,7 +62,7 @@ def compare_raised(
     try:
         old = _open(before)
         feed, expected = _first_run(old, weights)
-    except Exception as error:  # of the runtime; whatever it is, the raise is not what it comes from
+    except Exception as error:  # of the runtime, on the original model: not caused by the raise
         log.debug("raised model not compared: %s", error)
         return False
     try:
@@ -79,7 +80,7 @@ def compare_raised(
 
 def _why_not(model: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> str:
     if random := next(_random_operators(model.graph), ""):
-        return f"{random} makes other numbers each time"
+        return f"{random} draws other numbers in each run"
     held = sum(array.nbytes for array in weights.values())
     if held > MOST_WEIGHTS:
         return f"{held:,} bytes of weights, more than {MOST_WEIGHTS:,}"
@@ -100,21 +101,22 @@ def _random_operators(graph: onnx.GraphProto) -> Iterator[str]:
 
 def _open(model: onnx.ModelProto) -> OpenModel:
     settings = session_settings(RunOptions(optimize=False, prepack=False))
-    return OpenModel(ort.InferenceSession(model.SerializeToString(), settings, ["CPUExecutionProvider"]))
+    return OpenModel(ort.InferenceSession(model.SerializeToString(), settings, ["CPUExecutionProvider"]), {})
 
 
 def _first_run(
     model: OpenModel, weights: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return a feed that the model takes and its outputs; raises what the runtime says of the last tried."""
+    """Return a feed that the model accepts and its outputs; raises the runtime's error on the last one."""
     asked = [one for one in model.inputs if one.name not in weights]
     free = any(None in one.shape for one in asked)
-    failure: Exception = ValueError("no inputs could be made up")
+    failure: Exception = ValueError("no inputs could be generated")
     for size in _FREE_SIZES if free else _FREE_SIZES[:1]:
         inputs = [ModelInput(one.name, one.dtype, _filled(one.shape, size)) for one in asked]
         if any(math.prod(size or 1 for size in one.shape) > _MOST_ELEMENTS for one in inputs):
             break
-        ((_, feed),) = random_feeds(inputs, 1)
+        random = np.random.default_rng(0)
+        feed = {one.name: random_array(one, random) for one in inputs}
         try:
             return feed | dict(weights), _run(model, feed | dict(weights))
         except TimeoutError:
@@ -135,9 +137,9 @@ def _run(model: OpenModel, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
 
 @contextmanager
 def _time_limit() -> Iterator[ort.RunOptions]:
-    """Yield options of a run that ends it when its time is up; TimeoutError then."""
+    """Yield run options that end a run with TimeoutError when its time is up."""
     options, over = ort.RunOptions(), []
-    options.log_severity_level = 4
+    options.log_severity_level = SILENT
 
     def _end() -> None:
         over.append(True)
@@ -167,7 +169,7 @@ def _difference(old: object, new: object) -> str:
         return f"{new.dtype}{list(new.shape)} instead of {old.dtype}{list(old.shape)}"
     if old.dtype.kind != "f":
         share = float(np.mean(old != new)) if old.size else 0.0
-        return f"{share:.1%} of the numbers are others" if share > _OTHERS else ""
+        return f"{share:.1%} of the numbers differ" if share > _OTHERS else ""
     return _float_difference(old, new)
 
 
@@ -176,7 +178,7 @@ def _float_difference(old: np.ndarray, new: np.ndarray) -> str:
     same = finite | (old == new) | (np.isnan(old) & np.isnan(new))
     share = float(np.mean(~same)) if old.size else 0.0
     if share > _OTHERS:
-        return f"{share:.1%} of the infinities or NaN are others"
+        return f"{share:.1%} of the infinities or NaN differ"
     wanted, got = old[finite].astype(np.float64), new[finite].astype(np.float64)
     error, norm = float(np.linalg.norm(got - wanted)), float(np.linalg.norm(wanted))
     if error <= _TOLERANCES[old.dtype.itemsize] * norm:

@@ -1,9 +1,9 @@
-"""Which changed definitions of operators a model may be taken over, when its opset is raised.
+"""Changes of operator definitions over which an opset may be raised.
 
-An operator gets a new definition in an opset; most only add element types, which the schemas of the onnx
-package tell. Any other change must be in :data:`CHECKED`, with how it was found to keep the meaning of
-every node, or be the matter of a rule (:mod:`transforms.opset.rules`): what is in neither is refused.
-Every entry is held against ONNX Runtime, before and after the raise, by the tests.
+An operator gets a new definition in an opset; most only add element types, which is seen from the schemas of
+the onnx package. Any other change must be in :data:`CHECKED`, with the reason why every node keeps its
+meaning, or be handled by a rule (:mod:`transforms.opset.rules`): all others are refused. The tests compare
+every entry with ONNX Runtime, before and after the raise.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from itertools import pairwise
 import onnx
 
 _DEFAULT = "new attributes, whose defaults are the old meaning"
-_INPUT = "attributes became inputs, which the converter makes"
+_INPUT = "attributes became inputs, which the converter adds"
 _OPTIONAL = "inputs or outputs became optional"
-_REFUSED = "the converter refuses the attribute that is gone"
+_REFUSED = "the converter refuses the removed attribute"
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 
 CHECKED: dict[tuple[str, int], str] = {
@@ -34,7 +34,7 @@ CHECKED: dict[tuple[str, int], str] = {
     ("DepthToSpace", 11): _DEFAULT,
     ("DequantizeLinear", 13): _DEFAULT,
     ("DequantizeLinear", 21): _DEFAULT,
-    ("Erf", 13): "integers, for which there were no kernels, are gone",
+    ("Erf", 13): "integers, for which there were no kernels, were removed",
     ("GRU", 14): _DEFAULT,
     ("GatherND", 12): _DEFAULT,
     ("Gemm", 11): _OPTIONAL,
@@ -56,7 +56,7 @@ CHECKED: dict[tuple[str, int], str] = {
     ("Resize", 13): _OPTIONAL,
     ("Resize", 18): _DEFAULT,
     ("RoiAlign", 16): "a new attribute, which the converter gives the old meaning",
-    ("Scatter", 11): "only the name is another",
+    ("Scatter", 11): "only the name changed",
     ("ScatterElements", 16): _DEFAULT,
     ("ScatterND", 16): _DEFAULT,
     ("Shape", 15): _DEFAULT,
@@ -68,12 +68,12 @@ CHECKED: dict[tuple[str, int], str] = {
     ("TopK", 11): _DEFAULT,
     ("Unsqueeze", 13): _INPUT,
 }
-"""Operator and the opset that changed its definition: why a raise over it keeps the meaning of every node."""
+"""Why a raise keeps the meaning of every node, by operator and the opset that changed its definition."""
 
 
 @lru_cache(maxsize=4096)
 def definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Return the definition of an operator of ONNX itself in an opset; None where there is none."""
+    """Return the definition of one of ONNX's own operators in an opset, or None if there is none."""
     try:
         return onnx.defs.get_schema(op, max_inclusive_version=opset, domain="")
     except onnx.defs.SchemaError:
@@ -82,7 +82,7 @@ def definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
 
 @lru_cache(maxsize=4096)
 def changes(op: str, before: int, after: int) -> tuple[int, ...]:
-    """Return the opsets after ``before``, up to ``after``, that change more of an operator than its types."""
+    """Return the opsets after ``before``, up to ``after``, that change an operator beyond its types."""
     found = [definition(op, before), *(definition(op, opset) for opset in range(before + 1, after + 1))]
     pairs = pairwise(found)
     return tuple(
@@ -91,9 +91,9 @@ def changes(op: str, before: int, after: int) -> tuple[int, ...]:
 
 
 def is_change(old: onnx.defs.OpSchema | None, new: onnx.defs.OpSchema) -> bool:
-    """Return whether a definition differs from an older one in more than types that were added.
+    """Return whether a definition differs from an older one by more than added types.
 
-    An operator that appears for the first time has no old meaning, and has not changed.
+    An operator that appears for the first time has not changed.
     """
     if old is None or old.since_version == new.since_version:
         return False

@@ -1,7 +1,7 @@
-"""Resize of opset 10 and Upsample, in the words of Resize since opset 13.
+"""Resize of opset 10 and Upsample, expressed as Resize since opset 13.
 
-ONNX Runtime puts pixel i of the old ones at i / scale. Where it takes the nearest, it rounds that down along
-axes that grow and up along axes that shrink; a tensor that keeps all of its sizes it copies.
+For the old ones ONNX Runtime puts pixel i at i / scale. For the nearest pixel it rounds that down along axes
+that grow and up along axes that shrink; it copies a tensor that keeps all of its sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transforms.model.read_model import ModelError
 
 
 def resize_nodes(node: NodeProto, mode: str, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto]:
-    """Return the nodes for one that reads data and scales; ModelError for what has no equal."""
+    """Return the nodes that replace one that reads data and scales; ModelError if there are none."""
     if mode not in ("nearest", "linear"):
         raise ModelError(f"its mode '{mode}' is not nearest or linear")
     x, scales = node.input[:2]
@@ -37,7 +37,7 @@ def resize_nodes(node: NodeProto, mode: str, facts: Facts, opset: int, names: wa
     elif is_made_of_shapes(facts, scales):
         down, up = _split(parts, scales)
     else:
-        raise ModelError(f"its scales '{scales}' are neither constants nor made of shapes")
+        raise ModelError(f"its scales '{scales}' are neither constant nor computed from shapes")
     return parts.resize_twice(x, down, up)
 
 
@@ -47,9 +47,9 @@ def _resize(name: str, x: str, scales: str, outputs: Sequence[str], **attributes
 
 
 def _split(parts: _Parts, scales: str) -> tuple[str, str]:
-    """Return the scales up to 1, and those from 1 on with a first one for an axis before all others.
+    """Return the scales up to 1, and those from 1 on, preceded by one for an extra first axis.
 
-    That one is 2 where some axes grow and others shrink.
+    That one is 2 if some axes grow and others shrink.
     """
     one, two = parts.array("one", np.ones(1, np.float32)), parts.array("two", np.full(1, 2, np.float32))
     down, up = parts.make("Min", "down", scales, one), parts.make("Max", "up", scales, one)
@@ -60,7 +60,7 @@ def _split(parts: _Parts, scales: str) -> tuple[str, str]:
 
 
 class _Parts:
-    """The nodes that take the place of one node, which name what they make after its output."""
+    """The nodes that replace one node, with outputs named after its output."""
 
     def __init__(self, node: NodeProto, names: walk.Names) -> None:
         self._node, self._names = node, names
@@ -78,9 +78,9 @@ class _Parts:
         return output
 
     def resize_twice(self, x: str, down: str, up: str) -> list[NodeProto]:
-        """Shrink, then grow with one more axis in front, taken away afterwards.
+        """Shrink, then grow with an extra first axis, removed afterwards.
 
-        Where that grows, too, no sizes are kept, and the growing axes are not copied for once.
+        If that axis grows, too, not all sizes are kept, and ONNX Runtime does not just copy the tensor.
         """
         shrunk, grown = (self._names.derive(self._node.output[0], what) for what in ("shrunk", "grown"))
         node = self._names.derive(shrunk, "node")

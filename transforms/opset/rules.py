@@ -1,7 +1,7 @@
-"""What becomes of nodes that the converter of the onnx package would change the meaning of.
+"""Replacements of nodes whose meaning the converter of the onnx package would change.
 
-The old meaning is what ONNX Runtime computes: where its kernels and the text of an old definition differ, as
-for Resize of opset 10, models were made and judged with the kernels.
+The old meaning is that of ONNX Runtime: if its kernels differ from the text of an old definition, as for
+Resize of opset 10, models were made and tested with the kernels.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from transforms.opset.numbers_as_inputs import clip_nodes, pad_nodes
 from transforms.opset.resize import resize_nodes
 
 LEAST = 13
-"""Opset that the nodes of all rules are valid in, and in all later ones."""
+"""Opset from which on the nodes of all rules are valid."""
 
 _ALLOWZERO = 14
-"""First opset in which Reshape can be told that 0 means 0."""
+"""First opset in which Reshape can take 0 as a size of 0."""
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """Nodes that mean in opset ``least`` and later what one node meant in an older one."""
+    """Nodes that compute in opset ``least`` and later what one node computed in an older one."""
 
     nodes: list[NodeProto]
     least: int = LEAST
@@ -36,10 +36,10 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class Rule:
-    """What to do about an operator in a raise over one of the opsets in ``steps``.
+    """How to rewrite an operator in a raise over one of the opsets in ``steps``.
 
-    ``rewrite`` returns None for a node with which the converter deals rightly, and raises ModelError with a
-    reason for one that has no equal.
+    ``rewrite`` returns None for a node that the converter handles correctly, and raises ModelError with a
+    reason for one without an equivalent.
     """
 
     steps: frozenset[int]
@@ -52,7 +52,7 @@ def attributes_of(node: NodeProto) -> dict[str, Any]:
 
 
 def _along_the_rest(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten:
-    """Softmax, LogSoftmax and Hardmax before opset 13 take all axes from ``axis`` on for one."""
+    """Softmax, LogSoftmax and Hardmax before opset 13 flatten all axes from ``axis`` on into one."""
     shape, axis = facts.shapes.get(node.input[0]), attributes_of(node).get("axis", 1)
     if shape is not None and axis < 0:
         axis += len(shape)
@@ -72,10 +72,10 @@ def _along_the_rest(node: NodeProto, facts: Facts, opset: int, names: walk.Names
 
 
 def _zeros_stay(shape: Shape | None, axis: int) -> bool:
-    """Return whether Reshape copies the right size for each 0 that a shape may hold when the model runs.
+    """Return whether Reshape copies the right size for each 0 that a shape may hold at run time.
 
-    It copies from the flattened tensor: its first size is 0 where the first of the shape is, unless all are
-    flattened, and its second where the second is and is the first that is flattened.
+    It copies from the flattened tensor: its first size is 0 if the first of the shape is, unless all are
+    flattened, and its second if the second of the shape is 0 and the first one flattened.
     """
     if shape is None:
         return False
@@ -88,7 +88,7 @@ def _like(node: NodeProto, inputs: Any, outputs: Any, **attributes: Any) -> Node
 
 
 def _mask(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten | None:
-    """Dropout before opset 12 gives a mask of zeros outside of training, later of ones."""
+    """Dropout before opset 12 outputs a mask of zeros outside of training, later of ones."""
     if len(node.output) < 2 or not node.output[1]:
         return None
     kind = facts.types.get(node.output[1], TensorProto.UNDEFINED)
@@ -123,7 +123,7 @@ def _resize(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rew
 def _groups(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:
     shape, groups = facts.shapes.get(node.input[0], ()), attributes_of(node).get("num_groups")
     if len(shape) < 2 or shape[1] != groups:
-        raise ModelError("its scale and bias belong to groups, from opset 21 on to channels")
+        raise ModelError("its scale and bias are per group, from opset 21 on per channel")
 
 
 def _scan(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:

@@ -1,4 +1,4 @@
-"""Keeping nodes from the converter of the onnx package, and putting what they become in their place."""
+"""Hiding nodes from the converter of the onnx package, and inserting their replacements afterwards."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _DOMAIN = "set.aside"
 
 
 class SetAside:
-    """The nodes that rules of :mod:`transforms.opset.rules` are about, and what becomes of them.
+    """The nodes that match a rule of :mod:`transforms.opset.rules`, and their replacements.
 
-    ``model`` is a copy of the one given with a node of an unknown operator in the place of each; ``least`` is
-    the opset that it has to be raised to, at least ``target``. ModelError names a node without an equal.
+    ``model`` is a copy of the given one with a node of an unknown operator in place of each; ``least`` is the
+    opset that it has to be raised to, at least ``target``. ModelError names a node without an equivalent.
     """
 
     def __init__(self, model: onnx.ModelProto, before: int, target: int, names: walk.Names) -> None:
@@ -58,7 +58,7 @@ class SetAside:
         return found.nodes
 
     def put_back(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Return the converted model with what became of the nodes, and with new names of its own unique."""
+        """Return the converted model with the replacements, and with unique names for all that is new."""
         self._fill(model.graph)
         imports = [opset for opset in model.opset_import if opset.domain != _DOMAIN]
         del model.opset_import[:]
@@ -77,7 +77,7 @@ class SetAside:
         graph.node.extend(filled)
 
     def _rename(self, graph: onnx.GraphProto) -> None:
-        """Rename what the converter made: it numbers the tensors of each body anew."""
+        """Rename the converter's tensors: it restarts their numbers in each body."""
         made = [name for node in graph.node for name in node.output if name and name not in self._known]
         new = {name: self._names.derive("", f"opset{self.least}") for name in made}
         for node in graph.node:

@@ -9,8 +9,9 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
+from ops.array_types import QParams
 from ops.integers import dequantize, quantize
-from transforms.plan.qparams import QParams, QParamsTable, Ranges
+from transforms.plan.qparams import QParamsTable, Ranges
 from transforms.plan.quant_spec import BIAS, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory

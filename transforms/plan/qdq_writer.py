@@ -10,10 +10,10 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
+from ops.array_types import QParams
 from ops.integers import as_float_type, quantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
-from transforms.plan.qparams import QParams
 from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
@@ -34,7 +34,7 @@ class QdqWriter:
 
     def __init__(self, graph: gs.Graph, scheme: Scheme, memory: WeightMemory | None = None) -> None:
         """Write for a graph in the domains that a scheme asks for."""
-        self._names, self._scheme = walk.Names(graph), scheme
+        self.names, self._scheme = walk.Names(graph), scheme
         self._memory = memory or WeightMemory()
         self._neutral: dict[str, tuple[gs.Constant, gs.Constant]] = {}
         self.domains: set[str] = set()
@@ -48,7 +48,7 @@ class QdqWriter:
             return [self._block_node(source, step, target or self._variable(source, fmt.name))]
         pair, domain = self._pair(fmt)
         inputs = self._inputs(source, step, parameters)
-        low = gs.Variable(self._names.derive(source.name, "quantized"), _element(fmt), source.shape)
+        low = gs.Variable(self.names.derive(source.name, "quantized"), _element(fmt), source.shape)
         high = target or self._variable(source, "dequantized")
         return [
             self._node(pair[0], domain, [source, *inputs], low, _axis(step)),
@@ -77,10 +77,6 @@ class QdqWriter:
     ) -> tuple[gs.Tensor, list[gs.Node]]:
         """Return what stands for an int32 bias, by ONNX's own operator, with which runtimes fuse layers."""
         return self._store(source, step, parameters, _STANDARD[1], self._scheme.qdq_domain)
-
-    def raw(self, tensor: gs.Tensor) -> gs.Variable:
-        """Return a new tensor for what the producer of an output makes."""
-        return self._variable(tensor, "raw")
 
     def _store(
         self, source: gs.Constant, step: QuantSpec, parameters: QParams | None, op: str, domain: str
@@ -112,9 +108,7 @@ class QdqWriter:
     def _neutral_inputs(self, fmt: ops.Format) -> tuple[gs.Constant, gs.Constant]:
         """Return scale 1 and zero point 0, which all values of a float type share."""
         if fmt.name not in self._neutral:
-            names = (self._names.derive(fmt.name, part) for part in ("scale", "zero_point"))
-            scale, zero_point = map(gs.Constant, names, _NEUTRAL[fmt.name])
-            self._neutral[fmt.name] = scale, zero_point
+            self._neutral[fmt.name] = neutral_inputs(self.names, fmt.name, fmt.name)
         return self._neutral[fmt.name]
 
     def _block_node(self, source: gs.Tensor, step: QuantSpec, target: gs.Tensor) -> gs.Node:
@@ -125,14 +119,23 @@ class QdqWriter:
         self, op: str, domain: str, inputs: list[gs.Tensor], output: gs.Tensor, attrs: Mapping[str, object]
     ) -> gs.Node:
         self.domains.add(domain)
-        name = self._names.derive(output.name, op)
+        name = self.names.derive(output.name, op)
         return gs.Node(op, name, attrs=dict(attrs), inputs=inputs, outputs=[output], domain=domain or None)
 
     def _variable(self, like: gs.Tensor, suffix: str) -> gs.Variable:
-        return dtypes.variable(self._names.derive(like.name, suffix), dtypes.FLOAT, like)
+        return dtypes.variable(self.names.derive(like.name, suffix), dtypes.FLOAT, like)
 
     def _constant(self, like: gs.Tensor, suffix: str, values: NDArray[np.generic]) -> gs.Constant:
-        return gs.Constant(self._names.derive(like.name, suffix), exportable(np.asarray(values)))
+        return gs.Constant(self.names.derive(like.name, suffix), exportable(np.asarray(values)))
+
+
+def neutral_inputs(names: walk.Names, prefix: str, float_type: str) -> tuple[gs.Constant, gs.Constant]:
+    """Return scale 1 and zero point 0 of a float type."""
+    scale, zero_point = _NEUTRAL[float_type]
+    return (
+        gs.Constant(names.derive(prefix, "scale"), scale),
+        gs.Constant(names.derive(prefix, "zero_point"), zero_point),
+    )
 
 
 def _axis(step: QuantSpec) -> dict[str, int]:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
+from ops.array_types import QParams
 from ops.integers import finite_range, range_scale, weight_scale
 from transforms.graph import dot_products
+from transforms.graph.dot_products import TensorAxis
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory
-from transforms.plan.weight_importance import WEIGHTED, TensorAxis, importance, weighed_inputs, weight_method
-
-QParams = tuple[NDArray[np.float32], NDArray[Any]]
-"""Scale and zero point, both scalars or both with one number per channel."""
+from transforms.plan.weight_importance import WEIGHTED, importance, weighed_inputs, weight_method
 
 _LARGEST_BIAS = np.float64(2**31 - 1)
 _MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to float32 on its way to int32

@@ -18,16 +18,15 @@ A tensor that a scheme names gets that format wherever it is read.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.selection import NodeSet
-from transforms.plan.check_scheme_targets import check_targets
 from transforms.plan.integer_sites import Edge, IntegerSites
-from transforms.plan.node_formats import FormatTable
+from transforms.plan.node_formats import FormatTable, check_targets
 from transforms.plan.quant_spec import (
     ACTIVATION,
     BIAS,
@@ -39,7 +38,7 @@ from transforms.plan.quant_spec import (
     is_unquantized_float,
     scale_axis,
 )
-from transforms.plan.rounding_plan import RoundingPlan
+from transforms.plan.rounding_plan import RoundingPlan, places
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.scheme import Scheme
 
@@ -56,12 +55,14 @@ class QuantizationPlan:
         self._targets = targets or SchemeTargets(graph, scheme).resolve_in(graph)
         self.formats = FormatTable(graph, scheme, self._targets)
         self._main = {id(node) for node in graph.nodes}
-        self._places = _places(graph)
+        self._places = places(graph)
         self._homes = walk.constant_homes(graph)
         self._shared: dict[int, list[gs.Tensor]] = {}
         self.integers = IntegerSites(graph, self._takes_integers, share_slices=scheme.align_slice)
         self._floats = _Reach(self._float_plan())
-        self._open = _Reach(RoundingPlan(graph, dtypes.FLOAT, commuting=False) if scheme.tensors else None)
+        self._open = _Reach(
+            RoundingPlan(graph, dtypes.FLOAT, round_before_relu=True) if scheme.tensors else None
+        )
         self._chosen: dict[Edge, tuple[QuantSpec | None, str]] = {}
         self._found: dict[tuple[int, tuple[QuantSpec, ...], str], QuantSite] = {}
         self._plan()
@@ -97,6 +98,10 @@ class QuantizationPlan:
             if not isinstance(member, gs.Constant)
         )
         return list({id(tensor): tensor for tensor in wanted}.values())
+
+    def replace_each(self, parts: Callable[[QuantSite], list[QuantSite]]) -> None:
+        """Put what ``parts`` returns for a quantization in its place."""
+        self.quantizations = [part for quantization in self.quantizations for part in parts(quantization)]
 
     def is_in_main_graph(self, tensor: gs.Tensor) -> bool:
         """Return whether a computed tensor, or an input, is one of the outermost graph."""
@@ -272,15 +277,6 @@ class _Reach:
         roundings = plan.roundings if plan else []
         self.edges = {(id(node), index) for rounding in roundings for node, index in rounding.uses}
         self.outputs = {id(rounding.tensor) for rounding in roundings if rounding.is_output}
-
-
-def _places(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
-    """Map ``id`` of each computed tensor and graph input to its graph and what makes it there."""
-    found: dict[int, tuple[gs.Graph, gs.Node | None]] = {}
-    for inner in walk.graphs(graph):
-        found.update((id(tensor), (inner, None)) for tensor in inner.inputs)
-        found.update((id(t), (inner, node)) for node in inner.nodes for t in node.outputs)
-    return found
 
 
 def _has_channels(bias: gs.Tensor, count: int) -> bool:

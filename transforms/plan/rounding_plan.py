@@ -44,30 +44,33 @@ class Rounding:
         for node, index in self.uses:
             node.inputs[index] = target
 
-    def redirect_others(self, target: gs.Tensor) -> None:
-        """Let the uses of the tensor that do not read the rounded value read the target."""
+    def split_off(self, names: walk.Names, suffix: str = "raw") -> gs.Variable:
+        """Let the producer make a new tensor, read by all uses that do not read the rounded value."""
+        assert self.producer is not None
+        raw = dtypes.variable(names.derive(self.tensor.name, suffix), dtypes.FLOAT, self.tensor)
         rounded = {(id(node), index) for node, index in self.uses}
         for node, index in walk.uses(self.tensor):
             if (id(node), index) not in rounded:
-                node.inputs[index] = target
+                node.inputs[index] = raw
+        walk.replace_output(self.producer, self.tensor, raw)
+        return raw
 
 
 class RoundingPlan:
     """The tensors of a graph to round to an element type; :attr:`roundings` in graph order."""
 
     def __init__(
-        self, graph: gs.Graph, element: int, *, exclude: Exclusion = None, commuting: bool = True
+        self, graph: gs.Graph, element: int, *, exclude: Exclusion = None, round_before_relu: bool = False
     ) -> None:
-        """Plan the graph and its bodies; ``commuting`` spares values that reach a commuting node."""
-        self._graph, self._element, self._commuting = graph, element, commuting
+        """Plan the graph and its bodies, with ``round_before_relu`` also what reaches a commuting node."""
+        self._graph, self._element, self._round_before_relu = graph, element, round_before_relu
         self._opsets = schemas.versions(graph)
         kept = resolve(exclude, graph)
         self.excluded = NodeSet(node for node in kept if not is_saturation(node))  # rounding commutes with it
         self.shape_nodes = shape_arithmetic(graph)
         self._homes = walk.constant_homes(graph)
-        self._places: dict[int, tuple[gs.Graph, gs.Node | None]] = {}
+        self._places = places(graph)
         self._found: dict[int, Rounding] = {}
-        self._locate()
         self._plan_uses()
         self._plan_outputs()
         self.roundings = list(self._found.values())
@@ -75,14 +78,6 @@ class RoundingPlan:
     def keeps(self, node: gs.Node) -> bool:
         """Return whether the node computes in float32 from float32 on purpose."""
         return node in self.excluded or id(node) in self.shape_nodes
-
-    def _locate(self) -> None:
-        for inner in walk.graphs(self._graph):
-            for tensor in inner.inputs:
-                self._places[id(tensor)] = (inner, None)
-            for node in inner.nodes:
-                for tensor in node.outputs:
-                    self._places[id(tensor)] = (inner, node)
 
     def _plan_uses(self) -> None:
         for node in walk.nodes(self._graph):
@@ -117,7 +112,7 @@ class RoundingPlan:
         _, producer = self._places.get(id(tensor), (None, None))
         if self.keeps(node):
             return producer is not None and not self.keeps(producer)
-        return not (self._commuting and self._commutes(producer, node))
+        return self._round_before_relu or not self._commutes(producer, node)
 
     def _commutes(self, producer: gs.Node | None, node: gs.Node) -> bool:
         """Return whether the node gives the same rounded result from an unrounded input."""
@@ -133,16 +128,31 @@ class RoundingPlan:
         )
 
 
+def places(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
+    """Map ``id`` of each computed tensor and graph input to its graph and what makes it there."""
+    found: dict[int, tuple[gs.Graph, gs.Node | None]] = {}
+    for inner in walk.graphs(graph):
+        found.update((id(tensor), (inner, None)) for tensor in inner.inputs)
+        found.update((id(t), (inner, node)) for node in inner.nodes for t in node.outputs)
+    return found
+
+
 def is_downcast(node: gs.Node, element: int) -> bool:
-    """Return whether the node is the first half of a pair: float32 to the element type."""
+    """Return whether the node is a downcast: float32 to the element type."""
     if node.op == "Cast":
         return node.attrs.get("to") == element
     return node.op == QUANTIZE and len(node.inputs) > 2 and dtypes.is_type(node.inputs[2], element)
 
 
 def is_upcast(node: gs.Node, element: int) -> bool:
-    """Return whether the node is the second half of a pair: the element type to float32."""
+    """Return whether the node is an upcast: the element type to float32."""
     return node.op in ("Cast", DEQUANTIZE) and bool(node.inputs) and dtypes.is_type(node.inputs[0], element)
+
+
+def is_neutral(scale: gs.Tensor, zero_point: gs.Tensor) -> bool:
+    """Return whether a scale is 1 and a zero point 0, both stored."""
+    constant = isinstance(scale, gs.Constant) and isinstance(zero_point, gs.Constant)
+    return constant and bool(np.all(scale.values == 1)) and bool(np.all(zero_point.values == 0))
 
 
 def _is_half(node: gs.Node, element: int) -> bool:

@@ -14,12 +14,10 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.graph import dot_products
+from transforms.graph.dot_products import TensorAxis
 from transforms.plan.quant_spec import WEIGHT, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.scheme.scheme import AUTO, Scheme
-
-TensorAxis = tuple[str, int]
-"""The name of a tensor and the axis of its channels: layers may read one tensor along several."""
 
 MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 

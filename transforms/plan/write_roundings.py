@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
 
 import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.rewire import Insertions
 from transforms.plan.rounding_plan import Rounding, RoundingPlan
 
 
-class RoundingPair(Protocol):
-    """How the two halves of a rounding are written."""
+@dataclass(frozen=True)
+class RoundingPair:
+    """The nodes from float32 to an element type and back: operators, attributes, what both read besides."""
 
     element: int
     suffix: str
+    operators: tuple[str, str]
+    attributes: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    inputs: tuple[gs.Tensor, ...] = ()
+    domain: str | None = None
 
-    def narrow(self, name: str, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
+    def downcast(self, names: walk.Names, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
         """Return the node from float32 to the element type."""
+        return self._node(0, names.derive(target.name, "narrow"), source, target)
 
-    def widen(self, name: str, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
+    def upcast(self, names: walk.Names, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
         """Return the node from the element type back to float32."""
+        return self._node(1, names.derive(target.name, "widen"), source, target)
+
+    def _node(self, which: int, name: str, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
+        attributes, inputs = dict(self.attributes[which]), [source, *self.inputs]
+        return gs.Node(self.operators[which], name, attributes, inputs, [target], self.domain)
 
 
 def insert_rounding(
@@ -29,9 +41,9 @@ def insert_rounding(
 ) -> int:
     """Insert the pairs of a plan and return how many tensors are rounded.
 
-    The first half of a tensor ``t`` makes ``t_bf16``, the second ``t_float32``; an output keeps its name for
+    The downcast of a tensor ``t`` makes ``t_bf16``, the upcast ``t_float32``; an output keeps its name for
     the rounded value and its producer makes ``t_raw``. With ``keep_io_types`` false, float32 inputs and
-    outputs of the model take the element type and need one half only.
+    outputs of the model take the element type and need one node only.
     """
     return _Writer(graph, pair, keep_io_types).write(plan)
 
@@ -40,60 +52,46 @@ class _Writer:
     def __init__(self, graph: gs.Graph, pair: RoundingPair, keep_io_types: bool) -> None:
         self._graph, self._pair, self._keep_io_types = graph, pair, keep_io_types
         self._names = walk.Names(graph)
-        self._front: dict[int, list[gs.Node]] = {}
-        self._after: dict[int, list[gs.Node]] = {}
+        self._insertions = Insertions()
 
     def write(self, plan: RoundingPlan) -> int:
         """Insert the pairs and return how many tensors got one."""
         for rounding in plan.roundings:
-            nodes = self._round(rounding)
-            if rounding.producer is None:
-                self._front.setdefault(id(rounding.home), []).extend(nodes)
-            else:
-                self._after[id(rounding.producer)] = self._after.get(id(rounding.producer), []) + nodes
+            self._insertions.add(rounding.home, rounding.producer, self._round(rounding))
         if plan.roundings:
-            place(self._graph, self._front, self._after)
+            self._insertions.place(self._graph)
         return len(plan.roundings)
 
     def _round(self, rounding: Rounding) -> list[gs.Node]:
         tensor = rounding.tensor
         if not self._keep_io_types and self._is_model_input(tensor):
-            return self._widen_input(rounding)
-        raw = self._split_off_raw(rounding) if rounding.is_output else tensor
+            return self._upcast_input(rounding)
+        raw = rounding.split_off(self._names) if rounding.is_output else tensor
         if rounding.is_output and not self._keep_io_types:
-            return self._narrow_output(rounding, raw)
+            return self._downcast_output(rounding, raw)
         low = self._low(tensor)
         high = tensor if rounding.is_output else self._high(tensor)
         rounding.redirect(high)
-        return [self._narrow(raw, low), self._widen(low, high)]
+        return [self._pair.downcast(self._names, raw, low), self._pair.upcast(self._names, low, high)]
 
-    def _widen_input(self, rounding: Rounding) -> list[gs.Node]:
+    def _upcast_input(self, rounding: Rounding) -> list[gs.Node]:
         """The input itself takes the element type; what read it reads its widened value."""
         tensor = rounding.tensor
         high = self._high(tensor)
         walk.redirect(tensor, high)
         tensor.dtype = self._pair.element
-        return [self._widen(tensor, high)]
+        return [self._pair.upcast(self._names, tensor, high)]
 
-    def _narrow_output(self, rounding: Rounding, raw: gs.Tensor) -> list[gs.Node]:
+    def _downcast_output(self, rounding: Rounding, raw: gs.Tensor) -> list[gs.Node]:
         """The output itself takes the element type; nodes that read it read its widened value."""
         tensor = rounding.tensor
-        nodes = [self._narrow(raw, tensor)]
+        nodes = [self._pair.downcast(self._names, raw, tensor)]
         tensor.dtype = self._pair.element
         if rounding.uses:
             high = self._high(tensor)
             rounding.redirect(high)
-            nodes.append(self._widen(tensor, high))
+            nodes.append(self._pair.upcast(self._names, tensor, high))
         return nodes
-
-    def _split_off_raw(self, rounding: Rounding) -> gs.Tensor:
-        """Let the producer of an output make a new tensor, for uses that are not rounded to read."""
-        tensor, producer = rounding.tensor, rounding.producer
-        assert producer is not None
-        raw = dtypes.variable(self._names.derive(tensor.name, "raw"), dtypes.FLOAT, tensor)
-        rounding.redirect_others(raw)
-        walk.replace_output(producer, tensor, raw)
-        return raw
 
     def _low(self, tensor: gs.Tensor) -> gs.Variable:
         return dtypes.variable(self._names.derive(tensor.name, self._pair.suffix), self._pair.element, tensor)
@@ -101,24 +99,8 @@ class _Writer:
     def _high(self, tensor: gs.Tensor) -> gs.Variable:
         return dtypes.variable(self._names.derive(tensor.name, "float32"), dtypes.FLOAT, tensor)
 
-    def _narrow(self, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
-        return self._pair.narrow(self._names.derive(target.name, "narrow"), source, target)
-
-    def _widen(self, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
-        return self._pair.widen(self._names.derive(target.name, "widen"), source, target)
-
     def _is_model_input(self, tensor: gs.Tensor) -> bool:
         return any(tensor is other for other in self._graph.inputs)
-
-
-def place(graph: gs.Graph, front: dict[int, list[gs.Node]], after: dict[int, list[gs.Node]]) -> None:
-    """Put new nodes where they belong: at the front of a graph or after a node, each given by its ``id``."""
-    for inner in list(walk.graphs(graph)):
-        placed = front.get(id(inner), [])
-        for node in inner.nodes:
-            placed.append(node)
-            placed += after.get(id(node), [])
-        inner.nodes = placed
 
 
 def import_domains(graph: gs.Graph, domains: set[str]) -> None:

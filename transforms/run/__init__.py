@@ -1,5 +1,4 @@
-"""Running a model on samples: sessions, feeds, inner tensors, steps, and tasks on executors.
+"""Running a model on samples: models, feeds, inner tensors, steps, and tasks on executors.
 
-Imports ``graph``, ``model`` and the rewrites. Names: ``session``, ``run_model.RunOptions``, ``samples``,
-``tasks``.
+Imports ``runtime`` and the rewrites. Names: ``run_model.open_model``, ``feeds``, ``samples``, ``tasks``.
 """

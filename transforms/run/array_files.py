@@ -63,7 +63,8 @@ def is_litter(name: str) -> bool:
 def find_litter(folder: str | Path) -> list[str]:
     """Return the names in a folder that :func:`is_litter` knows, in order; none if it can not be listed."""
     try:
-        return sorted(path.name for path in Path(folder).iterdir() if is_litter(path.name))
+        with named(folder):
+            return sorted(path.name for path in Path(folder).iterdir() if is_litter(path.name))
     except OSError:
         return []
 

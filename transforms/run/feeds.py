@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import onnx
-import onnx_graphsurgeon as gs
 from numpy.typing import ArrayLike
 
 from ops.array_types import Feed
-from transforms.run.run_model import ModelInput, check_feed
 from transforms.run.samples import ImageOptions, Samples
+from transforms.runtime.inputs import ModelInput, check_feed, random_array
 
 
 @runtime_checkable
@@ -126,32 +124,24 @@ def random_feeds(inputs: Sequence[ModelInput], count: int, seed: int = 0) -> Fee
     def _take() -> Iterator[tuple[str, Feed]]:
         random = np.random.default_rng(seed)
         for i in range(count):
-            yield f"random{i}", {one.name: _random(one, random) for one in inputs}
+            yield f"random{i}", {one.name: random_array(one, random) for one in inputs}
 
     return Feeds(_take, inputs, count=count)
 
 
-def model_inputs(graph: gs.Graph) -> tuple[ModelInput, ...]:
-    """Return the inputs of a graph, as a session on it would describe them.
+def batch_feeds(feeds: Sequence[Feed], inputs: Sequence[ModelInput], size: int) -> list[Feed]:
+    """Return feeds of ``size`` samples each, joined along the first axis; the last may be smaller.
 
-    Raises ValueError for an input without type and shape, of a type that NumPy does not have, or that is no
-    tensor.
+    Raises ValueError where the first dimension of an input is fixed, or samples differ in the other ones.
     """
-    return tuple(_describe(tensor) for tensor in graph.inputs)
-
-
-def _describe(tensor: gs.Tensor) -> ModelInput:
-    if isinstance(tensor, gs.Variable) and tensor.type != "tensor_type":
-        kind = str(tensor.type).removesuffix("_type").replace("_", " ")
-        raise ValueError(f"input '{tensor.name}' is of type {kind}, samples hold only tensors")
-    if tensor.dtype is None or tensor.shape is None:
-        raise ValueError(f"input '{tensor.name}' has no declared type and shape")
-    if isinstance(tensor.dtype, int):  # how graph-surgeon writes the types that NumPy does not have
-        kind = onnx.TensorProto.DataType.Name(tensor.dtype)
-        raise ValueError(f"input '{tensor.name}' of type {kind} can not be fed from arrays")
-    dtype = np.dtype(tensor.dtype)
-    shape = tuple(size if isinstance(size, int) and size >= 0 else None for size in tensor.shape)
-    return ModelInput(tensor.name, np.dtype(np.str_) if dtype.kind == "O" else dtype, shape)
+    if size == 1:
+        return list(feeds)
+    for one in inputs:
+        if not one.shape or one.shape[0] is not None:
+            raise ValueError(
+                f"batch size {size}: the first dimension of input '{one.name}' {list(one.shape)} is not free"
+            )
+    return [_join(feeds[i : i + size], i) for i in range(0, len(feeds), size)]
 
 
 def _read(reader: Reader) -> Iterator[Mapping[str, ArrayLike]]:
@@ -177,10 +167,11 @@ def _refuse_nan(feed: Feed, sample: str) -> None:
             raise ValueError(f"sample '{sample}', input '{name}': it holds NaN")
 
 
-def _random(one: ModelInput, random: np.random.Generator) -> np.ndarray:
-    shape = [1 if size is None else size for size in one.shape]
-    if one.dtype.kind == "f":
-        return random.standard_normal(shape).astype(one.dtype)
-    if one.dtype.kind == "U":
-        return np.full(shape, "")
-    return random.integers(0, 2, shape).astype(one.dtype)
+def _join(feeds: Sequence[Feed], first: int) -> Feed:
+    joined = {}
+    for name in feeds[0]:
+        shapes = {feed[name].shape[1:] for feed in feeds}
+        if len(shapes) > 1:
+            raise ValueError(f"samples {first} to {first + len(feeds) - 1} differ in shape, input '{name}'")
+        joined[name] = np.concatenate([feed[name] for feed in feeds])
+    return joined

@@ -18,8 +18,7 @@ from onnx import helper
 from ops.array_types import Feed
 from transforms.graph import dtypes, walk
 from transforms.model import graph_proto
-from transforms.run.run_model import RunOptions
-from transforms.run.session import LightModel, open_light
+from transforms.runtime.session import OpenModel, RunOptions, open_light
 
 EMPTY = (math.inf, -math.inf)
 """The range of no numbers: what ONNX Runtime's ReduceMin and ReduceMax make of an empty tensor."""
@@ -139,7 +138,7 @@ def set_outputs(proto: onnx.GraphProto, names: Iterable[str]) -> None:
     proto.output.extend(onnx.ValueInfoProto(name=name) for name in names)
 
 
-def _check_types(model: LightModel, outputs: Mapping[str, str]) -> None:
+def _check_types(model: OpenModel, outputs: Mapping[str, str]) -> None:
     arguments = (*model.session.get_inputs(), *model.session.get_outputs())
     types = {argument.name: argument.type for argument in arguments}
     for output, name in outputs.items():

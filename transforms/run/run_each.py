@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from transforms.run.run_model import RunOptions, provider_name
+from transforms.runtime.session import RunOptions, provider_name
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")

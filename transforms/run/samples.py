@@ -18,7 +18,7 @@ from transforms.run.array_files import (
     read_array,
     read_array_header,
 )
-from transforms.run.run_model import ModelInput, check_feed
+from transforms.runtime.inputs import ModelInput, check_feed
 
 SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}

@@ -18,10 +18,10 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
+from transforms.graph.typed import Graph, info_of
 from transforms.model import graph_proto
 from transforms.run.run_each import run_each, with_fixed_threads
-from transforms.run.run_model import RunOptions
-from transforms.run.session import LightModel, open_light
+from transforms.runtime.session import OpenModel, RunOptions, open_light
 
 _UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
 
@@ -191,16 +191,16 @@ class SegmentedRun:
             if id(other) not in chosen and any(tensor.name in behind for tensor in other.outputs):
                 self._follow(other, chosen)
 
-    def _open(self, nodes: list[gs.Node], inputs: list[str], outputs: list[str]) -> LightModel:
-        part = gs.Graph(
+    def _open(self, nodes: list[gs.Node], inputs: list[str], outputs: list[str]) -> OpenModel:
+        part = Graph(
             nodes=nodes,
             inputs=[],
             outputs=[],
             opset=self._graph.opset,
             import_domains=self._graph.import_domains,
             ir_version=self._graph.ir_version,
+            info=info_of(self._graph),
         )
-        part.info = self._graph.info
         light, weights = graph_proto.export_light(part)
         for name in inputs:
             kind = onnx.helper.np_dtype_to_tensor_dtype(self._types[name])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import AbstractContextManager
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
-
-from transforms.run.task_log import Numbers, TaskLog
 
 _Task = TypeVar("_Task")
 
@@ -17,9 +18,51 @@ Workers = Callable[[], AbstractContextManager[Executor]]
 
 Progress = Callable[[int, int, str], None]
 
+Numbers = tuple[float, ...]
+"""The result of a task."""
+
 _ATTEMPTS = 3
 _IN_FLIGHT = 64
 """Tasks that are handed over at a time: enough to keep a cluster busy, few enough to stop soon."""
+
+_WORDS = {"inf": float("inf"), "-inf": float("-inf")}
+
+
+class TaskLog:
+    """A file of results by the name of what was computed, one line of JSON each, on disk as they arrive.
+
+    Numbers read back bit for bit. A last line that was cut off, and any other that is none, is passed over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there; OSError where it can not be read."""
+        self._path = path
+        self._known: dict[str, Numbers] = {}
+        if path.exists():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                self._read(line)
+
+    def get(self, name: str) -> Numbers | None:
+        """Return what was computed, None where it is not there."""
+        return self._known.get(name)
+
+    def put(self, name: str, numbers: Numbers) -> None:
+        """Add a result, which is on disk when this returns."""
+        self._known[name] = numbers
+        written = [str(value) if value in _WORDS.values() else value for value in numbers]
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write("\n" + json.dumps([name, *written]))  # a torn line before this one stays alone
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read(self, line: str) -> None:
+        try:
+            name, first, *more = json.loads(line)
+            self._known[str(name)] = tuple(
+                _WORDS[value] if isinstance(value, str) else float(value) for value in (first, *more)
+            )
+        except (ValueError, TypeError, KeyError):
+            return
 
 
 class SerialExecutor(Executor):

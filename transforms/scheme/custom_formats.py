@@ -23,11 +23,11 @@ def make_format(name: str, definition: Mapping[str, Any]) -> ops.Format:
     """Return the format ``name`` defined by ``base``, a block format of the table, and attributes of its
     operator that replace the base's.
 
-    Raises ValueError naming format and attribute for a name that is taken, a base that has no blocks, an
-    attribute that the operator does not have or that has no effect, and a value that is not legal.
+    Raises ValueError naming format and attribute for a name that is taken, a base without blocks, an
+    attribute that the operator does not have or that has no effect, and an illegal value.
     """
     if name in ops.FORMATS or name in ("float32", "auto"):
-        raise ValueError(f"format '{name}' cannot be defined anew, the name is taken")
+        raise ValueError(f"format '{name}' cannot be redefined: the name is taken")
     base = _base(name, definition)
     changes = {key: value for key, value in definition.items() if key != "base"}
     attributes = {**base.attributes, **changes}
@@ -47,7 +47,7 @@ def _base(name: str, definition: Mapping[str, Any]) -> ops.Format:
 
 
 def _with_groups(attributes: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete the attributes of groups within a block, which one method has and the other has not."""
+    """Complete the attributes of groups within a block, which only one of the methods has."""
     if attributes.get("bfp_method", "to_bfp") != "to_bfp":
         return {**_GROUPS, **attributes}
     return {key: value for key, value in attributes.items() if key in changes or key not in _GROUPS}

@@ -1,4 +1,4 @@
-"""What a scheme says of fine-tuning: the table ``[finetune]``."""
+"""The table ``[finetune]`` of a scheme."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class FinetuneRule(SchemeTable):
     """How a quantized model is tuned.
 
     ``algorithm``; ``num_iterations``, ``learning_rate`` (in steps of the grid; 0: the algorithm's own) and
-    ``early_stop`` of those that go in steps; ``fixed_seed`` of the rows that are picked; ``data_size``: at
-    most so many samples (0: all); ``target_op_type``: layers of these operators alone; ``selective_update``:
-    layers are kept only if the model's outputs become better, too; ``output_index``: the output that counts
-    (-1: all); ``following_relu``: what a Relu or Clip behind a layer cuts off does not count. The constructor
-    raises ValueError naming key, value and what is legal.
+    ``early_stop`` of the iterative ones; ``fixed_seed`` of the sampled rows; ``data_size``: the most samples
+    (0: all); ``target_op_type``: only layers of these operators; ``selective_update``: layers are
+    kept only if the model's outputs improve too; ``output_index``: the output that is measured (-1: all);
+    ``following_relu``: errors that a Relu or Clip after a layer cuts off are ignored. The constructor raises
+    ValueError naming key, value and the legal values.
     """
 
     algorithm: str = "auto"
@@ -39,7 +39,7 @@ class FinetuneRule(SchemeTable):
     following_relu: bool = False
 
     def __post_init__(self) -> None:
-        """Check every value, and that those of stepped algorithms go with one."""
+        """Check every value, and that options of iterative algorithms go with one of them."""
         self._check_types("finetune")
         refuse_unknown(self.algorithm, ALGORITHMS, "finetune algorithm")
         for op in self.target_op_type:

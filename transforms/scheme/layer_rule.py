@@ -1,4 +1,4 @@
-"""What a scheme says of some nodes."""
+"""The rule of a scheme for some nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ops.legal_names import refuse_unknown
 
 @dataclass(frozen=True)
 class LayerRule:
-    """Formats and granularity of some nodes; None where they follow the rest of the model."""
+    """Formats and granularity of some nodes, or None if they follow the rest of the model."""
 
     activation: str | None = None
     weight: str | None = None
@@ -20,19 +20,19 @@ class LayerRule:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What the rule says, without the keys of which it says nothing."""
+        """The keys that the rule sets, with their values."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     @property
     def label(self) -> str:
-        """The formats in one word: that of both, or ``activation/weight`` where they differ."""
+        """The format, or ``activation/weight`` if the two differ."""
         if self.activation == self.weight:
             return str(self.activation)
         return f"{self.activation}/{self.weight}"
 
 
 def make_rule(pattern: str, value: object) -> LayerRule:
-    """Return the rule written as itself, as a table of its keys, or as one format for activation and weight.
+    """Return the rule of a rule, a table of its keys, or one format for activation and weight.
 
     Raises ValueError naming the pattern and the key for anything else.
     """

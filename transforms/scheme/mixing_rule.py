@@ -1,4 +1,4 @@
-"""What a scheme says of automatic mixed precision: the table ``[auto_mixed_precision]``."""
+"""The table ``[auto_mixed_precision]`` of a scheme."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class MixingRule(SchemeTable):
-    """Which layers may get which formats in place of the scheme's, and what the outputs must keep to.
+    """Which layers may get which formats in place of the scheme's, and the target of the outputs.
 
     Formats: ``target``, one or several, of activation and weight alike or ``int8/int4``, of activation and
-    weight; or ``activation_target`` and ``weight_target``, each the scheme's own where it is not given.
+    weight; or ``activation_target`` and ``weight_target``, each the scheme's own if it is not given.
 
     Layers: dot products of ``target_op_types`` (all of them, if none is named) whose name matches one of
     ``include_nodes`` (if any is given) and none of ``exclude_nodes``. ``dual_quant_nodes``: tensors between
     layers of two formats are quantized in both.
 
-    Targets, at most one; without any every layer is moved. ``l2_target``: the mean over samples of the L2
-    norm of the error, at most. ``sqnr_target``: SQNR of the outputs in dB, at least. ``sqnr_drop_target``:
-    how many dB below that of the scheme without mixing. ``top1_target``: which share of the rows may become
-    wrong. ``evaluate_target``: how much less the function ``evaluate``, ``FILE.py:FUNCTION``, may return than
-    for the float model (see :mod:`transforms.search.user_metric`). ``output_index``: the output that counts
-    (-1: all). ``data_size``: at most so many samples (0: all).
+    Targets, at most one; without a target every layer is moved. ``l2_target``: greatest mean over samples of
+    the L2 norm of the error. ``sqnr_target``: least SQNR of the outputs in dB. ``sqnr_drop_target``: greatest
+    loss in dB against the scheme without mixing. ``top1_target``: greatest share of rows that become wrong.
+    ``evaluate_target``: greatest loss of the function ``evaluate``, ``FILE.py:FUNCTION``, against the float
+    model (see :mod:`transforms.search.user_metric`). ``output_index``: the output that is measured (-1:
+    all). ``data_size``: the largest number of samples (0: all).
 
     How: ``sensitivity`` in one pass (``trace``) or layer by layer (``measured``, by ``metric``: one of
     METRICS or ``evaluate``; left out, that of the target, SQNR without one); ``strategy`` as in
     :func:`transforms.search.assign_precision.assign`, ``budget`` with ``bits_target``, the mean of all
     weights, or ``bytes_target``, of all weights together.
 
-    The constructor raises ValueError naming key, value and what is legal, also for keys without effect.
+    The constructor raises ValueError naming key, value and the legal values, also for keys without effect.
     """
 
     target: str | tuple[str, ...] = ()

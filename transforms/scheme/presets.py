@@ -1,4 +1,4 @@
-"""The table of quantization schemes that have a name. Adding a preset is adding a row."""
+"""The table of quantization schemes that have a name. To add a preset, add a row."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ def _both(format: str) -> dict[str, Any]:
 
 
 def _blocks(format: str) -> dict[str, Any]:
-    """Blocks lose the small numbers beside large ones: channels are brought to like ranges first."""
+    """Blocks lose small numbers beside large ones: channels are scaled to similar ranges first."""
     return {**_both(format), "equalize_layers": True, "balance_channels": True}
 
 
 def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
-    """A scale per channel only where one for all would not do."""
-    wide = activation.endswith("16")  # bits enough to take over the outliers of weights
+    """A scale per channel only if one for all is not enough."""
+    wide = activation.endswith("16")  # enough bits to absorb the outliers of weights
     return {"activation": activation, "weight": weight, "per_channel": "auto", "balance_channels": wide}
 
 
 def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
-    """Symmetric integers as NPUs take them. A range of both signs cannot stand in for a Relu: it stays."""
+    """Symmetric integers for NPUs. A range of both signs cannot replace a Relu: it stays."""
     return {**_integers(activation, weight), "align_concat": True, "align_eltwise_quant_type": True}
 
 
@@ -67,11 +67,11 @@ MIXED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-"""Presets whose layers get one of several formats each; BF16 without a target moves all that it can."""
+"""Presets whose layers each get one of several formats; BF16 without a target moves every layer it can."""
 
 _UNTUNED = {**PLAIN, **MIXED}
 _TUNED = {"ADAQUANT": tuple(_UNTUNED), "ADAROUND": ("A8W8", "A16W8", "U8S8", "U16S8", "W4A8")}
-"""Presets that are tuned by an algorithm; learned rounding up or down is for integers."""
+"""Presets that are tuned by an algorithm; AdaRound is for integers."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     _UNTUNED

@@ -5,14 +5,14 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from transforms.files.read_toml import parse_toml
+from transforms.graph.typed import info_of
 from transforms.model import provenance
 from transforms.scheme.scheme import Scheme, scheme_from_keys
 
 
 def recorded_scheme(graph: gs.Graph) -> Scheme | None:
-    """Return the scheme in a model's metadata; None where there is none, or none that can be read."""
-    info = vars(graph).get("info")
-    text = info.metadata.get(provenance.PREFIX + "scheme") if info is not None else None
+    """Return the scheme in a model's metadata, or None if it is missing or cannot be read."""
+    text = info_of(graph).metadata.get(provenance.PREFIX + "scheme")
     if text is None:
         return None
     try:

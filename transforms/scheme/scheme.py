@@ -1,4 +1,4 @@
-"""What a quantization is: which values get which number format, how ranges are found, how it is written down.
+"""A quantization: which values get which number format, how ranges are found, how nodes are written.
 
 A scheme is a preset (``A8W8``, ``BFP16`` ...), a TOML file with the names of the fields below as keys, or a
 preset with changes.
@@ -41,32 +41,31 @@ class Scheme:
     Formats:
 
     * ``activation``, ``weight``: of the operands of quantized operators;
-    * ``bias``: ``auto`` is int32 where activation and weight are integers of up to 16 bits, ``other``
-      elsewhere;
-    * ``other``: of values that no rule of the activation's format reaches; ``auto`` is ``activation`` where
-      that is bfloat16 or float16, float32 elsewhere;
+    * ``bias``: ``auto`` is int32 if activation and weight are integers of up to 16 bits, ``other``
+      otherwise;
+    * ``other``: of values that no rule of the activation's format reaches; ``auto`` is ``activation`` if
+      that is bfloat16 or float16, float32 otherwise;
     * ``layers``: for nodes by name pattern or operator type, a rule in place of those above; a bare format
       stands for activation and weight;
-    * ``tensors``: for single tensors by name, before everything else;
+    * ``tensors``: for single tensors by name, with priority over everything else;
     * ``formats``: new block formats, each a ``base`` and attributes of its operator;
-    * ``auto_mixed_precision``: which layers may get other formats where the outputs allow it, see
-      :class:`transforms.scheme.mixing_rule.MixingRule`; None for none;
+    * ``auto_mixed_precision``: which layers may get other formats if the outputs allow it, see
+      :class:`transforms.scheme.mixing_rule.MixingRule`, or None;
     * ``finetune``: how weights are tuned afterwards, see
-      :class:`transforms.scheme.finetune_rule.FinetuneRule`; None for not at all. The constructor takes tables
-      of their keys for both.
+      :class:`transforms.scheme.finetune_rule.FinetuneRule`, or None. The constructor takes tables of their
+      keys for both.
 
     Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
     ``quantize_all_op_types``.
 
-    Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: where the channels
+    Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: if the channels
     differ by a factor of 8 or more), ``activation_symmetric`` (``auto``: signed formats are), how activations
     (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and weights
     (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel, ``MSE``
     for that of 4 bits) get theirs.
 
-    The rest names transforms to run and how nodes are written; ``qdq_domain`` is that of integer nodes,
-    ``domain`` that of our own operators. The constructor raises ValueError naming key, value and what is
-    legal.
+    The rest: rewrites to run, and how nodes are written; ``qdq_domain`` is that of integer nodes, ``domain``
+    that of our own operators. The constructor raises ValueError naming key, value and the legal values.
     """
 
     activation: str
@@ -104,7 +103,7 @@ class Scheme:
     finetune: FinetuneRule | None = None
 
     def __post_init__(self) -> None:
-        """Check every value, and bring lists and tables into the shape that the annotations name."""
+        """Check every value, and convert lists and tables to the annotated types."""
         for key in dataclasses.fields(self):
             if key.name in _TABLES:
                 continue
@@ -121,7 +120,7 @@ class Scheme:
             self._check_format(part, place, chosen)
 
     def format(self, name: str) -> ops.Format | None:
-        """Return the format of that name, None for float32; ValueError for a name that is not known."""
+        """Return the format of that name, None for float32; ValueError for an unknown name."""
         if name in self.formats:
             definition = checked_value(f"format '{name}'", "Mapping", self.formats[name])
             return make_format(name, definition)
@@ -137,7 +136,7 @@ class Scheme:
 
     @property
     def named_formats(self) -> list[ops.Format]:
-        """The formats that operands and single tensors have or may get, in the order of their names."""
+        """The formats that operands and single tensors have or may get, sorted by name."""
         mixing = self.auto_mixed_precision
         rules = (*self.layers.values(), *(mixing.choices(self.activation, self.weight) if mixing else ()))
         names = {self.activation, self.weight, *self.tensors.values()}
@@ -177,7 +176,7 @@ class Scheme:
         return [FLOAT32, *ops.FORMATS, *self.formats]
 
     def _choices(self) -> Iterator[tuple[str, str, object]]:
-        """Yield every format that a value or a rule names: for which part, and where the scheme says so."""
+        """Yield every format that a value or a rule names: its part, its place in the scheme, its name."""
         for part in _PARTS:
             yield part, part, getattr(self, part)
             for pattern, rule in self.layers.items():
@@ -187,13 +186,13 @@ class Scheme:
             yield "tensor", f"tensors entry '{tensor}'", name
 
     def _check_mixing(self) -> None:
-        """Check that layers may get formats that there are, and others than they have anyway."""
+        """Check that the formats to mix exist, and differ from the scheme's own."""
         mixing = self.auto_mixed_precision
         for rule in mixing.choices(self.activation, self.weight) if mixing else ():
             for part, name in rule.said.items():
                 self._check_format(part, f"auto_mixed_precision: {part} of '{rule.label}'", name)
             if (rule.activation, rule.weight) == (self.activation, self.weight):
-                raise ValueError(f"auto_mixed_precision: '{rule.label}' is what the scheme has anyway")
+                raise ValueError(f"auto_mixed_precision: '{rule.label}' is the scheme's own format")
 
     def _check_format(self, part: str, place: str, name: object) -> None:
         if not isinstance(name, str):
@@ -207,11 +206,11 @@ class Scheme:
         if part == "activation" and fmt.bits < _LEAST_ACTIVATION_BITS:
             raise ValueError(f"{place} is '{name}', but {name} is for weights")
         if part == "bias" and name != "int32":
-            raise ValueError(f"{place} is '{name}', the only integers for a bias are int32")
+            raise ValueError(f"{place} is '{name}', the only integer format for a bias is int32")
 
 
 def preset(name: str) -> Scheme:
-    """Return the scheme of that name in the table of presets; ValueError for a name that is not there."""
+    """Return the scheme of that name in the table of presets; ValueError for an unknown name."""
     refuse_unknown(name, PRESETS, "preset")
     return Scheme(**PRESETS[name])
 
@@ -219,8 +218,8 @@ def preset(name: str) -> Scheme:
 def read_scheme(source: str | Path) -> Scheme:
     """Return the preset of that name, or the scheme in a TOML file.
 
-    A file may begin with ``preset = "..."`` and give only what differs. Raises ValueError of one line, which
-    names the file, for what is neither and for anything wrong in the file.
+    A file may begin with ``preset = "..."`` and set only the keys that differ. Raises ValueError of one line
+    that names the source, unless it is one of the two and legal.
     """
     if str(source) in PRESETS:
         return preset(str(source))
@@ -234,19 +233,19 @@ def read_scheme(source: str | Path) -> Scheme:
 
 
 def _multiplies_into_int32(*operands: ops.Format | None) -> bool:
-    """Return whether the scale of a product is coarse enough for biases: 32-bit operands leave no room."""
+    """Return whether the scale of a product is coarse enough for int32 biases: not with 32-bit operands."""
     return all(fmt is not None and fmt.is_integer and fmt.bits <= _WIDEST_FACTOR for fmt in operands)
 
 
 def scheme_from_keys(values: dict[str, Any]) -> Scheme:
-    """Return the scheme of parsed TOML; ValueError for keys and values that are not legal."""
+    """Return the scheme of parsed TOML; ValueError for illegal keys and values."""
     start = values.pop("preset", None)
     _check_keys(values, "preset")
     if start is not None:
         return preset(checked_value("preset", "str", start)).with_(**values)
     for key in ("activation", "weight"):
         if key not in values:
-            raise ValueError(f"key '{key}' is missing, and so is a preset to take it from")
+            raise ValueError(f"key '{key}' is missing, and there is no preset to take it from")
     return Scheme(**values)
 
 

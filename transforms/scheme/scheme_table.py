@@ -1,4 +1,4 @@
-"""What the tables of a scheme have in common: ``[finetune]``, ``[auto_mixed_precision]``."""
+"""The common base of the tables of a scheme: ``[finetune]``, ``[auto_mixed_precision]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transforms.scheme.scheme_values import checked_value
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeTable:
-    """A table, parsed; ``written``: its keys and values as the scheme gave them, in their order."""
+    """A parsed table; ``written``: its keys and values as the scheme gave them, in their order."""
 
     written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -24,9 +24,9 @@ class SchemeTable:
 
     @classmethod
     def parse(cls, name: str, values: object) -> Self | None:
-        """Return the table of that name, None for one without keys; itself, if it is parsed already.
+        """Return the table of that name, or None without keys; a parsed table is returned unchanged.
 
-        Raises ValueError for what is no table and for an unknown key.
+        Raises ValueError unless it is a table, and for an unknown key.
         """
         if values is None or isinstance(values, cls):
             return values
@@ -37,14 +37,14 @@ class SchemeTable:
 
     @property
     def said(self) -> dict[str, Any]:
-        """The table as it was written, or with all its values if it was made in another way."""
+        """The table as it was written, or with all its values if it was not parsed."""
         if self.written and type(self)(**self.written) == self:
             return dict(self.written)
         values = {key: getattr(self, key) for key in self.key_names()}
         return {key: value for key, value in values.items() if value is not None}
 
     def _check_types(self, name: str) -> None:
-        """Bring values to the types of the annotations; ValueError naming table, key and value."""
+        """Convert values to the annotated types; ValueError naming table, key and value."""
         kinds = {key.name: str(key.type) for key in dataclasses.fields(self)}
         for key in self.key_names():
             object.__setattr__(self, key, checked_value(f"{name} {key}", kinds[key], getattr(self, key)))

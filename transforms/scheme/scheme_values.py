@@ -21,8 +21,8 @@ _ABOVE_UP_TO: Mapping[str, tuple[float, float]] = {"percentile": (50, 100), "ave
 def checked_value(key: str, kind: str, value: object) -> Any:
     """Return the value as the type that the annotation ``kind`` of its field names.
 
-    Numbers become floats, lists tuples (in tables, too), tables dictionaries of their own. Raises ValueError
-    naming key, value and what is legal.
+    Numbers become floats, lists tuples (in tables, too), tables new dictionaries. Raises ValueError naming
+    key, value and the legal values.
     """
     convert, legal = _KINDS[kind.removesuffix(" | None").partition("[")[0]]
     if value is None and kind.endswith("| None"):

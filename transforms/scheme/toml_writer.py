@@ -13,8 +13,8 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 def to_toml(values: Mapping[str, Any]) -> str:
     """Return a document of booleans, numbers, strings, tuples of these, and tables of these.
 
-    A table in a table is written in braces, one to a line. What ``tomllib`` reads from it is equal, but for
-    lists in the place of tuples.
+    A table in a table is written in braces on one line. ``tomllib`` reads equal values from it, with lists in
+    place of tuples.
     """
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
     lines = [f"{_key(key)} = {_value(value)}" for key, value in values.items() if key not in tables]
@@ -28,7 +28,7 @@ def _key(key: str) -> str:
 
 
 def _string(text: str) -> str:
-    """Quote as JSON does, except for DEL, which TOML alone wants escaped."""
+    """Quote as JSON does, except for DEL, which only TOML requires to be escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,7 +1,7 @@
-"""Deciding which layers get which formats, so that the model as a whole keeps to a target.
+"""Choosing formats of layers so that the model as a whole meets a target.
 
-Sensitivities say in which order things are tried; the target is judged by the true value of the actual mixed
-model alone, whatever the sensitivities are worth.
+Sensitivities determine the order of trials; only the measured value of the actual mixed model decides whether
+the target holds.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from transforms.search.knapsack import Option, Size, choose_formats, least_bits,
 from transforms.search.target import STRATEGIES, Target
 
 Choices = Mapping[str, str]
-"""The formats of layers that are moved, as LayerRule.label says them; others have those of the baseline."""
+"""The formats of moved layers, by LayerRule.label; other layers have those of the baseline."""
 
 Evaluate = Callable[[Choices], float]
 """Returns the metric of the model with these formats."""
 
 _BISECTIONS = 12
-"""How often the range of budgets is halved: down to a 4096th of it, a layer of a hundred in forty parts."""
+"""Halvings of the range of budgets: down to a 4096th of it, a fortieth of one layer in a hundred."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A model that was tried: its metric, its size, and what differs from the last accepted one.
+    """A model that was tried: its metric, its size, and its changes to the last accepted one.
 
     ``moved``: layers and their formats, None for those of the baseline.
     """
@@ -39,10 +39,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Assignment:
-    """The formats that were chosen, with the metric and the size of the model, and those of the baseline.
+    """The chosen formats, with the metric and the size of the model, and those of the baseline.
 
-    ``steps``: all that was tried, in order, the baseline first. ``target``: the bound that ``value`` keeps
-    to, None without one.
+    ``steps``: all trials in order, the baseline first. ``target``: the bound that ``value`` meets, or None.
     """
 
     choices: Choices
@@ -64,21 +63,21 @@ def assign(
     budget: float | None = None,
     progress: Callable[[Step], None] | None = None,
 ) -> Assignment:
-    """Return formats with which the model keeps to the target; without one, everything is moved.
+    """Return formats with which the model meets the target; without a target, every layer is moved.
 
     * ``speed``: starts from the baseline and moves the least harmful options first, skipping each that breaks
-      the target and going on with the next. Steps double while they hold and are halved where they do not.
+      the target and going on with the next. Steps double while they hold and are halved if they do not.
     * ``quality``: starts with every layer at its cheapest option, moves the most harmful back until the
-      target holds, and then again down whatever can go down: in the end no single move does.
-    * ``budget``: the least harm with weights of ``budget`` bits; should that break the target, the least
-      budget above that does not.
+      target holds, and then moves down again every layer that can be: in the end no single move holds.
+    * ``budget``: the least harm with weights of ``budget`` bits; if that breaks the target, the least
+      greater budget that meets it.
 
-    ``options`` are what each layer may have, ``baseline`` the size of each layer as it is, in the formats
-    that the target is first checked with. A target that is relative is so to the metric of the baseline.
-    ``evaluate`` is called once for each model. ``progress`` is told of each step.
+    ``options`` are the formats that layers may get, ``baseline`` the size of each layer in the formats that
+    the target is first checked with. A relative target is relative to the metric of the baseline.
+    ``evaluate`` is called once for each model. ``progress`` receives each step.
 
-    Raises TargetError where the baseline breaks the target, ValueError for an unknown strategy, a budget that
-    is missing, too small or of no use, and options that are no layer's or there twice.
+    Raises TargetError if the baseline breaks the target, ValueError for an unknown strategy, a budget that
+    is missing, too small or without effect, and options of unknown layers or given twice.
     """
     _check(options, baseline, strategy, budget)
     walk = _GreedySearch(options, baseline, evaluate, target, progress)
@@ -92,14 +91,14 @@ def assign(
 
 
 def checked_target(target: Target, baseline: float) -> Target:
-    """Return the target as a bound of its own; TargetError where the baseline, of this value, breaks it."""
+    """Return the target as an absolute bound; TargetError if the value of the baseline breaks it."""
     bound = target.at(baseline)
     bound.check(baseline, "the model before anything is moved")
     return bound
 
 
 def cheapest(options: Iterable[Option], baseline: Mapping[str, Size]) -> dict[str, str]:
-    """Return the choice of each layer's smallest option, of like ones the least harmful."""
+    """Return each layer's smallest option; the least harmful wins a tie."""
     chosen: dict[str, Option] = {}
     for option in sorted(options, key=lambda one: (one.size.total, one.harm)):
         if option.size.total < baseline[option.layer].total:
@@ -108,7 +107,7 @@ def cheapest(options: Iterable[Option], baseline: Mapping[str, Size]) -> dict[st
 
 
 class _GreedySearch:
-    """A present assignment, which holds unless it was set by force, and what was tried on the way."""
+    """A current assignment, which holds unless it was forced, and the trials so far."""
 
     def __init__(
         self,
@@ -118,7 +117,7 @@ class _GreedySearch:
         target: Target | None,
         progress: Callable[[Step], None] | None,
     ) -> None:
-        """Evaluate the baseline; TargetError where it breaks the target."""
+        """Evaluate the baseline; TargetError if it breaks the target."""
         self.options = sorted(options, key=lambda one: (one.harm, one.size.total - baseline[one.layer].total))
         self.baseline = baseline
         self.layers = list(dict.fromkeys(option.layer for option in options))
@@ -132,14 +131,14 @@ class _GreedySearch:
         self.attempt({})
 
     def value_of(self, choices: Choices) -> float:
-        """Return the metric of the model with these choices, which is computed once."""
+        """Return the metric of the model with these choices, computed once."""
         key = frozenset(choices.items())
         if key not in self._known:
             self._known[key] = self._evaluate(dict(choices))
         return self._known[key]
 
     def attempt(self, choices: dict[str, str]) -> bool:
-        """Make an assignment the present one if it holds, and return whether it does."""
+        """Make an assignment the current one if it holds, and return whether it does."""
         value = self.value_of(choices)
         accepted = self.target is None or self.target.holds(value)
         changed = [layer for layer in self.layers if choices.get(layer) != self.choices.get(layer)]
@@ -170,7 +169,7 @@ class _GreedySearch:
         return self.choices != before
 
     def _with(self, group: Iterable[Option]) -> dict[str, str]:
-        """Return the present choices with those options of a group that are cheaper."""
+        """Return the current choices with those options of a group that are cheaper."""
         choices = dict(self.choices)
         for option in group:
             if option.size.total < self.size_in(choices, option.layer).total:
@@ -182,7 +181,7 @@ class _GreedySearch:
         return self.sizes[layer, choices[layer]] if layer in choices else self.baseline[layer]
 
     def saved(self, choices: Choices, layer: str) -> float:
-        """Return how many bits a layer has less than in the baseline."""
+        """Return how many bits a layer saves against the baseline."""
         return self.baseline[layer].total - self.size_in(choices, layer).total
 
     def _note(self, step: Step) -> None:
@@ -191,7 +190,7 @@ class _GreedySearch:
             self._progress(step)
 
     def result(self) -> Assignment:
-        """Return the present assignment."""
+        """Return the current assignment."""
         return Assignment(
             choices={layer: self.choices[layer] for layer in self.layers if layer in self.choices},
             steps=tuple(self._steps),
@@ -204,7 +203,7 @@ class _GreedySearch:
 
 
 def _from_below(walk: _GreedySearch) -> None:
-    """Move back as few of the most harmful as the target wants, then each down again that can be."""
+    """Move back as few of the most harmful layers as the target requires, then down again if possible."""
     steps = _restorations(walk)
     low, high = 0, len(steps) - 1  # the last is the baseline, which holds
     if walk.attempt(steps[0]):
@@ -220,10 +219,9 @@ def _from_below(walk: _GreedySearch) -> None:
 
 
 def _restorations(walk: _GreedySearch) -> list[dict[str, str]]:
-    """Return assignments from every layer's cheapest option to none moved, the most harmful going first.
+    """Return assignments from every layer's cheapest option to the baseline, the most harmful restored first.
 
-    A layer goes to its smallest option that is larger and less harmful, or where there is none back to the
-    baseline.
+    A layer goes to its smallest option that is larger and less harmful, or else back to the baseline.
     """
     harms = {(option.layer, option.label): option.harm for option in walk.options}
     choices = cheapest(walk.options, walk.baseline)
@@ -246,7 +244,7 @@ def _restorations(walk: _GreedySearch) -> list[dict[str, str]]:
 
 
 def _within(walk: _GreedySearch, budget: float | None) -> None:
-    """Choose formats for the budget, or for the least above it that keeps to the target."""
+    """Choose formats for the budget, or for the least greater budget that meets the target."""
     choose = partial(choose_formats, walk.options, walk.baseline)
     if budget is None:
         if walk.target is None:
@@ -273,7 +271,7 @@ def _check(
     seen = set()
     for option in options:
         if option.layer not in baseline:
-            raise ValueError(f"option '{option.label}' is of layer '{option.layer}', which has no size")
+            raise ValueError(f"option '{option.label}': layer '{option.layer}' has no size")
         if (option.layer, option.label) in seen:
-            raise ValueError(f"option '{option.label}' of layer '{option.layer}' is there twice")
+            raise ValueError(f"option '{option.label}' of layer '{option.layer}' is given twice")
         seen.add((option.layer, option.label))

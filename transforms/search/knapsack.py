@@ -1,9 +1,9 @@
 """Formats of least harm within a budget of bits: the knapsack problem with one choice of several per layer.
 
-Solved by dynamic programming over the layers, with states that can not become best left out: those that
-another state beats in weight and harm, and those whose best completion, were layers allowed to mix two
-formats, is no better than a solution known already (the bound of the linear relaxation, see Kellerer,
-Pferschy and Pisinger, Knapsack Problems, 2004, chapter 11).
+Solved by dynamic programming over the layers, without states that cannot become best: those that another
+state dominates in weight and harm, and those whose best completion, if layers could mix two formats, does not
+improve on a known solution (the bound of the linear relaxation, see Kellerer, Pferschy and Pisinger, Knapsack
+Problems, 2004, chapter 11).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MOST_STATES = 1 << 16
-"""Of more states than this, those that lie close together in weight are left out but for the best."""
+"""Most states; of more, only the best among those of similar weight are kept."""
 
 _ROUNDING = 1e-12
 """Sums of a thousand numbers in float64 are exact to this share."""
@@ -31,13 +31,13 @@ class Size:
 
     @property
     def total(self) -> float:
-        """Both together: what is fewer is cheaper."""
+        """Both together: fewer bits are cheaper."""
         return self.weight + self.activation
 
 
 @dataclass(frozen=True)
 class Option:
-    """Formats that a layer may have, by their ``label``: their harm from 0 to infinity, and their size."""
+    """Formats that a layer may have, by their ``label``: their harm, from 0 to infinity, and their size."""
 
     layer: str
     label: str
@@ -45,7 +45,7 @@ class Option:
     size: Size
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a harm that is none."""
+        """Raise ValueError for an invalid harm."""
         if not self.harm >= 0:
             raise ValueError(f"harm of '{self.label}' in layer '{self.layer}' is {self.harm}, not 0 or more")
 
@@ -53,13 +53,13 @@ class Option:
 def size_of(
     choices: Mapping[str, str], sizes: Mapping[tuple[str, str], Size], baseline: Mapping[str, Size]
 ) -> Size:
-    """Return the size of all layers, with the choices where there are any; ``sizes`` by layer and label."""
+    """Return the size of all layers with these choices; ``sizes`` by layer and label."""
     present = [sizes[layer, choices[layer]] if layer in choices else baseline[layer] for layer in baseline]
     return Size(math.fsum(one.weight for one in present), math.fsum(one.activation for one in present))
 
 
 def least_bits(options: Iterable[Option], baseline: Mapping[str, Size]) -> float:
-    """Return the fewest bits that all weights can take, at whatever finite harm."""
+    """Return the fewest bits that all weights can take, at any finite harm."""
     least = {layer: size.weight for layer, size in baseline.items()}
     for option in options:
         if math.isfinite(option.harm):
@@ -70,16 +70,15 @@ def least_bits(options: Iterable[Option], baseline: Mapping[str, Size]) -> float
 def choose_formats(options: Iterable[Option], baseline: Mapping[str, Size], budget: float) -> dict[str, str]:
     """Return the labels of layers to move so that all weights take at most ``budget`` bits, at least harm.
 
-    The harms of layers add up; a layer that stays at the baseline does none, options of infinite harm are
-    left out. The result is a best one, unless there are more than 65,536 ways to be neither heavier nor more
-    harmful than another: then close to it, and within the budget all the same. Raises ValueError for a budget
-    below the least that there is.
+    The harms of layers add up; a layer at the baseline has none, options of infinite harm are left out. The
+    result is optimal, unless there are more than 65,536 states on the Pareto front: then it is close to
+    optimal, and within the budget. Raises ValueError for a budget below the least possible.
     """
     layers = _choices(options, baseline)
     least = math.fsum(layer.weights[0] for layer in layers)
     room = budget * (1 + _ROUNDING)
     if not least <= room:
-        raise ValueError(f"a budget of {budget:.10g} bits can not be met: the weights take {least:.10g}")
+        raise ValueError(f"a budget of {budget:.10g} bits cannot be met: the weights take {least:.10g}")
     relaxation = _Relaxation(layers)
     found = relaxation.rounded(room)
     better = _search(layers, relaxation, room, _harm(layers, found))
@@ -89,7 +88,7 @@ def choose_formats(options: Iterable[Option], baseline: Mapping[str, Size], budg
 
 @dataclass(frozen=True)
 class _Layer:
-    """What a layer may be, of rising weight and falling harm; the label of the baseline is None."""
+    """The choices of a layer by rising weight and falling harm; the label of the baseline is None."""
 
     name: str
     labels: list[str | None]
@@ -98,7 +97,7 @@ class _Layer:
 
 
 def _choices(options: Iterable[Option], baseline: Mapping[str, Size]) -> list[_Layer]:
-    """Return the layers, heavy ones first: what is left over to decide is soon little."""
+    """Return the layers, heavy ones first, so that little is soon left to decide."""
     rows: dict[str, list[tuple[float, float, float, str | None]]] = {
         layer: [(size.weight, 0.0, size.activation, None)] for layer, size in sorted(baseline.items())
     }
@@ -124,7 +123,7 @@ def _harm(layers: Sequence[_Layer], chosen: Sequence[int]) -> float:
 
 
 class _Relaxation:
-    """The same problem, were layers allowed to mix two formats: its solutions are steps of falling steepness.
+    """The same problem if layers could mix two formats: its solutions are steps of falling steepness.
 
     A step is along the lower convex hull of one layer's choices.
     """
@@ -140,7 +139,7 @@ class _Relaxation:
         self._harms = np.array([step[3] for step in steps])
 
     def least_harm(self, first: int, room: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return a lower bound of the harm of the layers from one on, infinite where they do not fit."""
+        """Return a lower bound of the harm of the layers from ``first`` on, infinite if they do not fit."""
         rest, kept = self._layers[first:], self._of >= first
         weights = [math.fsum(layer.weights[0] for layer in rest), *self._weights[kept]]
         harms = [math.fsum(layer.harms[0] for layer in rest), *self._harms[kept]]
@@ -171,7 +170,7 @@ def _hull_steps(layer: _Layer) -> list[tuple[int, float, float]]:
 
 
 def _search(layers: Sequence[_Layer], relaxation: _Relaxation, room: float, known: float) -> list[int] | None:
-    """Return the choices of least harm, None where none is below what is known."""
+    """Return the choices of least harm, or None if none is below ``known``."""
     weights, harms = np.zeros(1), np.zeros(1)
     trail: list[tuple[NDArray[np.intp], NDArray[np.intp]]] = []
     for done, layer in enumerate(layers, 1):
@@ -192,7 +191,7 @@ def _search(layers: Sequence[_Layer], relaxation: _Relaxation, room: float, know
 
 
 def _pareto(weights: NDArray[np.float64], harms: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Return the states that none beats, by rising weight; of too many the least harmful in each range."""
+    """Return the Pareto-optimal states by rising weight; of too many, the least harmful in each range."""
     order = np.lexsort((harms, weights))
     sorted_harms = harms[order]
     before = np.minimum.accumulate(np.concatenate([[np.inf], sorted_harms[:-1]]))

@@ -1,8 +1,8 @@
-"""How far the outputs of a model are from those of the float model over a set of samples, in one number.
+"""The error of a model's outputs against the float model over a set of samples, in one number.
 
-Outputs of floating types count, all of a sample as one vector; what has another shape than in the float model
-counts as NaN. NaN and infinities, which no number can be given to, make the worst value of the metric, never
-NaN. Everything is summed in float64, sample after sample, so that none has to be kept.
+Outputs of floating types are compared, all of a sample as one vector; an output of another shape than in the
+float model counts as NaN. NaN and infinities give the worst value of the metric, never NaN. Everything is
+summed in float64, sample after sample, so that no sample has to be kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OutputsPair = tuple[Outputs, Outputs]
 """Outputs of the float model and of the other, for one sample."""
 
 _SUM_SLACK = 2.0**-8
-"""How far probabilities in bfloat16 are from a sum of one: half a unit in the last place of each."""
+"""Tolerance of the sum of probabilities in bfloat16: half a unit in the last place of each."""
 
 _LEAST_SHARE = 2.0**-24
 """Half the distance from 1 to the next float32: smaller probabilities, zero above all, count as this."""
@@ -36,9 +36,9 @@ _LEAST_SHARE = 2.0**-24
 class Metric:
     """A metric of whole models.
 
-    ``worst``: its value where there is no number. ``harm``: turns a value into a number from 0 that is larger
-    for worse, and of which errors that have nothing to do with each other have the sum (for cosine and top1:
-    about). ``measure``: the value of samples, NaN where there is none.
+    ``worst``: its value if it is undefined. ``harm``: turns a value into a number from 0, larger for worse,
+    which is additive over independent errors (for cosine and top1: approximately). ``measure``: the value of
+    samples, NaN if it is undefined.
     """
 
     name: str
@@ -49,18 +49,18 @@ class Metric:
     measure: Callable[[Iterable[OutputsPair]], float]
 
     def score(self, pairs: Iterable[OutputsPair]) -> float:
-        """Return the metric of samples; ValueError without samples, and without an output that counts."""
+        """Return the metric of samples; ValueError without samples, and without a floating output."""
         value = self.measure(_some(pairs))
         return self.worst if math.isnan(value) else value
 
 
 def lost_top1(pairs: Iterable[OutputsPair], labels: NDArray[np.integer[Any]] | None = None) -> float:
-    """Return the share of rows that the float model had right and the other has wrong.
+    """Return the share of rows that the float model answers right and the other wrong.
 
-    A row is everything along the last axis, the place of its largest element the answer. Right is what
-    ``labels`` say, integers of shape [n] for the rows in order; without them, whatever the float model says.
-    Rows that become right by luck do not make up for lost ones: on other samples luck is another, and a bound
-    of this share bounds the drop of accuracy there, too. Raises ValueError for labels that do not fit.
+    A row extends along the last axis; the index of its largest element is the answer. Right answers are
+    ``labels``, integers of shape [n] for the rows in order, or else those of the float model. Rows that
+    become right by chance do not compensate for lost ones: chance differs on other samples, and a bound of
+    this share bounds the drop of accuracy there, too. Raises ValueError for labels that do not fit.
     """
     expected, found = _answers(_some(pairs))
     if labels is None:
@@ -132,15 +132,15 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 * ``l2``: mean over samples of the L2 norm of the difference, in the unit of the outputs;
 * ``sqnr``: 10 log10(sum f^2 / sum (f - q)^2) over all samples;
 * ``cosine``: mean over samples of the cosine of the angle between the vectors;
-* ``kl``: mean over rows (along the last axis) of KL(p || q), p being the outputs themselves where they are
+* ``kl``: mean over rows (along the last axis) of KL(p || q), p being the outputs themselves if they are
   distributions, else their softmax;
 * ``psnr``: as sqnr, with the largest magnitude of all samples in place of the signal;
-* ``top1``: share of rows whose largest element is where the float model has it.
+* ``top1``: share of rows whose largest element has the same index as in the float model.
 """
 
 
 def in_words(metric: str, value: float) -> str:
-    """Return a value with the unit of its metric, if that is one of METRICS."""
+    """Return a value with the unit of its metric, if it is one of METRICS."""
     unit = METRICS[metric].unit if metric in METRICS else ""
     return f"{value:.6g} {unit}".rstrip()
 
@@ -165,7 +165,7 @@ def _floats(pair: OutputsPair) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
 
 
 def is_float_array(array: NDArray[Any]) -> bool:
-    """Return whether an output counts: numbers of a floating type, bfloat16 among them."""
+    """Return whether an array is of a floating type, bfloat16 included."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
@@ -186,7 +186,7 @@ def _rows(array: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _answers(pairs: Iterable[OutputsPair]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where the largest element of each row is in both models, -1 and -2 in rows with NaN."""
+    """Return the index of the largest element of each row in both models, -1 and -2 in rows with NaN."""
     expected, found = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
     for pair in pairs:
         for f, q in _floats(pair):

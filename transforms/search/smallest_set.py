@@ -1,4 +1,4 @@
-"""The smallest set of things to keep so that a number holds, found with few looks at that number."""
+"""The smallest set of things to keep so that a target holds, found with few evaluations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Evaluate = Callable[[Kept], float]
 """Returns the metric with these things kept."""
 
 _FEW = 300
-"""Smaller sets are all tried where there are at most so many."""
+"""All smaller sets are tried if there are at most this many."""
 
 _GONE = "given up"
 
@@ -24,15 +24,14 @@ _GONE = "given up"
 def smallest_set(
     count: int, evaluate: Evaluate, target: Target, rank: Evaluate | None = None
 ) -> frozenset[int]:
-    """Return which of ``count`` things to keep, as few as are found, so that the metric holds.
+    """Return which of ``count`` things to keep, as few as are found, so that the target holds.
 
-    Starts from everything kept, gives up what does least harm alone, all together as far as the target
-    allows, then each that is left where it holds without. What does harm depends on what else is kept, so
-    that this is done once more with the harm of each beside the set found. Where there are few smaller sets
-    they are all tried, and the result is the smallest there is; otherwise no single thing of it can be given
-    up.
-    ``rank`` measures harms, where a rougher number than that of ``evaluate`` does. Raises TargetError where
-    the target does not hold with everything kept.
+    Starts from everything kept, drops as many as the target allows in the order of their harm alone, then
+    each of the rest that the target does not need. Harms depend on the things kept, so this is repeated with
+    the harm of each beside the set found. If there are few smaller sets, all are tried, and the result is the
+    smallest possible; otherwise no single thing of it can be dropped.
+    ``rank`` measures harms; it may be rougher than ``evaluate``. Raises TargetError if the target does not
+    hold with everything kept.
     """
     rank, everything = rank or evaluate, frozenset(range(count))
     harms = {i: METRICS[target.metric].harm(rank(everything - {i})) for i in range(count)}
@@ -45,7 +44,7 @@ def smallest_set(
 def drop_greedily(
     kept: Kept, harms: Mapping[int, float], evaluate: Evaluate, target: Target
 ) -> frozenset[int]:
-    """Return what is left of ``kept`` when all is given up that can be, the least harmful first."""
+    """Return the rest of ``kept`` after dropping all that the target allows, the least harmful first."""
 
     def _value(moved: Choices) -> float:
         return evaluate(frozenset(i for i in kept if str(i) not in moved))
@@ -56,14 +55,14 @@ def drop_greedily(
 
 
 def _harm_beside(kept: frozenset[int], thing: int, rank: Evaluate, target: Target) -> float:
-    """Return what giving up one thing adds to the harm where the others of a set are kept."""
+    """Return the harm that dropping one thing adds while the rest of a set is kept."""
     harm = METRICS[target.metric].harm
     without, beside = harm(rank(kept - {thing})), harm(rank(kept | {thing}))
     return max(0.0, without - beside) if math.isfinite(without) else math.inf
 
 
 def _first_that_holds(count: int, size: int, evaluate: Evaluate, target: Target) -> frozenset[int] | None:
-    """Return a set of less than ``size`` things that holds, where there are few enough to try them all."""
+    """Return a set of fewer than ``size`` things that holds, if there are few enough to try them all."""
     if sum(math.comb(count, fewer) for fewer in range(size)) > _FEW:
         return None
     return next((kept for kept in _smaller(count, size) if target.holds(evaluate(kept))), None)

@@ -1,4 +1,4 @@
-"""What the outputs of a model must keep to: a bound of one number."""
+"""The target of a model's outputs: a bound of one metric."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ STRATEGIES = ("speed", "quality", "budget")
 """How formats are assigned to layers for a target: :func:`transforms.search.assign_precision.assign`."""
 
 LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
-"""Numbers beside those of METRICS: :func:`transforms.search.output_metrics.lost_top1`, and what a function
-of the user's returns, see :mod:`transforms.search.user_metric`."""
+"""Metrics besides METRICS: :func:`transforms.search.output_metrics.lost_top1`, and the user's function, see
+:mod:`transforms.search.user_metric`."""
+
+
+STRATEGIES = ("speed", "quality", "budget")
+"""Ways of :func:`transforms.search.assign_precision.assign` to keep to a target."""
 
 
 class TargetError(ValueError):
-    """A target that can not be met."""
+    """A target that the model cannot meet."""
 
 
 @dataclass(frozen=True)
 class Target:
     """A bound of a metric: one of METRICS, ``lost_top1`` (at most) or ``evaluate`` (at least).
 
-    ``limit``: the last value that holds; where ``relative``, how much worse than another value the metric may
-    be, which :meth:`at` is told: that of the model before anything is moved, or of the float model.
+    ``limit``: the last value that holds; if ``relative``, how much worse the metric may be than the reference
+    of :meth:`at`: the value before any layer is moved, or that of the float model.
     """
 
     metric: str
@@ -33,11 +37,11 @@ class Target:
 
     @property
     def larger_is_better(self) -> bool:
-        """Whether the limit is a least value."""
+        """Whether the limit is a lower bound."""
         return METRICS[self.metric].larger_is_better if self.metric in METRICS else self.metric == EVALUATE
 
     def at(self, reference: float) -> Target:
-        """Return the target as a bound of its own: itself, or what is relative to the reference."""
+        """Return the target as an absolute bound: itself, or relative to the reference."""
         if not self.relative:
             return self
         limit = reference - self.limit if self.larger_is_better else reference + self.limit

@@ -1,4 +1,4 @@
-"""A metric that the user writes: a function in a Python file, named as ``FILE.py:FUNCTION``."""
+"""A metric of the user: a function in a Python file, named as ``FILE.py:FUNCTION``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def load_metric(place: str) -> UserMetric:
     """Return the function of a file that is named ``FILE.py:FUNCTION``; the file is executed.
 
     The function is called with a list of dictionaries, the outputs of each sample by name, and returns one
-    number, higher for better. Raises ValueError of one line, which names the place, for a file or function
-    that is not there and a file that fails; so does the function that is returned where the user's fails or
-    returns no finite number.
+    number, higher for better. Raises ValueError of one line, which names the place, for a missing file or
+    function and a file that fails; so does the returned function if the user's fails or does not return a
+    finite number.
     """
     file, name = split_place(place)
     function = _function(_execute(Path(file), place), name, place)
@@ -39,7 +39,7 @@ def load_metric(place: str) -> UserMetric:
 
 
 def split_place(place: str) -> tuple[str, str]:
-    """Return file and function of ``FILE.py:FUNCTION``; ValueError for what does not look like that."""
+    """Return file and function of ``FILE.py:FUNCTION``; ValueError for other text."""
     file, colon, name = place.rpartition(":")
     if not (colon and file.endswith(".py") and name.isidentifier()):
         raise ValueError(f"evaluate '{place}' is not FILE.py:FUNCTION")
@@ -55,13 +55,13 @@ def absolute_place(place: str) -> str:
 def _execute(path: Path, place: str) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"evaluate '{place}': there is no file '{path}'")
-    name = f"user metric {path.resolve()}"  # no import statement finds it, and no other file has it
+    name = f"user metric {path.resolve()}"  # not importable, and unique to the file
     loader = SourceFileLoader(name, str(path))
     spec = spec_from_file_location(name, path, loader=loader)
     assert spec is not None, "it has a loader"
     module = module_from_spec(spec)
-    sys.modules[name] = module  # where data classes look their module up
-    try:  # no cached bytecode: that of a file as large, written in the same second, would pass for it
+    sys.modules[name] = module  # data classes look their module up here
+    try:  # no cached bytecode: it may be that of an older file of equal size, written in the same second
         exec(loader.source_to_code(loader.get_data(str(path)), str(path)), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]

@@ -5,19 +5,28 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
+import onnx_graphsurgeon as gs
+import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-import ops
 from tests.helpers import build, tunable
 from transforms.model import graph_proto
-from transforms.run.run_model import RunOptions, open_model
-from transforms.run.session import open_light
+from transforms.run.run_model import open_model
+from transforms.runtime import session
+from transforms.runtime.session import OpenModel, RunOptions, open_light, open_session
 
 X = np.random.default_rng(0).standard_normal((3, 200)).astype(np.float32)
+
+
+def whole(graph: gs.Graph, options: RunOptions | None = None) -> OpenModel:
+    """Return the model, opened as one message with all its weights."""
+    message = graph_proto.export_model(graph).SerializeToString()
+    return OpenModel(ort.InferenceSession(message, session.session_settings(options or RunOptions())), {})
 
 
 @pytest.mark.parametrize("options", [None, RunOptions(threads=1, optimize=False)])
@@ -26,7 +35,7 @@ def test_results_are_those_of_the_whole_model(options: RunOptions | None) -> Non
     light, weights = graph_proto.export_light(graph)
     assert len(weights) == 3
     found = open_light(light, weights, options).run({"x": X})["y"]
-    assert np.array_equal(found, open_model(graph, options).run({"x": X})["y"])
+    assert np.array_equal(found, whole(graph, options).run({"x": X})["y"])
 
 
 @pytest.mark.parametrize("preset", [None, "A8W8", "MX6"])
@@ -35,15 +44,27 @@ def test_our_operators_are_registered_where_there_are_any(
 ) -> None:
     """Alike in results: a model with them could not be opened without."""
     calls: list[int] = []
-    register = ops.register_custom_ops
-    monkeypatch.setattr(ops, "register_custom_ops", lambda settings: (calls.append(1), register(settings)))
+    register = session.register_custom_ops
+    monkeypatch.setattr(
+        session, "register_custom_ops", lambda settings: (calls.append(1), register(settings))
+    )
     source, data = tunable.matmul_net(), tunable.samples(tunable.matmul_net(), 2)
     graph = graph_proto.import_model(source) if preset is None else tunable.pair(source, preset, data)[1]
     calls.clear()
-    found = open_light(*graph_proto.export_light(graph)).run(data[0])
+    found = open_session(graph).run(data[0])
     assert len(calls) == (preset == "MX6")
-    for name, expected in open_model(graph).run(data[0]).items():
+    for name, expected in whole(graph).run(data[0]).items():
         assert np.array_equal(found[name], expected)
+
+
+@pytest.mark.parametrize("start", [open_session, open_model])
+def test_a_graph_larger_than_a_message(
+    start: Callable[[gs.Graph], OpenModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights of 160 kB are never part of a message."""
+    graph = graph_proto.import_model(build.dense(width=200))
+    monkeypatch.setattr(session, "PROTOBUF_LIMIT", 100_000)
+    assert np.array_equal(start(graph).run({"x": X})["y"], whole(graph).run({"x": X})["y"])
 
 
 def test_weights_outlive_who_made_them() -> None:
@@ -58,7 +79,7 @@ def test_weights_that_are_stored_column_by_column() -> None:
     light, weights = graph_proto.export_light(graph)
     turned = {name: np.asfortranarray(array) for name, array in weights.items()}
     assert turned and not any(array.flags.c_contiguous for array in turned.values())
-    expected = open_model(graph).run({"x": X})["y"]
+    expected = whole(graph).run({"x": X})["y"]
     assert np.array_equal(open_light(light, turned).run({"x": X})["y"], expected)
 
 
@@ -126,10 +147,9 @@ def test_a_provider_that_is_not_there() -> None:
 MEASURE = """
 import numpy as np
 from onnx import helper
-import ops
 from tests.helpers import build, tunable
 from transforms.model import graph_proto
-from transforms.run.session import open_light
+from transforms.runtime.session import open_light
 
 def peak():
     status = open("/proc/self/status").read()

@@ -1,0 +1,108 @@
+"""The inputs of a model, and whether arrays fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import onnxruntime as ort
+
+from transforms.files.array_header import ArrayHeader
+
+_NUMPY_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(bool)": np.bool_,
+    "tensor(string)": np.str_,
+} | {f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """An input of a model: its name, element type, and shape with None for each dimension that is free."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int | None, ...]
+
+
+def model_inputs(graph: gs.Graph) -> tuple[ModelInput, ...]:
+    """Return the inputs of a graph, as a session on it would describe them.
+
+    Raises ValueError for an input without type and shape, of a type that NumPy does not have, or that is no
+    tensor.
+    """
+    return tuple(_of_tensor(tensor) for tensor in graph.inputs)
+
+
+def session_input(argument: ort.NodeArg) -> ModelInput:
+    """Return an input as a session describes it; ValueError unless NumPy arrays can be fed to it."""
+    if argument.type not in _NUMPY_TYPES:
+        raise ValueError(f"input '{argument.name}' of type {argument.type} can not be fed from arrays")
+    shape = tuple(size if isinstance(size, int) else None for size in argument.shape)
+    return ModelInput(argument.name, np.dtype(_NUMPY_TYPES[argument.type]), shape)
+
+
+def check_feed(
+    inputs: Sequence[ModelInput], feed: Mapping[str, np.ndarray | ArrayHeader], sample: str
+) -> None:
+    """Raise ValueError, naming sample and input, when a feed does not fit: names, types, ranks, sizes."""
+    wanted = {one.name for one in inputs}
+    if unknown := sorted(feed.keys() - wanted):
+        raise ValueError(
+            f"sample '{sample}': '{unknown[0]}' is no input of the model, which has {_list(wanted)}"
+        )
+    for one in inputs:
+        if one.name not in feed:
+            raise ValueError(f"sample '{sample}': no array for input '{one.name}', only for {_list(feed)}")
+        array, place = feed[one.name], f"sample '{sample}', input '{one.name}'"
+        if not _same_type(array.dtype, one.dtype):
+            raise ValueError(f"{place}: type {array.dtype} instead of {one.dtype}")
+        if not _fits(array.shape, one.shape):
+            raise ValueError(f"{place}: shape {_dims(array.shape)} instead of {_dims(one.shape)}")
+
+
+def random_array(one: ModelInput, random: np.random.Generator) -> np.ndarray:
+    """Return random numbers for an input; a free dimension is 1."""
+    shape = [1 if size is None else size for size in one.shape]
+    if one.dtype.kind == "f":
+        return random.standard_normal(shape).astype(one.dtype)
+    if one.dtype.kind == "U":
+        return np.full(shape, "")
+    return random.integers(0, 2, shape).astype(one.dtype)
+
+
+def _of_tensor(tensor: gs.Tensor) -> ModelInput:
+    if isinstance(tensor, gs.Variable) and tensor.type != "tensor_type":
+        kind = str(tensor.type).removesuffix("_type").replace("_", " ")
+        raise ValueError(f"input '{tensor.name}' is of type {kind}, samples hold only tensors")
+    if tensor.dtype is None or tensor.shape is None:
+        raise ValueError(f"input '{tensor.name}' has no declared type and shape")
+    if isinstance(tensor.dtype, int):  # how graph-surgeon writes the types that NumPy does not have
+        kind = onnx.TensorProto.DataType.Name(tensor.dtype)
+        raise ValueError(f"input '{tensor.name}' of type {kind} can not be fed from arrays")
+    dtype = np.dtype(tensor.dtype)
+    shape = tuple(size if isinstance(size, int) and size >= 0 else None for size in tensor.shape)
+    return ModelInput(tensor.name, np.dtype(np.str_) if dtype.kind == "O" else dtype, shape)
+
+
+def _same_type(given: np.dtype, wanted: np.dtype) -> bool:
+    """Byte order aside; strings of any length are of one type."""
+    return given.kind == wanted.kind and (given.kind == "U" or given.itemsize == wanted.itemsize)
+
+
+def _fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    same = (size in (given, None) for given, size in zip(shape, wanted, strict=False))
+    return len(shape) == len(wanted) and all(same)
+
+
+def _dims(shape: Sequence[int | None]) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
+
+
+def _list(names: object) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names)) or "none"  # type: ignore[call-overload]

@@ -1,0 +1,199 @@
+"""Sessions of ONNX Runtime on models of any size: large weights of a graph are handed over, never serialized.
+
+What the runtime makes of them for its kernels is then the only copy. It could be told to use the arrays
+themselves (``SessionOptions.add_initializer``), but its optimizer transposes some weights in place and would
+compute with the untransposed ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import onnxruntime as ort
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
+
+from ops.registration import register_custom_ops
+from transforms.model import detached_weights, graph_proto
+from transforms.model.bounds import PROTOBUF_LIMIT, refuse_bomb
+from transforms.model.empty_tensors import unsafe_optimizers
+from transforms.model.quiet_settings import quiet_settings
+from transforms.model.read_model import ModelError
+from transforms.runtime.inputs import session_input
+
+_NO_PREPACKING = "session.disable_prepacking"
+_NO_INTEGER_KERNELS = "session.disable_quant_qdq"
+_NOWHERE = "memory"  # a location that is never read: the arrays take its place
+_BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need no library
+_SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
+
+
+class MissingKernelError(ModelError):
+    """The provider has no kernel for a node."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a session runs: provider (``provider_name``), threads (0: the runtime chooses), optimization.
+
+    ``simulate``: between quantizations to integers nodes compute in float32, as the model says, and not in
+    kernels for integers. The runtime then leaves weights alone, too, which it would otherwise quantize itself
+    where they are float32 and the rest of a layer is integers: with 16-bit inputs to something useless.
+    ``prepack``: a copy of each weight is put in order for the kernels when the model is opened, which pays
+    where there are dozens of runs.
+    """
+
+    provider: str = "CPU"
+    threads: int = 0
+    optimize: bool = True
+    simulate: bool = False
+    prepack: bool = True
+
+
+class OpenModel:
+    """A model that is ready to run; ``widened`` nodes of it compute in float32 between Casts."""
+
+    def __init__(
+        self, session: ort.InferenceSession, weights: Mapping[str, np.ndarray], widened: int = 0
+    ) -> None:
+        """Take a session whose inputs are all plain tensors, and the arrays that it reads.
+
+        ValueError names the first input that is no plain tensor.
+        """
+        self.session, self._weights = session, weights
+        self.widened = widened
+        self.inputs = tuple(session_input(argument) for argument in session.get_inputs())
+        self.outputs = tuple(argument.name for argument in session.get_outputs())
+
+    def run(
+        self, feed: Mapping[str, np.ndarray], names: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the outputs (all, or those of the names) for a feed that ``check_feed`` accepts."""
+        names = list(self.outputs if names is None else names)
+        if not names:
+            return {}  # of no names the runtime makes all outputs, and refuses a model without any
+        return dict(zip(names, self.session.run(names, dict(feed)), strict=True))
+
+
+def open_session(source: str | Path | gs.Graph, options: RunOptions | None = None) -> OpenModel:
+    """Return a model as it stands, given as a file or as a graph, ready to run; a graph is not changed.
+
+    Our operators are registered. Raises ValueError if the runtime refuses the model or has no such provider,
+    MissingKernelError (a ValueError) without a kernel for a node, OSError if the file cannot be read.
+    """
+    return OpenModel(*start_session(source, options))
+
+
+def open_light(
+    light: onnx.ModelProto, weights: Mapping[str, np.ndarray], options: RunOptions | None = None
+) -> OpenModel:
+    """Return a light model with its weights ready to run; ``light`` is changed by this.
+
+    Raises as :func:`open_session` does.
+    """
+    return OpenModel(_start_light(light, weights, options or RunOptions()), weights)
+
+
+def start_session(
+    source: str | Path | gs.Graph, options: RunOptions | None = None
+) -> tuple[ort.InferenceSession, Mapping[str, np.ndarray]]:
+    """Return a session, whatever its inputs are, and the arrays that have to live as long as it does."""
+    options = options or RunOptions()
+    if isinstance(source, gs.Graph):
+        light, weights = graph_proto.export_light(source)
+        return _start_light(light, weights, options), weights
+    provider_name(options.provider)
+    refuse_bomb(Path(source))
+    return _start(str(source), session_settings(options), options), {}
+
+
+def why_not_on_cpu(graph: gs.Graph) -> str | None:
+    """Return why the installed ONNX Runtime's CPU provider cannot load the graph, or None if it can.
+
+    Our operators are registered. Large weights are declared as inputs, which changes nothing about which
+    kernels a node needs.
+    """
+    options = RunOptions(optimize=False)
+    model = detached_weights.as_inputs(*graph_proto.export_light(graph)).SerializeToString()
+    try:
+        ort.InferenceSession(model, session_settings(options), providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        return " ".join(str(error).split())
+    return None
+
+
+def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort.SessionOptions:
+    """Return what a session is opened with; our operators are registered unless no node is one."""
+    settings = quiet_settings()
+    settings.intra_op_num_threads = options.threads
+    if not options.optimize:
+        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if options.simulate:
+        settings.add_session_config_entry(_NO_INTEGER_KERNELS, "1")
+    if not options.prepack:
+        settings.add_session_config_entry(_NO_PREPACKING, "1")
+    if with_operators:
+        register_custom_ops(settings)
+    return settings
+
+
+def provider_name(short: str) -> str:
+    """Return the runtime's name of the provider "cpu" or "CPUExecutionProvider"; ValueError without it."""
+    available = ort.get_available_providers()
+    for name in available:
+        if short.lower() in (name.lower(), name.removesuffix("ExecutionProvider").lower()):
+            return str(name)
+    raise ValueError(f"provider '{short}' is not one of {', '.join(available)}")
+
+
+def _start_light(
+    light: onnx.ModelProto, weights: Mapping[str, np.ndarray], options: RunOptions
+) -> ort.InferenceSession:
+    """Return a session on a light model, to which operators are registered if they may be needed.
+
+    Nodes run as early as their inputs allow, in the order of the model, so that what follows a large tensor
+    lets go of it at once.
+    """
+    known = all(imported.domain in _BUILT_IN for imported in light.opset_import)
+    settings = session_settings(options, with_operators=not known)
+    settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    _share(light, weights, settings)
+    size = light.ByteSize()
+    if size > PROTOBUF_LIMIT:
+        raise ValueError(
+            f"the model has {size:,} bytes beside its shared weights, too many to be run from memory: "
+            f"the limit is {PROTOBUF_LIMIT:,}"
+        )
+    return _start(light.SerializeToString(), settings, options, unsafe_optimizers(light.graph))
+
+
+def _start(
+    model: str | bytes, settings: ort.SessionOptions, options: RunOptions, disabled: Sequence[str] = ()
+) -> ort.InferenceSession:
+    provider = provider_name(options.provider)
+    try:
+        return ort.InferenceSession(model, settings, [provider], disabled_optimizers=list(disabled))
+    except KernelMissing as error:
+        raise MissingKernelError(f"{provider} can not run the model: {error}") from error
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        raise ModelError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
+
+
+def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> None:
+    """Let the runtime find the arrays where they are; those that it can not read go into the model."""
+    shared = {name: array for name, array in weights.items() if _is_readable(array)}
+    detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
+    for tensor in light.graph.initializer:
+        if tensor.name in shared:
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value=_NOWHERE)
+    values = [ort.OrtValue.ortvalue_from_numpy(array) for array in shared.values()]
+    settings.add_external_initializers(list(shared), values)
+
+
+def _is_readable(array: np.ndarray) -> bool:
+    return array.dtype.kind in _SHARED_KINDS and array.flags.c_contiguous
