@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -12,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tools.cli.command_line import make_parser, run, same_file, unused_option
+from tools.cli.command_line import Parser, make_parser, run, same_file
 from tools.cli.data_options import report_litter
+from tools.cli.job_options import EvaluateJob
+from tools.cli.needs import Need
 from tools.cli.option_values import number
 from tools.cli.output_file import check_writable, write_text
 
@@ -35,11 +36,11 @@ definitions, for baseline x and quantized y with n elements:
                   range, for images: [H, W], [C, H, W], [H, W, C] with 1, 3 or 4 channels, and batches of them
   sqnr            10 log10(sum(x^2) / sum((x - y)^2)) dB
 Equal arrays have a psnr and sqnr of inf, and so does a mean over files of which one is equal. Files with NaN
-or infinite elements are counted, left out of mean and worst values, and make the exit code 1. In JSON, inf is
-the string "inf" and what is left out is null; in CSV, "inf" and empty."""
+or infinite elements are counted, excluded from mean and worst values, and set exit code 1. In JSON, inf is
+the string "inf" and an excluded value is null; in CSV, "inf" and empty."""
 
 _SHOWN = 20
-"""So many files have a line each on the screen, the worst by SQNR if there are more."""
+"""Number of files with a line on the screen: the worst by SQNR, if there are more."""
 
 _COLUMNS = ("cosine", "l2", "psnr", "ssim", "sqnr")
 _HEADINGS = ("cos similarity", "l2 distance", "psnr dB", "ssim", "sqnr dB", "NaN or inf")
@@ -47,10 +48,10 @@ _HEADINGS = ("cos similarity", "l2 distance", "psnr dB", "ssim", "sqnr dB", "NaN
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(_parser(), _evaluate, argv, why_not=_why_not)
+    return run(_parser(), EvaluateJob, _evaluate, argv, why_not=_why_not)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = make_parser("evaluate", _DESCRIPTION, _EPILOG)
     for side, model in (("baseline", "float"), ("quantized", "quantized")):
         parser.add_argument(
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         "--peak", type=number(0, above=True), metavar="X", help="signal peak for psnr and ssim"
     )
     parser.add_argument(
+        "--labels",
         "--top1",
         type=Path,
         metavar="LABELS.npy",
@@ -74,31 +76,32 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line per file as CSV")
-    parser.add_argument("--force", action="store_true", help="overwrite the files of --json and --csv")
+    written = Need("--json or --csv", lambda job: job.json or job.csv)
+    parser.add_argument(
+        "--force", action="store_true", needs=(written,), help="overwrite the files of --json and --csv"
+    )
     return parser
 
 
-def _why_not(options: argparse.Namespace) -> str | None:
-    if not (options.json or options.csv):
-        return unused_option(options, ["force"], "--json or --csv")
-    return same_file(options, ("json", "csv"))
+def _why_not(job: EvaluateJob) -> str | None:
+    return same_file({"--json": job.json, "--csv": job.csv})
 
 
-def _evaluate(options: argparse.Namespace) -> None:
+def _evaluate(job: EvaluateJob) -> None:
     from tqdm import tqdm
 
     from transforms.compare import compare_results
     from transforms.run.array_files import read_array
 
-    for path in filter(None, (options.json, options.csv)):
-        check_writable(path, force=options.force, inputs=[options.top1])
+    for path in filter(None, (job.json, job.csv)):
+        check_writable(path, force=job.force, inputs=[job.labels])
     pairs = compare_results.pair_files(
-        options.baseline_results_folder, options.quantized_results_folder, allow_missing=options.allow_missing
+        job.baseline_results_folder, job.quantized_results_folder, allow_missing=job.allow_missing
     )
-    folders = options.baseline_results_folder, options.quantized_results_folder
+    folders = job.baseline_results_folder, job.quantized_results_folder
     report_litter(*(one for folder in folders for one in compare_results.result_folders(folder)))
-    labels = read_array(options.top1) if options.top1 else None
-    stream = compare_results.compare(pairs, options.peak)
+    labels = read_array(job.labels) if job.labels else None
+    stream = compare_results.compare(pairs, job.peak)
     comparisons = list(
         tqdm(stream, total=len(pairs), unit="file", disable=not sys.stderr.isatty(), leave=False)
     )
@@ -109,10 +112,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     if top1:
         print(f"Top1 baseline: {top1.baseline:.6g}\nTop1 quantized: {top1.quantized:.6g}")
         print(f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows")
-    if options.json:
-        write_text(options.json, _as_json(comparisons, top1))
-    if options.csv:
-        write_text(options.csv, _as_csv(comparisons))
+    if job.json:
+        write_text(job.json, _as_json(comparisons, top1))
+    if job.csv:
+        write_text(job.csv, _as_csv(comparisons))
     _refuse_non_finite(comparisons)
 
 

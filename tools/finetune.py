@@ -1,128 +1,139 @@
-"""Win back the accuracy of a quantized ONNX model: ``python -m tools.finetune --help``."""
+"""Restore the accuracy of a quantized ONNX model: ``python -m tools.finetune --help``."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tools.cli import command_line
+from tools.cli.command_line import Parser
 from tools.cli.data_options import SAMPLES_HELP, add_data_options
+from tools.cli.job_options import FinetuneJob
+from tools.cli.needs import Need
 from tools.cli.option_values import LARGEST, bytes_of, number, whole
 
 _ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _DEVICES = ("cpu", "cuda:0")
 
+_STEPPED = Need("--algorithm adaquant or adaround", lambda job: job.algorithm in ("adaquant", "adaround"))
+
 _EPILOG = f"""\
 algorithms:
-  auto                 measured best: weights that make up for quantized inputs, as far as held-out samples
-                       say, rounded by gptq and coordinate descent; scales and exponents chosen anew
-  gptq                 input after input, what remains makes up for rounding (arXiv 2210.17323, 2505.11695)
-  coordinate_descent   the best number of the grid, weight after weight (arXiv 2309.01885, 2403.07134)
+  auto                 best in measurements: weights compensate for quantized inputs, as far as held-out
+                       samples confirm, rounded by gptq and coordinate descent; new scales and exponents
+  gptq                 rounds one input after another, the rest compensates (arXiv 2210.17323, 2505.11695)
+  coordinate_descent   the best grid value of one weight after another (arXiv 2309.01885, 2403.07134)
   adaquant             gradient steps through the rounding (arXiv 2006.10518)
   adaround             rounding up or down, learned (arXiv 2004.10568)
 
-Every fifth sample is held out: a layer's new weights, and at last the whole model, are kept only where they
-are better on those; on fewer than twenty samples that can be luck. All layers with a stored weight in a
-number format are tuned, and their biases with them.
+Every fifth sample is held out: a layer's new weights, and finally the whole model, are kept only if they are
+better on those samples; with fewer than twenty samples that can be chance. All layers with a stored weight in
+a number format are tuned, together with their biases.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 the models, the data or the machine stand in the way; 2 usage.
+exit codes: 0 done; 1 error in the models, the data or the machine; 2 usage.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
-    return command_line.run(_parser(), _work, argv, why_not=_why_not)
+    return command_line.run(_parser(), FinetuneJob, _work, argv, why_not=_why_not)
 
 
-def _work(options: argparse.Namespace) -> None:
+def _work(job: FinetuneJob) -> None:
     command_line.keep_products_on_one_thread()
     from tools.jobs import finetune
 
-    options.limit = options.limit or options.data_size
-    finetune.finetune_file(options)
+    finetune.finetune_file(job)
 
 
-def _why_not(options: argparse.Namespace) -> str | None:
-    if options.algorithm not in ("adaquant", "adaround"):
-        steps = ("num_iterations", "learning_rate", "early_stop")
-        if reason := command_line.unused_option(options, steps, "--algorithm adaquant or adaround"):
-            return reason
-    if {"provider", "infer_device"} <= options.given.keys():
-        return "--provider and --infer-device both say where models run: one of them is enough"
-    if options.limit and options.data_size:
-        return "--limit and --data-size are the same: one of them is enough"
+def _why_not(job: FinetuneJob) -> str | None:
+    if {"provider", "infer_device"} <= job.given.keys():
+        return "--provider and --infer-device both select a device: give one of them"
     return None
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = command_line.make_parser("finetune", "Tune the weights of a quantized ONNX model.", _EPILOG)
-    parser.add_argument("--float", required=True, metavar="MODEL", help="the float model; never changed")
-    parser.add_argument("--quantized", required=True, metavar="MODEL", help="what it was quantized to; kept")
-    parser.add_argument("--output", required=True, metavar="MODEL", help="the tuned model to write")
-    add_data_options(parser, help="folder of samples to tune on")
     parser.add_argument(
-        "--data-size",
-        type=whole(),
-        metavar="N",
-        help="the same as --limit (default: all samples)",
+        "--float", dest="float_model", required=True, metavar="MODEL", help="the float model; never changed"
     )
+    parser.add_argument(
+        "--quantized", required=True, metavar="MODEL", help="the quantized model; never changed"
+    )
+    parser.add_argument("--output", required=True, metavar="MODEL", help="the tuned model to write")
+    add_data_options(parser, limit_aliases=["--data-size"], help="folder of samples to tune on")
     _add_algorithm(parser)
     _add_walk(parser)
     parser.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="go on from here after an interruption"
+        "--checkpoint", type=Path, metavar="FILE", help="file to resume from after an interruption"
     )
     command_line.add_output_options(parser)
     return parser
 
 
-def _add_algorithm(parser: argparse.ArgumentParser) -> None:
+def _add_algorithm(parser: Parser) -> None:
     parser.add_argument("--algorithm", choices=_ALGORITHMS, default="auto", help="(default: auto)")
     parser.add_argument(
-        "--num-iterations", type=whole(), metavar="N", help="steps of a layer (default: 1000)"
+        "--num-iterations",
+        type=whole(),
+        metavar="N",
+        needs=(_STEPPED,),
+        help="steps per layer (default: 1000)",
     )
     parser.add_argument(
         "--learning-rate",
         type=number(0, above=True),
         metavar="X",
+        needs=(_STEPPED,),
         help="in steps of the grid (default: the algorithm's)",
     )
     parser.add_argument(
-        "--early-stop", action="store_true", help="leave a layer as soon as steps no longer help"
+        "--early-stop", action="store_true", needs=(_STEPPED,), help="stop a layer when steps no longer help"
     )
     parser.add_argument(
-        "--fixed-seed", type=whole(0, LARGEST), default=0, metavar="N", help="of the rows that are picked"
+        "--fixed-seed",
+        type=whole(0, LARGEST),
+        default=0,
+        metavar="N",
+        help="seed for the choice of sample rows",
     )
     parser.add_argument(
-        "--batch-size", type=whole(), default=1, metavar="N", help="samples run at once, where sizes are free"
+        "--batch-size",
+        type=whole(),
+        default=1,
+        metavar="N",
+        help="samples per run, if batch sizes are dynamic",
     )
 
 
-def _add_walk(parser: argparse.ArgumentParser) -> None:
+def _add_walk(parser: Parser) -> None:
     parser.add_argument(
         "--target-op-type",
         nargs="+",
         choices=_OPERATORS,
         default=(),
         metavar="OP",
-        help=f"tune layers of these operators alone, of {', '.join(_OPERATORS)}",
+        help=f"tune only layers of these operators, of {', '.join(_OPERATORS)}",
     )
     parser.add_argument(
         "--selective-update",
         action="store_true",
-        help="keep a layer only if the outputs of the model become better, too; slower",
+        help="keep a layer only if the outputs of the model improve, too; slower",
     )
     parser.add_argument(
         "--following-relu",
         action="store_true",
-        help="leave out of a layer's error what a Relu or Clip behind it cuts off",
+        help="ignore errors that a Relu or Clip after the layer cuts off",
     )
     parser.add_argument(
-        "--output-index", type=whole(0), metavar="N", help="the output that counts, from 0 (default: all)"
+        "--output-index",
+        type=whole(0),
+        metavar="N",
+        help="index of the output to tune for, from 0 (default: all)",
     )
     parser.add_argument("--optim-device", choices=_DEVICES, default="cpu", help="for linear algebra (CuPy)")
     parser.add_argument("--infer-device", choices=_DEVICES, default="cpu", help="for inference")
@@ -130,7 +141,7 @@ def _add_walk(parser: argparse.ArgumentParser) -> None:
         "--memory-limit",
         type=bytes_of,
         metavar="SIZE",
-        help="of tensors between layers in memory, such as 500M or 4G; the rest goes to files",
+        help="memory for tensors between layers, such as 500M or 4G; the rest goes to files",
     )
 
 

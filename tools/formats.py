@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +9,9 @@ from typing import TYPE_CHECKING
 
 from tools.charts import plot_file
 from tools.cli import command_line
+from tools.cli.command_line import Parser
+from tools.cli.job_options import FormatsJob
+from tools.cli.needs import Need
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,37 +30,34 @@ weights, with a scale per channel. The heavy-tailed distribution is Student's t,
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; returns the exit code."""
-    return command_line.run(_parser(), show_formats, argv, why_not=_why_not)
+    return command_line.run(_parser(), FormatsJob, show_formats, argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = command_line.make_parser(
         "formats", "Print all number formats and how well they keep numbers.", EPILOG
     )
     parser.add_argument(
-        "--model", type=Path, metavar="M.onnx", help="measure on the weights of this model instead"
+        "--input", "--model", type=Path, metavar="M.onnx", help="measure on the weights of this model instead"
     )
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="also draw the fidelity of each format: .png or .svg"
     )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing plot")
+    plotted = Need("--plot", lambda job: job.plot)
+    parser.add_argument("--force", action="store_true", needs=(plotted,), help="overwrite an existing plot")
     return parser
 
 
-def _why_not(options: argparse.Namespace) -> str | None:
-    return None if options.plot else command_line.unused_option(options, ["force"], "--plot")
-
-
-def show_formats(options: argparse.Namespace) -> None:
+def show_formats(job: FormatsJob) -> None:
     """Measure, print the table and draw the plot."""
-    if options.plot:
-        plot_file.check_plot(options.plot, force=options.force)
-    samples = read_weights(options.model) if options.model else draw_samples()
+    if job.plot:
+        plot_file.check_plot(job.plot, force=job.force)
+    samples = read_weights(job.input) if job.input else draw_samples()
     rows = measure_formats(samples)
     print_table(list(samples), rows)
-    if options.plot:
-        draw_plot(options.plot, list(samples), rows)
-        print(f"plot: {options.plot}")
+    if job.plot:
+        draw_plot(job.plot, list(samples), rows)
+        print(f"plot: {job.plot}")
 
 
 def draw_samples() -> Samples:
@@ -91,8 +90,8 @@ def measure_formats(samples: Samples) -> list[tuple[str, float, int, list[float]
     import ops
 
     return [
-        (name, row.bits, row.block, [fidelity(arrays, name) for arrays in samples.values()])
-        for name, row in ops.FORMATS.items()
+        (name, fmt.bits, fmt.block, [fidelity(arrays, name) for arrays in samples.values()])
+        for name, fmt in ops.FORMATS.items()
     ]
 
 

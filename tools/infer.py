@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -11,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.cli.command_line import make_parser, run
-from tools.cli.data_options import SAMPLES_HELP, add_data_options, image_options, report_litter
+from tools.cli.command_line import Parser, make_parser, run
+from tools.cli.data_options import SAMPLES_HELP, add_data_options, report_litter
+from tools.cli.job_options import InferJob
 from tools.cli.output_file import write_array
 from transforms.files.atomic_write import destination
 from transforms.files.model_files import clear_leftovers
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Run a model on every sample of a folder and save its outputs as .npy files for `python -m tools.evaluate`: one
-file per sample in the output folder, or in one sub-folder per output where there are several. The operators
+file per sample in the output folder, or in one sub-folder per output if there are several. The operators
 of this package are registered. Bfloat16 nodes for which the provider has no kernels (ONNX Runtime's CPU
 provider has hardly any) run in float32 between Casts that are added in memory; the tool says so, and the
 model's file stays as it is."""
@@ -31,34 +31,35 @@ model's file stays as it is."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
-    return run(_parser(), _infer, argv)
+    return run(_parser(), InferJob, _infer, argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = make_parser("infer", _DESCRIPTION, SAMPLES_HELP)
-    parser.add_argument("--model", required=True, type=Path, metavar="M.onnx", help="model to run")
+    parser.add_argument("--input", "--model", required=True, type=Path, metavar="M.onnx", help="model to run")
     parser.add_argument(
-        "--output_dir", required=True, type=Path, metavar="DIR", help="folder to save results in"
+        "--output", "--output_dir", required=True, type=Path, metavar="DIR", help="folder to save results in"
     )
     parser.add_argument("--force", action="store_true", help="write into an output folder that is not empty")
     add_data_options(parser)
     return parser
 
 
-def _infer(options: argparse.Namespace) -> None:
+def _infer(job: InferJob) -> None:
     from transforms.run.run_model import open_model
     from transforms.run.samples import Samples
-    from transforms.runtime.session import RunOptions
 
-    _check_output_dir(options.output_dir, force=options.force)
-    model = open_model(options.model, RunOptions(options.provider, options.threads))
+    _check_output_dir(job.output, force=job.force)
+    model = open_model(job.input, job.run)
     _check_outputs(model)
-    report_litter(options.data)
-    samples = Samples(options.data, model.inputs, image_options(options), options.limit)
-    folders = _output_folders(options.output_dir, model.outputs)
+    report_litter(job.data)
+    samples = Samples(job.data, model.inputs, job.images, job.limit)
+    folders = _output_folders(job.output, model.outputs)
     for folder in folders.values():
-        if folder.exists() and folder.samefile(options.data):
-            raise ValueError(f"output folder '{folder}' is that of the samples, which are never overwritten")
+        if folder.exists() and folder.samefile(job.data):
+            raise ValueError(
+                f"output folder '{folder}' is the folder of samples, which are never overwritten"
+            )
         _check_results(folder, samples.names)
     start = time.perf_counter()
     computing = _run_all(model, samples, folders)
@@ -67,7 +68,7 @@ def _infer(options: argparse.Namespace) -> None:
         print(widening_note(model.widened))
     print(f"Ran {len(samples)} samples in {total:.2f} s, {1e3 * computing / len(samples):.2f} ms each.")
     inside = f", one folder for each of {len(folders)} outputs" if len(folders) > 1 else ""
-    print(f"Results saved to '{options.output_dir}'{inside}.")
+    print(f"Results saved to '{job.output}'{inside}.")
 
 
 def widening_note(count: int) -> str:
@@ -101,7 +102,7 @@ def _check_output_dir(folder: Path, *, force: bool) -> None:
 
 
 def _check_results(folder: Path, names: Sequence[str]) -> None:
-    """Raise before any work where a result can not be written, or its place is no regular file."""
+    """Raise before any work if a result cannot be written, or its path is not a regular file."""
     _refuse_file(folder)
     if not folder.is_dir():
         return
@@ -120,7 +121,7 @@ def _refuse_file(folder: Path) -> None:
 def _check_outputs(model: OpenModel) -> None:
     for argument in model.session.get_outputs():
         if not argument.type.startswith("tensor("):
-            raise ValueError(f"output '{argument.name}' of type {argument.type} can not be saved as .npy")
+            raise ValueError(f"output '{argument.name}' of type {argument.type} cannot be saved as .npy")
 
 
 def _output_folders(folder: Path, outputs: Sequence[str]) -> dict[str, Path]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 
+from tools.cli.command_line import Parser
 from tools.jobs import bf16_options
 
 REQUIRED = {
@@ -14,15 +14,15 @@ REQUIRED = {
     "evaluate": "--baseline_results_folder a --quantized_results_folder b",
     "finetune": "--float f.onnx --quantized q.onnx --output t.onnx --data d",
     "formats": "",
-    "infer": "--model m.onnx --output_dir o --data d",
+    "infer": "--input m.onnx --output o --data d",
     "quantize": "--config A8W8",
     "report": "--float f.onnx --quantized q.onnx --output r.html --data d",
 }
 
 
-def parser_of(tool: str) -> argparse.ArgumentParser:
+def parser_of(tool: str) -> Parser:
     """Return the parser of a tool."""
     if tool.startswith("convert"):
         return bf16_options._parser(tool, "float32")
-    parser: argparse.ArgumentParser = importlib.import_module(f"tools.{tool}")._parser()
+    parser: Parser = importlib.import_module(f"tools.{tool}")._parser()
     return parser

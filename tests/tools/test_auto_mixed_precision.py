@@ -18,8 +18,10 @@ import pytest
 
 from tests.helpers import build, mixing, tunable
 from tools import auto_mixed_precision, quantize
-from tools.jobs import mix as mixing_file
-from tools.jobs import tune_quantized
+from tools.cli import command_line
+from tools.cli.job_options import MixJob
+from tools.cli.scheme_options import mixing_scheme
+from tools.jobs import quantized
 from transforms import model_io
 from transforms.mix_precision import measured_sensitivity, mix
 from transforms.model import provenance
@@ -83,7 +85,7 @@ def again(folder: Path, data: bool = True) -> None:
     (folder / "scheme.toml").write_text(entries[provenance.PREFIX + "scheme"])
     given = ["--input", str(folder / "float.onnx"), "--output", str(folder / "again.onnx")]
     given += ["--config", str(folder / "scheme.toml")]
-    given += ["--calibration-data", str(folder / "data")] if data else []
+    given += ["--data", str(folder / "data")] if data else []
     assert quantize.main(given) == 0
     assert onnx.load(folder / "again.onnx").graph == first.graph
 
@@ -390,18 +392,15 @@ def test_a_model_that_breaks_the_target_when_tuned_is_not_tuned(
         last.inputs[1] = gs.Constant("zeros", np.zeros((5, 6), np.float32))
         return spoilt
 
-    monkeypatch.setattr(tune_quantized, "tune_quantized", _spoilt)
+    monkeypatch.setattr(quantized, "tune_quantized", _spoilt)
     rule = {"target": "mx6", "sqnr_target": 30.0}
     scheme = preset("BF16_ADAQUANT").with_(auto_mixed_precision=rule)
     (folder / "config.toml").write_text(scheme.to_toml())
     paths = ["--input", str(folder / "float.onnx"), "--output", str(folder / "mixed.onnx")]
-    main, data = {
-        "quantize": (quantize.main, "--calibration-data"),
-        "auto_mixed_precision": (auto_mixed_precision.main, "--data"),
-    }[tool]
-    assert main([*paths, "--config", str(folder / "config.toml"), data, str(folder / "data")]) == 0
+    main = {"quantize": quantize.main, "auto_mixed_precision": auto_mixed_precision.main}[tool]
+    assert main([*paths, "--config", str(folder / "config.toml"), "--data", str(folder / "data")]) == 0
     line = re.search(r"Tuned: sqnr (\S+) dB, the target is at least 30 dB: .*", capsys.readouterr().out)
-    assert line is not None and float(line[1]) < 30 and line[0].endswith("the model stays as it was")
+    assert line is not None and float(line[1]) < 30 and line[0].endswith("the model is not changed")
     assert value(folder, "sqnr") >= 30 and moved(folder)
     again(folder)  # by the recorded scheme, which tunes nothing
 
@@ -422,9 +421,9 @@ def test_quantize_with_a_preset_that_mixes(
     paths = ["--input", str(folder / "float.onnx"), "--output", str(folder / "mixed.onnx")]
     config = ["--config", f"S16S8_MIXED_S8S8{tuned}"]
     assert quantize.main([*paths, *config]) == 1
-    assert "give --calibration-data DIR" in capsys.readouterr().err
+    assert "give --data DIR" in capsys.readouterr().err
     measured = ["--set", "auto_mixed_precision.sensitivity=measured"]
-    assert quantize.main([*paths, *config, *measured, "--calibration-data", str(folder / "data")]) == 0
+    assert quantize.main([*paths, *config, *measured, "--data", str(folder / "data")]) == 0
     said = capsys.readouterr().out
     assert "Moved 3 of 4 layers: 3 to int8" in said and ("Tuned: " in said) == bool(tuned)
     again(folder)
@@ -464,8 +463,8 @@ def test_an_option_takes_the_place_of_keys_that_do_not_go_with_it(
     scheme = preset("A16W8").with_(auto_mixed_precision={**formats, **table, **budget})
     (folder / "scheme.toml").write_text(scheme.to_toml())
     line = ["--input", "m.onnx", "--config", str(folder / "scheme.toml"), "--output", "n.onnx"]
-    parsed = auto_mixed_precision._parser().parse_args([*line, *options, *given])
-    rule = mixing_file.scheme_in_use(parsed).auto_mixed_precision
+    job = command_line.parse(auto_mixed_precision._parser(), MixJob, [*line, *options, *given])
+    rule = mixing_scheme(job).auto_mixed_precision
     assert rule == MixingRule(**then, **expected, **budget)
 
 
@@ -511,8 +510,8 @@ def test_quantize_without_data_moves_all(folder: Path) -> None:
             ["--target", "mx6", "--strategy", "budget", "--bytes-target", "382"],
             "bytes_target 382 cannot be met: the smallest formats take 382.5",  # 510 weights of 6 bits
         ),
-        ("BF16_MIXED_BFP16", ["--csv", "DIR/a", "--json", "DIR/a"], "--json and --csv are one file"),
-        ("BF16_MIXED_BFP16", ["--json", "DIR/mixed.onnx"], "--output and --json are one file"),
+        ("BF16_MIXED_BFP16", ["--csv", "DIR/a", "--json", "DIR/a"], "--json and --csv are the same file"),
+        ("BF16_MIXED_BFP16", ["--json", "DIR/mixed.onnx"], "--output and --json are the same file"),
         (
             "BF16_MIXED_BFP16",
             ["--jobs", "2", "--sensitivity", "trace"],

@@ -275,10 +275,16 @@ def test_same_bytes_in_every_process(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--domain", "com.amd.quark"], "--domain goes with --format customqdq alone, not with with_cast"),
-        (["--format", "bf16", "--domain", "ai.onnx.contrib"], "not with bf16"),
-        (["--format", "simulate_bf16", "--weights", "bfloat16"], "--weights does not go with"),
-        (["--format", "simulate_bf16", "--saturate-activations"], "--saturate-activations does not go with"),
+        (["--domain", "com.amd.quark"], "--domain goes with --format customqdq"),
+        (["--format", "bf16", "--domain", "ai.onnx.contrib"], "--domain goes with --format customqdq"),
+        (
+            ["--format", "simulate_bf16", "--weights", "bfloat16"],
+            "--weights goes with --format with_cast, bf16 or customqdq",
+        ),
+        (
+            ["--format", "simulate_bf16", "--saturate-activations"],
+            "--saturate-activations goes with --format with_cast, bf16",
+        ),
     ],
 )
 def test_an_option_without_effect_is_a_usage_error(

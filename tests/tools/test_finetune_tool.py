@@ -4,6 +4,7 @@ that tuning has not seen."""
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from ops.rounding import ALGORITHMS
 from tests.helpers import build, tunable
 from tools import finetune, quantize
 from tools.cli import command_line
+from tools.cli.data_options import open_samples
+from tools.cli.job_options import FinetuneJob
 from transforms import model_io
 from transforms.finetune.output_error import OutputError
 from transforms.model import provenance
@@ -34,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     for i, feed in enumerate(DATA):
         np.savez(tmp_path / "data" / f"{i:02}.npz", **feed)  # type: ignore[arg-type]
     given = ["--input", "float.onnx", "--output", "quantized.onnx", "--config", "W4A8"]
-    given += ["--calibration-data", "data"]
+    given += ["--data", "data"]
     assert quantize.main([str(tmp_path / a) if a.endswith("onnx") or a == "data" else a for a in given]) == 0
     return tmp_path
 
@@ -161,11 +164,11 @@ def test_wrong_usage(folder: Path, options: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--memory-limit", "much"], "--memory-limit: much is no size"),
-        (["--memory-limit", "5Q"], "--memory-limit: 5Q is no size"),
+        (["--memory-limit", "much"], "--memory-limit: much is not a size"),
+        (["--memory-limit", "5Q"], "--memory-limit: 5Q is not a size"),
         (
             ["--algorithm", "adaquant", "--learning-rate", "fast"],
-            "rate: fast is no number above 0",
+            "rate: fast is not a number above 0",
         ),
     ],
 )
@@ -280,11 +283,11 @@ def test_a_checkpoint_is_of_one_version_and_of_all_options_that_change_numbers(
     from tools.jobs import finetune as finetune_file
 
     paths = [f"--{name}={folder / name}" for name in ("float", "quantized", "output", "data", "checkpoint")]
-    options = finetune._parser().parse_args(paths)
+    job = command_line.parse(finetune._parser(), FinetuneJob, paths)
     graph = model_io.load(folder / "float.onnx")
 
     def _key() -> str:
-        found = finetune_file._checkpoint(options, graph, graph, finetune_file._feeds(graph, options))
+        found = finetune_file._checkpoint(job, graph, graph, open_samples(job, graph))
         assert found is not None
         return found.key
 
@@ -295,7 +298,7 @@ def test_a_checkpoint_is_of_one_version_and_of_all_options_that_change_numbers(
     elif what == "runtime":
         monkeypatch.setattr(onnxruntime, "__version__", "0.0.0")
     else:
-        setattr(options, what, {"following_relu": True, "provider": "CUDA"}[what])
+        job = replace(job, **{what: {"following_relu": True, "provider": "CUDA"}[what]})
     assert _key() != before
 
 
@@ -304,8 +307,8 @@ def test_options_reach_the_walk() -> None:
     from tools.jobs import finetune as finetune_file
 
     given = ["--float", "f", "--quantized", "q", "--output", "o", "--data", "d", "--algorithm", "adaround"]
-    options = finetune._parser().parse_args([*given, "--early-stop", "--fixed-seed", "7"])
-    rule = finetune_file.rule_of(options)
+    given += ["--early-stop", "--fixed-seed", "7"]
+    rule = finetune_file.rule_of(command_line.parse(finetune._parser(), FinetuneJob, given))
     walk = finetune_file.walk_options(rule, RunOptions(), memory_limit=5, device="cpu")
     assert walk.tune.solver.early_stop
     assert walk.seed == 7

@@ -259,11 +259,11 @@ def test_long_names_are_shortened(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert len(capsys.readouterr().err) < 5000
 
 
-@pytest.mark.parametrize("place", ["--input", "--config", "--calibration-data"])
+@pytest.mark.parametrize("place", ["--input", "--config", "--data"])
 def test_zero_byte_in_a_path(tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = build.save(build.dense(), tmp_path / "model.onnx")
     options = {"--config": "A8W8", "--input": str(path), "--output": str(tmp_path / "out.onnx")}
-    options |= {"--calibration-data": str(tmp_path)} | {place: "some\0thing"}
+    options |= {"--data": str(tmp_path)} | {place: "some\0thing"}
     assert quantize.main([word for pair in options.items() for word in pair]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and r"some\x00thing" in lines[0]

@@ -381,7 +381,7 @@ def test_sequence_outputs_are_refused(scene: Scene, capsys: pytest.CaptureFixtur
     )
     scene.save_npy(a=np.float32([1]))
     assert scene.infer() == 1
-    assert "output 'y' of type seq(tensor(float)) can not be saved" in error_of(capsys)
+    assert "output 'y' of type seq(tensor(float)) cannot be saved" in error_of(capsys)
 
 
 def test_help_starts_fast() -> None:

@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 
 IN, OUT, DATA = ("--input", "float.onnx"), ("--output", "out.onnx"), ("--data", "data")
 RUNS = {
-    "quantize": (*IN, *OUT, "--config", "A8W8", "--calibration-data", "data"),
+    "quantize": (*IN, *OUT, "--config", "A8W8", "--data", "data"),
     "convert_fp32_to_bf16": (*IN, *OUT),
     "infer": ("--model", "float.onnx", "--output_dir", "made", *DATA),
     "report": ("--float", "float.onnx", "--quantized", "float.onnx", "--output", "r.html", *DATA),

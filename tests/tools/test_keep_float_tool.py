@@ -148,9 +148,9 @@ def test_where_nothing_is_left_to_convert_nothing_is_written(
         (["--mean", "127.5"], "--mean goes with --data"),
         (["--layout", "NHWC"], "--layout goes with --data"),
         (["--threads", "2"], "--threads goes with --data"),
-        (["--data", "digits", "--min-sqnr", "nan"], "argument --min-sqnr: nan is no number"),
-        (["--data", "digits", "--min-sqnr", "inf"], "argument --min-sqnr: inf is no number"),
-        (["--data", "digits", "--min-sqnr", "much"], "argument --min-sqnr: much is no number"),
+        (["--data", "digits", "--min-sqnr", "nan"], "argument --min-sqnr: nan is not a number"),
+        (["--data", "digits", "--min-sqnr", "inf"], "argument --min-sqnr: inf is not a number"),
+        (["--data", "digits", "--min-sqnr", "much"], "argument --min-sqnr: much is not a number"),
     ),
 )
 def test_options_that_do_not_go_together(

@@ -31,7 +31,7 @@ def test_what_is_no_number_is_refused_in_a_line_that_names_the_option(
             parser_of(tool).parse_args([f"{option}={text}"])
         errors = capsys.readouterr().err
         assert left.value.code == 2
-        assert errors.startswith(f"tools.{tool}: error: argument {option}: {shown} is no ")
+        assert errors.startswith(f"tools.{tool}: error: argument {option}: {shown} is not a")
         assert errors.count("\n") == 1
 
 
@@ -54,7 +54,7 @@ OUTSIDE = [
     ("auto_mixed_precision", "--bytes-target", "0"),
     ("auto_mixed_precision", "--top1-target", "1.01"),
     ("auto_mixed_precision", "--output-index", "-2"),
-    ("finetune", "--data-size", "-1"),
+    ("finetune", "--limit", "-1"),
     ("finetune", "--num-iterations", "0"),
     ("finetune", "--learning-rate", "0"),
     ("finetune", "--learning-rate", "-1"),

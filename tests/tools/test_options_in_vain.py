@@ -5,33 +5,50 @@ That every other option matters is shown where the tool is tested.
 
 from __future__ import annotations
 
-import argparse
 import importlib
+from dataclasses import fields
 
 import pytest
 
 from tests.helpers.tool_parsers import REQUIRED, parser_of
-from tools.cli import data_options
+from tools.cli import data_options, job_options
+from tools.cli.command_line import Parser
+from tools.cli.needs import Need
+from transforms.scheme import Scheme
+from transforms.scheme.mixing_rule import MixingRule
+
+JOBS = {
+    "auto_mixed_precision": job_options.MixJob,
+    "convert_fp16_to_bf16": job_options.Bf16Job,
+    "convert_fp32_to_bf16": job_options.Bf16Job,
+    "evaluate": job_options.EvaluateJob,
+    "finetune": job_options.FinetuneJob,
+    "formats": job_options.FormatsJob,
+    "infer": job_options.InferJob,
+    "quantize": job_options.QuantizeJob,
+    "report": job_options.ReportJob,
+}
 
 OF_SAMPLES = ("--limit 4", "--image-size 8", "--mean 0", "--std 1", "--layout NCHW")
 OF_DATA = (*OF_SAMPLES, "--provider cpu", "--threads 2")
 """Also what says no more than what is meant anyway."""
 
 ALWAYS = {
-    "auto_mixed_precision": "help verbose input output config set target activation_target weight_target "
-    "target_op_type include_node exclude_node evaluate dual_quant_nodes data",
+    "auto_mixed_precision": "help verbose input output config assignments target activation_target "
+    "weight_target target_op_types include_nodes exclude_nodes evaluate dual_quant_nodes data",
     "convert_fp16_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
     "optimize save_as_external_data force",
     "convert_fp32_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
     "optimize save_as_external_data force",
-    "evaluate": "help verbose baseline_results_folder quantized_results_folder peak top1 allow_missing",
-    "finetune": "help verbose float quantized output data algorithm fixed_seed batch_size target_op_type "
-    "selective_update following_relu output_index optim_device memory_limit checkpoint force "
+    "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
+    "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
+    "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
     "save_as_external_data threads",
-    "formats": "help verbose model plot",
-    "infer": "help verbose model output_dir force data provider threads",
-    "quantize": "help verbose print_config config set exclude_node exclude_op keep_weight_nodes optimize",
-    "report": "help verbose float quantized output force data provider threads",
+    "formats": "help verbose input plot",
+    "infer": "help verbose input output force data provider threads",
+    "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
+    "keep_weight_nodes optimize",
+    "report": "help verbose float_model quantized output force data provider threads",
 }
 """Options that have an effect in any combination, or without which there is nothing to do."""
 
@@ -46,9 +63,17 @@ def _cases() -> list[tuple[str, str, str]]:
         cases += [(tool, one, f"{one.split()[0]} goes with --data") for one in ("--min-sqnr 30", *OF_DATA)]
         cases += [
             (tool, "--data d", "--data goes with --min-sqnr"),
-            (tool, "--domain com.amd.quark", "--domain goes with --format customqdq alone"),
-            (tool, "--format simulate_bf16 --weights float32", "--weights does not go with"),
-            (tool, "--format simulate_bf16 --saturate-activations", "--saturate-activations does not go"),
+            (tool, "--domain com.amd.quark", "--domain goes with --format customqdq"),
+            (
+                tool,
+                "--format simulate_bf16 --weights float32",
+                "--weights goes with --format with_cast, bf16 or customqdq",
+            ),
+            (
+                tool,
+                "--format simulate_bf16 --saturate-activations",
+                "--saturate-activations goes with --format",
+            ),
         ]
     measured = ("--sensitivity measured", "--sensitivity trace", "--metric l2", "--output-index 0")
     measured += ("--data-size 3", "--labels l.npy", "--calibration-cache f", "--jobs 1", "--dask local")
@@ -67,7 +92,7 @@ def _cases() -> list[tuple[str, str, str]]:
     cases += [
         (tool, "--analyze-only", "--analyze-only goes with --data"),
         (tool, "--analyze-only --data d --force", "--force goes with --output, --json, --csv or --chart"),
-        (tool, "--analyze-only --data d --plot p.svg", "--plot shows models that are tried"),
+        (tool, "--analyze-only --data d --plot p.svg", "--plot draws the models tried"),
         (
             tool,
             "--output n --data d --resume r --dask tcp://a:1 --jobs 1",
@@ -77,25 +102,27 @@ def _cases() -> list[tuple[str, str, str]]:
     steps = ("--num-iterations 5", "--learning-rate 1", "--early-stop")
     cases += [("finetune", one, f"{one.split()[0]} goes with --algorithm ada") for one in steps]
     cases += [
-        ("finetune", "--limit 3 --data-size 3", "--limit and --data-size are the same"),
-        ("finetune", "--provider cpu --infer-device cpu", "--provider and --infer-device both say where"),
+        ("finetune", "--limit 3 --data-size 3", "--limit and --data-size are the same option"),
+        (
+            "finetune",
+            "--provider cpu --infer-device cpu",
+            "--provider and --infer-device both select a device",
+        ),
         ("evaluate", "--force", "--force goes with --json or --csv"),
-        ("evaluate", "--json a --csv ./a", "--json and --csv are one file, 'a'"),
+        ("evaluate", "--json a --csv ./a", "--json and --csv are the same file, 'a'"),
         ("formats", "--force", "--force goes with --plot"),
     ]
     run = "--input m.onnx --output n.onnx"
     cases += [
-        ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --calibration-data")
+        ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --data")
         for one in (*OF_DATA, "--calibration-cache f")
     ]
     cases += [
-        ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --calibration-data")
+        ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --data")
         for one in (*OF_SAMPLES, "--calibration-cache f")
     ]
-    cases += [
-        ("quantize", f"{run} --random-data 3 --calibration-data d", "--random-data and --calibration-d")
-    ]
-    alone = ("--calibration-data d", "--calibration-cache f", "--random-data 3", "--force")
+    cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
+    alone = ("--data d", "--calibration-cache f", "--random-data 3", "--force")
     alone += ("--save_as_external_data", "--allow-code")
     cases += [
         ("quantize", f"--print-config {one}", f"{one.split()[0]} goes with --input and --output")
@@ -155,7 +182,7 @@ WITH_A_SCHEME = [
     (
         "quantize",
         "MX9",
-        "--calibration-data d --calibration-cache f",
+        "--data d --calibration-cache f",
         f"--calibration-cache goes with {MEASURED} mx9",
     ),
     (
@@ -234,8 +261,18 @@ def test_every_option_is_in_one_of_the_tables(tool: str) -> None:
 
 
 def test_options_of_data_are_all_that_say_something_of_data() -> None:
-    parser = argparse.ArgumentParser()
-    data_options.add_data_options(parser)
+    parser, samples, run = Parser(), Need("samples", bool), Need("run", bool)
+    data_options.add_data_options(parser, of_samples=(samples,), of_run=(run,))
     added = {action.dest for action in parser._actions} - {"help", "data"}
-    assert added == set(data_options.OF_DATA) == {one.split()[0][2:].replace("-", "_") for one in OF_DATA}
-    assert set(data_options.OF_SAMPLES) == {one.split()[0][2:].replace("-", "_") for one in OF_SAMPLES}
+    assert added == {one.split()[0][2:].replace("-", "_") for one in OF_DATA}
+    of_samples = {name for name, needs in parser.needs.items() if needs == (samples,)}
+    assert of_samples == {one.split()[0][2:].replace("-", "_") for one in OF_SAMPLES}
+    assert all(parser.needs[name] == (run,) for name in added - of_samples)
+
+
+@pytest.mark.parametrize("tool", REQUIRED)
+def test_every_option_is_a_field_or_a_key_of_the_scheme(tool: str) -> None:
+    """So that none that is added is a change to a scheme by mistake."""
+    changes = {action.dest for action in parser_of(tool)._actions} - {one.name for one in fields(JOBS[tool])}
+    keys = {"quantize": {one.name for one in fields(Scheme)}, "auto_mixed_precision": MixingRule.key_names()}
+    assert changes - {"help"} <= set(keys.get(tool, ()))

@@ -20,7 +20,7 @@ class EvaluationSet(Scene):
 
     def refuses(self, config: object, *options: object, code: int = 1) -> str:
         """Run with the data, assert the rules of a refusal, and return the message."""
-        return self.refuses_alone(config, "--calibration-data", self.data, *options, code=code)
+        return self.refuses_alone(config, "--data", self.data, *options, code=code)
 
     def refuses_alone(self, config: object, *options: object, code: int = 1) -> str:
         """Run without data."""
@@ -56,7 +56,7 @@ def bench(
 
 def test_the_scene_itself_is_sound(bench: EvaluationSet) -> None:
     for name in ("A8W8", "MX9"):
-        found = bench.convert("--config", name, "--calibration-data", str(bench.data), "--force")
+        found = bench.convert("--config", name, "--data", str(bench.data), "--force")
         assert found == (0, "") and bench.target.exists()
 
 
@@ -152,7 +152,7 @@ def test_folders_of_data(bench: EvaluationSet) -> None:
     for path in bench.data.iterdir():
         path.unlink()
     assert str(bench.data) in bench.refuses("A8W8")
-    assert "absent" in bench.refuses_alone("A8W8", "--calibration-data", bench.folder / "absent")
+    assert "absent" in bench.refuses_alone("A8W8", "--data", bench.folder / "absent")
     (bench.data / "a.npy").write_bytes(b"no array")
     assert "a.npy" in bench.refuses("A8W8")
 
@@ -161,7 +161,7 @@ def test_no_data_where_ranges_are_needed(bench: EvaluationSet) -> None:
     message = bench.refuses_alone("U8S8", "--set", "weight_method=MinMax")
     assert message == (
         "3 tensors need ranges, 'x' the first, and there are no calibration data: "
-        "give --calibration-data DIR, or --random-data N to try things out"
+        "give --data DIR, or --random-data N for an experiment"
     )
 
 
@@ -258,10 +258,10 @@ def test_a_failure_while_writing_leaves_the_older_file(
         ["--config", "A8W8", "--print-config", "--calibration-cache", "c.json"],
         ["--config", "A8W8", "--print-config", "--layout", "NCHW"],
         ["--config", "A8W8", "--print-config", "--random-data", "3", "--limit", "3"],
-        ["--config", "A8W8", "--print-config", "--random-data", "3", "--calibration-data", "d"],
+        ["--config", "A8W8", "--print-config", "--random-data", "3", "--data", "d"],
         ["--config", "A8W8", "--print-config", "--random-data", "3", "--calibration-cache", "c.json"],
         ["--config", "A8W8", "--print-config", "--random-data", "0"],
-        ["--config", "A8W8", "--print-config", "--calibration-data", "d", "--limit", "0"],
+        ["--config", "A8W8", "--print-config", "--data", "d", "--limit", "0"],
     ),
 )
 def test_wrong_usage(options: list[str], bench: EvaluationSet) -> None:

@@ -16,7 +16,9 @@ from PIL import Image
 from tests.helpers import build, conversion, corpus, plans
 from tests.helpers.quantization import random, stored
 from tools import quantize
-from tools.jobs.quantize import scheme_in_use
+from tools.cli import command_line
+from tools.cli.job_options import QuantizeJob
+from tools.cli.scheme_options import quantization_scheme
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
@@ -25,7 +27,7 @@ from transforms.scheme import Scheme, preset, read_scheme
 from transforms.scheme.presets import PLAIN
 
 FOLDED = {"fold_relu": True}
-RANDOM = "Warning: ranges come from random numbers; the result shows that it runs, not how well\n"
+RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy\n"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -55,7 +57,7 @@ class EvaluationSet:
         return out, err
 
     def with_data(self, config: object, *options: object) -> tuple[str, str]:
-        return self.quantize(config, "--calibration-data", self.data, *options)
+        return self.quantize(config, "--data", self.data, *options)
 
     def result(self) -> onnx.ModelProto:
         onnx.checker.check_model(str(self.target), full_check=True)
@@ -117,7 +119,7 @@ def test_a_preset_writes_what_the_call_makes(name: str, bench: EvaluationSet) ->
 def test_a_second_run_says_that_there_is_nothing_to_do(name: str, bench: EvaluationSet) -> None:
     bench.with_data(name)
     again = ["--input", bench.target, "--output", bench.folder / "again.onnx", "--config", name]
-    assert bench.run(*again, "--calibration-data", bench.data) == 1
+    assert bench.run(*again, "--data", bench.data) == 1
     error = bench.printed()[1]
     assert error.startswith("tools.quantize: error: the model is quantized already: '")
     assert error.count("\n") == 1 and not (bench.folder / "again.onnx").exists()
@@ -129,7 +131,7 @@ def test_a_second_run_says_that_there_is_nothing_to_do(name: str, bench: Evaluat
 def test_a_second_run_knows_models_without_nodes_of_ours(text: str, bench: EvaluationSet) -> None:
     bench.quantize(bench.toml(text))
     again = ["--input", bench.target, "--output", bench.folder / "again.onnx", "--config", "A8W8"]
-    assert bench.run(*again, "--calibration-data", bench.data) == 1
+    assert bench.run(*again, "--data", bench.data) == 1
     assert "the model is quantized already" in bench.printed()[1]
 
 
@@ -293,11 +295,10 @@ def test_options_change_keys_of_the_scheme(options: list[str], changes: dict, be
 
 def test_tables_of_a_file_grow_by_options(bench: EvaluationSet) -> None:
     path = bench.toml('preset = "A8W8"\nexclude_nodes = ["a"]\n[layers]\nConv = "mx9"\nGemm = "mx6"')
-    options = quantize._parser().parse_args(
-        ["--config", str(path), "--set", 'layers.Conv="mx4"', "--exclude-node", "b"]
-    )
+    given = ["--config", str(path), "--set", 'layers.Conv="mx4"', "--exclude-node", "b"]
+    job = command_line.parse(quantize._parser(), QuantizeJob, given)
     expected = preset("A8W8").with_(layers={"Conv": "mx4", "Gemm": "mx6"}, exclude_nodes=("a", "b"))
-    assert scheme_in_use(options) == expected
+    assert quantization_scheme(job) == expected
 
 
 def test_a_scheme_from_a_file(bench: EvaluationSet) -> None:
@@ -359,9 +360,7 @@ def test_random_data_are_used_with_a_warning(bench: EvaluationSet) -> None:
     results = []
     for count in (3, 3, 4):
         _, err = bench.quantize("A8W8", "--random-data", count, "--force")
-        assert (
-            err == "Warning: ranges come from random numbers; the result shows that it runs, not how well\n"
-        )
+        assert err == RANDOM
         results.append(bench.target.read_bytes())
     assert results[0] == results[1] != results[2]
     out, err = bench.quantize("MX9", "--random-data", 3, "--force")
@@ -380,7 +379,7 @@ def test_formats_without_ranges_need_no_data(name: str, bench: EvaluationSet) ->
 def test_as_a_program(bench: EvaluationSet) -> None:
     """Progress is not shown where stderr is no terminal."""
     command = [sys.executable, "-m", "tools.quantize", "--input", "m.onnx", "--output", "q.onnx"]
-    command += ["--config", "A8W8", "--calibration-data", "data", "--threads", "1"]
+    command += ["--config", "A8W8", "--data", "data", "--threads", "1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, cwd=bench.folder, env=environment, capture_output=True, text=True, check=True

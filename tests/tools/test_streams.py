@@ -44,7 +44,7 @@ def run(folder: Path, shell: str, tool: str, *options: object, **more: str) -> t
 
 def quantizing(folder: Path, output: str = "öut.onnx") -> list[object]:
     given = ["--input", folder / "flöat.onnx", "--output", folder / output, "--config", "A8W8"]
-    return [*given, "--calibration-data", folder / "data"]
+    return [*given, "--data", folder / "data"]
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -65,7 +65,7 @@ def test_names_that_the_output_cannot_show(folder: Path, encoding: str) -> None:
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_nobody_reads_the_output(folder: Path, unbuffered: str) -> None:
     shell = "(sleep 1; $TOOL) | true; exit ${PIPESTATUS[0]}"
-    said = "tools.formats: error: nobody reads the output any more: Broken pipe\n"
+    said = "tools.formats: error: the reader of the output is gone: Broken pipe\n"
     assert run(folder, shell, "formats", PYTHONUNBUFFERED=unbuffered) == (1, said)
     assert run(folder, shell, "formats", "--help", PYTHONUNBUFFERED=unbuffered) == (0, "")
 

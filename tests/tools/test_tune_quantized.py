@@ -41,7 +41,7 @@ def error(model: Path) -> float:
 def test_tuned_presets(
     config: str, samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = ("--calibration-data", str(samples))
+    data = ("--data", str(samples))
     assert run(tmp_path / "plain.onnx", "--config", config.rpartition("_")[0], *data) == 0
     few = ("--set", "finetune.num_iterations=50")
     assert run(tmp_path / "tuned.onnx", "--config", config, *data, *few) == 0
@@ -59,7 +59,7 @@ def test_limit_is_the_smaller_of_both(
 ) -> None:
     scheme = tmp_path / "scheme.toml"
     scheme.write_text('preset = "MX9"\n[finetune]\nalgorithm = "gptq"\ndata_size = 12\n')
-    more = ("--calibration-data", str(samples), "--limit", "20")
+    more = ("--data", str(samples), "--limit", "20")
     assert run(tmp_path / "tuned.onnx", "--config", str(scheme), *more) == 0
     assert "on 12 samples" in capsys.readouterr().out
 
@@ -70,6 +70,6 @@ def test_samples_are_needed(
 ) -> None:
     assert run(tmp_path / "tuned.onnx", "--config", "MX9_ADAQUANT", *arguments) == 1
     assert capsys.readouterr().err.splitlines() == [
-        "tools.quantize: error: fine-tuning (adaquant) needs samples: give --calibration-data DIR"
+        "tools.quantize: error: fine-tuning (adaquant) needs samples: give --data DIR"
     ]
     assert not (tmp_path / "tuned.onnx").exists()

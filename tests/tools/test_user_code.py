@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import build, tunable
 
 CONV = tunable.conv_net()
-TOOLS = {"quantize": "--calibration-data", "auto_mixed_precision": "--data"}
+TOOLS = ("quantize", "auto_mixed_precision")
 SCHEME = 'preset = "BF16"\n[auto_mixed_precision]\ntarget = "mx6"\nevaluate_target = 9.0\nevaluate = "{}"\n'
 
 
@@ -36,7 +36,7 @@ class Attempt:
         """Run the tool with a scheme that names the file; return exit code and stderr."""
         self.scheme.write_text(SCHEME.format(f"{file}:one"))
         given = ["--input", self.folder / "float.onnx", "--output", self.output, "--config", self.scheme]
-        given += [TOOLS[self.tool], self.folder / "data"]
+        given += ["--data", self.folder / "data"]
         main = importlib.import_module(f"tools.{self.tool}").main
         return main([*map(str, given), *options]), self._capture.readouterr().err
 

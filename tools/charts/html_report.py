@@ -191,9 +191,7 @@ def _all_layers(comparison: ModelComparison) -> str:
             f"fused, folded or renamed</summary><ul>{names}</ul></details>"
         )
     inner = max(model.subgraphs for model in comparison.models)
-    note = (
-        f"<p>Tensors inside the {inner} bodies of If, Loop and Scan can not be watched.</p>" if inner else ""
-    )
+    note = f"<p>Tensors inside the {inner} bodies of If, Loop and Scan are not compared.</p>" if inner else ""
     return (
         f"<section><h2>All layers</h2><details><summary>{len(comparison.layers)} tensors in execution order"
         f"</summary>{table}</details>{missing}{note}</section>"

@@ -28,14 +28,14 @@ def check_plot(path: Path, *, force: bool) -> None:
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure of that many inches and its axes, which have a light grid behind and no box around.
+    """Return a figure of that many inches and its axes, with a light grid and without a box.
 
-    Raises ValueError where matplotlib is not installed.
+    Raises ValueError if matplotlib is not installed.
     """
     _check_library()
     log = logging.getLogger("matplotlib")
     if not log.isEnabledFor(logging.DEBUG):  # --verbose
-        log.setLevel(logging.ERROR)  # where there is no home to keep a cache in, it works without
+        log.setLevel(logging.ERROR)  # without a home folder it works without a cache
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, min(height, _HIGHEST)))

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.charts import plot_file
+from tools.summaries.words import counted, shortened
 from transforms.mix_precision.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BAR = 0.16  # inches
-_LONGEST_NAME = 48
 
 
 def draw(sensitivity: Sensitivity, path: Path) -> None:
@@ -41,7 +41,7 @@ def chart(sensitivity: Sensitivity) -> Figure:
             if math.isinf(harms.get((layer, label), 0.0)):
                 bar.set_hatch("///")
     axes.set_yticks(range(len(layers)), labels=[shortened(layer) for layer in layers])
-    samples = "1 sample" if sensitivity.samples == 1 else f"{sensitivity.samples} samples"
+    samples = counted(sensitivity.samples, "sample")
     axes.set(xscale="log", xlim=(low, high), ylim=(-0.6, len(layers) - 0.4))
     axes.set_xlabel(f"harm ({sensitivity.metric}, {sensitivity.method}, {samples})")
     axes.grid(axis="x", color="0.9")
@@ -57,8 +57,3 @@ def _range(harms: list[float]) -> tuple[float, float]:
     if not known:
         return 0.1, 10.0
     return 10.0 ** (math.ceil(math.log10(min(known))) - 1), 10.0 ** (math.floor(math.log10(max(known))) + 1)
-
-
-def shortened(name: str) -> str:
-    """Return the end of a name that is too long for a line."""
-    return name if len(name) <= _LONGEST_NAME else f"...{name[3 - _LONGEST_NAME :]}"

@@ -6,24 +6,44 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from tools.cli import interrupts, streams
+from tools.cli.job_options import Options
+from tools.cli.needs import Need
+
+J = TypeVar("J", bound=Options)
 
 DONE, FAILED = 0, 1
 
-_SOURCES = ("input", "model", "quantized", "baseline_results_folder")
-"""Options that say what a tool works on, each tool has one of them."""
+_SOURCES = ("input", "quantized", "baseline_results_folder")
+"""Options that name the source of a tool; each tool has one of them."""
 
 _LONGEST = 4000
 """Characters of a message: a name in a file may have any number."""
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """A strict parser with one-line errors, which keeps the ``needs`` of each option."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Take what any parser takes."""
+        self.needs: dict[str, tuple[Need, ...]] = {}
+        super().__init__(**settings)
+
+    def add_argument(self, *names: Any, needs: tuple[Need, ...] = (), **settings: Any) -> argparse.Action:
+        """Add an option that without its ``needs`` is wrong usage."""
+        action = super().add_argument(*names, **settings)
+        self.needs[action.dest] = needs
+        return action
+
     def error(self, message: str) -> NoReturn:
-        """Leave with one line, as any other error does, and exit code 2."""
+        """Leave with one line, as any other error does, and exit code 2; an option goes by its main name."""
+        for action in self._actions:
+            message = message.replace("/".join(action.option_strings), action.option_strings[0])
         self.exit(2, f"{_name(self)}: error: {message} (see --help)\n")
 
 
@@ -31,9 +51,9 @@ def _name(parser: argparse.ArgumentParser) -> str:
     return parser.prog.removeprefix("python -m ")
 
 
-def make_parser(module: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
+def make_parser(module: str, description: str, epilog: str = "") -> Parser:
     """Return a parser for ``python -m tools.MODULE`` with ``--verbose`` and without abbreviated options."""
-    parser = _Parser(
+    parser = Parser(
         prog=f"python -m tools.{module}",
         description=description,
         epilog=epilog,
@@ -46,46 +66,57 @@ def make_parser(module: str, description: str, epilog: str = "") -> argparse.Arg
     return parser
 
 
-def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how a model is written."""
+def add_output_options(parser: Parser, *, needs: tuple[Need, ...] = (), force: tuple[Need, ...] = ()) -> None:
+    """Add the options that say how a model is written; ``needs`` of the first, and of ``--force``."""
     parser.add_argument(
         "--save_as_external_data",
         action="store_true",
-        help="store weights in OUTPUT.HASH.data, with a hash of them; done without asking above 2 GiB",
+        needs=needs,
+        help="store weights in OUTPUT.HASH.data, named by their hash; automatic above 2 GiB",
     )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing output")
+    parser.add_argument("--force", action="store_true", needs=force, help="overwrite an existing output")
 
 
-def add_code_option(parser: argparse.ArgumentParser) -> None:
+def add_code_option(parser: Parser, *, needs: tuple[Need, ...] = ()) -> None:
     """Add the option that lets a scheme run code, see :mod:`tools.cli.user_code`."""
     parser.add_argument(
         "--allow-code",
         action="store_true",
-        help="let the key evaluate of the scheme run a file outside the scheme's folder",
+        needs=needs,
+        help="allow the key evaluate of the scheme to run a file outside the scheme's folder",
     )
 
 
+def parse(parser: Parser, kind: type[J], argv: Sequence[str] | None) -> J:
+    """Return the options on the command line; leaves through argparse with 2 after a usage error."""
+    values = vars(parser.parse_args(argv))
+    given = _given(parser, argv)
+    names = {one.name for one in fields(kind)}
+    changes = {name: values[name] for name in given if name not in names}
+    return kind(given=given, changes=changes, **{name: values[name] for name in names & values.keys()})
+
+
 def run(
-    parser: argparse.ArgumentParser,
-    work: Callable[[argparse.Namespace], None],
+    parser: Parser,
+    kind: type[J],
+    work: Callable[[J], None],
     argv: Sequence[str] | None,
     *,
-    why_not: Callable[[argparse.Namespace], str | None] = lambda options: None,
+    why_not: Callable[[J], str | None] = lambda options: None,
 ) -> int:
-    """Parse the options, do the work, and turn any failure into one line on stderr.
+    """Parse the options as a job of some kind, do the work, and turn any failure into one line on stderr.
 
     Returns 0 when the work is done, 1 when the input, the model or the machine stood in its way, and 128 and
     the number of the signal (130: Ctrl-C) when that ended it, with nothing left half written; a usage error
-    leaves through argparse with 2, as do options of which ``why_not`` says that they do not go together; it
-    may ask ``options.given`` which were written, see :func:`unused_option`.
+    leaves through argparse with 2, as do options whose needs are not met, or of which ``why_not`` says that
+    they do not go together.
     """
     try:
-        options = parser.parse_args(argv)
+        options = parse(parser, kind, argv)
     except SystemExit:  # after --help
         streams.drop_unwritable()
         raise
-    options.given = _given(parser, argv)
-    reason = why_not(options)
+    reason = _two_spellings(parser, argv) or why_not(options) or _unmet(parser, options)
     if reason:
         parser.error(reason)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is first imported
@@ -102,24 +133,24 @@ def run(
     return code
 
 
-def unused_option(options: argparse.Namespace, names: Iterable[str], needed: str) -> str | None:
-    """Return the error of the first of some options that was given without what it goes with, or None."""
-    return next(
-        (f"{options.given[name]} goes with {needed}" for name in names if name in options.given), None
-    )
+def _unmet(parser: Parser, options: Options) -> str | None:
+    """Return the error of the first option that is given without what it goes with, or None."""
+    for name, words in options.given.items():
+        for need in parser.needs.get(name, ()):
+            if not need.is_met(options):
+                return f"{words} goes with {need.words}"
+    return None
 
 
-def same_file(options: argparse.Namespace, names: Iterable[str]) -> str | None:
+def same_file(files: Mapping[str, str | Path | None]) -> str | None:
     """Return the error of the first two of some options that name the same file, or None."""
     taken: dict[Path, str] = {}
-    for name in names:
-        path = getattr(options, name)
-        if path is None:
+    for option, path in files.items():
+        if not path:
             continue
-        option = f"--{name.replace('_', '-')}"
         other = taken.setdefault(Path(os.path.realpath(path)), option)
         if other != option:
-            return f"{other} and {option} are one file, '{path}'"
+            return f"{other} and {option} are the same file, '{path}'"
     return None
 
 
@@ -134,6 +165,16 @@ def _given(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> dict[
     }
 
 
+def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> str | None:
+    """Return the error of the first option that is given in two spellings, of which one would be ignored."""
+    words = {word.partition("=")[0] for word in (sys.argv[1:] if argv is None else argv)}
+    for action in parser._actions:
+        both = [name for name in action.option_strings if name in words]
+        if len(both) > 1 and not isinstance(action, argparse.BooleanOptionalAction):
+            return f"{both[0]} and {both[1]} are the same option: give one of them"
+    return None
+
+
 def keep_products_on_one_thread() -> None:
     """Let NumPy's matrix products run on one thread, also where the environment asks for more.
 
@@ -145,14 +186,12 @@ def keep_products_on_one_thread() -> None:
         os.environ[name] = "1"
 
 
-def _work(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, work: Callable[[argparse.Namespace], None]
-) -> int:
+def _work(parser: Parser, options: J, work: Callable[[J], None]) -> int:
     try:
         work(options)
         sys.stdout.flush()
     except BrokenPipeError as error:
-        return _fail(parser, options, f"nobody reads the output any more: {_one_line(error)}")
+        return _fail(parser, options, f"the reader of the output is gone: {_one_line(error)}")
     except (ValueError, OSError) as error:
         return _fail(parser, options, _one_line(error) + _of_source(options, error))
     except Exception as error:
@@ -161,14 +200,14 @@ def _work(
     return DONE
 
 
-def _fail(parser: argparse.ArgumentParser, options: argparse.Namespace, message: str) -> int:
+def _fail(parser: argparse.ArgumentParser, options: Options, message: str) -> int:
     if options.verbose:
         traceback.print_exc()
     print(f"{_name(parser)}: error: {_shown(message)}", file=sys.stderr)
     return FAILED
 
 
-def _of_source(options: argparse.Namespace, error: Exception) -> str:
+def _of_source(options: Options, error: Exception) -> str:
     """Return the file that an error is to end with: one about a model, or that names nothing."""
     reading = sys.modules.get("transforms.model.read_model")  # not imported, no model was read
     about_model = reading is not None and isinstance(error, reading.ModelError)

@@ -1,4 +1,4 @@
-"""Numbers on the command line: what is not one, or not within its range, is refused in one line."""
+"""Numbers on the command line: anything else, or a number out of range, is refused in one line."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import math
 from collections.abc import Callable
 
 MOST = 2**31 - 1
-"""Of things that are counted, unless more is said."""
+"""Largest count, unless an option sets another limit."""
 
 LARGEST = 2**63 - 1
-"""Of bytes, and of what is no number of things."""
+"""Largest number of bytes, and largest seed."""
 
 MOST_AT_ONCE = 4096
-"""Threads, and processes: a machine is brought down by far more of them than it has cores."""
+"""Largest number of threads and processes: many more than the cores of a machine can bring it down."""
 
 
 def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
-    """Return what reads a whole number from ``least`` to ``most``."""
+    """Return a parser of whole numbers from ``least`` to ``most``."""
 
     def _read(text: str) -> int:
         try:
@@ -25,7 +25,7 @@ def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
         except ValueError:
             value = least - 1
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{_shown(text)} is no whole number from {least} to {most}")
+            raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number from {least} to {most}")
         return value
 
     return _read
@@ -34,21 +34,21 @@ def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
 def number(
     least: float = -math.inf, most: float = math.inf, *, above: bool = False
 ) -> Callable[[str], float]:
-    """Return what reads a finite number from ``least``, or ``above`` it, to ``most``."""
+    """Return a parser of finite numbers from ``least``, or ``above`` it, to ``most``."""
     start = "" if math.isinf(least) else f" {'above' if above else 'from'} {least:g}"
     legal = "number" + start + ("" if math.isinf(most) else f" to {most:g}")
 
     def _read(text: str) -> float:
         value = _float(text)
         if not (math.isfinite(value) and least <= value <= most) or (above and value == least):
-            raise argparse.ArgumentTypeError(f"{_shown(text)} is no {legal}")
+            raise argparse.ArgumentTypeError(f"{_shown(text)} is not a {legal}")
         return value
 
     return _read
 
 
 def numbers(read: Callable[[str], float]) -> Callable[[str], tuple[float, ...]]:
-    """Return what reads numbers with commas between them, each by ``read``."""
+    """Return a parser of numbers separated by commas, each parsed by ``read``."""
     return lambda text: tuple(map(read, text.split(",")))
 
 
@@ -59,7 +59,7 @@ def size(text: str) -> tuple[int, int]:
     try:
         return read(height), read(width if times else height)
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is no size of images: {error}") from error
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not an image size: {error}") from error
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -71,7 +71,7 @@ def bytes_of(text: str) -> int:
     unit = shortened[-1:] if shortened[-1:] in _UNITS else ""
     value = _float(shortened.removesuffix(unit)) * _UNITS[unit]
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is no size")
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a size")
     return int(value)
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def check_writable(path: Path, *, force: bool, inputs: Iterable[str | Path | None] = ()) -> None:
-    """Raise OSError, before any work, when the folder is missing, or the file exists and not ``force``.
+    """Raise OSError, before any work, if the folder is missing, or the file exists and not ``force``.
 
-    ValueError when it is no regular file, or an input. Removes what dead processes left in the folder.
+    ValueError if it is not a regular file, or an input. Removes what dead processes left in the folder.
     """
     target = destination(path)
     if not path.parent.is_dir():

@@ -9,7 +9,7 @@ from typing import Any
 class Progress:
     """A bar on stderr, made when the first piece is done, and made anew when the work starts over.
 
-    Shows nothing where stderr is no terminal.
+    Shows nothing if stderr is not a terminal.
     """
 
     def __init__(self, what: str, unit: str) -> None:

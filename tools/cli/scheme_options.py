@@ -1,93 +1,56 @@
-"""Refusing options that do nothing with the formats and methods of a scheme."""
+"""The scheme of a command line, and a check that each of its options has an effect on it."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ops
+from tools.cli.job_options import MixJob, QuantizeJob, SchemeJob
+from tools.cli.needs import DATA, Need
 from transforms.files.read_toml import parse_toml
 from transforms.plan.weight_importance import WEIGHTED
-from transforms.scheme.scheme import AUTO, Scheme
+from transforms.scheme import Scheme, read_scheme
+from transforms.scheme.mixing_rule import MIXING, TARGETS
+from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_table import SchemeTable
 
 _STANDARD_BITS = 16
 """Of the widest integers that ONNX's own operators quantize to."""
 
-
-_MIXING = "auto_mixed_precision"
-_OF_SAMPLES = ("sensitivity", "metric", "output_index", "data_size")
-_OF_MOVING = ("strategy", "bits_target", "bytes_target")
-
-Need = tuple[tuple[str, ...], str, bool]
-"""Options and keys, what they go with in words, and whether that is there."""
-
-
-def check_effect(scheme: Scheme, options: argparse.Namespace, flag: str) -> None:
-    """Raise ValueError for an option, or a key of ``--set``, that needs what is not there.
-
-    That are formats and methods of the scheme, samples (``flag`` is the option that names their folder), or a
-    model that is written.
-    """
-    paths = [assignment.partition("=")[0].strip() for assignment in options.set]
-    given = {f"set {name}": f"--set {path}" for path in paths for name in (path, path.partition(".")[0])}
-    given |= options.given
-    for names, needed, is_there in (*_of_formats(scheme), *_of_work(options, flag)):
-        words = next((given[word] for name in names for word in (name, f"set {name}") if word in given), None)
-        if words and not is_there:
-            raise ValueError(f"{words} goes with {needed}")
+_TARGETS = frozenset(TARGETS)
+_ALTERNATIVES = (
+    *((_TARGETS - {key}, {key}) for key in sorted(_TARGETS)),
+    ({"activation_target", "weight_target"}, {"target"}),
+    ({"target"}, {"activation_target", "weight_target"}),
+    ({"bytes_target"}, {"bits_target"}),
+    ({"bits_target"}, {"bytes_target"}),
+)
+"""Keys of the table that an option for another key takes the place of, too: only one of them may be given."""
 
 
-def _of_work(options: argparse.Namespace, flag: str) -> Iterator[Need]:
-    has_data = flag in options.given.values() or "random_data" in options.given
-    yield tuple(f"{_MIXING}.{key}" for key in _OF_SAMPLES), flag, has_data
-    is_written = "output" in options.given
-    yield ("finetune", *(f"{_MIXING}.{key}" for key in _OF_MOVING)), "--output", is_written
+def quantization_scheme(job: QuantizeJob) -> Scheme:
+    """Return the scheme of ``--config`` with what the command line changes; ValueError naming the key."""
+    scheme = _read(job)
+    lists = {key: (*getattr(scheme, key), *more) for key, more in job.changes.items() if type(more) is list}
+    return scheme.with_(**{**job.changes, **lists})
 
 
-def _of_formats(scheme: Scheme) -> Iterator[Need]:
-    here = f"; the formats here are {', '.join(row.name for row in scheme.named_formats) or 'float32'}"
-    activations = "integer activations"
-    measures = any(row.is_integer for row in _of_activations(scheme))
-    has_integers = any(row.is_integer for row in scheme.named_formats)
-    weighs = has_integers and scheme.weight_method == WEIGHTED
-    yield ("calibrate_method", "activation_symmetric", "moving_average"), activations + here, measures
-    yield ("calibration_cache",), activations + here, measures or weighs
-    of_percentile = measures and scheme.calibrate_method == "Percentile"
-    yield ("percentile",), f"{activations} and calibrate_method 'Percentile'{here}", of_percentile
-    averages = measures and scheme.moving_average
-    yield ("averaging_constant",), f"{activations} and moving_average = true{here}", averages
-    yield ("per_channel", "weight_method"), f"integers{here}", has_integers
-    standard = any(row.is_integer and row.bits <= _STANDARD_BITS for row in scheme.named_formats)
-    yield ("qdq_domain",), f"integers of up to {_STANDARD_BITS} bits{here}", standard
-    has_own = _has_own_operators(scheme)
-    yield ("domain",), f"formats for which ONNX has no operators{here}", has_own
-
-
-def _of_activations(scheme: Scheme) -> Iterator[ops.Format]:
-    """Yield the formats that computed tensors have or may get."""
-    mixing = scheme.auto_mixed_precision
-    rules = (*scheme.layers.values(), *(mixing.choices(scheme.activation, scheme.weight) if mixing else ()))
-    names = [scheme.activation, *scheme.tensors.values(), *(rule.activation for rule in rules)]
-    yield from (row for name in names if name and (row := scheme.format(name)) is not None)
-
-
-def _has_own_operators(scheme: Scheme) -> bool:
-    biases = [scheme.bias, *(rule.bias for rule in scheme.layers.values())]
-    others = [scheme.other_format, *(scheme.format(name) for name in biases if name not in (None, AUTO))]
-    rows = [*scheme.named_formats, *(row for row in others if row is not None)]
-    as_cast = scheme.bfloat16_as == "cast"
-    return any(
-        row.bits > _STANDARD_BITS if row.is_integer else not (as_cast and row.name == "bfloat16")
-        for row in rows
-    )
+def mixing_scheme(job: MixJob) -> Scheme:
+    """Return the same with changes to the table of automatic mixed precision, which there must be."""
+    scheme = _read(job)
+    replaced = set().union(*(old for old, new in _ALTERNATIVES if new & job.changes.keys()))
+    before = scheme.auto_mixed_precision.said if scheme.auto_mixed_precision else {}
+    kept = {key: value for key, value in before.items() if key not in replaced}
+    if not kept and not job.changes:
+        raise ValueError(f"'{job.config}' has no table [auto_mixed_precision]: give --target FORMAT")
+    return scheme.with_(auto_mixed_precision={**kept, **job.changes})
 
 
 def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
     """Return the one key and value of ``KEY=VALUE``.
 
-    A value that is no TOML is taken as a string, and ``TABLE.KEY=VALUE`` adds to the table of the scheme.
+    A value that is not TOML is taken as a string, and ``TABLE.KEY=VALUE`` adds to the table of the scheme.
     """
     key, equals, value = assignment.partition("=")
     if not equals:
@@ -106,3 +69,88 @@ def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
         if isinstance(before, dict) and isinstance(given, dict):
             values[name] = before | given
     return values
+
+
+def check_effect(scheme: Scheme, job: SchemeJob) -> None:
+    """Raise ValueError for an option, or a key of ``--set``, whose need is not met."""
+    paths = [assignment.partition("=")[0].strip() for assignment in job.assignments]
+    given = {name: f"--set {path}" for path in paths for name in (path.partition(".")[0], path)}
+    for name, words in {**given, **job.given}.items():
+        if name in _OF_FORMATS and not _OF_FORMATS[name].is_met(scheme):
+            here = ", ".join(fmt.name for fmt in scheme.named_formats) or "float32"
+            raise ValueError(f"{words} goes with {_OF_FORMATS[name].words}; the formats here are {here}")
+        if name in _OF_WORK and not _OF_WORK[name].is_met(job):
+            raise ValueError(f"{words} goes with {_OF_WORK[name].words}")
+
+
+def _read(job: SchemeJob) -> Scheme:
+    scheme = read_scheme(job.config)
+    for assignment in job.assignments:
+        scheme = scheme.with_(**parse_assignment(assignment, scheme))
+    return scheme
+
+
+def _has_integers(scheme: Scheme) -> bool:
+    return any(fmt.is_integer for fmt in scheme.named_formats)
+
+
+def _has_standard_integers(scheme: Scheme) -> bool:
+    return any(fmt.is_integer and fmt.bits <= _STANDARD_BITS for fmt in scheme.named_formats)
+
+
+def _measures(scheme: Scheme) -> bool:
+    return any(fmt.is_integer for fmt in _of_activations(scheme))
+
+
+def _of_activations(scheme: Scheme) -> Iterator[ops.Format]:
+    """Yield the formats that computed tensors have or may get."""
+    mixing = scheme.auto_mixed_precision
+    rules = (*scheme.layers.values(), *(mixing.choices(scheme.activation, scheme.weight) if mixing else ()))
+    names = [scheme.activation, *scheme.tensors.values(), *(rule.activation for rule in rules)]
+    yield from (fmt for name in names if name and (fmt := scheme.format(name)) is not None)
+
+
+def _has_own_operators(scheme: Scheme) -> bool:
+    biases = [scheme.bias, *(rule.bias for rule in scheme.layers.values())]
+    others = [scheme.other_format, *(scheme.format(name) for name in biases if name not in (None, AUTO))]
+    formats = [*scheme.named_formats, *(fmt for fmt in others if fmt is not None)]
+    as_cast = scheme.bfloat16_as == "cast"
+    return any(
+        fmt.bits > _STANDARD_BITS if fmt.is_integer else not (as_cast and fmt.name == "bfloat16")
+        for fmt in formats
+    )
+
+
+_ACTIVATIONS = Need("integer activations", _measures)
+_INTEGERS = Need("integers", _has_integers)
+_OF_FORMATS: Mapping[str, Need] = {
+    "calibrate_method": _ACTIVATIONS,
+    "activation_symmetric": _ACTIVATIONS,
+    "moving_average": _ACTIVATIONS,
+    "calibration_cache": Need(
+        _ACTIVATIONS.words,
+        lambda scheme: _measures(scheme) or (_has_integers(scheme) and scheme.weight_method == WEIGHTED),
+    ),
+    "percentile": Need(
+        f"{_ACTIVATIONS.words} and calibrate_method 'Percentile'",
+        lambda scheme: _measures(scheme) and scheme.calibrate_method == "Percentile",
+    ),
+    "averaging_constant": Need(
+        f"{_ACTIVATIONS.words} and moving_average = true",
+        lambda scheme: _measures(scheme) and scheme.moving_average,
+    ),
+    "per_channel": _INTEGERS,
+    "weight_method": _INTEGERS,
+    "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),
+    "domain": Need("formats for which ONNX has no operators", _has_own_operators),
+}
+"""What keys of a scheme, and options, go with in the scheme."""
+
+_SAMPLES = Need(DATA.words, lambda job: DATA.is_met(job) or "random_data" in job.given)
+_MODEL = Need("--output", lambda job: "output" in job.given)
+_OF_WORK: Mapping[str, Need] = {
+    **{f"{MIXING}.{key}": _SAMPLES for key in ("sensitivity", "metric", "output_index", "data_size")},
+    **{f"{MIXING}.{key}": _MODEL for key in ("strategy", "bits_target", "bytes_target")},
+    "finetune": _MODEL,
+}
+"""What keys of ``--set`` go with on the command line."""

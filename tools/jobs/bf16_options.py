@@ -6,12 +6,18 @@ import argparse
 from collections.abc import Sequence
 
 from tools.cli import command_line
-from tools.cli.data_options import OF_DATA, SAMPLES_HELP, add_data_options
+from tools.cli.data_options import SAMPLES_HELP, add_data_options
+from tools.cli.job_options import Bf16Job
+from tools.cli.needs import DATA, Need
 from tools.cli.option_values import number
 
-WEIGHTS = ("bfloat16", "float32")  # the first is what is meant where nothing is said
+WEIGHTS = ("bfloat16", "float32")  # the first is the default
 DOMAINS = ("ai.onnx.contrib", "com.amd.quark")
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
+
+_NOT_SIMULATED = Need("--format with_cast, bf16 or customqdq", lambda job: job.format != "simulate_bf16")
+_CUSTOM = Need("--format customqdq", lambda job: job.format == "customqdq")
+_SQNR = Need("--min-sqnr", lambda job: job.min_sqnr is not None)
 
 _EPILOG = f"""\
 formats:
@@ -29,49 +35,29 @@ Before that the graph is optimized (constants and BatchNorm folded, MatMuls on o
 LayerNorm and GELU fused so that they keep float32 inside), and weights beyond the range of BF16 saturate at
 +-3.38953139e38. Arithmetic on shapes, and inputs that a schema ties to float32, stay as they are.
 
-with --data and --min-sqnr nodes stay in float, as few as are found, so that on these samples the SQNR of the
-model that is written, 10 log10(sum f^2 / sum (f - q)^2) over all its float outputs, is at least DB. They are
-named at the end, as --exclude-node takes them, and come on top of what is excluded already. Where no choice
-of nodes is enough, nothing is written. bfloat16 nodes are measured in float32 with their results rounded.
+--data and --min-sqnr keep nodes in float, as few as possible, until the SQNR of the written model on these
+samples, 10 log10(sum f^2 / sum (f - q)^2) over all its float outputs, is at least DB. Their names are printed
+in the form of --exclude-node; nodes that are excluded already stay excluded. If no choice of nodes is enough,
+nothing is written. bfloat16 nodes are measured in float32 with their results rounded.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done, or nothing to do; 1 model, data, target or machine stand in the way; 2 usage.
+exit codes: 0 done, or nothing to do; 1 error in model, data, target or machine; 2 usage.
 """
 
 
 def run(module: str, source: str, argv: Sequence[str] | None) -> int:
     """Run a converter of models of type ``source`` ("float32" or "float16") and return its exit code."""
-    return command_line.run(
-        _parser(module, source), lambda options: _work(module, source, options), argv, why_not=_why_not
-    )
+    return command_line.run(_parser(module, source), Bf16Job, lambda job: _work(module, source, job), argv)
 
 
-def _why_not(options: argparse.Namespace) -> str | None:
-    """Return which option would have no effect on the format, for none is accepted and then ignored."""
-    simulated = options.format == "simulate_bf16"
-    if simulated and options.weights is not None:
-        return "--weights does not go with --format simulate_bf16, which stores rounded weights as float32"
-    if simulated and options.saturate_activations:
-        return (
-            "--saturate-activations does not go with --format simulate_bf16, which leaves activations alone"
-        )
-    if options.domain is not None and options.format != "customqdq":
-        return f"--domain goes with --format customqdq alone, not with {options.format}"
-    if options.data is None:
-        return command_line.unused_option(options, ("min_sqnr", *OF_DATA), "--data")
-    return "--data goes with --min-sqnr" if options.min_sqnr is None else None
-
-
-def _work(module: str, source: str, options: argparse.Namespace) -> None:
+def _work(module: str, source: str, job: Bf16Job) -> None:
     from tools.jobs import bf16
 
-    options.weights = options.weights or WEIGHTS[0]
-    options.domain = options.domain or DOMAINS[0]
-    bf16.convert_file(module, source, options)
+    bf16.convert_file(module, source, job)
 
 
-def _parser(module: str, source: str) -> argparse.ArgumentParser:
+def _parser(module: str, source: str) -> command_line.Parser:
     parser = command_line.make_parser(module, f"Convert a {source} ONNX model to BF16.", _EPILOG)
     parser.add_argument("--input", required=True, metavar="MODEL", help=f"the {source} model; never changed")
     parser.add_argument("--output", required=True, metavar="MODEL", help="the BF16 model to write")
@@ -81,11 +67,15 @@ def _parser(module: str, source: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--weights",
         choices=WEIGHTS,
-        help="how weights are stored: rounded, in half the bytes (default), or as they are, rounded at load",
+        default=WEIGHTS[0],
+        needs=(_NOT_SIMULATED,),
+        help="how weights are stored: rounded, in half the bytes (default), or in float32, rounded at load",
     )
     parser.add_argument(
         "--domain",
         choices=DOMAINS,
+        default=DOMAINS[0],
+        needs=(_CUSTOM,),
         help=f"domain of the operators of customqdq (default: {DOMAINS[0]})",
     )
     parser.add_argument(
@@ -111,18 +101,27 @@ def _parser(module: str, source: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--saturate-activations",
         action="store_true",
+        needs=(_NOT_SIMULATED,),
         help="clip activations to the BF16 range before rounding",
     )
     parser.add_argument("--strict", action="store_true", help="refuse a model with NaN in its weights")
     parser.add_argument(
-        "--no-optimize", dest="optimize", action="store_false", help="leave out graph optimization and fusion"
+        "--no-optimize", dest="optimize", action="store_false", help="skip graph optimization and fusion"
     )
-    add_data_options(parser, required=False, help="folder of samples to hold --min-sqnr on")
+    add_data_options(
+        parser,
+        required=False,
+        help="folder of samples for --min-sqnr",
+        needs=(_SQNR,),
+        of_samples=(DATA,),
+        of_run=(DATA,),
+    )
     parser.add_argument(
         "--min-sqnr",
         type=number(),
         metavar="DB",
-        help="keep as few nodes in float as give this SQNR on the samples of --data",
+        needs=(DATA,),
+        help="keep as few nodes in float as possible for this SQNR on the samples of --data",
     )
     command_line.add_output_options(parser)
     return parser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,8 @@ import onnx_graphsurgeon as gs
 
 from ops.formats import Format
 from ops.rounding import Options as SolverOptions
-from tools.cli.data_options import image_options, report_litter
+from tools.cli.data_options import open_samples
+from tools.cli.job_options import FinetuneJob
 from tools.cli.output_file import check_writable
 from tools.cli.progress import Progress
 from tools.summaries import tuning
@@ -24,7 +24,7 @@ from transforms.finetune.finetune_weights import LayerReport
 from transforms.finetune.float_reference import float_reference
 from transforms.finetune.options import LayerwiseOptions, TuneOptions
 from transforms.model import provenance
-from transforms.run.feeds import Feeds, batch_feeds, open_feeds
+from transforms.run.feeds import Feeds, batch_feeds
 from transforms.runtime import devices
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
@@ -36,33 +36,31 @@ _RECORDED = (
 )
 
 
-def finetune_file(options: argparse.Namespace) -> None:
-    """Tune ``options.quantized``, write ``options.output`` and print what became of each layer.
+def finetune_file(job: FinetuneJob) -> None:
+    """Tune ``job.quantized``, write ``job.output`` and print what became of each layer.
 
     Raises ValueError or OSError; nothing is written then, but for the checkpoint.
     """
-    rule = rule_of(options)
-    walk = walk_options(rule, _run(options), memory_limit=options.memory_limit, device=options.optim_device)
-    external = options.save_as_external_data
-    output = model_io.check_output(
-        options.output, options.quantized, force=options.force, external_data=external
-    )
-    model_io.check_output(options.output, options.float, force=options.force)
-    _check_checkpoint(options.checkpoint, output)
-    quantized = model_io.load(options.quantized)
-    twin = float_reference(lambda: model_io.load(options.float), quantized)
+    rule = rule_of(job)
+    walk = walk_options(rule, _run(job), memory_limit=job.memory_limit, device=job.optim_device)
+    external = job.save_as_external_data
+    output = model_io.check_output(job.output, job.quantized, force=job.force, external_data=external)
+    model_io.check_output(job.output, job.float_model, force=job.force)
+    _check_checkpoint(job.checkpoint, output)
+    quantized = model_io.load(job.quantized)
+    twin = float_reference(lambda: model_io.load(job.float_model), quantized)
     model_io.refuse_source(twin, output)  # saving looks at what the result came from, the quantized model
-    feeds = _feeds(twin, options)
-    data = _batches(twin, feeds, options.batch_size)
-    checkpoint = _checkpoint(options, twin, quantized, feeds)
-    chosen = FinetuneOptions(walk, options.output_index, rule.selective_update)
+    feeds = open_samples(job, twin)
+    data = _batches(twin, feeds, job.batch_size)
+    checkpoint = _checkpoint(job, twin, quantized, feeds)
+    chosen = FinetuneOptions(walk, job.output_index, rule.selective_update)
     done = tune(twin, quantized, data, chosen, checkpoint=checkpoint)
-    entries = provenance.entries("finetune", _recorded(options), quantized.source_sha256)
-    files = model_io.save(done.graph, output, metadata=entries, external_data=external, force=options.force)
+    entries = provenance.entries("finetune", _recorded(job), quantized.source_sha256)
+    files = model_io.save(done.graph, output, metadata=entries, external_data=external, force=job.force)
     for line in tuning.lines(done, len(feeds), quantized.source_files, files):
         print(line)
-    if options.checkpoint:
-        Path(options.checkpoint).unlink(missing_ok=True)
+    if job.checkpoint:
+        Path(job.checkpoint).unlink(missing_ok=True)
 
 
 def tune(
@@ -85,26 +83,24 @@ def tune(
         )
 
 
-def rule_of(options: argparse.Namespace) -> FinetuneRule:
+def rule_of(job: FinetuneJob) -> FinetuneRule:
     """Return what the command line says of tuning in the words of a scheme."""
     return FinetuneRule(
-        algorithm=options.algorithm,
-        num_iterations=options.num_iterations or FinetuneRule.num_iterations,
-        learning_rate=options.learning_rate or FinetuneRule.learning_rate,
-        early_stop=options.early_stop,
-        fixed_seed=options.fixed_seed,
-        target_op_type=tuple(options.target_op_type),
-        selective_update=options.selective_update,
-        following_relu=options.following_relu,
+        algorithm=job.algorithm,
+        num_iterations=job.num_iterations or FinetuneRule.num_iterations,
+        learning_rate=job.learning_rate or FinetuneRule.learning_rate,
+        early_stop=job.early_stop,
+        fixed_seed=job.fixed_seed,
+        target_op_type=tuple(job.target_op_type),
+        selective_update=job.selective_update,
+        following_relu=job.following_relu,
     )
 
 
 def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> LayerwiseOptions:
     """Return how the layers are walked after a rule; ``more`` are other fields of the result."""
     solver = SolverOptions(
-        iterations=rule.num_iterations,
-        learning_rate=rule.learning_rate or None,
-        early_stop=rule.early_stop,
+        iterations=rule.num_iterations, learning_rate=rule.learning_rate or None, early_stop=rule.early_stop
     )
     tune = TuneOptions(rule.algorithm, solver=solver)
     return LayerwiseOptions(
@@ -118,24 +114,19 @@ def walk_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> LayerwiseO
 
 
 def _check_checkpoint(path: Path | None, output: Path) -> None:
-    """Raise OSError or ValueError, before any work, where no checkpoint can be written."""
+    """Raise OSError or ValueError, before any work, if no checkpoint can be written."""
     if path is None:
         return
-    check_writable(path, force=True)  # what is there is gone on from
+    check_writable(path, force=True)  # resumed from if it exists
     if path.resolve() == output.resolve():
         raise ValueError(f"checkpoint '{path}' is the output itself: the one would replace the other")
 
 
-def _run(options: argparse.Namespace) -> RunOptions:
+def _run(job: FinetuneJob) -> RunOptions:
     """Return how models run; ValueError for a device, also of the linear algebra, that is not there."""
-    devices.array_module(options.optim_device)
-    on_cpu = options.infer_device == devices.CPU
-    return RunOptions(options.provider if on_cpu else devices.provider(options.infer_device), options.threads)
-
-
-def _feeds(graph: gs.Graph, options: argparse.Namespace) -> Feeds:
-    report_litter(options.data)
-    return open_feeds(options.data, model_inputs(graph), images=image_options(options), limit=options.limit)
+    devices.array_module(job.optim_device)
+    on_cpu = job.infer_device == devices.CPU
+    return RunOptions(job.provider if on_cpu else devices.provider(job.infer_device), job.threads)
 
 
 def _batches(twin: gs.Graph, feeds: Feeds, size: int) -> list[Mapping[str, np.ndarray]]:
@@ -147,16 +138,14 @@ def _batches(twin: gs.Graph, feeds: Feeds, size: int) -> list[Mapping[str, np.nd
     return found
 
 
-def _checkpoint(
-    options: argparse.Namespace, twin: gs.Graph, quantized: gs.Graph, feeds: Feeds
-) -> Checkpoint | None:
-    if options.checkpoint is None:
+def _checkpoint(job: FinetuneJob, twin: gs.Graph, quantized: gs.Graph, feeds: Feeds) -> Checkpoint | None:
+    if job.checkpoint is None:
         return None
-    where = [options.provider, options.infer_device, options.optim_device]
+    where = [job.provider, job.infer_device, job.optim_device]
     models = [twin.source_sha256, quantized.source_sha256]
-    parts = [provenance.software(), *models, feeds.hash(), _recorded(options), where]
-    return Checkpoint.open(options.checkpoint, json.dumps(parts))
+    parts = [provenance.software(), *models, feeds.hash(), _recorded(job), where]
+    return Checkpoint.open(job.checkpoint, json.dumps(parts))
 
 
-def _recorded(options: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in _RECORDED}
+def _recorded(job: FinetuneJob) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in _RECORDED}

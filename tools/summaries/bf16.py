@@ -1,4 +1,4 @@
-"""The words in which a conversion to BF16 tells what it did."""
+"""The summary of a conversion to BF16."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.summaries.operator_library import needed_library
+from tools.summaries.words import counted
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -45,7 +46,7 @@ def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:
     if not kept.patterns:
         yield f"Kept in float32 for {least:g} dB: nothing, the SQNR is {kept.before:.2f} dB"
         return
-    count = f"{len(kept.patterns)} node{'s' if len(kept.patterns) > 1 else ''}"
+    count = counted(len(kept.patterns), "node")
     yield f"SQNR: {kept.before:.2f} -> {kept.after:.2f} dB with {count} kept in float32"
     yield f"Kept in float32 for {least:g} dB: {', '.join(kept.patterns)}"
 

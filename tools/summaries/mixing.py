@@ -1,11 +1,11 @@
-"""The words in which automatic mixed precision tells what it found."""
+"""The summary of automatic mixed precision."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
-from tools.charts.sensitivity_chart import shortened
+from tools.summaries.words import counted, shortened
 from transforms.mix_precision.mix import MixedPrecision
 from transforms.search.output_metrics import METRICS, in_words
 
@@ -26,7 +26,7 @@ def lines(mixed: MixedPrecision) -> Iterator[str]:
     found = mixed.assignment
     kept = f", the target is {found.target.bound}" if found.target else ", no target"
     values = f"{in_words(mixed.metric, found.baseline)} -> {in_words(mixed.metric, found.value)}"
-    tried = f"{_counted(len(found.steps), 'model')} tried on {_counted(mixed.samples, 'sample')}"
+    tried = f"{counted(len(found.steps), 'model')} tried on {counted(mixed.samples, 'sample')}"
     yield f"{mixed.metric}: {values}{kept}; {tried}"
 
 
@@ -40,13 +40,13 @@ def _table(mixed: MixedPrecision) -> Iterator[str]:
         found = [f"{values[one.name, label]:.6g}" for label in mixed.labels]
         rows.append((shortened(one.name), one.op, rule.label, *found, _decision(mixed, one.name)))
     if mixed.is_analysis:
-        rows = [(*fmt[:2], *fmt[3:-1]) for fmt in rows]
+        rows = [(*cells[:2], *cells[3:-1]) for cells in rows]
     unit = METRICS[mixed.sensitivity.metric].unit if mixed.sensitivity.metric in METRICS else ""
     what = f"{mixed.sensitivity.metric} {unit}".rstrip()
     yield f"Sensitivity ({mixed.sensitivity.method}): {what} with that layer alone in a format"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for fmt in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(fmt, widths, strict=True)).rstrip()
+    for cells in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def _worst(mixed: MixedPrecision, name: str) -> float:
@@ -74,10 +74,6 @@ def _sizes(mixed: MixedPrecision) -> Iterator[str]:
             f" weights {_bytes(before.weight)} -> {_bytes(after.weight)} bytes"
         )
     yield f"Bits per operand: {before.total / every:.4g} -> {after.total / every:.4g}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _bytes(bits: float) -> str:

@@ -13,7 +13,7 @@ _LIBRARY = "this package's (ops.register_custom_ops, or ops.get_library_path)"
 
 
 def needed_library(graph: gs.Graph) -> str | None:
-    """Return what has to be registered for the nodes of a graph, None for nothing.
+    """Return the libraries to register for the nodes of a graph, or None.
 
     Operators of onnx and those that ONNX Runtime brings along need nothing. No library of ours has the
     operators of any other domain.

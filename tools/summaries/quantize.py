@@ -1,4 +1,4 @@
-"""The words in which a quantization tells what it did."""
+"""The summary of a quantization."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx_graphsurgeon as gs
 
 from tools.summaries.operator_library import needed_library
+from tools.summaries.words import counted
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.pipelines.quantize_graph import Quantized
@@ -28,14 +29,10 @@ def lines(
         yield f"Calibrated: {done.calibrated} tensors"
     for name in dict.fromkeys(format for format, _ in done.tensors):
         roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
-        yield f"Quantized to {name}: " + ", ".join(f"{count} {_plural(role, count)}" for role, count in roles)
+        yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
     yield _kept(graph)
     yield f"Size: {before:,} -> {after:,} bytes ({after / before:.2f}x), written to '{output}'"
     yield _runs(graph, cpu_error)
-
-
-def _plural(role: str, count: int) -> str:
-    return role if count == 1 else {"bias": "biases"}.get(role, f"{role}s")
 
 
 def _kept(graph: gs.Graph) -> str:
@@ -45,8 +42,7 @@ def _kept(graph: gs.Graph) -> str:
     if not kept:
         return "Kept in float: nothing"
     names = ", ".join(f"{op} {count}" for op, count in kept.most_common())
-    count = sum(kept.values())
-    return f"Kept in float: {count} {_plural('node', count)}: {names}"
+    return f"Kept in float: {counted(sum(kept.values()), 'node')}: {names}"
 
 
 def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:

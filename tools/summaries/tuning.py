@@ -1,4 +1,4 @@
-"""The words in which fine-tuning tells what became of each layer, and of the outputs."""
+"""The summary of fine-tuning: each layer, and the outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ sums of squares are larger by than those of the means. A single row has no power
 
 
 def lines(done: TunedModel, samples: int, before: list[Path], after: list[Path]) -> Iterator[str]:
-    """Yield the summary: what was tuned, and the file."""
+    """Yield the summary: layers, outputs, and the file."""
     yield from tuning_lines(done, samples)
     sizes = total_bytes(before), total_bytes(after)
     yield f"Size: {sizes[0]:,} -> {sizes[1]:,} bytes, written to '{after[0]}'"
@@ -26,12 +26,12 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     """Yield what became of each layer, those left alone, and the outputs."""
     width = max(len(layer.name) for layer in done.walk.layers)
     for layer in done.walk.layers:
-        kept = layer.what if layer.is_kept and done.attempt else "kept as it was"
+        kept = layer.what if layer.is_kept and done.attempt else "not changed"
         change = in_words(layer.power, layer.before, layer.after)
         yield f"{layer.name:<{width}}  {layer.op}  {change}  {kept}  {layer.seconds:.2f} s"
     reasons = Counter((layer.op, layer.reason) for layer in done.walk.left_alone)
     for (op, reason), count in reasons.items():
-        yield f"Left alone: {count} {op}: {reason}"
+        yield f"Skipped: {count} {op}: {reason}"
     kept_count = sum(layer.is_kept for layer in done.walk.layers) if done.attempt else 0
     yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
     yield f"Outputs on held-out samples: {_of_outputs(done)}"
@@ -47,18 +47,20 @@ def in_words(power: float, *errors: float) -> str:
         return " -> ".join(map(str, ratios)) + " dB"
     numbers = " -> ".join(f"{error:.3g}" for error in errors)
     is_known = all(map(math.isfinite, (power, *errors)))
-    return f"squared error {numbers}{', the output hardly varies on held-out samples' if is_known else ''}"
+    return (
+        f"squared error {numbers}{', the output is almost constant on held-out samples' if is_known else ''}"
+    )
 
 
 def _of_outputs(done: TunedModel) -> str:
     ratios = [_decibels(1.0, error) or "none" for error in (done.before, done.after)]
     reason = "an output of the float model is zero there, or one is not finite"
     words = f"{' -> '.join(ratios)} dB" + (f" (none: {reason})" if "none" in ratios else "")
-    return words if done.attempt else f"{words}; nothing was better: model kept"
+    return words if done.attempt else f"{words}; no improvement: model not changed"
 
 
 def _decibels(power: float, error: float) -> str | None:
-    """Return a ratio in dB, None where there is none; errors of about 0 may be negative by rounding."""
+    """Return a ratio in dB, or None if it is undefined; errors of about 0 may be negative by rounding."""
     if not (math.isfinite(power) and math.isfinite(error)):
         return None
     if error <= 0:

@@ -1,7 +1,7 @@
-"""Calibration: what float tensors do over samples, in one pass over the data, and ranges that follow from it.
+"""Calibration: statistics of float tensors over samples, in one pass over the data, and ranges from them.
 
-Statistics are kept, not ranges: any integer format can be asked for afterwards. Their size depends on how
-many tensors there are, never on how many samples.
+Statistics are kept, not ranges, so that a range for any integer format can follow. Their size depends on the
+number of tensors, not on the number of samples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Progress = Callable[[int, int | None], None]
 
 
 class Calibration:
-    """What was observed of tensors, by name, and the ranges that the options make of it."""
+    """The statistics of tensors, by name, and the ranges that follow by the options."""
 
     def __init__(self, options: CalibrationOptions, observed: Mapping[str, RangeStats]) -> None:
         """Keep options and statistics."""
@@ -48,9 +48,9 @@ class Calibration:
             raise ValueError(f"tensor '{name}' has no range: {error}") from error
 
     def moments(self, name: str, axis: int) -> Moments:
-        """Return the moments per channel along an axis, as it was asked for.
+        """Return the moments per channel along a requested axis.
 
-        ValueError where none were asked for, or no number was seen.
+        ValueError if they were not requested, or no number was seen.
         """
         moments = self._find(name).moments.get(axis)
         if moments is None or not moments.count:
@@ -78,7 +78,7 @@ def calibrate(
     run: RunOptions | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
-    """Run a float model on every feed, once, and return what was observed of float32 tensors of it.
+    """Run a float model on every feed, once, and return the statistics of its float32 tensors.
 
     Tensors are constants, inputs and whatever the nodes of the main graph make. Of those in ``channels`` the
     moments along the axis are found, too; a tensor may be there with several axes. ``progress`` is called
@@ -110,7 +110,7 @@ def calibrate(
 
 
 class _Watch:
-    """A model that adds what its tensors do to their statistics, sample by sample."""
+    """A model that adds its tensors to their statistics, sample by sample."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class _Watch:
         self._model = InstrumentedModel(graph, [name for name in asked if name not in fetched], fetched, run)
 
     def add(self, sample: str, feed: Mapping[str, np.ndarray]) -> None:
-        """Add what a sample does; ValueError for NaN, or where the model does not run."""
+        """Add a sample; ValueError for NaN, or if the model fails."""
         found = self._observe(sample, feed)
         if found.is_doubtful:  # from now on, for what is infinite once tends to be so always
             self._model = InstrumentedModel(self._graph, [], self._all, self._run)
@@ -146,7 +146,7 @@ class _Watch:
                 raise (self._cause(sample, feed) if np.isnan(array).any() else None) or error from error
 
     def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
-        """Return what a NaN comes of, where infinity is among it."""
+        """Return the cause of a NaN, if it is an infinity."""
         found = first_nan(self._graph, feed, self._run)
         if found is None or found.infinite is None:
             return None
@@ -174,7 +174,7 @@ def _add_array(one: RangeStats, array: np.ndarray, options: CalibrationOptions, 
 
 
 def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]:
-    """Return those of the names that are constants; ValueError for one that can not be calibrated at all."""
+    """Return those of the names that are constants; ValueError for one that cannot be calibrated at all."""
     known = _tensors(graph)
     for name in names:
         if name not in known:

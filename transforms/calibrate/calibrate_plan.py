@@ -1,4 +1,4 @@
-"""Measuring what a quantization plan needs to know of a float model."""
+"""Measuring the statistics of a float model that a quantization plan needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transforms.runtime.session import RunOptions
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """Where ranges come from: a folder, a reader or any iterable of feeds, and how it is read.
+    """The source of ranges: a folder, a reader or any iterable of feeds, and how it is read.
 
     ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
     what was measured. ``run``: how the float model runs.
@@ -41,7 +41,7 @@ def calibrate_plan(
     *,
     progress: Progress | None = None,
 ) -> Calibration | None:
-    """Return what a plan needs to know, None where it needs nothing and no data are read.
+    """Return the statistics that a plan needs, or None, without reading data, if it needs none.
 
     Several plans, of copies of one graph, are measured together. Ranges of all tensors that become integers,
     and the mean squares by which errors of weights are weighted: those alone do not ask for data unless the

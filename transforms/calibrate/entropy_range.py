@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transforms.calibrate.histogram import Histogram, fold
 
 _CANDIDATES = 128  # limits that are tried, in equal ratios
-_LEAST = 1e-4  # what a bin that the levels miss counts for, as a share of one number's probability
+_LEAST = 1e-4  # probability of a bin that the levels miss, as a share of one number's
 
 
 def clip_by_entropy(histogram: Histogram, levels: int, *, symmetric: bool) -> tuple[float, float]:
@@ -19,7 +19,7 @@ def clip_by_entropy(histogram: Histogram, levels: int, *, symmetric: bool) -> tu
 
     Tried are ranges [-t, t] of at least one bin per level. What lies outside counts at the ends of the range.
     Symmetric ranges look at magnitudes, in half the levels. A format with as many levels as the histogram has
-    bins in use can not be judged by it: its range is the whole histogram.
+    bins in use gets the range of the whole histogram.
     """
     counts, centre = histogram.counts_but_zeros, len(histogram.counts) // 2
     if symmetric:

@@ -18,7 +18,7 @@ class Histogram:
     """Counts of float32 numbers in ``BINS`` equal bins over [-bound, bound), where bound is a power of two.
 
     The bound is the smallest one above every magnitude so far. When it grows, bins are merged in pairs, which
-    is exact: the counts do not depend on the order in which the numbers came, but for the sign of those that
+    is exact: the counts do not depend on the order of the numbers, except for the sign of those that
     underflow when they are divided by the bound. A bin holds its lower edge.
     """
 
@@ -51,7 +51,7 @@ class Histogram:
     def counts_but_zeros(self) -> NDArray[np.int64]:
         """The counts, but in the bin from zero on no more than in the next one: the rest is taken for zeros.
 
-        Every format has zero, so that the many zeros behind a Relu should not weigh in what is clipped.
+        Every format has zero, so the many zeros after a Relu should not influence clipping.
         """
         counts = self.counts.copy()
         counts[BINS // 2] = min(counts[BINS // 2 : BINS // 2 + 2])

@@ -1,4 +1,4 @@
-"""From what was observed of a tensor to the range that an integer format covers.
+"""From the statistics of a tensor to the range that an integer format covers.
 
 All methods return a range within the lowest and the highest number observed.
 """

@@ -1,4 +1,4 @@
-"""Clipping a histogram where rounding to an integer format costs the least mean squared error."""
+"""Clipping a histogram to the range with the least mean squared error of an integer format."""
 
 from __future__ import annotations
 

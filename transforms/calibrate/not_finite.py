@@ -1,4 +1,4 @@
-"""Finding where the first NaN of a sample comes from: what holds it, and the infinity before it."""
+"""Finding the origin of the first NaN of a sample: its tensor, and the infinity before it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TESTS = {"nan": "IsNaN", "inf": "IsInf"}
 
 @dataclass(frozen=True)
 class FirstNaN:
-    """The first tensor that holds NaN, and the tensor, if any, whose infinity it is made of.
+    """The first tensor that holds NaN, and the tensor, if any, whose infinity caused it.
 
     ``kind`` of the latter: input, constant or tensor.
     """
@@ -59,7 +59,7 @@ def first_nan(graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions |
 def _test(
     graph: gs.Graph, names: list[str], feed: Mapping[str, np.ndarray], run: RunOptions | None
 ) -> dict[str, set[str]]:
-    """Return for each tensor which of NaN and infinity it holds."""
+    """Return for each tensor whether it holds NaN, and whether infinity."""
     light, weights = graph_proto.export_light(graph)
     free, behind = walk.Names(graph), dict[str, list[onnx.NodeProto]]()
     outputs: dict[str, tuple[str, str]] = {}
@@ -84,7 +84,7 @@ def _test(
 
 
 def _in_order(graph: gs.Graph) -> Iterator[gs.Tensor]:
-    """Yield inputs, then for each node its constants and what it makes."""
+    """Yield inputs, then for each node its constants and its outputs."""
     yield from graph.inputs
     for node in graph.nodes:
         yield from (tensor for tensor in _read(node) if isinstance(tensor, gs.Constant))
@@ -98,7 +98,7 @@ def _read(node: gs.Node) -> Iterator[gs.Tensor]:
 
 
 def _ancestors(tensor: gs.Tensor) -> set[int]:
-    """Return the ids of all tensors that one is made of."""
+    """Return the ids of all tensors that a tensor depends on."""
     seen: set[int] = set()
     waiting = [tensor]
     while waiting:

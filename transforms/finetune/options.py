@@ -14,7 +14,7 @@ class TuneOptions:
     """How layers are tuned.
 
     ``algorithm``: ``auto`` or one of ops.rounding.ALGORITHMS. ``rescale``: whether scales and shared
-    exponents are chosen anew. ``weights``: False tunes biases alone. ``solver``: what the algorithm takes.
+    exponents are chosen anew. ``weights``: False tunes biases alone. ``solver``: options of the algorithm.
     """
 
     algorithm: str = "auto"

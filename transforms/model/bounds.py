@@ -19,7 +19,7 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
 def refuse_bomb(path: Path) -> None:
     """Raise ModelError, naming the file, for what local functions, sparse tensors or constants come to.
 
-    Whatever else is wrong with a file is left to the runtime; OSError when it can not be opened.
+    Other errors of a file are left to the runtime; OSError if it cannot be opened.
     """
     model = onnx.ModelProto()
     with named(path, ModelError):

@@ -1,4 +1,4 @@
-"""How large the constants are that folding would make, counted without making them.
+"""The size of the constants that folding would make, computed without making them.
 
 ONNX Runtime computes every node whose inputs are constant when a model is opened. Sizes come from shape
 inference; where a size hangs on values that inference does not follow, the few small nodes before it are
@@ -21,7 +21,7 @@ LARGEST = 1 << 29
 """Bytes of one constant: a mask of 8192 x 16384 in float32 still passes."""
 
 ALL = 1 << 32
-"""Bytes of all constants of a model, those included that are no more than a step to the next."""
+"""Bytes of all constants of a model, intermediate ones included."""
 
 GROWTH = 8
 """A constant that is this many times what it is made from passes at any size: weights of one byte become
@@ -131,7 +131,7 @@ class _Count:
                 )
 
     def _resolve(self, node: onnx.NodeProto, name: str, what: str) -> int:
-        """Return the bytes of a constant whose size inference did not tell; 0 where it can not matter."""
+        """Return the bytes of a constant whose size inference did not find; 0 if it cannot matter."""
         inputs = [n for n in node.input if n]
         ready = {n: s for n in inputs if isinstance(s := self._sources.get(n), onnx.TensorProto)}
         known = self._infer(node, name, ready)

@@ -9,7 +9,7 @@ from transforms.model import detached_weights, graph_proto
 
 
 def copy_graph(graph: gs.Graph) -> Graph:
-    """Return a graph of its own with the same nodes and names; large weights are the same arrays."""
+    """Return a copy of a graph with the same nodes and names; large weights are shared."""
     light, weights = graph_proto.export_light(graph)
     copy = graph_proto.import_light(detached_weights.as_inputs(light, weights), weights, info_of(graph))
     if isinstance(graph, Graph):

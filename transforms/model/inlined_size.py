@@ -1,4 +1,4 @@
-"""How large a model becomes when its local functions are inlined, counted without inlining them.
+"""The size of a model after inlining its local functions, computed without inlining them.
 
 A function that calls another ten times, which calls another ten times, is exponential in the size of its
 file.
@@ -19,7 +19,7 @@ MOST_NODES = 1 << 15
 """Nodes that inlining may add: more than the largest models have, and half a minute of work."""
 
 MOST_BYTES = 1 << 28
-"""Bytes that inlining may add, for a function may hold weights, of which every call gets a copy."""
+"""Bytes that inlining may add: a function may hold weights, and every call gets a copy."""
 
 MOST_LEVELS = 30
 """Bodies in bodies: each takes three levels of protobuf, which reads 100."""

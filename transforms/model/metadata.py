@@ -86,6 +86,7 @@ def attach_metadata(proto: onnx.GraphProto, graph: gs.Graph) -> None:
 def restore_metadata(graph: gs.Graph, proto: onnx.GraphProto) -> None:
     """Write back what each node has of it."""
     for node, target in zip(graph.nodes, proto.node, strict=True):
+        target.doc_string = ""  # a field that is there, though it is empty
         if isinstance(node, Node):
             target.doc_string = node.doc_string
             _write_entries(target, node.metadata)

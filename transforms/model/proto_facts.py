@@ -16,7 +16,7 @@ from transforms.model.quiet_settings import quiet_settings
 Shape = tuple[int | None, ...]
 
 _MOST_NODES = 100
-"""Nodes at most that are run for one value: sizes and scales take a handful."""
+"""Most nodes that are run for one value: sizes and scales take a handful."""
 
 _SMALL = frozenset(
     (

@@ -1,4 +1,4 @@
-"""Letting a pass over ``onnx.ModelProto`` rewrite a graph in place, without showing it large weights."""
+"""Rewriting a graph in place by a pass over ``onnx.ModelProto`` that does not get large weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def apply(
     hide: Callable[[gs.Constant], bool] | None = None,
     pin: Sequence[gs.Tensor] = (),
 ) -> None:
-    """Replace the graph's content by what ``change`` makes of it.
+    """Replace the graph's content by the result of ``change``.
 
     ``change`` gets a model in which large weights, or those of them for which ``hide`` is true, are graph
     inputs of the same name, so that no pass folds, copies or serializes them, and returns a new model.

@@ -1,4 +1,4 @@
-"""Reading a model file with suspicion: every claim it makes about sizes and places is checked first."""
+"""Reading an untrusted model file: all its claims about sizes and places are checked first."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ _MOST_DIMENSIONS, _MOST_ELEMENTS = 64, 1 << 59
 """What NumPy can index, also of arrays without elements."""
 
 _SHARED = 16
-"""Tensors may lie in the same bytes of external data, but not come to more than so many times the files."""
+"""Tensors may share bytes of external data, but claim at most this many times the size of the files."""
 
 _HIGHEST_OPSET = (1 << 31) - 1
-"""Highest version that the onnx package can take for an operator set, of any domain."""
+"""Highest version of an operator set that the onnx package accepts, of any domain."""
 
 _PACKED_BITS = {
     **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
     **dict.fromkeys(("INT2", "UINT2"), 2),
     **dict.fromkeys(("FLOAT6E2M3", "FLOAT6E3M2"), 6),
 }
-"""Bits per element of the types that files pack, and to which NumPy gives a whole byte."""
+"""Bits per element of the types that files pack, and NumPy stores in a whole byte."""
 
 
 class ModelError(ValueError):
-    """A model that can not be read, or can not become what was asked for; the message names the reason."""
+    """A model that cannot be read, or cannot be converted as requested; the message names the reason."""
 
 
 def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
     """Return the model in a file with its external data, the SHA-256 of its files, and those files.
 
-    Raises ModelError when the file is no ONNX model, is cut short, or names external data that is missing,
-    lies outside of its folder or is shorter than claimed; OSError when it can not be opened.
+    Raises ModelError if the file is not an ONNX model, is cut short, or names external data that is missing,
+    lies outside of its folder or is shorter than claimed; OSError if it cannot be opened.
     """
     with named(path, ModelError):
         data = read_bytes(path)
@@ -76,7 +76,7 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
 
 
 def check_opsets(model: onnx.ModelProto) -> None:
-    """Raise ModelError for an operator set that the onnx package can not know, in functions as well.
+    """Raise ModelError for an operator set that the onnx package does not know, also in functions.
 
     Of an opset of ONNX itself that is newer than the package, the meaning of operators is unknown.
     """
@@ -89,8 +89,7 @@ def check_opsets(model: onnx.ModelProto) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a model's file; ModelError for one that can be none, OSError where it can not be
-    opened."""
+    """Return the content of a model's file; ModelError for other files, OSError if it cannot be opened."""
     if path.exists() and not path.is_dir():  # a folder raises what it has to
         if not path.is_file():
             raise ModelError(f"'{path}' is no regular file")

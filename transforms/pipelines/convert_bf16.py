@@ -27,7 +27,7 @@ BFLOAT16_OPSET = 22
 
 @dataclass(frozen=True)
 class Bf16Options:
-    """How a graph is made BF16, in the words of the converters' command line.
+    """How a graph is converted to BF16, named as on the converters' command line.
 
     ``format``: with_cast, customqdq, simulate_bf16 or bf16; ``weights``: bfloat16 or float32; ``domain``: of
     the operators of customqdq.
@@ -44,7 +44,7 @@ class Bf16Options:
     strict: bool = False
 
     def excluding(self, patterns: Iterable[str]) -> Bf16Options:
-        """Return the same with more patterns of nodes that stay float."""
+        """Return the options with more patterns of nodes that stay float."""
         return dataclasses.replace(self, exclude_node=(*self.exclude_node, *patterns))
 
 
@@ -61,16 +61,16 @@ class Conversion:
 
 
 def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
-    """Make a graph, as :func:`transforms.lift_constants.lift_constants` left it, BF16 in place.
+    """Convert a graph to BF16 in place, after :func:`transforms.lift_constants.lift_constants`.
 
-    Raises ValueError for names that match nothing and, where ``strict``, for NaN in weights.
+    Raises ValueError for names that match nothing and, if ``strict``, for NaN in weights.
     """
     done = Conversion(options.format)
     _check_nan(graph, options, done)
     exclude = prepare_bf16(graph, options, done)
     if options.format == "bf16":
         convert_opset(graph, BFLOAT16_OPSET)
-    kept = exclude.resolve_in(graph)  # once: the nodes that are put in from here on are no part of it
+    kept = exclude.resolve_in(graph)  # once: later, inserted nodes would belong to the selection
     done.saturated = saturate(graph, exclude=kept)
     if options.saturate_activations:
         saturate_activations(graph, exclude=kept, keep_io_types=options.keep_io_types)
@@ -80,7 +80,7 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
 
 
 def prepare_bf16(graph: gs.Graph, options: Bf16Options, done: Conversion) -> Selection:
-    """Prepare a graph in place, before anything is rounded; return what stays float."""
+    """Prepare a graph in place, before anything is rounded; return the nodes that stay float."""
     exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)
     prepared = prepare(
         graph,

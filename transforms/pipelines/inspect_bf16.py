@@ -1,4 +1,4 @@
-"""What a model is with regard to BF16: its float type, whether it was converted, what is not in BF16."""
+"""The BF16 state of a model: its float type, whether it was converted, which nodes are not in BF16."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tally:
 
 
 def describe(graph: gs.Graph) -> State:
-    """Return the state of a graph: by its metadata where a tool recorded it, else by its rounding pairs."""
+    """Return the state of a graph: by its metadata if a tool recorded it, else by its rounding pairs."""
     counts = _arithmetic(graph) or _count((*graph.inputs, *walk.constants(graph), *graph.outputs))
     element = _NAMES[max(counts, key=lambda e: (counts[e], e == dtypes.FLOAT))] if counts else None
     recorded = provenance.option(graph.info.metadata, "format")
@@ -53,7 +53,7 @@ def describe(graph: gs.Graph) -> State:
 
 
 def require(state: State, source: str, name: str) -> None:
-    """Raise ModelError where a model is not of the float type that a tool converts, naming the right one."""
+    """Raise ModelError, naming the right tool, if a model is not of the float type that a tool converts."""
     if state.element in _TOOLS and state.element != source:
         raise ModelError(f"'{name}' is a {state.element} model; use {_TOOLS[state.element]}")
     if state.element is None:

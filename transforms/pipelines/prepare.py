@@ -28,7 +28,7 @@ _FUSIONS = {
 
 @dataclass
 class Preparation:
-    """What was put together, by operator, and what to tell the user."""
+    """The number of fused nodes by operator, and notes for the user."""
 
     fused: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
@@ -44,10 +44,9 @@ def prepare(
 ) -> Preparation:
     """Raise a graph to opset 13 at least, compute float16 parts in float32, and optimize it, in place.
 
-    ``optimized`` folds constants and BatchNorm and puts decomposed LayerNorm, GELU and HardSwish together;
-    ``merge_products`` merges MatMuls on one input as well. Nodes in ``exclude`` are kept out of that, but for
-    what consists of them alone. Raises ModelError when the
-    opset can not be raised.
+    ``optimized`` folds constants and BatchNorm and fuses decomposed LayerNorm, GELU and HardSwish;
+    ``merge_products`` merges MatMuls on one input as well. Nodes in ``exclude`` are fused only among
+    themselves. Raises ModelError if the opset cannot be raised.
     """
     done = Preparation()
     convert_opset(graph, CAST_TO_BFLOAT16)
@@ -62,9 +61,9 @@ def prepare(
 
 
 def _optimize(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
-    """Optimize, and fuse again what folding constants has laid open.
+    """Optimize, and fuse again the patterns that folding constants exposed.
 
-    Not before the first fusion, for the optimizer moves Transposes into the middle of a LayerNorm.
+    Not before the first fusion, since the optimizer moves Transposes into the middle of a LayerNorm.
     """
     try:
         optimize(graph, exclude=exclude)

@@ -39,7 +39,7 @@ _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
 @dataclass
 class Quantized:
-    """What was done: tensors quantized by format and role, what each step changed, and words about it."""
+    """The result: tensors quantized by format and role, the changes of each step, and notes."""
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
@@ -48,7 +48,7 @@ class Quantized:
 
     @property
     def count(self) -> int:
-        """How many tensors were quantized."""
+        """The number of quantized tensors."""
         return sum(self.tensors.values())
 
 
@@ -69,9 +69,9 @@ def quantize_graph(
     for it is refused here. So is one that asks for mixed precision, which is
     :func:`transforms.mix_precision.mix_precision`.
 
-    Raises ModelError for a model that is quantized already, ValueError for names that are not there, formats
-    where they can not be, NaN in weights, and data that are missing or do not fit; OSError when data can not
-    be read. The graph is not to be used then.
+    Raises ModelError for a model that is quantized already, ValueError for unknown names, formats that a
+    tensor cannot have, NaN in weights, and data that are missing or do not fit; OSError if data cannot be
+    read. On error the graph is left in an undefined state.
     """
     if scheme.finetune:
         raise ValueError("the scheme asks for fine-tuning, which is a step of its own: finetune_model")

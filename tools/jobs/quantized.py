@@ -1,0 +1,135 @@
+"""What both quantizers do: read samples, mix formats, tune, and write the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_graphsurgeon as gs
+
+from tools.cli.data_options import report_litter
+from tools.cli.job_options import SchemeJob
+from tools.cli.output_file import total_bytes
+from tools.cli.progress import Progress
+from tools.jobs.finetune import tune, walk_options
+from tools.summaries import quantize
+from tools.summaries.tuning import tuning_lines
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.finetune.finetune_model import FinetuneOptions
+from transforms.graph.typed import info_of
+from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
+from transforms.model import provenance
+from transforms.pipelines.quantize_graph import Quantized
+from transforms.run.feeds import open_feeds
+from transforms.runtime.inputs import model_inputs
+from transforms.runtime.session import RunOptions, why_not_on_cpu
+from transforms.scheme import Scheme
+from transforms.search.assign_precision import Step
+
+_SCHEME = provenance.PREFIX + "scheme"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A quantized model before it is tuned, with the float model as it was quantized.
+
+    ``mixed``: the result of automatic mixed precision, if that chose the formats.
+    """
+
+    graph: gs.Graph
+    done: Quantized
+    scheme: Scheme
+    float_graph: Callable[[], gs.Graph]
+    mixed: MixedPrecision | None = None
+
+    @classmethod
+    def of(cls, mixed: MixedPrecision) -> Made:
+        """Return a model in mixed precision."""
+        return cls(mixed.graph, mixed.done, mixed.scheme, lambda: mixed.float_graph, mixed)
+
+
+def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
+    """Return the samples of ``--data``, or None."""
+    if job.data is None:
+        return None
+    report_litter(job.data)
+    return CalibrationData(job.data, job.images, job.limit, job.calibration_cache, run)
+
+
+def mix_model(
+    graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, options: MixingOptions
+) -> MixedPrecision:
+    """Do what :func:`transforms.mix_precision.mix_precision` does, with progress on the terminal."""
+    with (
+        Progress("calibrating", "sample") as samples,
+        Progress("sensitivity", "run") as layers,
+        Progress("trying", "model") as models,
+    ):
+        tried: list[Step] = []
+
+        def _note(step: Step) -> None:
+            tried.append(step)
+            decision = "accepted" if step.accepted else "skipped"
+            models.show(len(tried), None, f"{step.value:.6g} {decision}")
+
+        hooks = ProgressHooks(samples.show, layers.show, _note)
+        try:
+            return mix_precision(graph, scheme, data, options, hooks)
+        except MissingDataError as error:
+            raise ValueError(f"{error}: give --data DIR") from error
+
+
+def finish(made: Made, scheme: Scheme, output: Path, recorded: Mapping[str, object], job: SchemeJob) -> None:
+    """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
+
+    Raises ValueError or OSError; nothing is written then.
+    """
+    graph, used = made.graph, made.scheme
+    entries = provenance.entries("quantize", recorded, graph.source_sha256)
+    if scheme.finetune:
+        tuned = tune_quantized(graph, made.float_graph(), used.with_(finetune=scheme.finetune), job)
+        if made.mixed:
+            info_of(tuned).metadata.setdefault(_SCHEME, "")  # the first of the entries, as in files of old
+        if made.mixed is None or _holds(made.mixed, tuned):
+            graph, used = tuned, used.with_(finetune=scheme.finetune)
+    entries[_SCHEME] = used.to_toml()
+    external = job.save_as_external_data
+    files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
+    sizes = total_bytes(graph.source_files), total_bytes(files)
+    for line in quantize.lines(made.done, graph, *sizes, files[0], why_not_on_cpu(graph)):
+        print(line)
+
+
+def tune_quantized(graph: gs.Graph, float_graph: gs.Graph, scheme: Scheme, job: SchemeJob) -> gs.Graph:
+    """Return the graph with tuned weights, and print what became of each layer.
+
+    ``float_graph`` is the float model as it was quantized. Raises ValueError without samples, or if they do
+    not fit.
+    """
+    rule = scheme.finetune
+    assert rule is not None, "asked for by the scheme"
+    if job.data is None:
+        raise ValueError(f"fine-tuning ({rule.algorithm}) needs samples: give --data DIR")
+    limit = min((limit for limit in (job.limit, rule.data_size) if limit), default=None)
+    named = open_feeds(job.data, model_inputs(float_graph), images=job.images, limit=limit)
+    feeds = [feed for _, feed in named]
+    output = None if rule.output_index < 0 else rule.output_index
+    options = FinetuneOptions(walk_options(rule, job.run), output, rule.selective_update)
+    done = tune(float_graph, graph, feeds, options, formats=scheme.named_formats)
+    for line in tuning_lines(done, len(feeds)):
+        print(line)
+    return done.graph
+
+
+def _holds(mixed: MixedPrecision, tuned: gs.Graph) -> bool:
+    """Return whether the tuned model meets the target, if there is one; held-out errors do not show that."""
+    target = mixed.assignment.target if mixed.assignment else None
+    if target is None or mixed.evaluation is None:
+        return True
+    value = mixed.evaluation.score(tuned)
+    holds = target.holds(value)
+    kept = "" if holds else ": the model is not changed"
+    print(f"Tuned: {target.text(value)}, the target is {target.bound}{kept}")
+    return holds
