@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 
@@ -17,6 +18,7 @@ from transforms import model_io
 from transforms.convert_opset import convert_opset
 from transforms.opset import compare_raised as module
 from transforms.opset.compare_raised import compare_raised
+from transforms.runtime.inputs import ModelInput, random_array
 
 
 def _parse(text: str, opset: int = 13) -> onnx.ModelProto:
@@ -61,6 +63,28 @@ def test_free_sizes_are_made_up(ends: str) -> None:
     assert compare_raised(_parse(text % "MaxPool"), _parse(text % "MaxPool", 17), {})
     with pytest.raises(model_io.ModelError, match="output 'y' differs"):
         compare_raised(_parse(text % "MaxPool"), _parse(text % "AveragePool", 17), {})
+
+
+def test_an_image_of_224_is_tried_with_a_batch_of_one() -> None:
+    """A classifier that takes no other size: 3 x 224 x 224 numbers, flattened."""
+    ends = "(float[N,3,H,W] x) => (float[A,B] y) <int64[2] s = {1, 150528}>"
+    old, new = _changed(ends, "a = Reshape(x, s) y = Abs(a)", "a = Reshape(x, s) y = Neg(a)")
+    with pytest.raises(model_io.ModelError, match="output 'y' differs"):
+        compare_raised(old, new, {})
+
+
+def test_sizes_that_never_fit_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four free dimensions of which none may be equal to another: 64 ** 4 numbers once took a second."""
+    drawn: list[int] = []
+
+    def _random(one: ModelInput, random: np.random.Generator) -> np.ndarray:
+        drawn.append(math.prod(one.shape))  # type: ignore[arg-type]
+        return random_array(one, random)
+
+    monkeypatch.setattr(module, "random_array", _random)
+    text = "(float[A,B,C,D] x) => (float[E] y) <int64[1] s = {24}> { a = Reshape(x, s) y = Abs(a) }"
+    assert not compare_raised(_parse(text), _parse(text, 17), {})
+    assert len(drawn) >= 4 and sum(drawn) < 1_000_000
 
 
 @pytest.mark.parametrize(("old", "reason"), [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Timer
 
@@ -37,6 +37,10 @@ _RANDOM = frozenset(
 
 _FREE_SIZES = (2, 1, 16, 64, 224)
 """Sizes that are tried in turn for all free dimensions."""
+
+_MOST_TRIED = 1 << 19
+"""Elements of an input above which a size is tried with leading dimensions of 1, else not at all, unless the
+first size makes the input as large: the time of a raise is bound by it where no size fits."""
 
 _TOLERANCES = {2: 2e-2, 4: 1e-3, 8: 1e-6}
 """Error of an output by the bytes of a float, as a share of its norm: kernels of other opsets add in other
@@ -109,12 +113,8 @@ def _first_run(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return a feed that the model accepts and its outputs; raises the runtime's error on the last one."""
     asked = [one for one in model.inputs if one.name not in weights]
-    free = any(None in one.shape for one in asked)
     failure: Exception = ValueError("no inputs could be generated")
-    for size in _FREE_SIZES if free else _FREE_SIZES[:1]:
-        inputs = [ModelInput(one.name, one.dtype, _filled(one.shape, size)) for one in asked]
-        if any(math.prod(size or 1 for size in one.shape) > _MOST_ELEMENTS for one in inputs):
-            break
+    for inputs in _sized(asked):
         random = np.random.default_rng(0)
         feed = {one.name: random_array(one, random) for one in inputs}
         try:
@@ -126,8 +126,34 @@ def _first_run(
     raise failure
 
 
-def _filled(shape: tuple[int | None, ...], size: int) -> tuple[int, ...]:
-    return tuple(size if known is None else known for known in shape)
+def _sized(asked: Sequence[ModelInput]) -> Iterator[list[ModelInput]]:
+    """Yield the inputs with their free dimensions filled, with one size after the other."""
+    first = _filled(asked, _FREE_SIZES[0])
+    if _largest(first) > _MOST_ELEMENTS:
+        return
+    yield first
+    if not any(None in one.shape for one in asked):
+        return
+    bound = max(_MOST_TRIED, _largest(first))
+    for size in _FREE_SIZES[1:]:
+        for leading in (size, 1):
+            inputs = _filled(asked, size, leading)
+            if _largest(inputs) <= bound:
+                yield inputs
+                break
+
+
+def _filled(asked: Sequence[ModelInput], size: int, leading: int | None = None) -> list[ModelInput]:
+    inputs = []
+    for one in asked:
+        fill = (leading or size, *[size] * len(one.shape))
+        shape = tuple(free if known is None else known for known, free in zip(one.shape, fill, strict=False))
+        inputs.append(ModelInput(one.name, one.dtype, shape))
+    return inputs
+
+
+def _largest(inputs: Sequence[ModelInput]) -> int:
+    return max((math.prod(size or 1 for size in one.shape) for one in inputs), default=0)
 
 
 def _run(model: OpenModel, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -72,6 +72,10 @@ class Noise(Hook):
     def read(self, node: onnx.NodeProto, index: int, value: Any, constant: bool) -> Any:
         return value if must_stay_float32(node, index) or not constant else self.made(value)
 
+    def output(self, producer: onnx.NodeProto | None, value: Any) -> Any:
+        constant = producer is not None and producer.op_type in ("Constant", "Identity")
+        return self.made(value) if constant else value
+
     def made(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self.made(item) for item in value]

@@ -31,7 +31,7 @@ class Hook:
         return value
 
     def made(self, value: Any) -> Any:
-        """Return what a node made."""
+        """Return what a node made; constants are read as they are."""
         return value
 
     def output(self, producer: onnx.NodeProto | None, value: Any) -> Any:
@@ -71,8 +71,11 @@ class Interpreter:
         held = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
         held |= {tensor.values.name: dense(tensor) for tensor in graph.sparse_initializer}
         values.update(held)
-        lifted = {node.output[0] for node in graph.node if node.op_type == "Constant"}
-        return outer | held.keys() | lifted
+        known = {*outer, *held}
+        for node in graph.node:
+            if node.op_type == "Constant" or (node.op_type == "Identity" and node.input[0] in known):
+                known.add(node.output[0])
+        return frozenset(known)
 
     def _evaluate(
         self, graph: onnx.GraphProto, values: ChainMap[str, Any], constants: frozenset[str]
@@ -86,7 +89,7 @@ class Interpreter:
             results = self._node(node, read, values, constants)
             for name, result in zip(node.output, results, strict=False):
                 if name:
-                    values[name] = self._hook.made(result)
+                    values[name] = result if name in constants else self._hook.made(result)
                     producers[name] = node
         return producers
 
