@@ -24,11 +24,11 @@ def keeps_subnormals(function: Callable[Parameters, Result]) -> Callable[Paramet
     """
 
     @wraps(function)
-    def keeping(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    def _keeping(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         flushes = keep_subnormals()
         try:
             return function(*args, **kwargs)
         finally:
             flush_again(flushes)
 
-    return keeping
+    return _keeping

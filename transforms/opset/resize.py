@@ -67,11 +67,13 @@ class _Parts:
         self._nodes: list[NodeProto] = []
 
     def array(self, what: str, values: np.ndarray) -> str:
+        """Add a constant; return its name."""
         name = self._names.derive(self._node.output[0], what)
         self._nodes.append(constant(name, values))
         return name
 
     def make(self, op: str, what: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node; return the name of its output."""
         output = self._names.derive(self._node.output[0], what)
         name = self._names.derive(output, "node")
         self._nodes.append(helper.make_node(op, inputs, [output], name, **attributes))
