@@ -18,7 +18,7 @@ def cast_pair(dtype: str) -> RoundingPair:
     Raises ValueError for a type that no pair can be made of.
     """
     if dtype not in _ELEMENTS:
-        raise ValueError(f"dtype '{dtype}' can not be cast to; legal are {', '.join(_ELEMENTS)}")
+        raise ValueError(f"dtype '{dtype}' cannot be cast to; legal are {', '.join(_ELEMENTS)}")
     element, suffix = _ELEMENTS[dtype]
     return RoundingPair(element, suffix, ("Cast", "Cast"), ({"to": element}, {"to": dtypes.FLOAT}))
 

@@ -68,7 +68,7 @@ def damage_model(content: bytes, random: Random) -> bytes:
         message, field = places[int(random.integers(0, len(places)))]
         try:
             _damage_field(message, field, random)
-        except (ValueError, TypeError):  # a value that the field can not hold
+        except (ValueError, TypeError):  # a value that the field cannot hold
             continue
     return model.SerializeToString()
 

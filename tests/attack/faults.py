@@ -1,4 +1,4 @@
-"""Faults while an output is written: kills, full disks, folders that can not be written to, several writers.
+"""Faults while an output is written: kills, full disks, folders that cannot be written to, several writers.
 
 Oracle: afterwards the output is not there, or it is, bit for bit, one of the complete results that clean runs
 make. What else is left has no name that a result could have, the next run takes it away, and files of others

@@ -207,7 +207,7 @@ def test_what_another_process_wrote_meanwhile_stays(path: Path) -> None:
 
 def test_data_that_can_not_be_read_twice(path: Path) -> None:
     once = open_feeds(iter(arrays()), model_inputs(GRAPH))
-    with pytest.raises(ValueError, match="a reader or a generator, which can not be read twice"):
+    with pytest.raises(ValueError, match="a reader or a generator, which cannot be read twice"):
         calibrate_cached(path, GRAPH, NAMES, once)
     assert not path.exists()
 
@@ -282,7 +282,7 @@ def test_places_that_can_not_be_written_to(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_when_calibration_fails(path: Path) -> None:
-    with pytest.raises(ValueError, match="'nowhere' can not be calibrated"):
+    with pytest.raises(ValueError, match="'nowhere' cannot be calibrated"):
         calibrate_cached(path, GRAPH, ["nowhere"], feeds())
     assert not path.exists()
 

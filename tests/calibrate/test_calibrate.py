@@ -329,11 +329,11 @@ def test_sums_that_overflow_are_not_nan() -> None:
 @pytest.mark.parametrize(
     ("name", "tensor", "message"),
     [
-        ("layers", "nowhere", "tensor 'nowhere' can not be calibrated: it is not in the model"),
+        ("layers", "nowhere", "tensor 'nowhere' cannot be calibrated: it is not in the model"),
         (
             "if",
             "q",
-            "tensor 'q' can not be calibrated: it is inside a body of the model, not in its main graph",
+            "tensor 'q' cannot be calibrated: it is inside a body of the model, not in its main graph",
         ),
         ("integers", "j", "'j' is a tensor(int64), only tensors of float32 have ranges"),
         ("integers", "i", "'i' is a tensor(int64), only tensors of float32 have ranges"),

@@ -131,5 +131,5 @@ def test_the_cache_is_read_the_second_time(tmp_path: Path) -> None:
     other = CalibrationData(SAMPLES, limit=2, cache=tmp_path / "cache.json")
     calibrate_plan(planned(), other, progress=lambda done, _: runs.append(done))
     assert runs[5:] == [1, 2]
-    with pytest.raises(ValueError, match="can not be read twice"):
+    with pytest.raises(ValueError, match="cannot be read twice"):
         calibrate_plan(planned(), CalibrationData(generator(), cache=tmp_path / "cache.json"))

@@ -89,7 +89,7 @@ def test_sizes_that_never_fit_cost_little(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("old", "reason"), [
     ("(float[3] x) => (float[2,3] y) { y = RandomNormal <shape = [2,3]> () }", "draws other numbers"),
-    ("(seq(float[3]) s) => (float[3] y) <int64 i = {0}> { y = SequenceAt(s, i) }", "can not be fed"),
+    ("(seq(float[3]) s) => (float[3] y) <int64 i = {0}> { y = SequenceAt(s, i) }", "cannot be fed"),
     ("(float[3] x) => (float[3] y) <int64[1] w = {5}> { y = Gather(x, w) }", "out of data bounds"),
     ("(float[99999,99999] x) => (float[99999,99999] y) { y = Abs(x) }", r"tensor 'x' of \[99999, 99999\]"),
 ])  # fmt: skip

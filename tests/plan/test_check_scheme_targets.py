@@ -17,7 +17,7 @@ MODEL = """(float[4,4] x, int64[4,4] i, bool c) => (float[4,4] y, int64[4,4] j) 
 
 
 def refusal(scheme: str, **changes: Any) -> str:
-    """Return what is said where a plan can not do what a scheme says."""
+    """Return what is said where a plan cannot do what a scheme says."""
     with pytest.raises(ValueError) as caught:
         plans.plan(MODEL, WEIGHTS, scheme, **changes)
     assert "\n" not in str(caught.value)

@@ -217,7 +217,7 @@ def test_inputs_that_are_no_tensors() -> None:
 @pytest.mark.parametrize(
     ("dtype", "shape", "message"),
     [
-        (16, (1,), "input 'x' of type BFLOAT16 can not be fed from arrays"),
+        (16, (1,), "input 'x' of type BFLOAT16 cannot be fed from arrays"),
         (None, (1,), "input 'x' has no declared type and shape"),
         (np.float32, None, "input 'x' has no declared type and shape"),
     ],

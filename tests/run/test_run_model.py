@@ -49,7 +49,7 @@ def test_bfloat16_model_runs_and_says_so(tmp_path: Path) -> None:
 
 
 def test_bfloat16_interface_alone_is_widened(tmp_path: Path) -> None:
-    """Identity has a bfloat16 kernel, so the session opens; its ends can not be fed from NumPy."""
+    """Identity has a bfloat16 kernel, so the session opens; its ends cannot be fed from NumPy."""
     model = add_model(TensorProto.BFLOAT16)
     model.graph.node[0].CopyFrom(helper.make_node("Identity", ["x"], ["y"]))
     opened = open_model(saved(model, tmp_path))
@@ -103,7 +103,7 @@ def test_kernel_that_is_missing_for_other_reasons(tmp_path: Path) -> None:
     """ONNX Runtime has no Selu of double: nothing that widening could help."""
     model = add_model(TensorProto.DOUBLE)
     model.graph.node[0].CopyFrom(helper.make_node("Selu", ["x"], ["y"]))
-    with pytest.raises(ValueError, match=r"CPUExecutionProvider can not run the model: .*Selu"):
+    with pytest.raises(ValueError, match=r"CPUExecutionProvider cannot run the model: .*Selu"):
         open_model(saved(model, tmp_path))
 
 

@@ -61,7 +61,7 @@ def test_four_bit_weights_are_per_channel() -> None:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_what_presets_do_to_channels(name: str) -> None:
-    """As documented: blocks need like channels, wide activations take over what weights of 8 bits can not."""
+    """As documented: blocks need like channels, wide activations take over what weights of 8 bits cannot."""
     found = preset(name)
     blocks = found.format(found.activation).block > 1
     plain = name.removesuffix("_ADAQUANT").removesuffix("_ADAROUND")

@@ -180,7 +180,7 @@ def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]
         if name not in known:
             inside = any(name in _tensors(inner) for inner in walk.graphs(graph))
             place = "inside a body of the model, not in its main graph" if inside else "not in the model"
-            raise ValueError(f"tensor '{name}' can not be calibrated: it is {place}")
+            raise ValueError(f"tensor '{name}' cannot be calibrated: it is {place}")
         element = dtypes.element_type(known[name])
         if element not in (None, dtypes.FLOAT):  # what is not known here, the session will tell
             kind = onnx.TensorProto.DataType.Name(element).lower()

@@ -12,7 +12,7 @@ from onnx import helper
 
 from transforms.graph import dtypes, walk
 from transforms.model import graph_proto
-from transforms.run.instrumented_model import insert_behind, set_outputs
+from transforms.run.instrumented_model import insert_after, set_outputs
 from transforms.runtime.session import RunOptions, open_light
 
 _OPSET = 10
@@ -45,11 +45,11 @@ def first_nan(graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions |
     first = next((tensor for tensor in floats if "nan" in found.get(tensor.name, ())), None)
     if first is None:
         return None
-    behind = _ancestors(first)
+    ancestors = _ancestors(first)
     for tensor in floats:
         constant = isinstance(tensor, gs.Constant)
         infinite = np.isinf(tensor.values).any() if constant else "inf" in found[tensor.name]
-        if id(tensor) in behind and infinite:
+        if id(tensor) in ancestors and infinite:
             is_input = any(tensor is one for one in graph.inputs)
             kind = "constant" if constant else "input" if is_input else "tensor"
             return FirstNaN(first.name, tensor.name, kind)
@@ -61,12 +61,12 @@ def _test(
 ) -> dict[str, set[str]]:
     """Return for each tensor whether it holds NaN, and whether infinity."""
     light, weights = graph_proto.export_light(graph)
-    free, behind = walk.Names(graph), dict[str, list[onnx.NodeProto]]()
+    free, after = walk.Names(graph), dict[str, list[onnx.NodeProto]]()
     outputs: dict[str, tuple[str, str]] = {}
     for name in names:
         for what, op in _TESTS.items():
             is_so, number, most = (free.derive(name, f"{what}_{step}") for step in ("test", "number", "any"))
-            behind.setdefault(name, []).extend(
+            after.setdefault(name, []).extend(
                 (
                     helper.make_node(op, [name], [is_so], is_so),
                     helper.make_node("Cast", [is_so], [number], number, to=dtypes.FLOAT),
@@ -74,7 +74,7 @@ def _test(
                 )
             )
             outputs[most] = name, what
-    insert_behind(light.graph, behind)
+    insert_after(light.graph, after)
     set_outputs(light.graph, outputs)
     found: dict[str, set[str]] = {name: set() for name in names}
     for output, value in open_light(light, weights, run).run(feed).items():

@@ -198,7 +198,7 @@ def top1(pairs: Sequence[ResultPair], labels: np.ndarray) -> Top1:
 def result_folders(folder: Path) -> list[Path]:
     """Return a folder of results, and those of single outputs in it, in natural order.
 
-    Raises OSError when it can not be listed.
+    Raises OSError when it cannot be listed.
     """
     if not folder.exists():
         raise FileNotFoundError(f"folder '{folder}' does not exist")

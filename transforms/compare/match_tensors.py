@@ -126,19 +126,19 @@ def _find(name: str, known: dict[str, gs.Tensor]) -> gs.Tensor | None:
 
 def _follow(start: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str]:
     """From a tensor to its rounded value: what is rounded (if at hand), the rounded value, and the format."""
-    if behind := _rounding_behind(start):
-        return behind
+    if found := _rounding_after(start):
+        return found
     stored = dtypes.element_type(start)
     if stored not in (dtypes.FLOAT, int(onnx.TensorProto.DOUBLE)):
         return None, _widened(start) or start, _type_name(stored)
-    for user in _users_behind_clip(start):
+    for user in _users_after_clip(start):
         if name := format_of(user):
             low = user.outputs[0]
             return start, low if _rounds_alone(user) else _widened(low) or low, name
     return None, start, _type_name(stored)
 
 
-def _rounding_behind(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str] | None:
+def _rounding_after(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str] | None:
     """The same for a tensor that is itself the outcome of a rounding, as graph outputs are."""
     producer = walk.producer(tensor)
     if producer is None or not producer.inputs:
@@ -154,7 +154,7 @@ def _rounding_behind(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, st
     return producer.inputs[0], tensor, format_of(producer)
 
 
-def _users_behind_clip(tensor: gs.Tensor) -> Iterator[gs.Node]:
+def _users_after_clip(tensor: gs.Tensor) -> Iterator[gs.Node]:
     for user in tensor.outputs:
         yield user
         if user.op == "Clip":

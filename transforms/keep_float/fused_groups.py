@@ -1,7 +1,7 @@
 """The parts of a model of which each can stay float while the others become BF16.
 
 A part is what the conversion makes one piece of: a node, or nodes that are fused, such as a convolution and
-the BatchNorm behind it. It is told by nodes of the model as it was loaded, for these are what a user names,
+the BatchNorm after it. It is told by nodes of the model as it was loaded, for these are what a user names,
 and holds the nodes that compute it once the model is prepared.
 """
 

@@ -77,7 +77,7 @@ class _Writer:
             self._hand_out(tensor, high)
 
     def _low(self, rounding: Rounding, source: gs.Tensor) -> gs.Tensor:
-        """Return the tensor rounded; nodes that round it will stand behind what makes it."""
+        """Return the tensor rounded; nodes that round it will stand after what makes it."""
         if isinstance(source, gs.Constant):
             return gs.Constant(self._names.derive(source.name, "low"), _rounded(source.values))
         low = _like(source, "low", self._names)

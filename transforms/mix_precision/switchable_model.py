@@ -83,7 +83,7 @@ class _Copy:
         self.nodes: list[gs.Node] = []
 
     def node(self, node: gs.Node, *, inner: bool = False) -> None:
-        """Append a copy of a node, behind copies of what makes its inputs."""
+        """Append a copy of a node, after copies of what makes its inputs."""
         inputs = [self._tensor(tensor) for tensor in node.inputs]
         outputs = [self._like(tensor) for tensor in node.outputs]
         if not inner:

@@ -141,7 +141,7 @@ class _Count:
             known = _range_type(node, arrays) if node.op_type == "Range" else self._infer(node, name, ready)
         size = _num_bytes(known)
         if size is None and node.op_type in _SIZED_BY_VALUE:
-            raise ModelError(f"{what} makes a constant whose size can not be told beforehand")
+            raise ModelError(f"{what} makes a constant whose size cannot be told beforehand")
         self._types[name] = known
         return size or 0
 

@@ -49,7 +49,7 @@ class QuantizationPlan:
     def __init__(self, graph: gs.Graph, scheme: Scheme, targets: Targets | None = None) -> None:
         """Plan a prepared graph; ``targets`` is what the scheme names, where that was found earlier.
 
-        Raises ValueError for a layer or tensor of the scheme that can not take its format.
+        Raises ValueError for a layer or tensor of the scheme that cannot take its format.
         """
         self.graph, self.scheme = graph, scheme
         self._targets = targets or SchemeTargets(graph, scheme).resolve_in(graph)

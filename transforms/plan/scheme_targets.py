@@ -13,7 +13,7 @@ from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import Scheme
 
 _MERGED = "/MatMulAddFusion"
-"""What the optimizer puts behind the name of a MatMul that it makes a Gemm of, together with an Add."""
+"""What the optimizer puts after the name of a MatMul that it makes a Gemm of, together with an Add."""
 
 _FOLDED = "is gone after optimization, which folded it into its neighbours; optimize = false keeps it"
 

@@ -39,7 +39,7 @@ def find_files(folder: str | Path, suffixes: Collection[str] = ARRAY_SUFFIXES) -
 
     Those that operating systems put there are left out, see :func:`is_litter`. Names keep their letter case
     but for the suffix, which is lower case, and come in natural order: 2 before 10. Raises OSError when the
-    folder can not be listed, ValueError when two names differ only in the case of the suffix.
+    folder cannot be listed, ValueError when two names differ only in the case of the suffix.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -61,7 +61,7 @@ def is_litter(name: str) -> bool:
 
 
 def find_litter(folder: str | Path) -> list[str]:
-    """Return the names in a folder that :func:`is_litter` knows, in order; none if it can not be listed."""
+    """Return the names in a folder that :func:`is_litter` knows, in order; none if it cannot be listed."""
     try:
         with named(folder):
             return sorted(path.name for path in Path(folder).iterdir() if is_litter(path.name))
@@ -78,14 +78,14 @@ def read_array(path: Path) -> np.ndarray:
     """Return the array in a .npy file, or the pixels of an image, uint8 unless it has finer ones.
 
     Images are [H, W] or [H, W, C]; palettes and rarer modes become RGB, one-bit images grey. Nothing is ever
-    unpickled. Raises ValueError naming the file when it can not be read.
+    unpickled. Raises ValueError naming the file when it cannot be read.
     """
     with named(path):
         return _read_image(path) if path.suffix.lower() in IMAGE_SUFFIXES else _read_npy(path)
 
 
 def read_array_header(path: Path) -> ArrayHeader:
-    """Return what a .npy file says of its array; ValueError naming the file when it can not be read."""
+    """Return what a .npy file says of its array; ValueError naming the file when it cannot be read."""
     with named(path), path.open("rb") as file:
         size = path.stat().st_size
         refuse_expansion(size, stored_bytes(file))

@@ -21,7 +21,7 @@ class Reader(Protocol):
     """ONNX Runtime's CalibrationDataReader: a feed at each call, then None."""
 
     def get_next(self) -> Mapping[str, ArrayLike] | None:
-        """Return the next feed, None behind the last."""
+        """Return the next feed, None after the last."""
 
 
 Source = str | Path | Reader | Iterable[Mapping[str, ArrayLike]]
@@ -72,7 +72,7 @@ class Feeds:
         ValueError when they could then not be taken again.
         """
         if not self.is_repeatable:
-            raise ValueError("the data come from a reader or a generator, which can not be read twice")
+            raise ValueError("the data come from a reader or a generator, which cannot be read twice")
         digest = hashlib.sha256()
         for _, feed in self:
             for name in sorted(feed):

@@ -1,6 +1,6 @@
 """Running a model such that it tells of its inner tensors: the range of each, or the tensor itself.
 
-Ranges are found by nodes put behind the tensors, so that large tensors neither leave the model nor live
+Ranges are found by nodes put after the tensors, so that large tensors neither leave the model nor live
 longer than they would without.
 """
 
@@ -90,21 +90,21 @@ def float_outputs(graph: gs.Graph) -> list[str]:
 def _insert_reductions(
     graph: gs.Graph, proto: onnx.GraphProto, reduced: Collection[str], others: Collection[str]
 ) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """Put reductions directly behind tensors; return the names of lowest and highest numbers, and of sums.
+    """Put reductions directly after tensors; return the names of lowest and highest numbers, and of sums.
 
     Sums, which are not finite when a term is not, tell of NaN in ``reduced`` and ``others``.
     """
-    names, behind = walk.Names(graph), dict[str, list[onnx.NodeProto]]()
+    names, after = walk.Names(graph), dict[str, list[onnx.NodeProto]]()
 
     def _reduce(name: str, what: str) -> str:
         output = names.derive(name, what)
         node = helper.make_node(_REDUCTIONS[what], [name], [output], output, keepdims=0)
-        behind.setdefault(name, []).append(node)
+        after.setdefault(name, []).append(node)
         return output
 
     ranges = {name: (_reduce(name, "low"), _reduce(name, "high")) for name in reduced}
     sums = [_reduce(name, "sum") for name in _where_nan_ends(proto, {*reduced, *others})]
-    insert_behind(proto, behind)
+    insert_after(proto, after)
     return ranges, sums
 
 
@@ -120,16 +120,16 @@ def _where_nan_ends(proto: onnx.GraphProto, watched: Collection[str]) -> list[st
     return ends + [value.name for value in proto.input if value.name in watched and value.name not in telling]
 
 
-def insert_behind(proto: onnx.GraphProto, behind: Mapping[str, list[onnx.NodeProto]]) -> None:
-    """Put nodes directly behind what makes the tensors that they are given for, or behind the inputs."""
+def insert_after(proto: onnx.GraphProto, after: Mapping[str, list[onnx.NodeProto]]) -> None:
+    """Put nodes directly after what makes the tensors that they are given for, or after the inputs."""
     made = list(proto.node)
     del proto.node[:]
     for value in proto.input:
-        proto.node.extend(behind.get(value.name, ()))
+        proto.node.extend(after.get(value.name, ()))
     for node in made:
         proto.node.append(node)
         for name in node.output:
-            proto.node.extend(behind.get(name, ()))
+            proto.node.extend(after.get(name, ()))
 
 
 def set_outputs(proto: onnx.GraphProto, names: Iterable[str]) -> None:

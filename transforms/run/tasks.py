@@ -35,7 +35,7 @@ class TaskLog:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read what is there; OSError where it can not be read."""
+        """Read what is there; OSError where it cannot be read."""
         self._path = path
         self._known: dict[str, Numbers] = {}
         if path.exists():

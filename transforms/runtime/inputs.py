@@ -42,7 +42,7 @@ def model_inputs(graph: gs.Graph) -> tuple[ModelInput, ...]:
 def session_input(argument: ort.NodeArg) -> ModelInput:
     """Return an input as a session describes it; ValueError unless NumPy arrays can be fed to it."""
     if argument.type not in _NUMPY_TYPES:
-        raise ValueError(f"input '{argument.name}' of type {argument.type} can not be fed from arrays")
+        raise ValueError(f"input '{argument.name}' of type {argument.type} cannot be fed from arrays")
     shape = tuple(size if isinstance(size, int) else None for size in argument.shape)
     return ModelInput(argument.name, np.dtype(_NUMPY_TYPES[argument.type]), shape)
 
@@ -84,7 +84,7 @@ def _of_tensor(tensor: gs.Tensor) -> ModelInput:
         raise ValueError(f"input '{tensor.name}' has no declared type and shape")
     if isinstance(tensor.dtype, int):  # how graph-surgeon writes the types that NumPy does not have
         kind = onnx.TensorProto.DataType.Name(tensor.dtype)
-        raise ValueError(f"input '{tensor.name}' of type {kind} can not be fed from arrays")
+        raise ValueError(f"input '{tensor.name}' of type {kind} cannot be fed from arrays")
     dtype = np.dtype(tensor.dtype)
     shape = tuple(size if isinstance(size, int) and size >= 0 else None for size in tensor.shape)
     return ModelInput(tensor.name, np.dtype(np.str_) if dtype.kind == "O" else dtype, shape)

@@ -178,13 +178,13 @@ def _start(
     try:
         return ort.InferenceSession(model, settings, providers=[provider], disabled_optimizers=list(disabled))
     except KernelMissing as error:
-        raise MissingKernelError(f"{provider} can not run the model: {error}") from error
+        raise MissingKernelError(f"{provider} cannot run the model: {error}") from error
     except Exception as error:  # the runtime's exceptions share no narrower class
         raise ModelError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
 
 
 def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> None:
-    """Let the runtime find the arrays where they are; those that it can not read go into the model."""
+    """Let the runtime find the arrays where they are; those that it cannot read go into the model."""
     shared = {name: array for name, array in weights.items() if _is_readable(array)}
     detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
     for tensor in light.graph.initializer:

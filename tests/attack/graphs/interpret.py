@@ -20,7 +20,7 @@ _MOST_ROUNDS = 100
 
 
 class Unsupported(Exception):
-    """Something that this evaluation can not tell, such as the shape of what no round of a Loop made."""
+    """Something that this evaluation cannot tell, such as the shape of what no round of a Loop made."""
 
 
 class Hook:
