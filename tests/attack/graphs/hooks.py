@@ -70,7 +70,8 @@ class Noise(Hook):
         self._part, self._rng = part, np.random.default_rng(seed)
 
     def read(self, node: onnx.NodeProto, index: int, value: Any, constant: bool) -> Any:
-        return value if must_stay_float32(node, index) or not constant else self.made(value)
+        passed = node.op_type == "Identity" or must_stay_float32(node, index)  # read again, or fixed
+        return value if passed or not constant else self.made(value)
 
     def output(self, producer: onnx.NodeProto | None, value: Any) -> Any:
         constant = producer is not None and producer.op_type in ("Constant", "Identity")

@@ -106,9 +106,11 @@ class Interpreter:
         attribute = next((a for a in node.attribute if a.name == "sparse_value"), None)
         if attribute is not None:
             return [dense(attribute.sparse_tensor)]
-        return self._plain(node, read, constants)
+        return self._plain(node, read, values, constants)
 
-    def _plain(self, node: onnx.NodeProto, read: list[Any], constants: frozenset[str]) -> list[Any]:
+    def _plain(
+        self, node: onnx.NodeProto, read: list[Any], around: ChainMap[str, Any], constants: frozenset[str]
+    ) -> list[Any]:
         """Run a node under names of its places, for it may read one tensor twice and not the same of it."""
         alone = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
         alone.attribute.extend(node.attribute)
@@ -118,7 +120,7 @@ class Interpreter:
         fixed = {
             f"i{i}"
             for i, name in enumerate(node.input)
-            if name in constants and (read[i].dtype != np.float32 or must_stay_float32(node, i))
+            if name in constants and read[i] is around[name]  # kernels pack weights and add in another order
         }
         found = self._runner.run(alone, values, fixed)
         return [found.get(name) for name in alone.output]
