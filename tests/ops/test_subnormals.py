@@ -18,7 +18,7 @@ from ops.subnormals import keeps_subnormals
 
 def run(path: Path, flush: bool) -> dict[str, bytes]:
     command = [sys.executable, "-m", "tests.helpers.subnormal_results", str(path), str(int(flush))]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     with np.load(path) as results:
         return {name: results[name].tobytes() for name in results.files}
