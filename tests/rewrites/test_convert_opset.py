@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
@@ -214,3 +215,16 @@ def test_numbers_that_become_inputs_have_the_type_of_the_data(node: str, kind: s
     converted = graph_proto.export_model(graph)
     onnx.checker.check_model(converted, full_check=True)
     assert conversion.same(conversion.run(converted, feed), expected)
+
+
+def test_default_axes_of_a_normalisation_are_written() -> None:
+    """Oracle: the full checker, which asks for them from opset 13 on, and ONNX Runtime at both opsets."""
+    text = "(float[2,3,4,4] x) => (float[2,3,4,4] y) { y = MeanVarianceNormalization(x) }"
+    model = corpus.parse(text, opset=9)
+    graph = model_io.load(model)
+    assert convert_opset(graph, 13) == 1
+    raised = graph_proto.export_model(graph)
+    onnx.checker.check_model(raised, full_check=True)
+    feed = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 4)).astype(np.float32)}
+    before, after = (ort.InferenceSession(m.SerializeToString()).run(None, feed)[0] for m in (model, raised))
+    assert np.array_equal(before, after)
