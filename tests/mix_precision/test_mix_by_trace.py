@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 from tests.helpers import build, mixing, tunable
-from tests.rank_correlation import spearman
+from tests.helpers.rank_correlation import spearman
 from tools import auto_mixed_precision
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rank_correlation import spearman
+from tests.helpers.rank_correlation import spearman
 from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 
 

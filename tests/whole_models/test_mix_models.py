@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import quantized_models, real_models
-from tests.rank_correlation import spearman
+from tests.helpers.rank_correlation import spearman
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.mix_precision.evaluation import MixingOptions
