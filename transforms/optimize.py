@@ -80,7 +80,6 @@ def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto:
         onnx.checker.check_model(optimized, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
-        log.warning("the model optimized by ONNX Runtime does not pass onnx.checker: %s", reason)
         raise ModelError(f"the optimized model does not pass onnx.checker: {reason}") from error
     return optimized
 

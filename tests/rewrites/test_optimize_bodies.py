@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 
 import numpy as np
@@ -99,9 +98,7 @@ def test_new_names_are_unique_and_stable(name: str) -> None:
     assert optimize.optimize(graph) == 0
 
 
-def test_what_fails_the_checker_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_fails_the_checker_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(model: onnx.ModelProto) -> onnx.ModelProto:
         model.graph.node.append(model.graph.node[0])
         return model
@@ -110,7 +107,7 @@ def test_what_fails_the_checker_is_not_taken(
     graph = model_io.load(model_of(LINEAR_IN_LOOP))
     before = graph_proto.export_model(graph)
     reason = "the optimized model does not pass onnx.checker: .*single static assignment"
-    with caplog.at_level(logging.WARNING), pytest.raises(model_io.ModelError, match=reason) as caught:
+    with pytest.raises(model_io.ModelError, match=reason) as caught:
         optimize.optimize(graph)
-    assert "\n" not in str(caught.value) and "does not pass onnx.checker" in caplog.text
+    assert "\n" not in str(caught.value)
     assert graph_proto.export_model(graph) == before
