@@ -1,11 +1,11 @@
 """Build the native operator library ``ops._library`` (Cython, one shared object, no other header or library).
 
-The library uses CPython's limited API: one build serves every Python from 3.11 on. A build in the tree (``pip install
--e .``) writes a stamp beside the library; while no source, flag, header or compiler changes, and nobody changes
-the library, the next build keeps it.
+The library uses CPython's limited API: one build serves every Python from 3.11 on. A build in the tree, as
+``pip install -e .`` makes it, writes a stamp beside the library; while no source, flag, header or compiler
+changes, and nobody changes the library, the next build keeps it.
 
-The environment variable NARROW_BUILD chooses another build than the default one: ``debug`` (no optimization, for
-a debugger) or ``sanitize`` (AddressSanitizer and UndefinedBehaviorSanitizer, see tests/sanitize.sh).
+The environment variable NARROW_BUILD chooses another build than the default one: ``debug`` (no optimization,
+for a debugger) or ``sanitize`` (AddressSanitizer and UndefinedBehaviorSanitizer, see tests/sanitize.sh).
 """
 
 import hashlib
@@ -31,8 +31,8 @@ DIRECTIVES = {
     "cdivision": True,
 }
 
-# Exactness needs -ffp-contract=off (no fused multiply-add); the two -fno flags let the loops vectorize. -g0, because
-# many a Python's own flags have -g, which takes a quarter of the time.
+# Exactness needs -ffp-contract=off (no fused multiply-add); the two -fno flags let the loops vectorize. -g0,
+# because many a Python's own flags have -g, which takes a quarter of the time.
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 FLAGS: dict[str, dict[str, tuple[list[str], list[str]]]] = {
     "unix": {
@@ -50,10 +50,11 @@ FLAGS: dict[str, dict[str, tuple[list[str], list[str]]]] = {
 # Only CPython has the limited API, and its builds without the global lock do not.
 LIMITED = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
 OLDEST = (3, 11)  # as requires-python in pyproject.toml
+COMPILERS_READ = ("CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CL", "_CL_", "INCLUDE")  # from the environment
 
 
 class BuildLibrary(build_ext):
-    """Choose the flags by the compiler that is found and by NARROW_BUILD; keep a library that is as it would be."""
+    """Choose the flags by the compiler and by NARROW_BUILD; keep a library that would come out the same."""
 
     def build_extensions(self) -> None:
         kind = os.environ.get("NARROW_BUILD", "")
@@ -68,7 +69,7 @@ class BuildLibrary(build_ext):
             if self.compiler.compiler_type != "msvc" and not kind:
                 extension.define_macros += [("CYTHON_INLINE", "inline __attribute__((always_inline))")]
             if LIMITED:
-                extension.define_macros += [("Py_LIMITED_API", "0x%02X%02X0000" % OLDEST)]
+                extension.define_macros += [("Py_LIMITED_API", "0x{:02X}{:02X}0000".format(*OLDEST))]
         super().build_extensions()
 
     def build_extension(self, extension: Extension) -> None:
@@ -86,29 +87,30 @@ class BuildLibrary(build_ext):
             force=True,
         )
         extension.sources = generated.sources
+        self.force = True  # dates do not tell that flags have changed
         super().build_extension(extension)
 
     def digest_inputs(self, extension: Extension) -> str:
         """Return a digest of all that the library is made from."""
-        compiler = self.compiler
         parts = [
-            sys.version,  # and with it Python's headers
+            sys.version,
+            str(sysconfig.get_config_var("INCLUDEPY")),
             sysconfig.get_platform(),
             Cython.__version__,
-            str(extension.define_macros),
+            *map(str, extension.define_macros),
             *extension.extra_compile_args,
             *extension.extra_link_args,
-            *compiler.include_dirs,
-            *os.environ.get("CL", "").split(),
-            *getattr(compiler, "compiler_so", []),
-            *getattr(compiler, "linker_so", []),
-            compiler_version(compiler),
+            *getattr(self.compiler, "compiler_so", []),
+            *getattr(self.compiler, "linker_so", []),
+            *(os.environ.get(name, "") for name in COMPILERS_READ),
+            compiler_version(self.compiler),
         ]
-        files = [Path(path).read_bytes() for path in [*SOURCES, "setup.py"]]
-        return hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *SOURCE_NAMES, *files])).hexdigest()
+        for path in [*SOURCES, "setup.py"]:
+            parts += [path, digest_file(Path(path))]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def copy_extensions_to_source(self) -> None:
-        """Put the library into the tree, with its stamp, and take away those that Python would prefer to it."""
+        """Put the library into the tree, with its stamp, and remove those that Python would prefer to it."""
         STAMP.unlink(missing_ok=True)
         super().copy_extensions_to_source()
         library = STAMP.parent / Path(self.get_ext_filename(NAME)).name
@@ -116,9 +118,6 @@ class BuildLibrary(build_ext):
             if other.suffix in (".so", ".pyd") and other.name != library.name:
                 other.unlink()
         STAMP.write_text(f"{self.inputs}\n{digest_file(library)}\n", encoding="ascii")
-
-
-SOURCE_NAMES = [path.encode() for path in SOURCES]
 
 
 def is_fresh(library: Path, inputs: str) -> bool:
@@ -158,5 +157,5 @@ setup(
             py_limited_api=LIMITED,
         )
     ],
-    options={"bdist_wheel": {"py_limited_api": "cp%d%d" % OLDEST}} if LIMITED else {},
+    options={"bdist_wheel": {"py_limited_api": "cp{}{}".format(*OLDEST)}} if LIMITED else {},
 )
