@@ -151,7 +151,7 @@ def test_a_layer_and_a_resize_keep_every_bit(scales: str, tmp_path: Path) -> Non
 
 
 def test_empty_scales_of_the_graph_around_are_left_out() -> None:
-    """From opset 13 on the checker takes sizes and an empty tensor, seen from a body, for sizes and scales."""
+    """From opset 13 on the checker takes an empty tensor, seen from a body, for scales."""
     text = """(float[1,2,3,5] x, bool c) => (float[A,B,C,D] y)
         <float[0] none = {}, int64[4] sizes = {1, 2, 4, 4}> { y = If (c) <
             then_branch = a () => (float[A,B,C,D] p) { p = Resize <mode = "linear"> (x, none, none, sizes) },

@@ -16,7 +16,7 @@ _ROUGH = frozenset({
     "MaxUnpool", "Compress", "Not", "And", "Or", "Xor", "IsNaN", "IsInf", "MaxRoiPool",
     "MeanVarianceNormalization",
 })  # fmt: skip
-"""Operators whose result may jump where their input hardly moves; the last divides by a deviation that may be 0."""
+"""Operators whose result may jump where its input hardly moves; the last divides by what may be 0."""
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
 
