@@ -157,6 +157,13 @@ def _tool_calls(document: str) -> list[tuple[str, set[str]]]:
     ]
 
 
+def test_each_tool_has_a_section_and_the_tests_of_all_tools() -> None:
+    tools = {path.stem for path in (ROOT / "tools").glob("*.py")} - {"__init__", "__main__"}
+    assert tools == set(REQUIRED)
+    heads = " ".join(re.findall(r"^## (.*)$", read("tools/README.md"), re.MULTILINE)).split()
+    assert tools <= set(heads)
+
+
 def test_ellipsis_stands_for_lines_and_times_are_not_compared() -> None:
     assert agree("a\n...\nz\n", "a\nb\nc\nz\n") and agree("a\n...\n", "a\n")
     assert agree("in 1.5 s, 3 MB/s", "in 20 s, 7.25 MB/s  \n")
