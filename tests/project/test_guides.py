@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 
@@ -52,10 +54,29 @@ def test_each_rewrite_is_in_the_table_of_their_order() -> None:
     assert linked >= set(rewrites())
 
 
+@pytest.mark.parametrize("module", ["walk", "rewire", "dtypes", "shapes", "schemas", "dot_products"])
+def test_helpers_that_a_rewrite_is_made_of_exist(module: str) -> None:
+    text = section(GUIDE, "Write your own in 20 lines")
+    names = set(re.findall(rf"\b{module}\.(\w+)", text))
+    assert names and all(hasattr(import_module(f"transforms.graph.{module}"), name) for name in names)
+
+
 def test_rooms_are_all_there_in_their_order() -> None:
     rows = [row for row in section(GUIDE, "The rooms").splitlines() if row.startswith(("| `", "| ("))]
     rooms = [REWRITES if row.startswith("| (") else first_cells(row)[0] for row in rows]
     assert rooms == ROOMS
+
+
+def test_names_to_start_from_are_in_their_rooms() -> None:
+    for row in section(GUIDE, "The rooms").splitlines():
+        room, *names = re.findall(r"`([^`]+)`", row) if row.startswith("| `") else [""]
+        for name in names:
+            module, _, part = name.partition(".")
+            place = f"transforms.{room}"
+            if find_spec(f"{place}.{module}") is None:
+                assert hasattr(import_module(place), module), name
+            elif part:
+                assert hasattr(import_module(f"{place}.{module}"), part), name
 
 
 @pytest.mark.parametrize(("heading", "kind"), [("Schemes", Scheme), ("Fine-tune", FinetuneOptions)])
