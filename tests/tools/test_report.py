@@ -22,9 +22,9 @@ from onnx import TensorProto, helper
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16, evaluate, infer, report
 from tools.charts.svg_plots import Frame, Point, grid_plot, histogram, nice_ticks, scatter
 from transforms import model_io
-from transforms.compare.compare_models import Data, ModelComparison, compare_models, worst_layers
+from transforms.compare.compare_models import ModelComparison, compare_models, worst_layers
 from transforms.compare.describe_model import describe_model
-from transforms.compare.measure_run import measure_run
+from transforms.compare.measure_run import Data, measure_run
 from transforms.run.samples import ImageOptions
 from transforms.runtime.session import RunOptions
 
@@ -211,7 +211,7 @@ def test_measured_memory_is_that_of_the_model(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     np.save(data / "0.npy", np.ones(1, np.float32))
-    measured = measure_run(path, data, ImageOptions(), RunOptions())
+    measured = measure_run(path, Data(data, ImageOptions(), RunOptions()))
     if measured.peak_bytes is None:
         pytest.skip("no /proc here")
     assert 4 * numbers < measured.peak_bytes < 12 * numbers

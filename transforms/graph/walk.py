@@ -26,6 +26,14 @@ def nodes(graph: gs.Graph) -> Iterator[gs.Node]:
         yield from inner.nodes
 
 
+def tensors(graph: gs.Graph) -> dict[str, gs.Tensor]:
+    """Return the tensors of a graph by name, inputs first, the others in the order in which they are made."""
+    found = {tensor.name: tensor for tensor in graph.inputs}
+    for node in graph.nodes:
+        found |= {t.name: t for t in (*node.inputs, *node.outputs) if t.name}
+    return found | {tensor.name: tensor for tensor in graph.outputs}
+
+
 def constants(graph: gs.Graph) -> Iterator[gs.Constant]:
     """Yield each initializer that a node or a graph output uses, once, in the order of first use."""
     seen: set[int] = set()

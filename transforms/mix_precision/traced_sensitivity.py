@@ -32,11 +32,10 @@ from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.mixed_model import MixedModel, layers_of
 from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.mix_precision.traced_layer import Operand, Sample, TracedLayer, constant_operand
-from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
-from transforms.run.instrumented_model import float_outputs, set_outputs
+from transforms.run.instrumented_model import InstrumentedModel, float_outputs
 from transforms.run.tasks import Progress
-from transforms.runtime.session import RunOptions, open_light
+from transforms.runtime.session import RunOptions
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import is_float_array
 
@@ -162,12 +161,8 @@ class _TracedModel:
         self._gradients, self._zero = found_gradients.names, found_gradients.zero
         shown = [name for name, own in edges.items() if {name, *own} & found_gradients.unknown.keys()]
         arrays = [one.name for one in read] + shown
-        wanted = dict.fromkeys((*arrays, *self._gradients.values()))
-        fed = {tensor.name for tensor in graph.inputs}
-        self._fetched = [name for name in wanted if name not in fed]
-        light, weights = graph_proto.export_light(graph)
-        set_outputs(light.graph, self._fetched)
-        self._model = open_light(light, weights, dataclasses.replace(run, prepack=False))
+        run = dataclasses.replace(run, prepack=False)
+        self._model = InstrumentedModel(graph, [*arrays, *self._gradients.values()], run)
 
     def run(self, feed: Arrays, expected: Arrays, random: np.random.Generator) -> tuple[Arrays, Arrays]:
         """Return what layers read by name, and gradients by it of outputs with random signs."""
@@ -175,8 +170,7 @@ class _TracedModel:
             seed: random.choice(np.array([-1, 1], np.float32), expected[name].shape)
             for name, seed in self._seeds.items()
         }
-        fed = {**feed, **signs}
-        arrays = {**fed, **self._model.run(fed, self._fetched)}
+        arrays = self._model.run({**feed, **signs})
         gradients = {name: arrays[gradient] for name, gradient in self._gradients.items()}
         return arrays, gradients | dict.fromkeys(self._zero, np.zeros(0, np.float32))
 

@@ -19,9 +19,9 @@ from ops.array_types import Feed
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.graph.typed import Graph, info_of
-from transforms.model import graph_proto
+from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.run_each import run_each, with_fixed_threads
-from transforms.runtime.session import OpenModel, RunOptions, open_light
+from transforms.runtime.session import RunOptions
 
 _UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
 
@@ -136,8 +136,17 @@ class SegmentedRun:
         if not nodes:
             return lambda feed: {}
         outputs = sorted(asked & {tensor.name for node in nodes for tensor in node.outputs})
-        model = self._open(nodes, inputs, outputs)
-        return lambda feed: model.run(feed, outputs)
+        part = Graph(
+            nodes=nodes,
+            inputs=[],
+            outputs=[],
+            opset=self._graph.opset,
+            import_domains=self._graph.import_domains,
+            ir_version=self._graph.ir_version,
+            info=info_of(self._graph),
+        )
+        types = {name: self._types[name] for name in inputs}
+        return InstrumentedModel(part, outputs, with_fixed_threads(self._options), inputs=types).run
 
     def forget(self, name: str) -> None:
         """Take a tensor as no longer wanted, if it was."""
@@ -190,23 +199,6 @@ class SegmentedRun:
         for other in reversed(self._waiting):
             if id(other) not in chosen and any(tensor.name in behind for tensor in other.outputs):
                 self._follow(other, chosen)
-
-    def _open(self, nodes: list[gs.Node], inputs: list[str], outputs: list[str]) -> OpenModel:
-        part = Graph(
-            nodes=nodes,
-            inputs=[],
-            outputs=[],
-            opset=self._graph.opset,
-            import_domains=self._graph.import_domains,
-            ir_version=self._graph.ir_version,
-            info=info_of(self._graph),
-        )
-        light, weights = graph_proto.export_light(part)
-        for name in inputs:
-            kind = onnx.helper.np_dtype_to_tensor_dtype(self._types[name])
-            light.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
-        light.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-        return open_light(light, weights, with_fixed_threads(self._options))
 
 
 def _reads(node: gs.Node) -> set[str]:
