@@ -78,14 +78,8 @@ def _in_order(graph: gs.Graph) -> Iterator[gs.Tensor]:
     """Yield inputs, then for each node its constants and its outputs."""
     yield from graph.inputs
     for node in graph.nodes:
-        yield from (tensor for tensor in _read(node) if isinstance(tensor, gs.Constant))
+        yield from (tensor for tensor in walk.reads(node) if isinstance(tensor, gs.Constant))
         yield from (tensor for tensor in node.outputs if tensor.name)
-
-
-def _read(node: gs.Node) -> Iterator[gs.Tensor]:
-    yield from node.inputs
-    for body in walk.bodies(node):
-        yield from (tensor for inner in walk.nodes(body) for tensor in inner.inputs)
 
 
 def _ancestors(tensor: gs.Tensor) -> set[int]:
@@ -94,7 +88,7 @@ def _ancestors(tensor: gs.Tensor) -> set[int]:
     waiting = [tensor]
     while waiting:
         for node in waiting.pop().inputs:
-            new = [one for one in _read(node) if id(one) not in seen]
+            new = [one for one in walk.reads(node) if id(one) not in seen]
             seen.update(id(one) for one in new)
             waiting += new
     return seen

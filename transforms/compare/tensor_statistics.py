@@ -73,7 +73,11 @@ class SideBySide:
         statistics = [LayerStatistics(match) for match in matches]
         pending = statistics
         for _, feed in feeds:
-            self._add(pending, feed)
+            originals, inside = self.arrays([one.match for one in pending], feed)
+            for one in pending:
+                match = one.match
+                unrounded = None if match.unrounded is None else inside[match.unrounded]
+                one.add(originals[match.original], inside[match.rounded], unrounded)
             pending = [one for one in pending if not one.match.is_weight and not one.mismatch]
         return statistics
 
@@ -83,16 +87,6 @@ class SideBySide:
         """Return the matched tensors for one feed, by name: of the float model, and of the quantized one."""
         originals = self._float.run(feed, [match.original for match in matches])
         return originals, self._quantized.run(feed, [name for match in matches for name in _inside(match)])
-
-    def _add(self, statistics: Sequence[LayerStatistics], feed: Mapping[str, np.ndarray]) -> None:
-        originals, inside = self.arrays([one.match for one in statistics], feed)
-        for one in statistics:
-            unrounded = one.match.unrounded
-            one.add(
-                originals[one.match.original],
-                inside[one.match.rounded],
-                None if unrounded is None else inside[unrounded],
-            )
 
 
 def _inside(match: Match) -> list[str]:

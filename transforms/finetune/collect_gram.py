@@ -7,8 +7,7 @@ whose earlier layers are tuned by then.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 
 import onnx_graphsurgeon as gs
@@ -24,15 +23,6 @@ from transforms.run.segmented_model import ActivationStore, SegmentedRun
 from transforms.runtime.devices import array_module
 
 
-@dataclass(frozen=True)
-class Stores:
-    """The stores of tensors of both models, and of the sampled rows."""
-
-    floats: ActivationStore
-    quantized: ActivationStore
-    rows: ActivationStore
-
-
 @contextmanager
 def open_sums(
     float_graph: gs.Graph,
@@ -42,13 +32,8 @@ def open_sums(
     options: LayerwiseOptions,
 ) -> Iterator[GramReader]:
     """Hold both models before the first of the layers; their tensors are freed at the end."""
-    limit = options.memory_limit
-    with (
-        ActivationStore(limit) as floats,
-        ActivationStore(limit) as quantized,
-        ActivationStore(limit) as rows,
-    ):
-        stores = Stores(floats, quantized, rows)
+    with ExitStack() as opened:
+        stores = [opened.enter_context(ActivationStore(options.memory_limit)) for _ in range(3)]
         yield GramReader(float_graph, quantized_graph, feeds, layers, options, stores)
 
 
@@ -62,9 +47,10 @@ class GramReader:
         feeds: Sequence[Feed],
         layers: Sequence[MatchedLayer],
         options: LayerwiseOptions,
-        stores: Stores,
+        stores: Sequence[ActivationStore],
     ) -> None:
-        """Start before the first node of both."""
+        """Start before the first node of both; three stores keep tensors of each and sampled rows."""
+        floats, quantized, sampled = stores
         self._layers, self._options, self._count = layers, options, len(feeds)
         self._users = users = [user for layer in layers for user in layer.users]
         ends = accumulate(len(layer.users) for layer in layers)
@@ -75,13 +61,13 @@ class GramReader:
         ]
         streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
         targets = [user.target for user in users] + [name for name in streams if name is not None]
-        reference = SegmentedRun(float_graph, feeds, targets, stores.floats, options.run)
+        reference = SegmentedRun(float_graph, feeds, targets, floats, options.run)
         choice = RowSampler(len(feeds), options.most_rows, options.least_rows, options.seed)
         ahead = AHEAD if options.memory_limit is None else min(AHEAD, options.memory_limit)
-        self._wanted = SampledRowReader(reference, users, streams, choice, stores.rows, ahead)
+        self._wanted = SampledRowReader(reference, users, streams, choice, sampled, ahead)
         self._inputs = [layer_input(user.source) for user in users]
         sources = [one.name for one in self._inputs]
-        self._given = SegmentedRun(quantized_graph, feeds, sources, stores.quantized, options.run)
+        self._given = SegmentedRun(quantized_graph, feeds, sources, quantized, options.run)
 
     def read(self, number: int) -> tuple[SharedGramStats, SharedGramStats]:
         """Return a layer's sums over the rows of the fitting samples, and of the held-out ones.

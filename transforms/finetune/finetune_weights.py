@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.finetune.checkpoint import Checkpoint, as_report
+from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
@@ -147,7 +147,7 @@ class _LayerwiseTuner:
         report = LayerReport(_title(layer), layer.node.op, *numbers, found.best.what, seconds)
         if memory:
             kept = found.best if report.is_kept else None
-            memory.checkpoint.put(memory.attempt, number, kept, as_report(report))
+            memory.checkpoint.put(memory.attempt, number, kept, asdict(report))
         return report
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:

@@ -81,6 +81,13 @@ def producer(tensor: gs.Tensor) -> gs.Node | None:
     return tensor.inputs[0] if tensor.inputs else None
 
 
+def reads(node: gs.Node) -> Iterator[gs.Tensor]:
+    """Yield the tensors that a node reads, also in its bodies."""
+    yield from node.inputs
+    for body in bodies(node):
+        yield from (tensor for inner in nodes(body) for tensor in inner.inputs)
+
+
 def uses(tensor: gs.Tensor) -> list[tuple[gs.Node, int]]:
     """Return each node that reads the tensor with the index of the input by which it does."""
     users = {id(node): node for node in tensor.outputs}.values()

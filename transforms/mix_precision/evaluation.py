@@ -76,9 +76,7 @@ class EvaluationSet:
 
 def repeatable(data: CalibrationData, graph: gs.Graph) -> CalibrationData:
     """Return data that can be taken several times."""
-    feeds = data.source
-    if not isinstance(feeds, Feeds):
-        feeds = open_feeds(feeds, model_inputs(graph), images=data.images, limit=data.limit)
+    feeds = data.feeds(graph)
     if not feeds.is_repeatable:
         kept = [feed for _, feed in feeds]
         feeds = open_feeds(kept, model_inputs(graph))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -21,6 +22,9 @@ from transforms.run.run_model import open_model
 from transforms.runtime.session import OpenModel, RunOptions
 from transforms.search.output_metrics import METRICS, Outputs
 from transforms.search.user_metric import UserMetric, load_metric
+
+if TYPE_CHECKING:
+    from transforms.mix_precision.evaluation import EvaluationSet
 
 NO_SWITCH = -1
 _MODEL, _ABOUT = "switched.onnx", "about.json"
@@ -35,25 +39,19 @@ class SwitchTask:
     metric: str
 
 
-def write_folder(
-    folder: Path,
-    graph: gs.Graph,
-    switches: Sequence[str],
-    feeds: Sequence[Mapping[str, np.ndarray]],
-    expected: Sequence[Outputs],
-    run: RunOptions,
-) -> None:
+def write_folder(bench: EvaluationSet, graph: gs.Graph, switches: Sequence[str]) -> None:
     """Write what tasks need: a model with switches, feeds and the outputs of the float model that count."""
+    folder = bench.folder
     about = {
         "switches": list(switches),
-        "inputs": list(feeds[0]),
-        "outputs": list(expected[0]),
-        "provider": run.provider,
-        "threads": run.threads,
-        "count": len(feeds),
+        "inputs": list(bench.feeds[0]),
+        "outputs": list(bench.expected[0]),
+        "provider": bench.run.provider,
+        "threads": bench.run.threads,
+        "count": len(bench.feeds),
     }
     model_io.save(graph, folder / _MODEL, external_data=True)
-    for i, (feed, outputs) in enumerate(zip(feeds, expected, strict=True)):
+    for i, (feed, outputs) in enumerate(zip(bench.feeds, bench.expected, strict=True)):
         _save(_sample(folder, "feed", i), feed)
         _save(_sample(folder, "expected", i), outputs)
     with replacing(folder / _ABOUT) as temporary:
@@ -82,8 +80,7 @@ class _Bench:
         self._folder, self._about = folder, json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         run = RunOptions(self._about["provider"], self._about["threads"], simulate=True)
         self._model: OpenModel = open_model(folder / _MODEL, run)
-        self._metrics: dict[str, UserMetric] = {}
-        self._values: dict[str, float] = {}
+        self._metrics: dict[str, tuple[UserMetric, float]] = {}
 
     @staticmethod
     @lru_cache(maxsize=1)
@@ -99,8 +96,9 @@ class _Bench:
             return of.score(zip(self._expected, made, strict=True)), of.harm(
                 of.score(zip(self._plain, made, strict=True))
             )
-        value = self._user_metric(metric)(made)
-        return value, max(0.0, self._plain_value(metric) - value)
+        function, plain = self._user_metric(metric)
+        value = function(made)
+        return value, max(0.0, plain - value)
 
     @cached_property
     def _expected(self) -> list[Outputs]:
@@ -111,15 +109,14 @@ class _Bench:
     def _plain(self) -> list[Outputs]:
         return [self._run(i, NO_SWITCH) for i in range(self._about["count"])]
 
-    def _plain_value(self, metric: str) -> float:
-        if metric not in self._values:
-            self._values[metric] = self._user_metric(metric)(self._plain)
-        return self._values[metric]
+    def _user_metric(self, place: str) -> tuple[UserMetric, float]:
+        """Return the function of a file, and what it says without any switch.
 
-    def _user_metric(self, place: str) -> UserMetric:
-        """Return the function of a file, which is read once for each model: it may change between two."""
+        The file is read once for each model: it may change between two.
+        """
         if place not in self._metrics:
-            self._metrics[place] = load_metric(place)
+            function = load_metric(place)
+            self._metrics[place] = function, function(self._plain)
         return self._metrics[place]
 
     def _run(self, number: int, switch: int) -> Outputs:

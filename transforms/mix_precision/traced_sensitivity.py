@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -151,16 +152,16 @@ class _TracedModel:
         made = (tensor for node in graph.nodes for tensor in node.outputs)
         graph.outputs += [t for t in made if t.name in outputs.values() and t.name not in ends]
         self._seeds = {name: derive.derive(name, "seed") for name in outputs}
-        read = [one for node in every for one in self.operands[id(node)].values()]
-        edges = {str(node.outputs[0].name): self._edges(node) for node in every}
+        read = {str(node.outputs[0].name): list(self.operands[id(node)].values()) for node in every}
+        edges = {name: [one.edge for one in operands] for name, operands in read.items()}
         found_gradients = add_gradients(
             graph,
             {outputs[name]: seed for name, seed in self._seeds.items()},
-            list(dict.fromkeys((*(one.edge for one in read), *edges))),
+            list(dict.fromkeys((*chain(*edges.values()), *edges))),
         )
         self._gradients, self._zero = found_gradients.names, found_gradients.zero
         shown = [name for name, own in edges.items() if {name, *own} & found_gradients.unknown.keys()]
-        arrays = [one.name for one in read] + shown
+        arrays = [one.name for one in chain(*read.values())] + shown
         run = dataclasses.replace(run, prepack=False)
         self._model = InstrumentedModel(graph, [*arrays, *self._gradients.values()], run)
 
@@ -173,9 +174,6 @@ class _TracedModel:
         arrays = self._model.run({**feed, **signs})
         gradients = {name: arrays[gradient] for name, gradient in self._gradients.items()}
         return arrays, gradients | dict.fromkeys(self._zero, np.zeros(0, np.float32))
-
-    def _edges(self, node: gs.Node) -> list[str]:
-        return [one.edge for one in self.operands[id(node)].values()]
 
 
 def _own_edges(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, Operand]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import onnx
@@ -24,10 +24,10 @@ from transforms.runtime.session import RunOptions, open_light
 Key = TypeVar("Key", bound="str | tuple[str, str]")
 """What is shown: a tensor by its name, or the name with that of a probe."""
 
-_SCALAR = {"keepdims": 0}
-_ANY = (("Cast", {"to": dtypes.FLOAT}), ("ReduceMax", _SCALAR))
+_SCALAR: dict[str, Any] = {"keepdims": 0}
+_ANY: tuple[tuple[str, dict[str, Any]], ...] = (("Cast", {"to": dtypes.FLOAT}), ("ReduceMax", _SCALAR))
 
-PROBES: Mapping[str, Sequence[tuple[str, Mapping[str, int]]]] = MappingProxyType(
+PROBES: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = MappingProxyType(
     {
         "low": [("ReduceMin", _SCALAR)],
         "high": [("ReduceMax", _SCALAR)],

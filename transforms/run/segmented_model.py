@@ -24,6 +24,7 @@ from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.runtime.session import RunOptions
 
 _UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
+"""Element types that NumPy does not have."""
 
 
 class ActivationStore:
@@ -95,11 +96,9 @@ class SegmentedRun:
 
     def restart(self) -> None:
         """Go back in front of the first node, as constants of nodes that ran are others now."""
-        for name in self._kept:
-            for i in range(self._count):
-                self._store.drop(i, name)
+        for name in [*self._kept]:
+            self._drop(name)
         self._done.clear()
-        self._kept.clear()
         self._start()
 
     def advance(self, names: Sequence[str], *, last: bool = False) -> Iterator[dict[str, np.ndarray]]:
@@ -114,7 +113,7 @@ class SegmentedRun:
                     self._wanted.remove(name)
         ahead = self._ahead(set(names) - self._kept)
         self._done |= {id(node) for node in ahead}
-        needed = {name for node in self._waiting for name in _reads(node)} | set(self._wanted)
+        needed = self._needed()
         read = {name for node in ahead for name in _reads(node)}
         inputs = sorted(read & self._kept)
         stale = [name for name in {*inputs, *names} & self._kept if name not in needed]
@@ -138,8 +137,6 @@ class SegmentedRun:
         outputs = sorted(asked & {tensor.name for node in nodes for tensor in node.outputs})
         part = Graph(
             nodes=nodes,
-            inputs=[],
-            outputs=[],
             opset=self._graph.opset,
             import_domains=self._graph.import_domains,
             ir_version=self._graph.ir_version,
@@ -155,17 +152,24 @@ class SegmentedRun:
         if name in self._wanted or name not in self._kept:
             return
         if all(name not in _reads(node) for node in self._waiting):
-            self._kept.discard(name)
-            for i in range(self._count):
-                self._store.drop(i, name)
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._kept.discard(name)
+        for i in range(self._count):
+            self._store.drop(i, name)
 
     @property
     def _waiting(self) -> list[gs.Node]:
         """The nodes that have not run; some may have been added on the way."""
         return [node for node in self._graph.nodes if id(node) not in self._done]
 
+    def _needed(self) -> set[str]:
+        """Return the names that are wanted, or read by nodes that have not run."""
+        return {name for node in self._waiting for name in _reads(node)} | set(self._wanted)
+
     def _start(self) -> None:
-        needed = {name for node in self._waiting for name in _reads(node)} | set(self._wanted)
+        needed = self._needed()
         for i, feed in enumerate(self._feeds):
             for name in feed:
                 if name in needed:
@@ -178,27 +182,24 @@ class SegmentedRun:
 
     def _ahead(self, names: set[str]) -> list[gs.Node]:
         """Return the waiting nodes that the tensors need, and those that read what no array can hold."""
-        needed, chosen, waiting = set(names), set[int](), self._waiting
-        for node in reversed(waiting):
-            if any(tensor.name in needed for tensor in node.outputs):
-                chosen.add(id(node))
-                needed.update(_reads(node))
-        if not chosen:
-            return []
-        unstorable = set[str]()
+        waiting, chosen, unstorable = self._waiting, set[int](), set[str]()
+        _choose(names, waiting, chosen)
         for node in waiting:
             if unstorable and id(node) not in chosen and unstorable & _reads(node):
-                self._follow(node, chosen)
+                chosen.add(id(node))
+                _choose(_reads(node), waiting, chosen)
             if id(node) in chosen:
-                unstorable |= {tensor.name for tensor in node.outputs if not _is_storable(tensor)}
+                unstorable |= {t.name for t in node.outputs if dtypes.element_type(t) in _UNSTORABLE}
         return [node for node in waiting if id(node) in chosen]
 
-    def _follow(self, node: gs.Node, chosen: set[int]) -> None:
-        behind = _reads(node)
-        chosen.add(id(node))
-        for other in reversed(self._waiting):
-            if id(other) not in chosen and any(tensor.name in behind for tensor in other.outputs):
-                self._follow(other, chosen)
+
+def _choose(names: set[str], nodes: list[gs.Node], chosen: set[int]) -> None:
+    """Add those of the nodes, by ``id``, that make the tensors, and what these need."""
+    needed = set(names)
+    for node in reversed(nodes):
+        if any(tensor.name in needed for tensor in node.outputs):
+            chosen.add(id(node))
+            needed |= _reads(node)
 
 
 def _reads(node: gs.Node) -> set[str]:
@@ -210,8 +211,3 @@ def _reads(node: gs.Node) -> set[str]:
         inner |= {t.name for t in body.outputs if isinstance(t, gs.Variable)}
         names |= inner - own
     return names
-
-
-def _is_storable(tensor: gs.Tensor) -> bool:
-    """Return whether NumPy has the type of a tensor."""
-    return dtypes.element_type(tensor) not in _UNSTORABLE
