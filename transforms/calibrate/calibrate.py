@@ -48,7 +48,9 @@ class Calibration:
         tensor, when it was not calibrated, it had no elements in any sample, or the format has no scale.
         """
         try:
-            return choose_range(self._find(name), format, symmetric=symmetric, options=self.options)
+            if name not in self.observed:
+                raise ValueError(f"tensor '{name}' was not calibrated")
+            return choose_range(self.observed[name], format, symmetric=symmetric, options=self.options)
         except ValueError as error:
             raise ValueError(f"tensor '{name}' has no range: {error}") from error
 
@@ -56,11 +58,6 @@ class Calibration:
         """Return the mean square of each channel along those axes of tensors for which moments were found."""
         found = {(n, axis): self.observed[n].moments.get(axis) for n, axis in channels if n in self.observed}
         return {key: moments.mean_square for key, moments in found.items() if moments and moments.count}
-
-    def _find(self, name: str) -> RangeStats:
-        if name not in self.observed:
-            raise ValueError(f"tensor '{name}' was not calibrated")
-        return self.observed[name]
 
 
 def calibrate(
@@ -85,7 +82,8 @@ def calibrate(
     all.
     """
     options = options or CalibrationOptions()
-    observed = {name: _start(options) for name in dict.fromkeys((*names, *(name for name, _ in channels)))}
+    asked = dict.fromkeys((*names, *(name for name, _ in channels)))
+    observed = {n: RangeStats(histogram=Histogram() if options.needs_histogram else None) for n in asked}
     for name, axis in channels:
         observed[name].moments[axis] = Moments(axis)
     constants = _constants(graph, observed)
@@ -115,7 +113,7 @@ class _Watch:
         run: RunOptions | None,
     ) -> None:
         self._graph, self._observed, self._options, self._run = graph, observed, options, run
-        self._outputs = float_outputs(graph)
+        self._outputs = set(float_outputs(graph))
         variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
         self._all = [name for name in variables if name in observed or name in self._outputs]
         asked = [name for name in self._all if name in observed]
@@ -145,7 +143,7 @@ class _Watch:
         finite = all(math.isfinite(high - low) for low, high in ranges.values() if (low, high) != _EMPTY)
         if not finite or not all(math.isfinite(found[key]) for key in self._sums):
             self._open([], self._all)  # from now on, for what is infinite once tends to be so always
-            return self.add(sample, feed)
+            found, ranges = self._observe(sample, feed), {}
         for name, (low, high) in ranges.items():
             self._observed[name].add_range(low, high, self._options.averaging_constant)
         for name in self._fetched:
@@ -156,7 +154,6 @@ class _Watch:
                 _add_array(one, array, self._options, place)
             except ValueError as error:
                 raise (self._cause(sample, feed) if np.isnan(array).any() else None) or error from error
-        return None
 
     def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
         """Return the cause of a NaN, if it is an infinity."""
@@ -175,10 +172,6 @@ class _Watch:
             return self._model.run(feed)
         except Exception as error:  # the runtime's exceptions share no narrower class
             raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
-
-
-def _start(options: CalibrationOptions) -> RangeStats:
-    return RangeStats(histogram=Histogram() if options.needs_histogram else None)
 
 
 def _add_array(one: RangeStats, array: np.ndarray, options: CalibrationOptions, place: str) -> None:

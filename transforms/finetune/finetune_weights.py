@@ -7,9 +7,8 @@ quantized model as tuned so far, by linear algebra on sums over rows (:mod:`tran
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import onnx_graphsurgeon as gs
 
@@ -127,14 +126,15 @@ class _LayerwiseTuner:
     def visit(self, number: int, memory: Memory | None) -> LayerReport:
         """Tune a layer, or apply its stored solution; return the report."""
         known = memory.checkpoint.get(memory.attempt, number) if memory else None
-        report = self._repeat(number, *known) if known else self._tune(number, memory)
+        if known is None:
+            report = self._tune(number, memory)
+        else:
+            found, fields = known
+            report = LayerReport(**fields)
+            if found is not None:
+                self._put(self._layers[number], found)
         self._sums.forget(number)
         return report
-
-    def _repeat(self, number: int, found: LayerSolution | None, report: Mapping[str, Any]) -> LayerReport:
-        if found is not None:
-            self._put(self._layers[number], found)
-        return LayerReport(**report)
 
     def _tune(self, number: int, memory: Memory | None) -> LayerReport:
         start = time.perf_counter()

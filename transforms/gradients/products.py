@@ -177,7 +177,8 @@ def _kernel(s: Step, weight: gs.Tensor) -> list[int]:
 def gemm(s: Step) -> gs.Tensor:
     """Gemm, for its three inputs."""
     if s.index == _MATRIX:
-        return _gemm_bias(s)
+        beta = float(s.attribute("beta", 1.0))
+        return s.summed(s.g if beta == 1 else s("Mul", s.g, beta))
     a, b = s.node.inputs[:2]
     alpha = float(s.attribute("alpha", 1.0))
     turned_a, turned_b = s.attribute("transA", 0), s.attribute("transB", 0)
@@ -188,12 +189,6 @@ def gemm(s: Step) -> gs.Tensor:
     if not turned_b:
         return s("Gemm", a, s.g, alpha=alpha, transA=1 - turned_a)
     return s("Gemm", s.g, a, alpha=alpha, transA=1, transB=turned_a)
-
-
-def _gemm_bias(s: Step) -> gs.Tensor:
-    beta = float(s.attribute("beta", 1.0))
-    scaled = s.g if beta == 1 else s("Mul", s.g, beta)
-    return s.summed(scaled)
 
 
 def matmul(s: Step) -> gs.Tensor:

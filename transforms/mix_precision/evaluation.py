@@ -78,8 +78,7 @@ def repeatable(data: CalibrationData, graph: gs.Graph) -> CalibrationData:
     """Return data that can be taken several times."""
     feeds = data.feeds(graph)
     if not feeds.is_repeatable:
-        kept = [feed for _, feed in feeds]
-        feeds = open_feeds(kept, model_inputs(graph))
+        feeds = open_feeds([feed for _, feed in feeds], model_inputs(graph))
     return CalibrationData(feeds, cache=data.cache, run=data.run)
 
 

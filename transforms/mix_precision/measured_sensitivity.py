@@ -40,7 +40,8 @@ def measure_sensitivity(
         mixes = {choice.label: {one.name: choice for one in candidates} for choice in choices}
         others = {label: model.build(mix, finished=False) for label, mix in mixes.items()}
         switches = switched_model(base, others, wanted)
-        write_folder(bench, base.graph, [switches[one] for one in wanted])
+        inputs = [switches[one] for one in wanted]
+        write_folder(bench.folder, base.graph, inputs, bench.feeds, bench.expected, bench.run)
     place = metric if metric in METRICS else absolute_place(metric)  # workers have other working folders
     tasks = {name: SwitchTask(str(bench.folder), number, place) for name, number in names.items()}
     try:

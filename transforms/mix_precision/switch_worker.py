@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -22,9 +21,6 @@ from transforms.run.run_model import open_model
 from transforms.runtime.session import OpenModel, RunOptions
 from transforms.search.output_metrics import METRICS, Outputs
 from transforms.search.user_metric import UserMetric, load_metric
-
-if TYPE_CHECKING:
-    from transforms.mix_precision.evaluation import EvaluationSet
 
 NO_SWITCH = -1
 _MODEL, _ABOUT = "switched.onnx", "about.json"
@@ -39,19 +35,25 @@ class SwitchTask:
     metric: str
 
 
-def write_folder(bench: EvaluationSet, graph: gs.Graph, switches: Sequence[str]) -> None:
+def write_folder(
+    folder: Path,
+    graph: gs.Graph,
+    switches: Sequence[str],
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    expected: Sequence[Outputs],
+    run: RunOptions,
+) -> None:
     """Write what tasks need: a model with switches, feeds and the outputs of the float model that count."""
-    folder = bench.folder
     about = {
         "switches": list(switches),
-        "inputs": list(bench.feeds[0]),
-        "outputs": list(bench.expected[0]),
-        "provider": bench.run.provider,
-        "threads": bench.run.threads,
-        "count": len(bench.feeds),
+        "inputs": list(feeds[0]),
+        "outputs": list(expected[0]),
+        "provider": run.provider,
+        "threads": run.threads,
+        "count": len(feeds),
     }
     model_io.save(graph, folder / _MODEL, external_data=True)
-    for i, (feed, outputs) in enumerate(zip(bench.feeds, bench.expected, strict=True)):
+    for i, (feed, outputs) in enumerate(zip(feeds, expected, strict=True)):
         _save(_sample(folder, "feed", i), feed)
         _save(_sample(folder, "expected", i), outputs)
     with replacing(folder / _ABOUT) as temporary:

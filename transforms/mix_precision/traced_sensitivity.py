@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
@@ -80,9 +80,10 @@ def trace_sensitivity(
     layers = [_layer(place) for place in places]
     room = max(_LEAST_KEPT, len(choices) * sum(layer.weight_bytes for layer in layers))
     power = _add_samples(traced, layers, bench, room, progress)
-    harms = {
-        name: _sum(layers[k].harms(power) for k, at in enumerate(places) if at[0] == name) for name in names
-    }
+    harms = {name: dict.fromkeys(everywhere, 0.0) for name in names}
+    for (name, _, _), layer in zip(places, layers, strict=True):
+        for label, harm in layer.harms(power).items():
+            harms[name][label] += harm
     damages = (
         LayerSensitivity(one.name, one.op, label, _decibels(harm), harm)
         for one in candidates
@@ -201,14 +202,6 @@ def _outputs(graph: gs.Graph, bench: EvaluationSet) -> dict[str, str]:
     if not found:
         raise ValueError("no output that counts is float: sensitivities can be measured, not traced")
     return found
-
-
-def _sum(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for harms in found:
-        for label, harm in harms.items():
-            total[label] = total.get(label, 0.0) + harm
-    return total
 
 
 def _decibels(share: float) -> float:
