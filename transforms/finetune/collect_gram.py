@@ -16,7 +16,7 @@ from ops.array_types import AnyArray, Feed, Float64Array
 from transforms.finetune.gram import GramStats, RowBlock, SharedGramStats
 from transforms.finetune.layer_targets import limits_after, relax, stream_of
 from transforms.finetune.options import LayerwiseOptions, is_held_out
-from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
+from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader
 from transforms.finetune.stored_input import layer_input
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.segmented_model import ActivationStore, SegmentedRun
@@ -75,18 +75,19 @@ class GramReader:
         If several layers read its weight they can be read again, until they are forgotten. Rows of other
         layers are dropped at once.
         """
-        layer, numbers = self._layers[number], self._numbers[number]
-        last = not layer.sharing_layers
+        numbers, last = self._numbers[number], not self._layers[number].sharing_layers
         if last:
             self._held.discard(number)
-        fit, held = (self._no_sums(layer) for _ in range(2))
+        fit, held = (self._no_sums(self._layers[number]) for _ in range(2))
         wanted = zip(*(self._wanted.read(one, last=last) for one in numbers), strict=True)
         given = self._given.advance([self._inputs[one].name for one in numbers], last=last)
         blocks = [[self._block(*pair) for pair in zip(numbers, s.parts, strict=True)] for s in (fit, held)]
         for i, (rows, inputs) in enumerate(zip(wanted, given, strict=True)):
             block = blocks[is_held_out(i, self._count, self._options)]
             for one, part, (chosen, made) in zip(numbers, block, rows, strict=True):
-                part.add(self._rows(one, inputs[self._inputs[one].name], chosen), made, chosen.weights)
+                layer, source = self._users[one].layer, self._inputs[one]
+                stored = layer.rows(inputs[source.name], chosen.shape, chosen.picked, source.zero_point)
+                part.add(stored, made, chosen.weights)
         for part in (part for block in blocks for part in block):
             part.flush()
         return fit.on_host(), held.on_host()
@@ -111,11 +112,6 @@ class GramReader:
             tuple(GramStats.zeros(groups, outputs, positions * channels, module) for _ in layer.users),
             tuple(user.bias is not None and not user.bias.is_extra for user in layer.users),
         )
-
-    def _rows(self, number: int, stored: AnyArray, wanted: SampledRows) -> AnyArray:
-        """Return rows of a user's input as it is stored."""
-        outside = self._inputs[number].zero_point
-        return self._users[number].layer.rows(stored, wanted.shape, wanted.picked, outside)
 
     def _block(self, number: int, sums: GramStats) -> RowBlock:
         """Return the buffer that takes rows of a user's stored input and of its targets."""

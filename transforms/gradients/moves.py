@@ -116,8 +116,6 @@ def put_back(s: Step, move: Callable[[gs.Tensor], gs.Tensor], *, distinct: bool 
 
     ``move`` is applied to the places themselves, numbered in C order; ``distinct``: it reads none twice.
     """
-    if not distinct and s.writer.opset < _SCATTER_ADDS:
-        raise NoRuleError(f"it needs opset {_SCATTER_ADDS}, the graph has {s.writer.opset}")
     count = s("ReduceProd", s("Shape", s.x), keepdims=0)
     places = s.reshape(s("Range", np.array(0, np.int64), count, np.array(1, np.int64)), s.x)
     return scatter(s, move(places), distinct=distinct)

@@ -110,13 +110,9 @@ def max_pool(s: Step) -> gs.Tensor:
     """MaxPool: each element goes back to the index that the operator outputs."""
     attrs = {name: value for name, value in s.node.attrs.items() if name != "storage_order"}
     _, places = s.several("MaxPool", s.x, count=2, **attrs)
-    return scatter(s, places, distinct=_is_apart(s))
-
-
-def _is_apart(s: Step) -> bool:
-    """Return whether no element is in two windows."""
     form = windows(s, s.node.attrs["kernel_shape"])
-    return all(extent <= stride for extent, stride in zip(form.extents, form.strides, strict=True))
+    in_one_window = [extent <= stride for extent, stride in zip(form.extents, form.strides, strict=True)]
+    return scatter(s, places, distinct=all(in_one_window))
 
 
 def average_pool(s: Step) -> gs.Tensor:
