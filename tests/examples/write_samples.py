@@ -13,13 +13,12 @@ import numpy as np
 IMAGES = Path(__file__).parent / "digits_test_images.npy"
 
 
-def main() -> None:
-    """Write the samples into a new folder, ``digits`` unless another is named."""
-    folder = Path(*sys.argv[1:2] or ["digits"])
+def write(folder: Path) -> None:
+    """Write the samples into a new folder."""
     folder.mkdir(parents=True)
     for i, image in enumerate(np.load(IMAGES)):
         np.save(folder / f"{i}.npy", image[None])
 
 
 if __name__ == "__main__":
-    main()
+    write(Path(*sys.argv[1:2] or ["digits"]))

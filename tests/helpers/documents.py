@@ -10,7 +10,7 @@ Kinds of blocks, by the words after the three backticks:
 ``toml``              read as a scheme
 ``text``              directly after an executed block: what that one prints to stdout (of one that fails, to
                       stderr after it). A line ``...`` stands for any number of lines; numbers before s, ms,
-                      MB/s and GB/s are not compared, nor are spaces at the end of a line
+                      kB, MB/s and GB/s are not compared, nor are spaces at the end of a line
 ``text drawing``      a drawing; ``mermaid`` too
 ``console``           commands that take long, or change the machine: modules and options have to exist
 ``cpp``, ``csharp``   not executed; brackets have to close, and C++ to compile where the headers are
@@ -34,7 +34,7 @@ KINDS = {
     *("mermaid", "console", "cpp", "csharp"),
 }
 _BLOCK = re.compile(r"^```(.*)\n((?:(?!```).*\n)*)```$", re.MULTILINE)
-_TIME = re.compile(r"\d+(?:\.\d+)?(?= (?:s|ms|[MG]B/s)\b)")
+_TIME = re.compile(r"\d+(?:\.\d+)?(?= (?:s|ms|kB|[MG]B/s)\b)")
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,10 @@ def test_linked_files_and_headings_exist(document: str) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_modules_and_files_named_exist(document: str) -> None:
     for name in re.findall(r"python -m ((?:tests|tools|ops|transforms)[\w.]*)", read(document)):
-        assert find_spec(name), f"{document}: {name}"
+        assert "NAME" in name or find_spec(name), f"{document}: {name}"
     for span in re.findall(r"`([^`\n]+)`", prose(document)):
+        if "NAME" in span:
+            continue
         if re.fullmatch(r"(?:\.ci|ops|transforms|tools|tests)/[\w/.]*", span):
             assert (ROOT / span).exists(), f"{document}: {span}"
         elif re.fullmatch(r"(?:ops|transforms|tools|tests)\.[\w.]+(?:\(.*\))?", span):
@@ -124,6 +126,8 @@ def test_options_named_are_options(document: str) -> None:
     named = set(re.findall(r"(?<![\w/-])--[a-zA-Z][\w-]*", " ".join(_own_spans(document))))
     assert not named - known
     for tool, options in _tool_calls(document):
+        if tool == "NAME":
+            continue
         assert not options - _options(tool), f"{document}: {tool}"
 
 
@@ -155,6 +159,13 @@ def _tool_calls(document: str) -> list[tuple[str, set[str]]]:
     return [
         (tool, {word.partition("=")[0] for word in rest if re.match("--[a-z]", word)}) for tool, rest in calls
     ]
+
+
+def test_each_tool_has_a_section_and_the_tests_of_all_tools() -> None:
+    tools = {path.stem for path in (ROOT / "tools").glob("*.py")} - {"__init__", "__main__"}
+    assert tools == set(REQUIRED)
+    heads = " ".join(re.findall(r"^## (.*)$", read("tools/README.md"), re.MULTILINE)).split()
+    assert tools <= set(heads)
 
 
 def test_ellipsis_stands_for_lines_and_times_are_not_compared() -> None:
