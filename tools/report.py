@@ -40,8 +40,7 @@ def _parser() -> Parser:
 
 def _report(job: ReportJob) -> None:
     from tools.charts.html_report import page
-    from transforms.compare.compare_models import compare_models
-    from transforms.compare.measure_run import Data
+    from transforms.compare.compare_models import Data, compare_models
 
     check_writable(job.output, force=job.force, inputs=(job.float_model, job.quantized))
     report_litter(job.data)

@@ -22,9 +22,9 @@ from onnx import TensorProto, helper
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16, evaluate, infer, report
 from tools.charts.svg_plots import Frame, Point, grid_plot, histogram, nice_ticks, scatter
 from transforms import model_io
-from transforms.compare.compare_models import ModelComparison, compare_models, worst_layers
+from transforms.compare.compare_models import Data, ModelComparison, compare_models, worst_layers
 from transforms.compare.describe_model import describe_model
-from transforms.compare.measure_run import Data, measure_run
+from transforms.compare.measure_run import measure_run
 from transforms.run.samples import ImageOptions
 from transforms.runtime.session import RunOptions
 

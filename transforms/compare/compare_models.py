@@ -16,6 +16,8 @@ from transforms.compare.measure_run import Data, Measurement, measure_run
 from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
 from transforms.run.run_model import open_model
 
+__all__ = ["Data", "ModelComparison", "compare_models", "worst_layers"]
+
 Progress = Callable[[Iterable, str], Iterable]
 """Wraps an iterable of samples to show how far it is; the second argument says what is being done."""
 
