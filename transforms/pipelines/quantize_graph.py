@@ -186,7 +186,7 @@ def _note_bodies(plan: QuantizationPlan, done: Quantized) -> None:
     left = [
         node
         for node in walk.nodes(plan.graph)
-        if id(node) not in main and is_dot_product(node) and plan.formats[node].wants_integers
+        if id(node) not in main and is_dot_product(node) and plan.specs.formats[node].wants_integers
     ]
     if left:
         layers = "1 layer" if len(left) == 1 else f"{len(left)} layers"
