@@ -189,8 +189,10 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 )
 
 
-def get_format(name: str) -> Format:
-    """Return the row of the table, or raise ValueError naming all formats."""
+def get_format(name: str | Format) -> Format:
+    """Return the row of the table, or a format unchanged; raise ValueError naming all formats."""
+    if isinstance(name, Format):
+        return name
     if name not in FORMATS:
         raise ValueError(f"format '{name}' is unknown, legal are {', '.join(FORMATS)}")
     return FORMATS[name]

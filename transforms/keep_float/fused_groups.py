@@ -41,7 +41,9 @@ def find_fused_groups(
     left = {t.name for node in walk.nodes(prepared) for t in node.outputs if _is_float(t)}
     groups = _Groups(nodes)
     _join_fused(nodes, left, groups)
-    _join_names(nodes, groups)
+    first: dict[str, gs.Node] = {}
+    for node in nodes:
+        groups.join(node, first.setdefault(label_of(node), node))
     open_nodes = {id(node): node for node in _candidates(prepared, kept_prepared) if _is_typed(node)}
     matches = counterparts(loaded, prepared)
     owners: dict[int, gs.Node] = {}
@@ -118,12 +120,6 @@ def _join_fused(nodes: Iterable[gs.Node], left: set[str], groups: _Groups) -> No
                 for user in tensor.outputs:
                     if user in groups and user.op not in _COPIES:
                         groups.join(node, user)
-
-
-def _join_names(nodes: Iterable[gs.Node], groups: _Groups) -> None:
-    first: dict[str, gs.Node] = {}
-    for node in nodes:
-        groups.join(node, first.setdefault(label_of(node), node))
 
 
 def _adopt(prepared: gs.Graph, open_nodes: dict[int, gs.Node], roots: dict[int, int]) -> None:

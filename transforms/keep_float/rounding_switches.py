@@ -71,7 +71,8 @@ class _Writer:
             self._float_inputs[id(node), index] = high
             self._round_inputs[id(node), index] = high if self._plan.keeps(node) else low
         if rounding.is_output:
-            self._hand_out(tensor, high)
+            high.name, tensor.name = tensor.name, self._names.derive(tensor.name, "raw")
+            self._graph.outputs = [high if output is tensor else output for output in self._graph.outputs]
 
     def _low(self, rounding: Rounding, source: gs.Tensor) -> gs.Tensor:
         """Return the tensor rounded; nodes that round it will stand after what makes it."""
@@ -80,11 +81,6 @@ class _Writer:
         low = _like(source, "low", self._names)
         self._insertions.add(rounding.owner, rounding.producer, self._round.nodes(source, low))
         return low
-
-    def _hand_out(self, tensor: gs.Tensor, target: gs.Tensor) -> None:
-        """Let the target be the output of the model in place of the tensor."""
-        target.name, tensor.name = tensor.name, self._names.derive(tensor.name, "raw")
-        self._graph.outputs = [target if output is tensor else output for output in self._graph.outputs]
 
     def _new(self, node: gs.Node) -> gs.Node:
         """Return what takes the place of a node."""

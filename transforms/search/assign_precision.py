@@ -143,7 +143,9 @@ class _GreedySearch:
         accepted = self.target is None or self.target.holds(value)
         changed = [layer for layer in self.layers if choices.get(layer) != self.choices.get(layer)]
         moved = tuple((layer, choices.get(layer)) for layer in changed)
-        self._note(Step(moved, value, accepted, size_of(choices, self.sizes, self.baseline)))
+        self._steps.append(Step(moved, value, accepted, size_of(choices, self.sizes, self.baseline)))
+        if self._progress:
+            self._progress(self._steps[-1])
         if accepted:
             self.choices = choices
         return accepted
@@ -179,15 +181,6 @@ class _GreedySearch:
     def size_in(self, choices: Choices, layer: str) -> Size:
         """Return the size of a layer with these choices."""
         return self.sizes[layer, choices[layer]] if layer in choices else self.baseline[layer]
-
-    def saved(self, choices: Choices, layer: str) -> float:
-        """Return how many bits a layer saves against the baseline."""
-        return self.baseline[layer].total - self.size_in(choices, layer).total
-
-    def _note(self, step: Step) -> None:
-        self._steps.append(step)
-        if self._progress:
-            self._progress(step)
 
     def result(self) -> Assignment:
         """Return the current assignment."""
@@ -226,8 +219,13 @@ def _restorations(walk: _GreedySearch) -> list[dict[str, str]]:
     harms = {(option.layer, option.label): option.harm for option in walk.options}
     choices = cheapest(walk.options, walk.baseline)
     steps = [choices]
+
+    def _rank(layer: str) -> tuple[float, float]:
+        saved = walk.baseline[layer].total - walk.size_in(choices, layer).total
+        return harms[layer, choices[layer]], -saved
+
     while choices:
-        layer = max(choices, key=lambda one: (harms[one, choices[one]], -walk.saved(choices, one)))
+        layer = max(choices, key=_rank)
         now, harm = walk.size_in(choices, layer), harms[layer, choices[layer]]
         better = [
             one

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Set
-from itertools import combinations
+from collections.abc import Callable, Mapping, Set
+from itertools import chain, combinations
 
 from transforms.search.assign_precision import Choices, assign
 from transforms.search.knapsack import Option, Size
@@ -65,8 +65,5 @@ def _first_that_holds(count: int, size: int, evaluate: Evaluate, target: Target)
     """Return a set of fewer than ``size`` things that holds, if there are few enough to try them all."""
     if sum(math.comb(count, fewer) for fewer in range(size)) > _FEW:
         return None
-    return next((kept for kept in _smaller(count, size) if target.holds(evaluate(kept))), None)
-
-
-def _smaller(count: int, size: int) -> Iterator[frozenset[int]]:
-    return (frozenset(chosen) for fewer in range(size) for chosen in combinations(range(count), fewer))
+    smaller = chain.from_iterable(combinations(range(count), fewer) for fewer in range(size))
+    return next((kept for kept in map(frozenset, smaller) if target.holds(evaluate(kept))), None)
