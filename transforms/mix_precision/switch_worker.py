@@ -96,7 +96,7 @@ class _Bench:
         made = [self._run(i, switch) for i in range(self._about["count"])]
         if metric in METRICS:
             of = METRICS[metric]
-            return of.score(zip(self._expected, made, strict=True)), of.harm(
+            return of.score(zip(self._expected, made, strict=True)), of.error(
                 of.score(zip(self._plain, made, strict=True))
             )
         value = self._user_metric(metric)(made)

@@ -36,7 +36,7 @@ _LEAST_SHARE = 2.0**-24
 class Metric:
     """A metric of whole models.
 
-    ``worst``: its value if it is undefined. ``harm``: turns a value into a number from 0, larger for worse,
+    ``worst``: its value if it is undefined. ``error``: turns a value into a number from 0, larger for worse,
     which is additive over independent errors (for cosine and top1: approximately). ``measure``: the value of
     samples, NaN if it is undefined.
     """
@@ -45,7 +45,7 @@ class Metric:
     unit: str
     larger_is_better: bool
     worst: float
-    harm: Callable[[float], float]
+    error: Callable[[float], float]
     measure: Callable[[Iterable[OutputsPair]], float]
 
     def score(self, pairs: Iterable[OutputsPair]) -> float:
