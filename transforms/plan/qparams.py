@@ -31,6 +31,7 @@ MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 
 _COARSE = 4  # bits from which down a largest weight per channel is no good measure of its scale
 _LARGEST_BIAS = np.float64(2**31 - 1)
+_BIAS_STEPS = 2**15
 _MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to float32 on its way to int32
 
 
@@ -57,6 +58,7 @@ class QParamsTable:
         """
         self._plan, self._ranges, self._memory = plan, ranges, memory or WeightMemory()
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
+        self._unseen: dict[tuple[int, QuantSpec], int] = {}
         wanted: dict[tuple[int, QuantSpec], tuple[QuantSite, QuantSpec]] = {}
         for quantization in plan.quantizations:
             for step in quantization.steps:
@@ -71,6 +73,7 @@ class QParamsTable:
             if quantization.role != BIAS
         }
         for node, bias in self._biases():
+            self._refine(node, bias)
             self._widen(node, bias)
 
     def of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
@@ -87,8 +90,11 @@ class QParamsTable:
         tensor, fmt = quantization.tensor, step.format
         if quantization.role == WEIGHT:
             return self._choose_weight(tensor, step)
-        members = [self._range(member, step) for member in self._plan.group(tensor)]
+        group = self._plan.group(tensor)
+        members = [self._range(member, step) for member in group]
         low, high = min(low for low, _ in members), max(high for _, high in members)
+        if low == high == 0:
+            self._unseen[id(tensor), step] = id(group)
         return range_scale(low, high, fmt, symmetric=step.symmetric)
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
@@ -119,6 +125,22 @@ class QParamsTable:
         for node, _, quantization in each_use(self._plan):
             if quantization.role == BIAS and quantization.steps[0].needs_range:
                 yield node, quantization.tensor
+
+    def _refine(self, node: gs.Node, bias: gs.Tensor) -> None:
+        """Lower the scale of an activation that was never other than 0 until its bias has enough steps.
+
+        Its range decides no scale; 1 would round a bias to steps of the weight's scale.
+        """
+        index = 1 - (dot_products.weight_index(node) or 0)
+        key, weight = (self._operands[id(node), i] for i in (index, 1 - index))
+        if key not in self._unseen:
+            return
+        largest = np.abs(np.asarray(bias.values, np.float64)).max(initial=0)
+        scale = np.float32(largest / (_BIAS_STEPS * self._chosen[weight][0].astype(np.float64).max()))
+        for other in (other for other, group in self._unseen.items() if group == self._unseen[key]):
+            old, zero_point = self._chosen[other]
+            if 0 < scale < old:
+                self._chosen[other] = np.asarray(scale), zero_point
 
     def _widen(self, node: gs.Node, bias: gs.Tensor) -> None:
         """Widen the scale of a weight until the largest bias of each channel fits into int32."""

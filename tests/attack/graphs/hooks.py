@@ -14,8 +14,9 @@ _ROUGH = frozenset({
     "Floor", "Ceil", "Round", "Sign", "ArgMax", "ArgMin", "TopK", "Less", "Greater", "Equal", "LessOrEqual",
     "GreaterOrEqual", "NonZero", "Hardmax", "Unique", "Mod", "NonMaxSuppression", "Shrink", "ThresholdedRelu",
     "MaxUnpool", "Compress", "Not", "And", "Or", "Xor", "IsNaN", "IsInf", "MaxRoiPool",
+    "MeanVarianceNormalization",
 })  # fmt: skip
-"""Operators whose result may jump where their input hardly moves."""
+"""Operators whose result may jump where its input hardly moves; the last divides by what may be 0."""
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
 
