@@ -17,7 +17,7 @@ therefore compute the same numbers. A value is left as it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -177,14 +177,24 @@ def is_saturation(node: gs.Node) -> bool:
 
 def shape_arithmetic(graph: gs.Graph) -> set[int]:
     """Return the ids of nodes that compute from shapes and constants alone."""
-    tensors: set[int] = set()
-    found: set[int] = set()
-    for inner in walk.graphs(graph):
-        for node in inner.nodes:
-            data = [t for t in node.inputs if not t.is_empty() and not isinstance(t, gs.Constant)]
-            from_shapes = bool(data) and all(id(t) in tensors for t in data)
-            is_source = node.op in _SHAPE_SOURCES and not node.domain
-            if is_source or (from_shapes and not any(walk.bodies(node))):
-                found.add(id(node))
-                tensors.update(id(t) for t in node.outputs)
+
+    def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
+        if node.op in _SHAPE_SOURCES and not node.domain:
+            return True
+        return bool(data) and all(id(t) in made for t in data) and not any(walk.bodies(node))
+
+    return follow(walk.nodes(graph), _joins)
+
+
+def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], Set[int]], bool]) -> set[int]:
+    """Return the ids of the nodes that join a group, in the order of the graph.
+
+    ``joins`` is given a node, its inputs that are not constants, and the ids of what the group makes so far.
+    """
+    found, made = set[int](), set[int]()
+    for node in nodes:
+        data = [t for t in node.inputs if not t.is_empty() and not isinstance(t, gs.Constant)]
+        if joins(node, data, made):
+            found.add(id(node))
+            made.update(id(t) for t in node.outputs)
     return found
