@@ -100,7 +100,7 @@ class _Insertion:
         return True
 
     def _store(self, together: list[QuantSite]) -> bool:
-        """Store a constant on its grids, each once, and let go of the original."""
+        """Store a constant on its grids, each once, and release the original."""
         source, keep_node = together[0].tensor, self._plan.scheme.keep_weight_nodes
         made: dict[QuantSpec, gs.Tensor] = {}
         changed = False

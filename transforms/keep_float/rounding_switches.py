@@ -21,7 +21,7 @@ from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, reach
 def add_switches(
     graph: gs.Graph, plan: RoundingPlan, parts: Sequence[Sequence[gs.Node]], *, clipped: bool = False
 ) -> list[str]:
-    """Round a graph, in place, as a plan says, but for parts that are switched on; return the switches.
+    """Round a graph, in place, as a plan says, except parts that are switched on; return the switches.
 
     Switches are new inputs of the model, given by name, of type bool and without dimensions, one for each
     part. The nodes of a part that is on compute in float32 as nodes do that a conversion excludes: they read

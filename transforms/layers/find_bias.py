@@ -17,7 +17,7 @@ _ROUNDING = ROUNDING | {"Clip"}
 
 
 def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | None:
-    """Return where the bias of a layer is or can be, or None if there is no place for one.
+    """Return where the bias of a layer is or can be, or None if it cannot have one.
 
     A MatMul can be followed by an Add unless one adds a constant already, and if the output's rank is known.
     """

@@ -138,7 +138,7 @@ def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) 
 
 
 def _refuse_quantized(graph: gs.Graph) -> None:
-    """Raise ModelError for a model with values on grids; what left no node behind is in its metadata."""
+    """Raise ModelError for a model with values on grids; what left no node is in its metadata."""
     for node in walk.nodes(graph):
         if node.op in QUANTIZED_BY:
             name = node.name or node.outputs[0].name

@@ -7,11 +7,11 @@ Integers are read by
 * arithmetic on what those make: Add, Mul, Concat, AveragePool, GlobalAveragePool, LeakyRelu, Sigmoid, and so
   on, unless in a zone that stays float (:mod:`transforms.plan.float_only_nodes`);
 * operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
-  move; their result has the scale of their input, but for the parts that Slice and Split cut out.
+  move; their result has the scale of their input, except the parts that Slice and Split cut out.
 
 A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, moved or
 not, nor before a Relu or Clip that alone reads what a dot product or sum makes. Outputs of the model are
-quantized where such a layer makes them, but for a Concat, or Concats of Concats: their inputs are, so that
+quantized where such a layer makes them, except a Concat, or Concats of Concats: their inputs are, so that
 boxes and scores in one output each keep their own scale.
 """
 

@@ -29,7 +29,7 @@ from transforms.scheme.scheme import AUTO, Scheme
 
 MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 
-_COARSE = 4  # bits from which down a largest weight per channel is no good measure of its scale
+_COARSE = 4  # bits from which down the largest weight of a channel is a poor measure of its scale
 _LARGEST_BIAS = np.float64(2**31 - 1)
 _BIAS_STEPS = 2**15
 _MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to float32 on its way to int32
@@ -77,7 +77,7 @@ class QParamsTable:
             self._widen(node, bias)
 
     def of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
-        """Return scale and zero point of a tensor that is no bias."""
+        """Return scale and zero point of a tensor other than a bias."""
         return self._chosen[id(tensor), step]
 
     def of_bias(self, node: gs.Node) -> QParams:

@@ -40,7 +40,7 @@ def checked_value(key: str, kind: str, value: object) -> Any:
 
 
 def _of(*kinds: type) -> Callable[[object], Any]:
-    """Return a function that returns a value of these types and None for any other; a truth is no number."""
+    """Return a function that returns a value of these types and None for any other; bool is not int."""
 
     def _convert(value: object) -> Any:
         return value if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)) else None
