@@ -142,7 +142,8 @@ class SpecChooser:
     def _is_computed(self, node: gs.Node, index: int) -> bool:
         """Return whether an input is an operand of a dot product that computes in formats of its own.
 
-        Not in a body that should have integers: none has a range, and a weight alone does not make an integer layer.
+        Not in a body that should have integers: none has a range there, and a weight
+        alone does not make an integer layer.
         """
         if not dot_products.is_dot_product(node) or not dot_products.is_operand(node, index):
             return False
