@@ -1,4 +1,4 @@
-"""The common base of the tables of a scheme: ``[finetune]``, ``[auto_mixed_precision]``."""
+"""The common base of the tables of a scheme: ``[finetune]``, ``[auto_mixed_precision]``, rules of layers."""
 
 from __future__ import annotations
 
