@@ -92,8 +92,8 @@ class QParamsTable:
         if quantization.role == WEIGHT:
             scale, zero_point = self._choose_weight(tensor, step)
             if (scale == 1).any():
-                low, high = finite_range(np.asarray(tensor.values, np.float32), step.axis)
-                self._zeros[id(tensor), step] = np.asarray((low == 0) & (high == 0)), id(tensor)
+                ends = finite_range(np.asarray(tensor.values, np.float32), step.axis)
+                self._zeros[id(tensor), step] = np.all(np.equal(ends, 0), axis=0), id(tensor)
             return scale, zero_point
         group = self._plan.group(tensor)
         members = [self._range(member, step) for member in group]
