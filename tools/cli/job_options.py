@@ -20,7 +20,7 @@ class Options:
     """What all tools have.
 
     ``given``: the options on the command line by the names of their values, as they are written. ``changes``:
-    values of those that are no fields, but keys of a scheme.
+    values of those that are keys of a scheme, not fields.
     """
 
     given: Mapping[str, str]

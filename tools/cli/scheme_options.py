@@ -9,7 +9,7 @@ import ops
 from tools.cli.job_options import MixJob, QuantizeJob, SchemeJob
 from tools.cli.needs import DATA, Need
 from transforms.files.read_toml import parse_toml
-from transforms.plan.weight_importance import WEIGHTED
+from transforms.plan.qparams import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.mixing_rule import MIXING, TARGETS
 from transforms.scheme.scheme import AUTO

@@ -39,7 +39,7 @@ _RECORDED = (
 def finetune_file(job: FinetuneJob) -> None:
     """Tune ``job.quantized``, write ``job.output`` and print what became of each layer.
 
-    Raises ValueError or OSError; nothing is written then, but for the checkpoint.
+    Raises ValueError or OSError; nothing is written then, except the checkpoint.
     """
     rule = rule_of(job)
     limits = {"memory_limit": job.memory_limit, "device": job.optim_device}
