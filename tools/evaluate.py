@@ -8,14 +8,16 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.cli.command_line import Parser, make_parser, run, same_file
 from tools.cli.data_options import report_litter
-from tools.cli.job_options import EvaluateJob
+from tools.cli.job_options import Options, force
 from tools.cli.needs import Need
 from tools.cli.option_values import number
+from tools.cli.options import OTHER, option
 from tools.cli.output_file import check_writable, write_text
 
 if TYPE_CHECKING:
@@ -46,41 +48,40 @@ _COLUMNS = ("cosine", "l2", "psnr", "ssim", "sqnr")
 _HEADINGS = ("cos similarity", "l2 distance", "psnr dB", "ssim", "sqnr dB", "NaN or inf")
 
 
+def _results(side: str, model: str) -> Any:
+    name = f"--{side}_results_folder DIR"
+    return option(name, f"results of the {model} model", required=True, type=Path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateJob(Options):
+    """A comparison of two folders of results."""
+
+    baseline_results_folder: Path = _results("baseline", "float")
+    quantized_results_folder: Path = _results("quantized", "quantized")
+    labels: Path | None = option(
+        "--labels --top1 LABELS.npy", "class numbers of all rows: report accuracy and agreement", type=Path
+    )
+    json: Path | None = option("--json FILE", "write all figures as JSON", type=Path)
+    csv: Path | None = option("--csv FILE", "write one line per file as CSV", type=Path)
+    peak: float | None = option(
+        "--peak X", "signal peak for psnr and ssim", group=OTHER, type=number(0, above=True)
+    )
+    allow_missing: bool = option(
+        "--allow-missing", "compare the file names common to both folders", group=OTHER
+    )
+    force: bool = force(
+        "the files of --json and --csv", Need("--json or --csv", lambda job: job.json or job.csv)
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
     return run(_parser(), EvaluateJob, _evaluate, argv, why_not=_why_not)
 
 
 def _parser() -> Parser:
-    parser = make_parser("evaluate", _DESCRIPTION, _EPILOG)
-    for side, model in (("baseline", "float"), ("quantized", "quantized")):
-        parser.add_argument(
-            f"--{side}_results_folder",
-            required=True,
-            type=Path,
-            metavar="DIR",
-            help=f"results of the {model} model",
-        )
-    parser.add_argument(
-        "--peak", type=number(0, above=True), metavar="X", help="signal peak for psnr and ssim"
-    )
-    parser.add_argument(
-        "--labels",
-        "--top1",
-        type=Path,
-        metavar="LABELS.npy",
-        help="class numbers of all rows: report accuracy and agreement",
-    )
-    parser.add_argument(
-        "--allow-missing", action="store_true", help="compare the file names common to both folders"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line per file as CSV")
-    written = Need("--json or --csv", lambda job: job.json or job.csv)
-    parser.add_argument(
-        "--force", action="store_true", needs=(written,), help="overwrite the files of --json and --csv"
-    )
-    return parser
+    return make_parser("evaluate", EvaluateJob, _DESCRIPTION, _EPILOG)
 
 
 def _why_not(job: EvaluateJob) -> str | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.charts import plot_file
-from tools.cli import command_line
-from tools.cli.command_line import Parser
-from tools.cli.job_options import FormatsJob
+from tools.cli.command_line import Parser, make_parser, run
+from tools.cli.job_options import Options, force
 from tools.cli.needs import Need
+from tools.cli.options import option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,24 +29,27 @@ weights, with a scale per channel. The heavy-tailed distribution is Student's t,
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class FormatsJob(Options):
+    """The table of formats."""
+
+    input: Path | None = option(
+        "--input --model M.onnx", "measure on the weights of this model instead", type=Path
+    )
+    plot: Path | None = option(
+        "--plot FILE", "also draw the fidelity of each format: .png or .svg", type=Path
+    )
+    force: bool = force("an existing plot", Need("--plot", lambda job: job.plot))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; returns the exit code."""
-    return command_line.run(_parser(), FormatsJob, show_formats, argv)
+    return run(_parser(), FormatsJob, show_formats, argv)
 
 
 def _parser() -> Parser:
-    parser = command_line.make_parser(
-        "formats", "Print all number formats and how well they keep numbers.", EPILOG
-    )
-    parser.add_argument(
-        "--input", "--model", type=Path, metavar="M.onnx", help="measure on the weights of this model instead"
-    )
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="also draw the fidelity of each format: .png or .svg"
-    )
-    plotted = Need("--plot", lambda job: job.plot)
-    parser.add_argument("--force", action="store_true", needs=(plotted,), help="overwrite an existing plot")
-    return parser
+    words = "Print all number formats and how well they keep numbers."
+    return make_parser("formats", FormatsJob, words, EPILOG)
 
 
 def show_formats(job: FormatsJob) -> None:

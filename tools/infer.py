@@ -7,12 +7,14 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.cli.command_line import Parser, make_parser, run
-from tools.cli.data_options import SAMPLES_HELP, add_data_options, report_litter
-from tools.cli.job_options import InferJob
+from tools.cli.data_options import report_litter
+from tools.cli.job_options import SAMPLES_HELP, DataOptions, samples_folder
+from tools.cli.options import OTHER, option
 from tools.cli.output_file import write_array
 from transforms.files.atomic_write import destination
 from transforms.files.model_files import clear_leftovers
@@ -29,20 +31,23 @@ provider has hardly any) run in float32 between Casts that are added in memory; 
 model's file stays as it is."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class InferJob(DataOptions):
+    """A run of a model on samples."""
+
+    input: Path = option("--input --model M.onnx", "model to run", required=True, type=Path)
+    output: Path = option("--output --output_dir DIR", "folder to save results in", required=True, type=Path)
+    data: Path = samples_folder(required=True)
+    force: bool = option("--force", "write into an output folder that is not empty", group=OTHER)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
     return run(_parser(), InferJob, _infer, argv)
 
 
 def _parser() -> Parser:
-    parser = make_parser("infer", _DESCRIPTION, SAMPLES_HELP)
-    parser.add_argument("--input", "--model", required=True, type=Path, metavar="M.onnx", help="model to run")
-    parser.add_argument(
-        "--output", "--output_dir", required=True, type=Path, metavar="DIR", help="folder to save results in"
-    )
-    parser.add_argument("--force", action="store_true", help="write into an output folder that is not empty")
-    add_data_options(parser)
-    return parser
+    return make_parser("infer", InferJob, _DESCRIPTION, SAMPLES_HELP)
 
 
 def _infer(job: InferJob) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools.cli.command_line import Parser, make_parser, run
-from tools.cli.data_options import SAMPLES_HELP, add_data_options, report_litter
-from tools.cli.job_options import ReportJob
+from tools.cli.data_options import report_litter
+from tools.cli.job_options import SAMPLES_HELP, DataOptions, force, samples_folder
+from tools.cli.options import option
 from tools.cli.output_file import check_writable, write_text
 
 _DESCRIPTION = """\
@@ -19,23 +21,24 @@ memory. Layers are matched by the names of their tensors, across the Casts and o
 this package insert; tensors that a fusion removed are listed. Memory does not grow with the samples."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportJob(DataOptions):
+    """A comparison of two models."""
+
+    float_model: Path = option("--float F.onnx", "the float model", required=True, type=Path)
+    quantized: Path = option("--quantized Q.onnx", "the model quantized from it", required=True, type=Path)
+    output: Path = option("--output REPORT.html", "the page to write", required=True, type=Path)
+    data: Path = samples_folder(required=True)
+    force: bool = force("the output")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
     return run(_parser(), ReportJob, _report, argv)
 
 
 def _parser() -> Parser:
-    parser = make_parser("report", _DESCRIPTION, SAMPLES_HELP)
-    parser.add_argument(
-        "--float", dest="float_model", required=True, type=Path, metavar="F.onnx", help="the float model"
-    )
-    parser.add_argument(
-        "--quantized", required=True, type=Path, metavar="Q.onnx", help="the model quantized from it"
-    )
-    parser.add_argument("--output", required=True, type=Path, metavar="REPORT.html", help="the page to write")
-    parser.add_argument("--force", action="store_true", help="overwrite the output")
-    add_data_options(parser)
-    return parser
+    return make_parser("report", ReportJob, _DESCRIPTION, SAMPLES_HELP)
 
 
 def _report(job: ReportJob) -> None:

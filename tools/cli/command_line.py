@@ -10,11 +10,12 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from tools.cli import interrupts, streams
 from tools.cli.job_options import Options
-from tools.cli.needs import Need
+from tools.cli.options import Option, options_of
 
 J = TypeVar("J", bound=Options)
 
@@ -30,16 +31,16 @@ _LONGEST = 4000
 class Parser(argparse.ArgumentParser):
     """A strict parser with one-line errors, which keeps the ``needs`` of each option."""
 
-    def __init__(self, **settings: Any) -> None:
-        """Take what any parser takes."""
-        self.needs: dict[str, tuple[Need, ...]] = {}
-        super().__init__(**settings)
-
-    def add_argument(self, *names: Any, needs: tuple[Need, ...] = (), **settings: Any) -> argparse.Action:
-        """Add an option that without its ``needs`` is wrong usage."""
-        action = super().add_argument(*names, **settings)
-        self.needs[action.dest] = needs
-        return action
+    def __init__(self, options: Mapping[str, Option], **settings: Any) -> None:
+        """Take options by the names of their values, and what any parser takes."""
+        super().__init__(**settings, allow_abbrev=False, add_help=False)
+        self.needs = {name: one.needs for name, one in options.items()}
+        for title in dict.fromkeys(one.group for one in options.values()):
+            group = self.add_argument_group(title)
+            for name, one in options.items():
+                if one.group == title:
+                    group.add_argument(*one.names, dest=name, **one.settings)
+        group.add_argument("-h", "--help", action="help", help="show this text and leave")
 
     def error(self, message: str) -> NoReturn:
         """Leave with one line, as any other error does, and exit code 2; an option goes by its main name."""
@@ -52,39 +53,20 @@ def _name(parser: argparse.ArgumentParser) -> str:
     return parser.prog.removeprefix("python -m ")
 
 
-def make_parser(module: str, description: str, epilog: str = "") -> Parser:
-    """Return a parser for ``python -m tools.MODULE`` with ``--verbose`` and without abbreviated options."""
-    parser = Parser(
+def make_parser(
+    module: str,
+    kind: type[Options],
+    description: str,
+    epilog: str = "",
+    keys: Mapping[str, Option] = MappingProxyType({}),
+) -> Parser:
+    """Return a parser for ``python -m tools.MODULE`` of the options of a job, with ``keys`` of its scheme."""
+    return Parser(
+        options_of(kind, keys),
         prog=f"python -m tools.{module}",
         description=description,
         epilog=epilog,
-        allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--verbose", action="store_true", help="log each step, and show the traceback of an error"
-    )
-    return parser
-
-
-def add_output_options(parser: Parser, *, needs: tuple[Need, ...] = (), force: tuple[Need, ...] = ()) -> None:
-    """Add the options that say how a model is written; ``needs`` of the first, and of ``--force``."""
-    parser.add_argument(
-        "--save_as_external_data",
-        action="store_true",
-        needs=needs,
-        help="store weights in OUTPUT.HASH.data, named by their hash; automatic above 2 GiB",
-    )
-    parser.add_argument("--force", action="store_true", needs=force, help="overwrite an existing output")
-
-
-def add_code_option(parser: Parser, *, needs: tuple[Need, ...] = ()) -> None:
-    """Add the option that lets a scheme run code, see :mod:`tools.cli.user_code`."""
-    parser.add_argument(
-        "--allow-code",
-        action="store_true",
-        needs=needs,
-        help="allow the key evaluate of the scheme to run a file outside the scheme's folder",
     )
 
 
@@ -94,7 +76,9 @@ def parse(parser: Parser, kind: type[J], argv: Sequence[str] | None) -> J:
     given = _given(parser, argv)
     names = {one.name for one in fields(kind)}
     changes = {name: values[name] for name in given if name not in names}
-    return kind(given=given, changes=changes, **{name: values[name] for name in names & values.keys()})
+    own = {name: value for name, value in values.items() if name in names}
+    lists = {name: tuple(value) for name, value in own.items() if isinstance(value, list)}
+    return kind(given=given, changes=changes, **own | lists)
 
 
 def run(

@@ -13,9 +13,9 @@ import onnx_graphsurgeon as gs
 from ops.formats import Format
 from ops.rounding import Options as SolverOptions
 from tools.cli.data_options import open_samples
-from tools.cli.job_options import FinetuneJob
 from tools.cli.output_file import check_writable
 from tools.cli.progress import Progress
+from tools.jobs.finetune_options import FinetuneJob
 from tools.summaries import tuning
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
@@ -91,7 +91,7 @@ def rule_of(job: FinetuneJob) -> FinetuneRule:
         learning_rate=job.learning_rate or FinetuneRule.learning_rate,
         early_stop=job.early_stop,
         fixed_seed=job.fixed_seed,
-        target_op_type=tuple(job.target_op_type),
+        target_op_type=job.target_op_type,
         selective_update=job.selective_update,
         following_relu=job.following_relu,
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 from tools.charts import pareto_plot, plot_file, sensitivity_chart
 from tools.cli.command_line import same_file
 from tools.cli.executors import threads_of, workers
-from tools.cli.job_options import MixJob
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.scheme_options import check_effect, mixing_scheme
 from tools.cli.user_code import check_code
+from tools.jobs.mix_options import MixJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model
 from tools.summaries import mixing as mixing_summary
 from transforms import model_io

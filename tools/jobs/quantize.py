@@ -6,10 +6,10 @@ import sys
 
 import onnx_graphsurgeon as gs
 
-from tools.cli.job_options import QuantizeJob
 from tools.cli.progress import Progress
 from tools.cli.scheme_options import check_effect, quantization_scheme
 from tools.cli.user_code import check_code
+from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model
 from tools.summaries import mixing
 from transforms import model_io

@@ -1,0 +1,56 @@
+"""Options declared once, with names, help, group and needs, as fields of the class that they are read as."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tools.cli.needs import Need
+
+USUAL, OTHER = "options", "other options"
+"""Groups in ``--help``: the first, and the last, of every tool."""
+
+_FIRST = ("input", "float_model", "quantized", "output", "config", "data")
+
+
+@dataclass(frozen=True)
+class Option:
+    """Names, of which the first is the main one, the group in ``--help``, and what argparse takes."""
+
+    names: tuple[str, ...]
+    group: str
+    needs: tuple[Need, ...]
+    settings: Mapping[str, Any]
+
+
+def declare(
+    spelled: str, help: str, *, group: str = USUAL, needs: tuple[Need, ...] = (), **settings: Any
+) -> Option:
+    """Return an option written as in ``--help``: ``--data --old-name DIR``; a flag if it has no value.
+
+    Without its ``needs`` it is wrong usage.
+    """
+    names = tuple(word for word in spelled.split() if word.startswith("--"))
+    value = [word for word in spelled.split() if not word.startswith("--")]
+    if value:
+        settings["metavar"] = value[0]
+    elif not settings.keys() & {"action", "choices"}:
+        settings["action"] = "store_true"
+    return Option(names, group, needs, {"help": help, **settings})
+
+
+def option(
+    spelled: str, help: str, *, group: str = USUAL, needs: tuple[Need, ...] = (), **settings: Any
+) -> Any:
+    """Return a field of a job, filled by the option that :func:`declare` makes."""
+    return field(metadata={"option": declare(spelled, help, group=group, needs=needs, **settings)})
+
+
+def options_of(kind: type, keys: Mapping[str, Option]) -> dict[str, Option]:
+    """Return options by the names of their values: models and data, the job's own, ``keys``, inherited."""
+    own = {one.name: one.metadata["option"] for one in fields(kind) if "option" in one.metadata}
+    found = {**own, **keys}
+    names = (name for cls in kind.__mro__ for name in (*inspect.get_annotations(cls), *keys))
+    return {name: found[name] for name in dict.fromkeys((*_FIRST, *names)) if name in found}
