@@ -7,7 +7,6 @@ from dataclasses import fields
 import onnx_graphsurgeon as gs
 
 from tools.cli.data_options import open_samples
-from tools.cli.output_file import total_bytes
 from tools.cli.progress import Progress
 from tools.jobs.bf16_options import Bf16Job
 from tools.summaries import bf16
@@ -17,7 +16,6 @@ from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
-from transforms.runtime.session import why_not_on_cpu
 from transforms.search.target import TargetError
 
 
@@ -45,8 +43,7 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
         return
     entries = provenance.entries(tool, _recorded(chosen, job), graph.source_sha256)
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
-    sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in bf16.lines(done, graph, *sizes, files[0], why_not_on_cpu(graph)):
+    for line in bf16.lines(done, graph, files):
         print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)

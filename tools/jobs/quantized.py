@@ -10,7 +10,6 @@ import onnx_graphsurgeon as gs
 
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SchemeJob
-from tools.cli.output_file import total_bytes
 from tools.cli.progress import Progress
 from tools.jobs.finetune import tune, tuning_options
 from tools.summaries import quantize
@@ -23,7 +22,7 @@ from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.run.feeds import open_feeds
 from transforms.runtime.inputs import model_inputs
-from transforms.runtime.session import RunOptions, why_not_on_cpu
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.search.assign_precision import Step
 
@@ -96,8 +95,7 @@ def finish(made: Made, scheme: Scheme, output: Path, recorded: Mapping[str, obje
     entries[_SCHEME] = used.to_toml()
     external = job.save_as_external_data
     files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
-    sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in quantize.lines(made.done, graph, *sizes, files[0], why_not_on_cpu(graph)):
+    for line in quantize.lines(made.done, graph, files):
         print(line)
 
 
