@@ -10,7 +10,12 @@ from tools.cli.command_line import Parser, make_parser
 from tools.cli.job_options import SAMPLES_HELP
 from tools.jobs.mix_options import KEYS, MixJob
 
-_EPILOG = f"""\
+_COMMANDS = """\
+--input m.onnx --output q.onnx --config S16S8_MIXED_S8S8 --data samples
+--input m.onnx --output q.onnx --config BF16 --target mx6 --sqnr-target 30 --data samples
+--input m.onnx --analyze-only --config BF16 --target mx6 --data samples --chart c.svg"""
+
+_DETAILS = f"""\
 The scheme of --config is the baseline, its table [auto_mixed_precision] sets which formats layers may get and
 the target for the outputs; the options below replace keys of that table. Presets that have it:
 BF16_MIXED_BFP16, BF16_MIXED_MXINT8, S16S8_MIXED_S8S8, and each with _ADAQUANT, which then tunes the weights
@@ -68,8 +73,7 @@ def _why_not_on_a_cluster(job: MixJob) -> str | None:
 
 
 def _parser() -> Parser:
-    words = "Quantize a float ONNX model in mixed precision."
-    return make_parser("auto_mixed_precision", MixJob, words, _EPILOG, KEYS)
+    return make_parser("auto_mixed_precision", MixJob, __doc__, _COMMANDS, _DETAILS, KEYS)
 
 
 if __name__ == "__main__":

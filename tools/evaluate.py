@@ -1,4 +1,4 @@
-"""Compare two folders of results: ``python -m tools.evaluate --help``."""
+"""Compare the results of a quantized model with its baseline's: ``python -m tools.evaluate --help``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from tools.cli.output_file import check_writable, write_text
 if TYPE_CHECKING:
     from transforms.compare.compare_results import Comparison, Top1
 
-_DESCRIPTION = """\
-Compare the results of a quantized model with those of its baseline: .npy, .png and .jpg files of equal names
-in two folders. Results of several outputs lie in one sub-folder per output, as `python -m tools.infer` writes
-them, and are compared output by output."""
+_COMMANDS = """\
+--baseline_results_folder a --quantized_results_folder b
+--baseline_results_folder a --quantized_results_folder b --labels labels.npy
+--baseline_results_folder a --quantized_results_folder b --csv files.csv"""
 
-_EPILOG = """\
+_DETAILS = """\
+Results are .npy, .png and .jpg files of equal names in both folders. Those of several outputs lie in one
+sub-folder per output, as `python -m tools.infer` writes them, and are compared output by output.
+
 definitions, for baseline x and quantized y with n elements:
   cos similarity  x.y / (|x| |y|), 1 for equal arrays, also if both are zero
   l2 distance     sqrt(sum((x - y)^2)), not divided by n
@@ -48,17 +51,16 @@ _COLUMNS = ("cosine", "l2", "psnr", "ssim", "sqnr")
 _HEADINGS = ("cos similarity", "l2 distance", "psnr dB", "ssim", "sqnr dB", "NaN or inf")
 
 
-def _results(side: str, model: str) -> Any:
-    name = f"--{side}_results_folder DIR"
-    return option(name, f"results of the {model} model", required=True, type=Path)
-
-
 @dataclass(frozen=True, kw_only=True)
 class EvaluateJob(Options):
     """A comparison of two folders of results."""
 
-    baseline_results_folder: Path = _results("baseline", "float")
-    quantized_results_folder: Path = _results("quantized", "quantized")
+    baseline_results_folder: Path = option(
+        "--baseline_results_folder A", "folder of the float model's results", required=True, type=Path
+    )
+    quantized_results_folder: Path = option(
+        "--quantized_results_folder B", "folder of the quantized model's", required=True, type=Path
+    )
     labels: Path | None = option(
         "--labels --top1 LABELS.npy", "class numbers of all rows: report accuracy and agreement", type=Path
     )
@@ -81,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    return make_parser("evaluate", EvaluateJob, _DESCRIPTION, _EPILOG)
+    return make_parser("evaluate", EvaluateJob, __doc__, _COMMANDS, _DETAILS)
 
 
 def _why_not(job: EvaluateJob) -> str | None:

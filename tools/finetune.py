@@ -1,4 +1,4 @@
-"""Restore the accuracy of a quantized ONNX model: ``python -m tools.finetune --help``."""
+"""Tune the weights of a quantized ONNX model: ``python -m tools.finetune --help``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from tools.cli.command_line import Parser, make_parser
 from tools.cli.job_options import SAMPLES_HELP
 from tools.jobs.finetune_options import FinetuneJob
 
-_EPILOG = f"""\
+_COMMANDS = """\
+--float m.onnx --quantized q.onnx --output tuned.onnx --data samples
+--float m.onnx --quantized q.onnx --output tuned.onnx --data samples --checkpoint c.npz
+--float m.onnx --quantized q.onnx --output tuned.onnx --data samples --selective-update"""
+
+_DETAILS = f"""\
 algorithms:
   auto                 best in measurements: weights compensate for quantized inputs, as far as held-out
                        samples confirm, rounded by gptq and coordinate descent; new scales and exponents
@@ -48,7 +53,7 @@ def _why_not(job: FinetuneJob) -> str | None:
 
 
 def _parser() -> Parser:
-    return make_parser("finetune", FinetuneJob, "Tune the weights of a quantized ONNX model.", _EPILOG)
+    return make_parser("finetune", FinetuneJob, __doc__, _COMMANDS, _DETAILS)
 
 
 if __name__ == "__main__":

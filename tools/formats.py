@@ -1,4 +1,4 @@
-"""Print the table of number formats with their measured fidelity: ``python -m tools.formats``."""
+"""Print all number formats and how well they keep numbers: ``python -m tools.formats --help``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 SAMPLES = 1 << 20
 MARKERS = ("o", "D")  # told apart without color too
-EPILOG = """\
+_COMMANDS = """\
+
+--input m.onnx
+--plot formats.svg"""
+
+_DETAILS = """\
 Fidelity is the ratio of the signal's power to the power of the rounding error, in decibel (6 dB are one bit).
 Integer formats get one scale per tensor; the 4-bit ones (ONNX has them from operator set 21 on) are meant for
 weights, with a scale per channel. The heavy-tailed distribution is Student's t, 3 degrees of freedom.
@@ -48,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    words = "Print all number formats and how well they keep numbers."
-    return make_parser("formats", FormatsJob, words, EPILOG)
+    return make_parser("formats", FormatsJob, __doc__, _COMMANDS, _DETAILS)
 
 
 def show_formats(job: FormatsJob) -> None:

@@ -1,4 +1,4 @@
-"""Run a model on a folder of samples: ``python -m tools.infer --help``."""
+"""Run a model on a folder of samples and save its outputs: ``python -m tools.infer --help``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tools.cli.command_line import Parser, make_parser, run
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SAMPLES_HELP, DataOptions, samples_folder
-from tools.cli.options import OTHER, option
+from tools.cli.options import option
 from tools.cli.output_file import write_array
 from transforms.files.atomic_write import destination
 from transforms.files.model_files import clear_leftovers
@@ -23,12 +23,19 @@ if TYPE_CHECKING:
     from transforms.run.samples import Samples
     from transforms.runtime.session import OpenModel
 
-_DESCRIPTION = """\
-Run a model on every sample of a folder and save its outputs as .npy files for `python -m tools.evaluate`: one
-file per sample in the output folder, or in one sub-folder per output if there are several. The operators
-of this package are registered. Bfloat16 nodes for which the provider has no kernels (ONNX Runtime's CPU
-provider has hardly any) run in float32 between Casts that are added in memory; the tool says so, and the
-model's file stays as it is."""
+_COMMANDS = """\
+--input m.onnx --data samples --output results
+--input m.onnx --data images --output results --std 255 --image-size 224
+--input m.onnx --data samples --output results --limit 10 --force"""
+
+_DETAILS = f"""\
+Outputs are saved as .npy files for `python -m tools.evaluate`: one file per sample in the output folder, or
+in one sub-folder per output if there are several. The operators of this package are registered. Bfloat16
+nodes for which the provider has no kernels (ONNX Runtime's CPU provider has hardly any) run in float32
+between Casts that are added in memory; the tool says so, and the model's file stays as it is.
+
+{SAMPLES_HELP}
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +45,7 @@ class InferJob(DataOptions):
     input: Path = option("--input --model M.onnx", "model to run", required=True, type=Path)
     output: Path = option("--output --output_dir DIR", "folder to save results in", required=True, type=Path)
     data: Path = samples_folder(required=True)
-    force: bool = option("--force", "write into an output folder that is not empty", group=OTHER)
+    force: bool = option("--force", "write into an output folder that is not empty")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    return make_parser("infer", InferJob, _DESCRIPTION, SAMPLES_HELP)
+    return make_parser("infer", InferJob, __doc__, _COMMANDS, _DETAILS)
 
 
 def _infer(job: InferJob) -> None:

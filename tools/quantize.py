@@ -10,7 +10,12 @@ from tools.cli.command_line import Parser, make_parser
 from tools.cli.job_options import SAMPLES_HELP
 from tools.jobs.quantize_options import KEYS, QuantizeJob, in_vain
 
-_EPILOG = f"""\
+_COMMANDS = """\
+--input m.onnx --output q.onnx --config A8W8 --data samples
+--input m.onnx --output q.onnx --config BF16_BFP16
+--config MX9 --print-config"""
+
+_DETAILS = f"""\
 presets (activation and weight):
   A8W8 A16W8                    symmetric integers, Concats on one scale
   U8S8 U16S8                    asymmetric activations: mostly better, if the target supports them
@@ -65,7 +70,7 @@ def _why_not(job: QuantizeJob) -> str | None:
 
 
 def _parser() -> Parser:
-    return make_parser("quantize", QuantizeJob, "Quantize a float ONNX model.", _EPILOG, KEYS)
+    return make_parser("quantize", QuantizeJob, __doc__, _COMMANDS, _DETAILS, KEYS)
 
 
 if __name__ == "__main__":

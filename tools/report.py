@@ -13,21 +13,29 @@ from tools.cli.job_options import SAMPLES_HELP, DataOptions, force, samples_fold
 from tools.cli.options import option
 from tools.cli.output_file import check_writable, write_text
 
-_DESCRIPTION = """\
-Run a float model and the quantized model made from it on the samples of a folder, and write one
-self-contained HTML file: a description of both models, the differences of the results, SQNR of every layer
-(activations and weights separately), histograms of the worst tensors against their quantized grid, time and
-memory. Layers are matched by the names of their tensors, across the Casts and other nodes that the tools of
-this package insert; tensors that a fusion removed are listed. Memory does not grow with the samples."""
+_COMMANDS = """\
+--float m.onnx --quantized q.onnx --data samples --output report.html
+--float m.onnx --quantized q.onnx --data samples --output report.html --limit 10
+--float m.onnx --quantized q.onnx --data images --std 255 --output report.html"""
+
+_DETAILS = f"""\
+Both models run on the samples. The page is one self-contained HTML file: a description of both models, the
+differences of the results, SQNR of every layer (activations and weights separately), histograms of the worst
+tensors against their quantized grid, time and memory. Layers are matched by the names of their tensors,
+across the Casts and other nodes that the tools of this package insert; tensors that a fusion removed are
+listed. Memory does not grow with the samples.
+
+{SAMPLES_HELP}
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportJob(DataOptions):
     """A comparison of two models."""
 
-    float_model: Path = option("--float F.onnx", "the float model", required=True, type=Path)
-    quantized: Path = option("--quantized Q.onnx", "the model quantized from it", required=True, type=Path)
-    output: Path = option("--output REPORT.html", "the page to write", required=True, type=Path)
+    float_model: Path = option("--float MODEL", "the float model", required=True, type=Path)
+    quantized: Path = option("--quantized MODEL", "the model quantized from it", required=True, type=Path)
+    output: Path = option("--output FILE", "the HTML page to write", required=True, type=Path)
     data: Path = samples_folder(required=True)
     force: bool = force("the output")
 
@@ -38,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    return make_parser("report", ReportJob, _DESCRIPTION, SAMPLES_HELP)
+    return make_parser("report", ReportJob, __doc__, _COMMANDS, _DETAILS)
 
 
 def _report(job: ReportJob) -> None:

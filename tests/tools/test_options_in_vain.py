@@ -11,9 +11,9 @@ from dataclasses import fields
 import pytest
 
 from tests.helpers.tool_parsers import REQUIRED, parser_of
-from tools.cli.job_options import RUNNING, SAMPLES, DataOptions, Options
+from tools.cli.job_options import DataOptions, Options
 from tools.cli.needs import DATA
-from tools.cli.options import options_of
+from tools.cli.options import RUNNING, SAMPLES, options_of
 from tools.evaluate import EvaluateJob
 from tools.formats import FormatsJob
 from tools.infer import InferJob

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -15,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from tools.cli import interrupts, streams
 from tools.cli.job_options import Options
-from tools.cli.options import Option, options_of
+from tools.cli.options import DETAILS, Option, groups_of, options_of
 
 J = TypeVar("J", bound=Options)
 
@@ -27,19 +29,24 @@ _SOURCES = ("input", "quantized", "baseline_results_folder")
 _LONGEST = 4000
 """Characters of a message: a name in a file may have any number."""
 
+_WIDEST, _NARROW, _HELP_AT = 110, 90, 32
+"""Columns of ``--help``, of commands in it, and the one in which the words on an option begin."""
+
 
 class Parser(argparse.ArgumentParser):
     """A strict parser with one-line errors, which keeps the ``needs`` of each option."""
 
     def __init__(self, options: Mapping[str, Option], **settings: Any) -> None:
         """Take options by the names of their values, and what any parser takes."""
-        super().__init__(**settings, allow_abbrev=False, add_help=False)
+        super().__init__(**settings, allow_abbrev=False, add_help=False, formatter_class=_Help)
         self.needs = {name: one.needs for name, one in options.items()}
-        for title in dict.fromkeys(one.group for one in options.values()):
+        groups = groups_of(options)
+        for title, members in groups.items():
+            if title == next(one for one in groups if one in DETAILS):
+                self.add_argument_group("details", "More options, and what they are about.")
             group = self.add_argument_group(title)
-            for name, one in options.items():
-                if one.group == title:
-                    group.add_argument(*one.names, dest=name, **one.settings)
+            for name, one in members.items():
+                group.add_argument(*one.names, dest=name, **one.settings)
         group.add_argument("-h", "--help", action="help", help="show this text and leave")
 
     def error(self, message: str) -> NoReturn:
@@ -49,6 +56,15 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{_name(self)}: error: {message} (see --help)\n")
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Lines as they are written, and most options on a line of their own."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        """Take the width of the terminal as far as it is easy to read."""
+        width = min(shutil.get_terminal_size().columns, _WIDEST) - 2
+        super().__init__(prog, **{"max_help_position": _HELP_AT, "width": width, **settings})
+
+
 def _name(parser: argparse.ArgumentParser) -> str:
     return parser.prog.removeprefix("python -m ")
 
@@ -56,18 +72,36 @@ def _name(parser: argparse.ArgumentParser) -> str:
 def make_parser(
     module: str,
     kind: type[Options],
-    description: str,
-    epilog: str = "",
+    words: str | None,
+    commands: str,
+    details: str,
     keys: Mapping[str, Option] = MappingProxyType({}),
 ) -> Parser:
-    """Return a parser for ``python -m tools.MODULE`` of the options of a job, with ``keys`` of its scheme."""
+    """Return a parser for ``python -m tools.MODULE`` of the options of a job, with ``keys`` of its scheme.
+
+    Its help begins with the purpose, from the docstring (``words``) of the module, and the most usual
+    ``commands``, each a line of what comes after the module; ``details`` end it.
+    """
+    options, program = options_of(kind, keys), f"python -m tools.{module}"
+    required = [f"{one.names[0]} {one.settings['metavar']}" for one in options.values() if one.is_required]
+    lines = [_command(f"{program} {command}".rstrip()) for command in commands.splitlines()]
     return Parser(
-        options_of(kind, keys),
-        prog=f"python -m tools.{module}",
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        options,
+        prog=program,
+        usage=" ".join([program, *required, "[options]"]),
+        description="\n".join([purpose_of(words), "", "usual commands:", *lines]),
+        epilog=details,
     )
+
+
+def _command(line: str) -> str:
+    """Return a command for a shell, indented, in several lines if it is long."""
+    return " \\\n      ".join(textwrap.wrap(f"  {line}", _NARROW, break_on_hyphens=False))
+
+
+def purpose_of(docstring: str | None) -> str:
+    """Return what the docstring of a tool says in its first line, without the command to ask for help."""
+    return (docstring or "").partition("\n")[0].partition(": ``python")[0].rstrip(".") + "."
 
 
 def parse(parser: Parser, kind: type[J], argv: Sequence[str] | None) -> J:

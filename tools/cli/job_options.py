@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import MOST_AT_ONCE, number, numbers, size, whole
-from tools.cli.options import OTHER, option
+from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 
 if TYPE_CHECKING:
     from transforms.run.run_model import RunOptions
     from transforms.run.samples import ImageOptions
 
-SAMPLES, RUNNING = "samples", "running"
 _sample = partial(option, group=SAMPLES, needs=(DATA,))
 
 SAMPLES_HELP = """\
@@ -107,7 +106,7 @@ class DataOptions(Options):
 
 def force(what: str, *needs: Need) -> Any:
     """Return the field ``force`` of a tool."""
-    return option("--force", f"overwrite {what}", group=OTHER, needs=needs)
+    return option("--force", f"overwrite {what}", needs=needs)
 
 
 def save_as_external_data(*needs: Need) -> Any:
@@ -134,7 +133,7 @@ class SchemeJob(DataOptions, ModelOutput):
     config: str = option("--config NAME|FILE", "a preset or a TOML file", required=True)
     assignments: tuple[str, ...] = option(
         "--set KEY=VALUE",
-        'any key of the scheme with a TOML value, such as calibrate_method="MSE"; repeatable',
+        "any key of the scheme with a TOML value, such as percentile=99.9; repeatable",
         action="append",
         default=[],
     )

@@ -9,8 +9,9 @@ from typing import Any
 
 from tools.cli.needs import Need
 
-USUAL, OTHER = "options", "other options"
-"""Groups in ``--help``: the first, and the last, of every tool."""
+USUAL, SEARCH, SAMPLES, RUNNING, OTHER = "options", "search", "samples", "running", "other options"
+DETAILS = (SEARCH, SAMPLES, RUNNING, OTHER)
+"""Groups that come last in ``--help``, after the usual ones and those that only one tool has."""
 
 _FIRST = ("input", "float_model", "quantized", "output", "config", "data")
 
@@ -23,6 +24,11 @@ class Option:
     group: str
     needs: tuple[Need, ...]
     settings: Mapping[str, Any]
+
+    @property
+    def is_required(self) -> bool:
+        """Whether there is no run without it."""
+        return bool(self.settings.get("required"))
 
 
 def declare(
@@ -49,8 +55,15 @@ def option(
 
 
 def options_of(kind: type, keys: Mapping[str, Option]) -> dict[str, Option]:
-    """Return options by the names of their values: models and data, the job's own, ``keys``, inherited."""
+    """Return options by the names of their values: models and data, ``keys``, the job's own, inherited."""
     own = {one.name: one.metadata["option"] for one in fields(kind) if "option" in one.metadata}
     found = {**own, **keys}
-    names = (name for cls in kind.__mro__ for name in (*inspect.get_annotations(cls), *keys))
+    names = (name for cls in kind.__mro__ for name in (*keys, *inspect.get_annotations(cls)))
     return {name: found[name] for name in dict.fromkeys((*_FIRST, *names)) if name in found}
+
+
+def groups_of(options: Mapping[str, Option]) -> dict[str, dict[str, Option]]:
+    """Return the options of each group, in the order of ``--help``."""
+    used = dict.fromkeys(one.group for one in options.values())
+    titles = [*(title for title in used if title not in DETAILS), *(one for one in DETAILS if one in used)]
+    return {title: {name: one for name, one in options.items() if one.group == title} for title in titles}

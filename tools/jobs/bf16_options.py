@@ -74,7 +74,12 @@ class Bf16Job(DataOptions, ModelOutput):
     optimize: bool = _converted("--no-optimize", "skip graph optimization and fusion", action="store_false")
 
 
-_EPILOG = f"""\
+_COMMANDS = """\
+--input m.onnx --output b.onnx
+--input m.onnx --output b.onnx --format bf16
+--input m.onnx --output b.onnx --data samples --min-sqnr 40"""
+
+_DETAILS = f"""\
 formats:
   with_cast      (default) Casts to bfloat16 and back on every float tensor between two nodes, on inputs and
                  outputs; weights stored as bfloat16. Standard ONNX: runs on any ONNX Runtime CPU build.
@@ -101,9 +106,9 @@ exit codes: 0 done, or nothing to do; 1 error in model, data, target or machine;
 """
 
 
-def run(module: str, source: str, argv: Sequence[str] | None) -> int:
+def run(module: str, words: str | None, source: str, argv: Sequence[str] | None) -> int:
     """Run a converter of models of type ``source`` ("float32" or "float16") and return its exit code."""
-    return command_line.run(_parser(module, source), Bf16Job, lambda job: _work(module, source, job), argv)
+    return command_line.run(_parser(module, words), Bf16Job, lambda job: _work(module, source, job), argv)
 
 
 def _work(module: str, source: str, job: Bf16Job) -> None:
@@ -112,5 +117,5 @@ def _work(module: str, source: str, job: Bf16Job) -> None:
     bf16.convert_file(module, source, job)
 
 
-def _parser(module: str, source: str) -> command_line.Parser:
-    return command_line.make_parser(module, Bf16Job, f"Convert a {source} ONNX model to BF16.", _EPILOG)
+def _parser(module: str, words: str | None) -> command_line.Parser:
+    return command_line.make_parser(module, Bf16Job, words, _COMMANDS, _DETAILS)

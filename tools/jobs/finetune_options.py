@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import RUNNING, DataOptions, ModelOutput, sample_limit, samples_folder
+from tools.cli.job_options import DataOptions, ModelOutput, sample_limit, samples_folder
 from tools.cli.needs import Need
 from tools.cli.option_values import LARGEST, bytes_of, number, whole
-from tools.cli.options import option
+from tools.cli.options import RUNNING, option
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import RUNNING, SchemeJob, force, samples_folder, save_as_external_data
+from tools.cli.job_options import SchemeJob, force, samples_folder, save_as_external_data
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, MOST_AT_ONCE, number, whole
-from tools.cli.options import Option, declare, option
+from tools.cli.options import RUNNING, SEARCH, Option, declare, option
 
 _MODEL = Need("--output, not with --analyze-only", lambda job: job.output)
 _FILE = Need("--output, --json, --csv or --chart", lambda job: job.output or job.json or job.csv or job.chart)
 
 _format = partial(declare, group="formats and layers")
 _target = partial(declare, group="targets")
-_search = partial(declare, group="search")
+_search = partial(declare, group=SEARCH)
 _worker = partial(option, group=RUNNING, needs=(DATA,))
 _result = partial(option, group="results", needs=(DATA,), type=Path)
 
