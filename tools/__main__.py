@@ -18,8 +18,8 @@ def main(argv: Sequence[str]) -> int:
         return 2
     print("python -m tools.NAME --help says how to use each of these:\n")
     for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
-        words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-        print(f"  {path.stem:<22}{purpose_of(words)}")
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        print(f"  {path.stem:<22}{purpose_of(docstring)}")
     return 0
 
 

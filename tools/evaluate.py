@@ -19,6 +19,7 @@ from tools.cli.needs import Need
 from tools.cli.option_values import number
 from tools.cli.options import OTHER, option
 from tools.cli.output_file import check_writable, write_text
+from tools.cli.progress import Progress
 
 if TYPE_CHECKING:
     from transforms.compare.compare_results import Comparison, Top1
@@ -91,8 +92,6 @@ def _why_not(job: EvaluateJob) -> str | None:
 
 
 def _evaluate(job: EvaluateJob) -> None:
-    from tqdm import tqdm
-
     from transforms.compare import compare_results
     from transforms.run.array_files import read_array
 
@@ -104,10 +103,8 @@ def _evaluate(job: EvaluateJob) -> None:
     folders = job.baseline_results_folder, job.quantized_results_folder
     report_litter(*(one for folder in folders for one in compare_results.result_folders(folder)))
     labels = read_array(job.labels) if job.labels else None
-    stream = compare_results.compare(pairs, job.peak)
-    comparisons = list(
-        tqdm(stream, total=len(pairs), unit="file", disable=not sys.stderr.isatty(), leave=False)
-    )
+    with Progress("comparing", "file") as bar:
+        comparisons = list(bar.each(compare_results.compare(pairs, job.peak), len(pairs)))
     top1 = None if labels is None else compare_results.top1(pairs, labels)
     _print_files(comparisons)
     _print_summary(comparisons)

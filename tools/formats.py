@@ -13,6 +13,7 @@ from tools.cli.command_line import Parser, make_parser, run
 from tools.cli.job_options import Options, force
 from tools.cli.needs import Need
 from tools.cli.options import option
+from tools.cli.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,10 +98,11 @@ def measure_formats(samples: Samples) -> list[tuple[str, float, int, list[float]
     """Return name, bits per element, block and the fidelity on each kind of sample, for each format."""
     import ops
 
-    return [
-        (name, fmt.bits, fmt.block, [fidelity(arrays, name) for arrays in samples.values()])
-        for name, fmt in ops.FORMATS.items()
-    ]
+    with Progress("measuring", "format") as bar:
+        return [
+            (name, fmt.bits, fmt.block, [fidelity(arrays, name) for arrays in samples.values()])
+            for name, fmt in bar.each(ops.FORMATS.items(), len(ops.FORMATS))
+        ]
 
 
 def fidelity(arrays: Iterable[NDArray[np.float32]], name: str) -> float:

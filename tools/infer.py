@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +16,11 @@ from tools.cli.data_options import report_litter
 from tools.cli.job_options import SAMPLES_HELP, DataOptions, samples_folder
 from tools.cli.options import option
 from tools.cli.output_file import write_array
+from tools.cli.progress import Phases
 from transforms.files.atomic_write import destination
 from transforms.files.model_files import clear_leftovers
 
 if TYPE_CHECKING:
-    from transforms.run.samples import Samples
     from transforms.runtime.session import OpenModel
 
 _COMMANDS = """\
@@ -62,7 +62,9 @@ def _infer(job: InferJob) -> None:
     from transforms.run.samples import Samples
 
     _check_output_dir(job.output, force=job.force)
-    model = open_model(job.input, job.run)
+    phases = Phases("loading", "running")
+    with phases("loading"):
+        model = open_model(job.input, job.run)
     _check_outputs(model)
     report_litter(job.data)
     samples = Samples(job.data, model.inputs, job.images, job.limit)
@@ -74,7 +76,8 @@ def _infer(job: InferJob) -> None:
             )
         _check_results(folder, samples.names)
     start = time.perf_counter()
-    computing = _run_all(model, samples, folders)
+    with phases("running", "sample") as bar:
+        computing = _run_all(model, bar.each(samples, len(samples)), folders)
     total = time.perf_counter() - start
     if model.widened:
         print(widening_note(model.widened))
@@ -88,12 +91,10 @@ def widening_note(count: int) -> str:
     return f"No bfloat16 kernels here: {count} nodes and ends ran in float32 between Casts added in memory."
 
 
-def _run_all(model: OpenModel, samples: Samples, folders: dict[str, Path]) -> float:
+def _run_all(model: OpenModel, samples: Iterable[tuple[str, dict]], folders: dict[str, Path]) -> float:
     """Run and save; returns the seconds spent in the model."""
-    from tqdm import tqdm
-
     seconds = 0.0
-    for name, feed in tqdm(samples, unit="sample", disable=not sys.stderr.isatty(), leave=False):
+    for name, feed in samples:
         start = time.perf_counter()
         results = model.run(feed)
         seconds += time.perf_counter() - start

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tools.cli.data_options import report_litter
 from tools.cli.job_options import SAMPLES_HELP, DataOptions, force, samples_folder
 from tools.cli.options import option
 from tools.cli.output_file import check_writable, write_text
+from tools.cli.progress import Phases
 
 _COMMANDS = """\
 --float m.onnx --quantized q.onnx --data samples --output report.html
@@ -27,6 +29,10 @@ listed. Memory does not grow with the samples.
 
 {SAMPLES_HELP}
 """
+
+
+_PHASES = ("loading", "results", "matching", "layers", "histograms", "timing")
+_THEN = {"results": "matching", "histograms": "timing"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +62,20 @@ def _report(job: ReportJob) -> None:
     check_writable(job.output, force=job.force, inputs=(job.float_model, job.quantized))
     report_litter(job.data)
     data = Data(job.data, job.images, job.run, job.limit)
-    comparison = compare_models(job.float_model, job.quantized, data, progress=_progress)
+    with Phases(*_PHASES)("loading") as bar:
+
+        def _each(samples: Iterable, what: str) -> Iterator:
+            bar.switch(what, "sample")
+            yield from bar.each(samples, operator.length_hint(samples))
+            if what in _THEN:
+                bar.switch(_THEN[what])
+
+        comparison = compare_models(job.float_model, job.quantized, data, progress=_each)
     write_text(job.output, page(comparison))
     print(f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples.")
     for one in comparison.worst[:3]:
         print(f"  {one.total.sqnr():6.1f} dB  {one.match.name} ({one.match.op}, {one.match.format})")
     print(f"Report written to '{job.output}' ({job.output.stat().st_size / 1e3:.0f} kB).")
-
-
-def _progress(samples: Iterable, what: str) -> Iterable:
-    from tqdm import tqdm
-
-    return tqdm(samples, desc=what, unit="sample", disable=not sys.stderr.isatty(), leave=False)
 
 
 if __name__ == "__main__":

@@ -253,6 +253,14 @@ def _shown(text: str) -> str:
 def _log_to_stderr() -> None:
     import logging
 
-    logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s", stream=sys.stderr)
+    from tqdm import tqdm
+
+    class _BesideBar(logging.StreamHandler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with tqdm.external_write_mode(sys.stderr):
+                super().emit(record)
+
+    handlers = [_BesideBar(sys.stderr)]
+    logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s", handlers=handlers)
     for noisy in ("matplotlib", "PIL", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

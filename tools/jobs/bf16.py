@@ -7,7 +7,7 @@ from dataclasses import fields
 import onnx_graphsurgeon as gs
 
 from tools.cli.data_options import open_samples
-from tools.cli.progress import Progress
+from tools.cli.progress import Phases
 from tools.jobs.bf16_options import Bf16Job
 from tools.summaries import bf16
 from transforms import model_io
@@ -26,34 +26,38 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
     """
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
-    graph = model_io.load(job.input)
-    lift_constants(graph)
+    phases = Phases("loading", "measuring" if job.min_sqnr is not None else "", "converting", "writing")
+    with phases("loading"):
+        graph = model_io.load(job.input)
+        lift_constants(graph)
     before = inspect_bf16.describe(graph)
     if before.converted:
         print(f"Nothing to do: '{job.input}' is a BF16 model already ({before.format}).")
         return
     inspect_bf16.require(before, source, job.input)
     chosen = Bf16Options(**{one.name: getattr(job, one.name) for one in fields(Bf16Options)})
-    kept = None if job.min_sqnr is None else _keep(graph, chosen, job)
+    kept = None if job.min_sqnr is None else _keep(graph, chosen, job, phases)
     chosen = chosen.excluding(kept.patterns) if kept else chosen
-    done = convert_bf16(graph, chosen)
+    with phases("converting"):
+        done = convert_bf16(graph, chosen)
     if not done.tensors:
         _refuse_float(kept, job)
         print(f"Nothing to do: no tensor of '{job.input}' is left to round.")
         return
     entries = provenance.entries(tool, _recorded(chosen, job), graph.source_sha256)
-    files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
+    with phases("writing"):
+        files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
     for line in bf16.lines(done, graph, files):
         print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)
 
 
-def _keep(graph: gs.Graph, chosen: Bf16Options, job: Bf16Job) -> KeptFloat:
+def _keep(graph: gs.Graph, chosen: Bf16Options, job: Bf16Job, phases: Phases) -> KeptFloat:
     """Return the nodes that must stay float, with a progress bar that shows the last SQNR."""
     assert job.min_sqnr is not None, "asked for before"
     feeds = [feed for _, feed in open_samples(job, graph)]
-    with Progress("measuring", "model") as bar:
+    with phases("measuring", "model") as bar:
         return keep_float(
             graph,
             chosen,
