@@ -40,7 +40,7 @@ class Calibration:
         """Return the range of a tensor for an integer format, within the numbers that were observed.
 
         ``symmetric`` is whether zero will be in the middle of what the format covers. ValueError, naming the
-        tensor, when it was not calibrated, no number of it was seen, or the format has no scale.
+        tensor, when it was not calibrated, it had no elements in any sample, or the format has no scale.
         """
         try:
             return choose_range(self._find(name), format, symmetric=symmetric, options=self.options)
