@@ -30,7 +30,7 @@ def mix_file(job: MixJob) -> None:
     _check_effect(scheme, job)
     check_code(scheme, job)
     output = _check_files(job)
-    phases = phases_of(scheme)
+    phases = phases_of(scheme, has_data=job.data is not None)
     with phases("loading"):
         graph = model_io.load(job.input)
     options = MixingOptions(

@@ -40,7 +40,7 @@ def quantize_file(job: QuantizeJob) -> None:
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
     if job.calibration_cache:
         model_io.check_output(job.calibration_cache, force=True)
-    phases = phases_of(scheme)
+    phases = phases_of(scheme, has_data=job.data is not None or bool(job.random_data))
     with phases("loading"):
         graph = model_io.load(job.input)
     data = _data(graph, job)

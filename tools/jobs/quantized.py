@@ -56,11 +56,12 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     return CalibrationData(job.data, job.images, job.limit, job.calibration_cache, run)
 
 
-def phases_of(scheme: Scheme) -> Phases:
+def phases_of(scheme: Scheme, *, has_data: bool) -> Phases:
     """Return what is done to quantize a model by a scheme."""
     mixing = ("measuring", "trying") if scheme.auto_mixed_precision else ("quantizing",)
+    measured = ("calibrating", *mixing) if has_data else ()
     tuning = ("reloading", "tuning") if scheme.finetune else ()
-    return Phases("loading", "preparing", "calibrating", *mixing, *tuning, "writing")
+    return Phases("loading", "preparing", *measured, *tuning, "writing")
 
 
 def mix_model(
