@@ -29,7 +29,7 @@ _SOURCES = ("input", "quantized", "baseline_results_folder")
 _LONGEST = 4000
 """Characters of a message: a name in a file may have any number."""
 
-_WIDEST, _NARROW, _HELP_AT = 110, 90, 32
+_WIDEST, _NARROW, _HELP_AT = 110, 98, 32
 """Columns of ``--help``, of commands in it, and the one in which the words on an option begin."""
 
 
@@ -96,7 +96,8 @@ def make_parser(
 
 def _command(line: str) -> str:
     """Return a command for a shell, indented, in several lines if it is long."""
-    return " \\\n      ".join(textwrap.wrap(f"  {line}", _NARROW, break_on_hyphens=False))
+    joined = re.sub(r"(--\S+) (?!-)", "\\1\0", f"  {line}")  # an option and its value stay together
+    return " \\\n      ".join(textwrap.wrap(joined, _NARROW, break_on_hyphens=False)).replace("\0", " ")
 
 
 def purpose_of(docstring: str | None) -> str:

@@ -29,7 +29,9 @@ class FinetuneJob(DataOptions, ModelOutput):
     quantized: str = option("--quantized MODEL", "the quantized model; never changed", required=True)
     output: str = option("--output MODEL", "the tuned model to write", required=True)
     data: Path = samples_folder(help="folder of samples to tune on", required=True)
-    algorithm: str = option("--algorithm", "(default: auto)", choices=ALGORITHMS, default="auto")
+    algorithm: str = option(
+        "--algorithm", "how weights are found, see below (default: auto)", choices=ALGORITHMS, default="auto"
+    )
     checkpoint: Path | None = option(
         "--checkpoint FILE", "file to resume from after an interruption", type=Path
     )

@@ -101,7 +101,10 @@ KEYS: Mapping[str, Option] = {
         "--evaluate FILE.py:FUNCTION", "function of the outputs of all samples; higher is better"
     ),
     "strategy": _search(
-        "--strategy", "(default: speed)", needs=(_MODEL,), choices=("speed", "quality", "budget")
+        "--strategy",
+        "how formats are searched, see below (default: speed)",
+        needs=(_MODEL,),
+        choices=("speed", "quality", "budget"),
     ),
     "sensitivity": _search(
         "--sensitivity",
