@@ -20,6 +20,7 @@ from tools.cli.option_values import number
 from tools.cli.options import OTHER, option
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.progress import Progress
+from tools.summaries.words import figure
 
 if TYPE_CHECKING:
     from transforms.compare.compare_results import Comparison, Top1
@@ -129,7 +130,7 @@ def _print_files(comparisons: Sequence[Comparison]) -> None:
     width = max(map(len, (*names, "file")))
     print(f"{'file':<{width}}" + "".join(f"{heading:>16}" for heading in _HEADINGS))
     for name, one in zip(names, shown, strict=True):
-        cells = [*(_number(getattr(one, column)) for column in _COLUMNS), _count_non_finite(one)]
+        cells = [*(figure(getattr(one, column), 6) for column in _COLUMNS), _count_non_finite(one)]
         print(f"{name:<{width}}" + "".join(f"{cell:>16}" for cell in cells))
     print()
 
@@ -167,7 +168,8 @@ def _print_outputs(comparisons: Sequence[Comparison]) -> None:
     width = max(map(len, by_output))
     for output, members in by_output.items():
         mean = _figures(members)["mean"]
-        print(f"  {output:<{width}}" + "".join(f"  {column} {_number(mean[column])}" for column in _COLUMNS))
+        cells = "".join(f"  {column} {figure(mean[column], 6)}" for column in _COLUMNS)
+        print(f"  {output:<{width}}{cells}")
 
 
 def _by_output(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
@@ -189,10 +191,6 @@ def _refuse_non_finite(comparisons: Sequence[Comparison]) -> None:
 
 def _full_name(one: Comparison) -> str:
     return f"{one.output}/{one.name}" if one.output else one.name
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.6g}"
 
 
 def _count_non_finite(one: Comparison) -> str:
