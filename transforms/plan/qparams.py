@@ -90,7 +90,7 @@ class QParamsTable:
         members = [self._range(member, step) for member in group]
         low, high = min(low for low, _ in members), max(high for _, high in members)
         if low == high == 0:
-            self._zeros[id(tensor), step] = np.asarray(True), id(group)
+            self._zeros[id(tensor), step] = np.ones((), np.bool_), id(group)
         return range_scale(low, high, fmt, symmetric=step.symmetric)
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
