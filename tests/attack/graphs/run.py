@@ -27,7 +27,7 @@ _STEP = {
 """Formats whose error is small enough to say something: relative to the largest number of a tensor."""
 _LEAST = {_STEP["FP16"]: 2.0**-24}
 """Formats that have a least number worth mentioning, by their step: what is smaller becomes 0."""
-_RUNTIME_FAULTS = ("'gemm_input_reshape'", "Shape mismatch attempting to re-use buffer")
+_RUNTIME_FAULTS = ("gemm_input_reshape", "gemm_output_reshape", "Shape mismatch attempting to re-use buffer")
 """Words of errors at run time that no model can help.
 
 Its fusion of MatMul and Add reshapes a tensor without elements wrongly; its plan of memory follows onnx's
