@@ -10,6 +10,7 @@ for a debugger) or ``sanitize`` (AddressSanitizer and UndefinedBehaviorSanitizer
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -49,6 +50,7 @@ FLAGS: dict[str, dict[str, tuple[list[str], list[str]]]] = {
 
 # Only CPython has the limited API, and its builds without the global lock do not.
 LIMITED = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+WEAK = ("--weaken-symbol=Py*", "--weaken-symbol=_Py*", "--weaken-symbol=!PyInit_*")
 OLDEST = (3, 11)  # as requires-python in pyproject.toml
 COMPILERS_READ = ("CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CL", "_CL_", "INCLUDE")  # from the environment
 
@@ -90,6 +92,17 @@ class BuildLibrary(build_ext):
         self.force = True  # dates do not tell that flags have changed
         super().build_extension(extension)
 
+    def get_libraries(self, extension: Extension) -> list[str]:
+        """Make Python's symbols weak, between compiling and linking, if binutils are there.
+
+        A program without Python, in C++ or C#, can then load the library: nothing that it calls uses them.
+        """
+        objcopy = weakening_tool()
+        if objcopy:
+            for compiled in self._built_objects:
+                subprocess.run([objcopy, "--wildcard", *WEAK, compiled], check=True)
+        return super().get_libraries(extension)
+
     def digest_inputs(self, extension: Extension) -> str:
         """Return a digest of all that the library is made from."""
         parts = [
@@ -104,6 +117,7 @@ class BuildLibrary(build_ext):
             *getattr(self.compiler, "linker_so", []),
             *(os.environ.get(name, "") for name in COMPILERS_READ),
             compiler_version(self.compiler),
+            str(weakening_tool() is not None),
         ]
         for path in [*SOURCES, "setup.py"]:
             parts += [path, digest_file(Path(path))]
@@ -126,6 +140,11 @@ def is_fresh(library: Path, inputs: str) -> bool:
         return STAMP.read_text(encoding="ascii").split() == [inputs, digest_file(library)]
     except (OSError, ValueError):
         return False
+
+
+def weakening_tool() -> str | None:
+    """Return the path of objcopy, which comes with gcc, where object files are ELF files."""
+    return shutil.which("objcopy") if sys.platform == "linux" else None
 
 
 def digest_file(path: Path) -> str:

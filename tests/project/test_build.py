@@ -47,7 +47,8 @@ class Tree:
         self.folder = folder
         self.compiler = compiler
         self.calls = compiler.with_name("calls")
-        self.variables = {"CC": str(compiler)}
+        self.tools = compiler.with_name("tools")
+        self.variables = {"CC": str(compiler), "PATH": f"{self.tools}{os.pathsep}{os.environ['PATH']}"}
 
     @property
     def library(self) -> Path:
@@ -81,7 +82,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     (tree.folder / "ops" / "_library.pyx").write_text('include "_part.pxi"\n', encoding="utf-8")
     (tree.folder / "ops" / "_part.pxi").write_text("one = 1\n", encoding="utf-8")
     tree.compiler.write_text(COMPILER.format(calls=tree.calls), encoding="utf-8")
-    tree.compiler.chmod(tree.compiler.stat().st_mode | stat.S_IXUSR)
+    tree.tools.mkdir()
+    (tree.tools / "objcopy").write_text("#!/bin/sh\n", encoding="utf-8")  # of what is no object file
+    for program in (tree.compiler, tree.tools / "objcopy"):
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
     assert tree.build()
     return tree
 
