@@ -301,6 +301,19 @@ def test_tables_of_a_file_grow_by_options(bench: EvaluationSet) -> None:
     assert quantization_scheme(job) == expected
 
 
+def test_keys_of_one_table_add_up() -> None:
+    keys = (
+        "layers.c.activation=int16",
+        "layers.c.weight=int16",
+        "formats.m.base=mx9",
+        "formats.m.bit_width=15",
+    )
+    given = ["--config", "A8W8", *(word for key in keys for word in ("--set", key))]
+    scheme = quantization_scheme(command_line.parse(quantize._parser(), QuantizeJob, given))
+    assert scheme.layers["c"].said == {"activation": "int16", "weight": "int16"}
+    assert scheme.formats["m"] == {"base": "mx9", "bit_width": 15}
+
+
 def test_a_scheme_from_a_file(bench: EvaluationSet) -> None:
     path = bench.toml('activation = "bfloat16"\nweight = "mxint8"\nother = "float32"')
     bench.quantize(path)

@@ -62,13 +62,16 @@ def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
         values = {name: value.strip()}
         for table in reversed(tables):
             values = {table: values}
-    for name, given in values.items():
-        before = getattr(scheme, name, None)
-        if isinstance(before, SchemeTable):
-            before = before.said
-        if isinstance(before, dict) and isinstance(given, dict):
-            values[name] = before | given
-    return values
+    return {name: _added(getattr(scheme, name, None), given) for name, given in values.items()}
+
+
+def _added(before: Any, given: Any) -> Any:
+    """Return a table with what is given for some of its keys, and of the tables in it; else what is given."""
+    if isinstance(before, SchemeTable):
+        before = before.said
+    if not (isinstance(before, Mapping) and isinstance(given, dict)):
+        return given
+    return {**before, **{key: _added(before.get(key), value) for key, value in given.items()}}
 
 
 def check_effect(scheme: Scheme, job: SchemeJob) -> None:
