@@ -6,7 +6,15 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from tests.helpers import fusion
-from transforms.graph.rewire import Insertions, detach, position, release, remove_unused, replace, take_over
+from transforms.graph.rewire import (
+    Insertions,
+    Replacements,
+    detach,
+    position,
+    release,
+    remove_unused,
+    take_over,
+)
 
 
 def chain(body: str, outputs: str = "float[N] y") -> gs.Graph:
@@ -29,7 +37,9 @@ def test_new_node_takes_name_and_place_and_dead_producers_go() -> None:
     graph = chain("a = Relu(x) b = Abs(a) y = Neg(b) z = Exp(y)", "float[N] z")
     y = graph.nodes[2].outputs[0]
     node = gs.Node("Sin", "new", {}, [graph.inputs[0]])
-    replace(graph, [take_over(node, y)], [node])
+    fused = Replacements(graph)
+    fused.replace([take_over(node, y)], [node])
+    fused.place()
     assert [(node.op, node.outputs[0].name) for node in graph.nodes] == [("Sin", "y"), ("Exp", "z")]
     assert y.inputs == [node]
     assert fusion.run(fusion.export(graph), x=np.zeros(2, np.float32), c=np.array(True))[0].tolist() == [1, 1]

@@ -11,8 +11,9 @@ def graphs(graph: gs.Graph) -> Iterator[gs.Graph]:
     """Yield the graph and then every graph nested in it (bodies of If, Loop and Scan), outer before inner."""
     yield graph
     for node in graph.nodes:
-        for body in bodies(node):
-            yield from graphs(body)
+        for value in node.attrs.values():  # as bodies() would, which takes twice the time
+            if isinstance(value, gs.Graph):
+                yield from graphs(value)
 
 
 def bodies(node: gs.Node) -> Iterator[gs.Graph]:
