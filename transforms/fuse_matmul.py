@@ -63,17 +63,17 @@ def fuse_matmul(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     constants, names, count = Constants(graph), walk.Names(graph), 0
     kept = resolve(exclude, graph)
     for inner in walk.graphs(graph):
-        fused, weights = Replacements(inner), list[gs.Tensor]()
+        fused = Replacements(inner)
         for group in _groups(inner, constants, kept):
             reason = _why_not(group, graph.opset)
             if reason:
                 log.debug("'%s' and its siblings are not fused: %s", group[0].output.name, reason)
             else:
                 _replace(fused, group, constants, names, graph.opset)
-                weights += [member.weight for member in group]
+                fused.forget()
+                release(graph, [member.weight for member in group])
                 count += 1
         fused.place()
-        release(graph, weights)
     return count
 
 

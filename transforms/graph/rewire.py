@@ -71,13 +71,18 @@ class Replacements:
                 self._detach(node)
 
     def place(self) -> None:
-        """Put all nodes in their places, and let constants forget the old ones."""
-        _strike(self._shared, self._gone)
+        """Put all nodes in their places."""
+        self.forget()
         nodes = (node for i, old in enumerate(self._graph.nodes) for node in (*self._news.get(i, ()), old))
         self._graph.nodes = [node for node in nodes if id(node) in self._places]
 
+    def forget(self) -> None:
+        """Disconnect old nodes from constants, which :meth:`place` does for those that many nodes share."""
+        _strike(self._shared, self._gone)
+        self._shared, self._gone = [], []
+
     def _detach(self, node: gs.Node) -> None:
-        """Disconnect a node, from constants by and by: many nodes share one."""
+        """Disconnect a node, but from constants: many nodes share one, whose users are listed once."""
         self._gone.append(node)
         self._shared += [tensor.outputs for tensor in node.inputs if isinstance(tensor, gs.Constant)]
         node_inputs = [tensor for tensor in node.inputs if not isinstance(tensor, gs.Constant)]
