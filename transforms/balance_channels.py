@@ -64,7 +64,7 @@ class _Balancer:
         self._names = walk.Names(model)
         self._exclude = exclude
         self._inputs = {id(tensor) for inner in walk.graphs(model) for tensor in inner.inputs}
-        self._outputs = {id(tensor) for inner in walk.graphs(model) for tensor in inner.outputs}
+        self._outputs = walk.outputs(model)
 
     def balance(self, graph: gs.Graph, rules: list[_Rule]) -> int:
         """Apply the rules to the nodes of one graph; return the number of nodes changed."""

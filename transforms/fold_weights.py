@@ -21,7 +21,7 @@ def fold_weights(graph: gs.Graph) -> int:
     other than 1 or a zero point other than 0, to tensors that are computed, and if the bfloat16 value is
     itself an output of its graph.
     """
-    outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
+    outputs = walk.outputs(graph)
     return sum(_fold_in(inner, outputs) for inner in walk.graphs(graph))
 
 

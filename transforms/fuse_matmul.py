@@ -61,7 +61,7 @@ def fuse_matmul(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
         log.debug("fusing products needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     constants, names, count = Constants(graph), walk.Names(graph), 0
-    kept = resolve(exclude, graph)
+    kept, outputs = resolve(exclude, graph), walk.outputs(graph)
     for inner in walk.graphs(graph):
         fused = Replacements(inner)
         for group in _groups(inner, constants, kept):
@@ -71,7 +71,7 @@ def fuse_matmul(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
             else:
                 _replace(fused, group, constants, names, graph.opset)
                 fused.forget()
-                release(graph, [member.weight for member in group])
+                release([member.weight for member in group], outputs)
                 count += 1
         fused.place()
     return count

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from tests.helpers import fusion
+from transforms.graph import walk
 from transforms.graph.rewire import (
     Insertions,
     Replacements,
@@ -55,14 +56,14 @@ def test_outputs_and_captured_tensors_keep_their_producers() -> None:
 def test_arrays_are_released_only_where_nobody_uses_them() -> None:
     graph = chain("a = Add(x, w) y = Neg(a)")
     weight = graph.nodes[0].inputs[1]
-    release(graph, [weight])
+    release([weight], walk.outputs(graph))
     assert weight.values.shape == (3,)
     detach(graph.nodes[0])
     graph.outputs.append(weight)
-    release(graph, [weight])
+    release([weight], walk.outputs(graph))
     assert weight.values.shape == (3,)
     graph.outputs.pop()
-    release(graph, [weight])
+    release([weight], walk.outputs(graph))
     assert weight.values.size == 0
 
 

@@ -47,9 +47,12 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
         print(f"Nothing to do: no tensor of '{job.input}' is left to round.")
         return
     entries = provenance.entries(tool, _recorded(chosen, job), graph.source_sha256)
-    files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
+    exported = model_io.export(graph)
+    files = model_io.save(
+        graph, output, metadata=entries, external_data=external, force=job.force, exported=exported
+    )
     sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in bf16.lines(done, graph, *sizes, files[0], why_not_on_cpu(graph)):
+    for line in bf16.lines(done, graph, *sizes, files[0], why_not_on_cpu(*exported)):
         print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)

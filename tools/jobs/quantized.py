@@ -95,9 +95,12 @@ def finish(made: Made, scheme: Scheme, output: Path, recorded: Mapping[str, obje
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
     external = job.save_as_external_data
-    files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
+    exported = model_io.export(graph)
+    files = model_io.save(
+        graph, output, metadata=entries, external_data=external, force=job.force, exported=exported
+    )
     sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in quantize.lines(made.done, graph, *sizes, files[0], why_not_on_cpu(graph)):
+    for line in quantize.lines(made.done, graph, *sizes, files[0], why_not_on_cpu(*exported)):
         print(line)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -116,13 +116,12 @@ def _strike(lists: Sequence[list[gs.Node]], nodes: Sequence[gs.Node]) -> None:
         list.__setitem__(users, slice(None), [user for user in users if id(user) not in gone])
 
 
-def release(model: gs.Graph, tensors: Sequence[gs.Tensor]) -> None:
-    """Free the arrays of those constants that no node of the whole model uses any more.
+def release(tensors: Sequence[gs.Tensor], outputs: Container[int]) -> None:
+    """Free the arrays of those constants that no node uses any more; ``outputs``: :func:`walk.outputs`.
 
     A tensor and its list of users refer to each other, so that a large weight would otherwise stay in memory
     until Python collects the cycle.
     """
-    outputs = {id(tensor) for graph in walk.graphs(model) for tensor in graph.outputs}
     for tensor in tensors:
         if isinstance(tensor, gs.Constant) and not tensor.outputs and id(tensor) not in outputs:
             tensor.values = np.empty(0)

@@ -96,6 +96,11 @@ def is_output(tensor: gs.Tensor, graph: gs.Graph) -> bool:
     return any(tensor is output for output in graph.outputs)
 
 
+def outputs(graph: gs.Graph) -> set[int]:
+    """Return ``id`` of each output of the graph and of the graphs nested in it."""
+    return {id(tensor) for inner in graphs(graph) for tensor in inner.outputs}
+
+
 class Names:
     """The tensor and node names of a whole model, from which unique and stable new ones are derived."""
 

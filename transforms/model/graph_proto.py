@@ -138,11 +138,13 @@ def _forget_rare_types(graph: gs.Graph) -> None:
 def _store_constants_once(root: gs.Graph, proto: onnx.GraphProto) -> None:
     """Move each captured initializer to the graph that it belongs to, and drop the copies in the bodies."""
     pairs = list(_pairs(root, proto))
-    homes = walk.constant_homes(root) if len(pairs) > 1 else {}
+    if len(pairs) == 1:
+        return
+    homes = walk.constant_homes(root)
     protos = {id(inner): target for inner, target in pairs}
     for inner, target in pairs:
         local = {t.name: t for node in inner.nodes for t in node.inputs if isinstance(t, gs.Constant)}
-        moved = {n: homes[id(t)] for n, t in local.items() if homes.get(id(t), inner) is not inner}
+        moved = {n: homes[id(t)] for n, t in local.items() if homes[id(t)] is not inner}
         for tensor in [t for t in target.initializer if t.name in moved]:
             home = protos[id(moved[tensor.name])]
             if all(other.name != tensor.name for other in home.initializer):
@@ -155,9 +157,8 @@ def _drop_foreign_values(graph: gs.Graph, proto: onnx.GraphProto) -> None:
     """Drop the value_info of captured tensors: a body may declare only what it produces itself."""
     own = {tensor.name for node in graph.nodes for tensor in node.outputs}
     kept = [value for value in proto.value_info if value.name in own]
-    if len(kept) < len(proto.value_info):
-        del proto.value_info[:]
-        proto.value_info.extend(kept)
+    del proto.value_info[:]
+    proto.value_info.extend(kept)
 
 
 def _pairs(graph: gs.Graph, proto: onnx.GraphProto) -> Iterator[tuple[gs.Graph, onnx.GraphProto]]:
