@@ -88,7 +88,7 @@ class _Balancer:
 
     def _divide_weight(self, node: gs.Node, shift: Exponents) -> None:
         weight = node.inputs[1]
-        if len(walk.uses(weight)) > 1 or id(weight) in self._outputs:
+        if not walk.is_read_once(weight) or id(weight) in self._outputs:
             node.inputs[1] = gs.Constant(self._names.derive(weight.name, "balanced"), weight.values)
         layer = ScaledLayer(node)
         layer.in_shift -= shift

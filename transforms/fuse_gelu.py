@@ -79,9 +79,7 @@ def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[Replacem
     return len(seen)
 
 
-def _matches(
-    order: Order, core: gs.Node, constants: Constants, exclude: Container[gs.Node]
-) -> list[_Match]:
+def _matches(order: Order, core: gs.Node, constants: Constants, exclude: Container[gs.Node]) -> list[_Match]:
     """Return the GELUs around an Erf or Tanh, of the nearest tensor before it that has any."""
     for root in _ancestors(core, constants):
         element = element_type(root)

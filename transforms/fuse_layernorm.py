@@ -114,7 +114,9 @@ def _matches(
 ) -> list[_Match]:
     """Return the normalisations of its tensor, each extended while no other node uses its results."""
     values = interpret(context, constants, exclude)
-    matches = [m for output in order.of(values) if (m := _match(context, output, values[id(output)].polynomial))]
+    matches = [
+        m for output in order.of(values) if (m := _match(context, output, values[id(output)].polynomial))
+    ]
     reasons = {id(match.output): _why_not(match) for match in matches}
     found = _largest(order.graph, [match for match in matches if reasons[id(match.output)] is None])
     if matches and not found:

@@ -80,6 +80,11 @@ def uses(tensor: gs.Tensor) -> list[tuple[gs.Node, int]]:
     return [(node, index) for node in users for index, other in enumerate(node.inputs) if other is tensor]
 
 
+def is_read_once(tensor: gs.Tensor) -> bool:
+    """Return whether one input of one node alone reads the tensor; its users are not listed."""
+    return len(tensor.outputs) == 1
+
+
 def redirect(tensor: gs.Tensor, target: gs.Tensor) -> None:
     """Make every node that reads the tensor read the target instead."""
     for node, index in uses(tensor):
