@@ -237,7 +237,7 @@ def test_one_observation_serves_every_format(method: str) -> None:
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_nothing_was_seen(method: str) -> None:
-    with pytest.raises(ValueError, match="no number of it was seen"):
+    with pytest.raises(ValueError, match="it had no elements in any sample"):
         find(observe(np.zeros((0, 3), np.float32)), method)
 
 

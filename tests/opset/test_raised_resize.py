@@ -148,3 +148,18 @@ def test_a_layer_and_a_resize_keep_every_bit(scales: str, tmp_path: Path) -> Non
     assert np.array_equal(results["with_cast"], results["customqdq"])
     for found in results.values():
         assert np.linalg.norm(found - expected) < np.linalg.norm(expected) / 100, "better than 40 dB"
+
+
+def test_empty_scales_of_the_graph_around_are_left_out() -> None:
+    """From opset 13 on the checker takes an empty tensor, seen from a body, for scales."""
+    text = """(float[1,2,3,5] x, bool c) => (float[A,B,C,D] y)
+        <float[0] none = {}, int64[4] sizes = {1, 2, 4, 4}> { y = If (c) <
+            then_branch = a () => (float[A,B,C,D] p) { p = Resize <mode = "linear"> (x, none, none, sizes) },
+            else_branch = b () => (float[A,B,C,D] q) { q = Identity (x) }> }"""
+    model = _parse(text, 12)
+    raised = _raise(model)
+    bodies = [attribute.g for attribute in raised.graph.node[0].attribute]
+    (resize,) = [node for body in bodies for node in body.node if node.op_type == "Resize"]
+    assert list(resize.input)[2] == ""
+    for chosen in (True, False):
+        _assert_same(model, raised, {"x": _image(1, 2, 3, 5), "c": np.array(chosen)})

@@ -56,12 +56,12 @@ def choose_range(
     """Return the range of an observed tensor for an integer format.
 
     ``symmetric`` is whether zero will be in the middle of what the format covers: clipping is then decided by
-    magnitudes. ValueError for a format that has no scale, and a tensor of which no number was observed.
+    magnitudes. ValueError for a format that has no scale, and a tensor without elements in all samples.
     """
     if not format.is_integer:
         raise ValueError(f"format '{format.name}' has no scale and needs no range")
     if observed.is_empty:
-        raise ValueError("no number of it was seen")
+        raise ValueError("it had no elements in any sample")
     ends = METHODS[options.method](observed, format, symmetric, options)
     low, high = (min(max(end, observed.low), observed.high) for end in ends)
     return low, high

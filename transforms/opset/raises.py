@@ -53,7 +53,6 @@ CHECKED: dict[tuple[str, int], str] = {
     **{(f"Reduce{name}", 18): _INPUT for name in _REDUCTIONS},
     ("ReduceSum", 13): _INPUT,
     ("Reshape", 14): _DEFAULT,
-    ("Resize", 13): _OPTIONAL,
     ("Resize", 18): _DEFAULT,
     ("RoiAlign", 16): "a new attribute, which the converter gives the old meaning",
     ("Scatter", 11): "only the name changed",

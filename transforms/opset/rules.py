@@ -107,7 +107,9 @@ def _mask(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewri
     )
 
 
-def _resize(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten:
+def _resize(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten | None:
+    if opset >= 11 and node.op_type == "Resize":
+        return _without_empty_scales(node, facts)
     attributes = attributes_of(node)
     mode = attributes.get("mode", b"nearest").decode()
     if "scales" not in attributes:
@@ -118,6 +120,20 @@ def _resize(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rew
     known.constants[scales] = values
     moved = helper.make_node("Resize", [node.input[0], scales], node.output, node.name)
     return Rewritten([constant(scales, values), *resize_nodes(moved, mode, known, opset, names)])
+
+
+def _without_empty_scales(node: NodeProto, facts: Facts) -> Rewritten | None:
+    """Leave out scales that hold nothing, as a Resize with sizes may from opset 13 on.
+
+    The inference of shapes sees that they are empty in their own graph, but not in a body.
+    """
+    values = facts.constants.get(node.input[2]) if len(node.input) > 3 else None
+    if values is None or values.size:
+        return None
+    bare = NodeProto()
+    bare.CopyFrom(node)
+    bare.input[2] = ""
+    return Rewritten([bare])
 
 
 def _groups(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:
@@ -144,7 +160,7 @@ RULES: dict[str, Rule] = {
     "Pad": Rule(frozenset({11}), _pad),
     "Dropout": Rule(frozenset({10, 12}), _mask),
     "GroupNormalization": Rule(frozenset({21}), _groups),
-    "Resize": Rule(frozenset({11}), _resize),
+    "Resize": Rule(frozenset({11, 13}), _resize),
     "Scan": Rule(frozenset({9}), _scan),
     "Upsample": Rule(frozenset({9, 10}), _resize),
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), Rule(frozenset({13}), _along_the_rest)),

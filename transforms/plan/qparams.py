@@ -22,6 +22,8 @@ from transforms.plan.weight_cache import WeightMemory
 from transforms.plan.weight_importance import WEIGHTED, importance, weighed_inputs, weight_method
 
 _LARGEST_BIAS = np.float64(2**31 - 1)
+_BIAS_STEPS = 2**15
+_LEAST_SCALE = 2.0**-60  # two factors of it are far from underflow
 _MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to float32 on its way to int32
 
 
@@ -48,6 +50,7 @@ class QParamsTable:
         """
         self._plan, self._ranges, self._memory = plan, ranges, memory or WeightMemory()
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
+        self._zeros: dict[tuple[int, QuantSpec], tuple[NDArray[np.bool_], int]] = {}
         wanted: dict[tuple[int, QuantSpec], tuple[QuantSite, QuantSpec]] = {}
         for quantization in plan.quantizations:
             for step in quantization.steps:
@@ -62,6 +65,7 @@ class QParamsTable:
             if quantization.role != BIAS
         }
         for node, bias in self._biases():
+            self._refine(node, bias)
             self._widen(node, bias)
 
     def of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
@@ -77,9 +81,16 @@ class QParamsTable:
     def _choose(self, quantization: QuantSite, step: QuantSpec) -> QParams:
         tensor, fmt = quantization.tensor, step.format
         if quantization.role == WEIGHT:
-            return self._choose_weight(tensor, step)
-        members = [self._range(member, step) for member in self._plan.group(tensor)]
+            scale, zero_point = self._choose_weight(tensor, step)
+            if (scale == 1).any():
+                low, high = finite_range(np.asarray(tensor.values, np.float32), step.axis)
+                self._zeros[id(tensor), step] = np.asarray((low == 0) & (high == 0)), id(tensor)
+            return scale, zero_point
+        group = self._plan.group(tensor)
+        members = [self._range(member, step) for member in group]
         low, high = min(low for low, _ in members), max(high for _, high in members)
+        if low == high == 0:
+            self._zeros[id(tensor), step] = np.ones((), np.bool_), id(group)
         return range_scale(low, high, fmt, symmetric=step.symmetric)
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
@@ -110,6 +121,24 @@ class QParamsTable:
         for node, _, quantization in each_use(self._plan):
             if quantization.role == BIAS and quantization.steps[0].needs_range:
                 yield node, quantization.tensor
+
+    def _refine(self, node: gs.Node, bias: gs.Tensor) -> None:
+        """Lower scales of operands that are always 0 until the bias of the node has enough steps.
+
+        What is always 0 decides no scale; 1 would leave the bias no steps but those of the other operand.
+        """
+        values = np.abs(np.asarray(bias.values, np.float64)).reshape(-1)
+        for index in range(2):
+            key, other = (self._operands[id(node), i] for i in (index, 1 - index))
+            zeros, group = self._zeros.get(key, (np.False_, 0))
+            if not np.any(zeros):
+                continue
+            largest = values if zeros.shape else values.max(initial=0)
+            enough = largest / (_BIAS_STEPS * self._chosen[other][0].astype(np.float64).max())
+            for member in (member for member, (_, one) in self._zeros.items() if one == group):
+                scale, zero_point = self._chosen[member]
+                lower = zeros & (enough > _LEAST_SCALE) & (enough < scale)
+                self._chosen[member] = np.where(lower, enough, scale).astype(np.float32), zero_point
 
     def _widen(self, node: gs.Node, bias: gs.Tensor) -> None:
         """Widen the scale of a weight until the largest bias of each channel fits into int32."""

@@ -31,7 +31,7 @@ class Hook:
         return value
 
     def made(self, value: Any) -> Any:
-        """Return what a node made; constants are read as they are."""
+        """Return what a node made, or was fed; constants are read as they are."""
         return value
 
     def output(self, producer: onnx.NodeProto | None, value: Any) -> Any:
@@ -55,7 +55,7 @@ class Interpreter:
         graph = self.model.graph
         values: ChainMap[str, Any] = ChainMap({})
         for name, value in feeds.items():
-            values[name] = value.astype(np.float32) if name in self._half else value
+            values[name] = hook.made(value.astype(np.float32) if name in self._half else value)
         constants = self._enter(graph, values, frozenset())
         producers = self._evaluate(graph, values, constants)
         found = {}
@@ -208,8 +208,9 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 def widened(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model in which float32 stands for float16."""
-    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    copy = onnx.shape_inference.infer_shapes(model)
     for graph in graphs(copy.graph):
+        _round_bounds(graph)
         for tensor in graph.initializer:
             _widen(tensor)
         del graph.value_info[:]
@@ -224,6 +225,15 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
                 if attribute.type == onnx.AttributeProto.TENSOR:
                     _widen(attribute.t)
     return copy
+
+
+def _round_bounds(graph: onnx.GraphProto) -> None:
+    """Round the bounds that a Clip of float16 has as attributes: they are numbers of its type."""
+    types = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output)}
+    for node in graph.node:
+        if node.op_type == "Clip" and types.get(node.output[0]) == TensorProto.FLOAT16:
+            for attribute in node.attribute:
+                attribute.f = float(np.float16(attribute.f))
 
 
 def _widen(tensor: onnx.TensorProto) -> None:
