@@ -89,9 +89,11 @@ def save(
     Large weights go to ``NAME.HASH.data`` beside the model, HASH being theirs, if ``external_data`` is given
     or the model would exceed the 2 GiB limit of protobuf. Such a file of a replaced model is removed, unless
     a file beside it mentions it. ``metadata`` is added to the model's metadata_props. ``exported`` is the
-    graph as :func:`export` returns it, to which data are added, for callers who look at it, too. Raises ModelError if
-    the model does not pass ``onnx.checker`` with full_check, ValueError if a file of the source would be
-    overwritten, OSError if writing fails or, without ``force``, a file exists; nothing is changed then.
+    graph as :func:`export` returns it, to which data are added, for callers who look at it, too.
+
+    Raises ModelError if the model does not pass ``onnx.checker`` with full_check, ValueError if a file of the
+    source would be overwritten, OSError if writing fails or, without ``force``, a file exists; nothing is
+    changed then.
     """
     path = Path(path)
     light, weights = exported or graph_proto.export_light(graph)

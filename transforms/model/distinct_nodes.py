@@ -12,8 +12,8 @@ def distinct_nodes(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """Return a model with the first of all nodes that are alike, each alone between inputs and outputs.
 
     Nodes are alike that have one operator, the same attributes, and inputs and outputs of the same types and
-    shapes; the constant sizes and axes (int64) that they read are the same, too. None for a model with bodies, or with
-    tensors of unknown types: they do not stand alone.
+    shapes; the constant sizes and axes (int64) that they read are the same, too. None for a model with
+    bodies, or with tensors of unknown types: they do not stand alone.
     """
     kinds = {value.name: value.type for value in (*model.graph.value_info, *model.graph.output)}
     kinds |= {value.name: value.type for value in model.graph.input}
