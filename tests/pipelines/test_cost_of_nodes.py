@@ -1,8 +1,8 @@
 """What a conversion does grows with the number of nodes, not with its square.
 
 Oracle: the number of calls, of Python's and of native functions, on chains of which one has four times the
-nodes of the other. Unlike a time it is the same at every run, and loops that look at all nodes or all users of
-a tensor for each node call something each time.
+nodes of the other. Unlike a time it is the same at every run. Loops over all nodes, or over all users
+of a tensor, for each node show in it.
 """
 
 from __future__ import annotations
