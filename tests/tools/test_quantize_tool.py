@@ -17,8 +17,8 @@ from tests.helpers import build, conversion, corpus, plans
 from tests.helpers.quantization import random, stored
 from tools import quantize
 from tools.cli import command_line
-from tools.cli.job_options import QuantizeJob
 from tools.cli.scheme_options import quantization_scheme
+from tools.jobs.quantize_options import QuantizeJob
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto

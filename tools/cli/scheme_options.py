@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ops
-from tools.cli.job_options import MixJob, QuantizeJob, SchemeJob
+from tools.cli.job_options import SchemeJob
 from tools.cli.needs import DATA, Need
 from transforms.files.read_toml import parse_toml
-from transforms.plan.weight_importance import WEIGHTED
+from transforms.plan.qparams import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.mixing_rule import MIXING, TARGETS
 from transforms.scheme.scheme import AUTO
@@ -29,14 +29,14 @@ _ALTERNATIVES = (
 """Keys of the table that an option for another key takes the place of, too: only one of them may be given."""
 
 
-def quantization_scheme(job: QuantizeJob) -> Scheme:
+def quantization_scheme(job: SchemeJob) -> Scheme:
     """Return the scheme of ``--config`` with what the command line changes; ValueError naming the key."""
     scheme = _read(job)
     lists = {key: (*getattr(scheme, key), *more) for key, more in job.changes.items() if type(more) is list}
     return scheme.with_(**{**job.changes, **lists})
 
 
-def mixing_scheme(job: MixJob) -> Scheme:
+def mixing_scheme(job: SchemeJob) -> Scheme:
     """Return the same with changes to the table of automatic mixed precision, which there must be."""
     scheme = _read(job)
     replaced = set().union(*(old for old, new in _ALTERNATIVES if new & job.changes.keys()))

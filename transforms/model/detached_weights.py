@@ -119,8 +119,8 @@ def without_data(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Let the large constants of the graph look empty to the exporter, and yield their arrays by name."""
     large = [t for t in walk.constants(graph) if _is_large(t) and (hide is None or hide(t))]
-    homes = walk.constant_homes(graph) if large else {}
-    large = [tensor for tensor in large if homes[id(tensor)] is graph]
+    owners = walk.constant_owners(graph) if large else {}
+    large = [tensor for tensor in large if owners[id(tensor)] is graph]
     weights = {tensor.name: tensor.values for tensor in large}
     for tensor in large:
         tensor.values = LazyValues(_empty(tensor.name, weights[tensor.name]))
