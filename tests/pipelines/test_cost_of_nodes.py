@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 import onnx_graphsurgeon as gs
@@ -60,5 +61,5 @@ def _rewrite(graph: gs.Graph, kind: str) -> None:
 @pytest.mark.parametrize("kind", ("with_cast", "customqdq", "MX6", "U8S8"))
 def test_four_times_the_nodes_take_four_times_the_calls(form: str, kind: str) -> None:
     _convert(form, 12, kind)  # fills what is remembered of operators
-    few, many = (_calls(lambda n=nodes: _convert(form, n, kind)) for nodes in (FEW, MANY))
+    few, many = (_calls(partial(_convert, form, nodes, kind)) for nodes in (FEW, MANY))
     assert many <= 4.5 * few, f"{many / few:.2f}"
