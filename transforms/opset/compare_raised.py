@@ -91,6 +91,11 @@ def _why_not(model: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> str:
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
             return f"tensor '{value.name}' of {shape}"
+    for tensor in model.graph.initializer:
+        if len(tensor.dims) > 1 and 0 in tensor.dims:  # [0] stands for an input that is left out
+            return (
+                f"constant '{tensor.name}' has no elements: a Concat with others may leave memory as it was"
+            )
     return ""
 
 
