@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dtypes, walk
+from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.rewire import detach
 from transforms.plan.rounding_plan import is_downcast, is_neutral
 
@@ -49,9 +50,9 @@ def _is_foldable(node: gs.Node) -> bool:
 
 def _fold(node: gs.Node, *, is_output: bool) -> None:
     source, target = node.inputs[0], node.outputs[0]
-    values = ops.to_bfloat16(source.values)
+    values = derived(source._values, ops.to_bfloat16, ml_dtypes.bfloat16)
     detach(node)
-    target.to_constant(values)
+    become_constant(target, values)
     if not source.outputs and not is_output:
         target.name = source.name
         source.values = np.empty(0, ml_dtypes.bfloat16)  # unused: free its memory

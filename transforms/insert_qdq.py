@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import QParams
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
+from transforms.graph.constants import load
 from transforms.graph.rewire import Insertions
 from transforms.model.read_model import ModelError
 from transforms.plan.qdq_writer import QdqWriter
@@ -114,7 +115,7 @@ class _Insertion:
                 made[step], nodes = self._writer.store(
                     source, step, self._of(source, step), keep_node=keep_node
                 )
-                changed |= bool(nodes) or not np.array_equal(made[step].values, source.values)
+                changed |= bool(nodes) or not np.array_equal(load(made[step]), load(source))
                 self._insertions.add(quantization.home, quantization.producer, nodes)
             quantization.redirect(made[step])
         self._release(source, together)

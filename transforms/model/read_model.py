@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
 
 from transforms.files.named_file import named
+from transforms.graph.lazy_values import Weight
+from transforms.model.mapped_weights import map_file, unique_heavy, weight_at
 
 _BLOCK = 1 << 22
 """Bytes of external data that are hashed at a time."""
@@ -43,8 +46,21 @@ class ModelError(ValueError):
     """A model that cannot be read, or cannot be converted as requested; the message names the reason."""
 
 
-def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
-    """Return the model in a file with its external data, the SHA-256 of its files, and those files.
+@dataclass(frozen=True)
+class ModelFile:
+    """A model as it was read, the SHA-256 of its files, and those files.
+
+    Initializers in ``mapped`` have no data in the model, which says that they are external.
+    """
+
+    model: onnx.ModelProto
+    digest: str
+    files: list[Path]
+    mapped: dict[str, Weight]
+
+
+def read(path: Path) -> ModelFile:
+    """Return the model in a file; large initializers in external data are mapped, other tensors are read.
 
     Raises ModelError if the file is not an ONNX model, is cut short, or names external data that is missing,
     lies outside of its folder or is shorter than claimed; OSError if it cannot be opened.
@@ -65,14 +81,16 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
         raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
     with named(path, ModelError):
         check_opsets(model)
-        files = [path, *_read_external(model, path)]
-        for file in files[1:]:
+        external_files, mapped = _read_external(model, path)
+        files = [path, *external_files]
+        for file in external_files:
             with file.open("rb") as stream:
                 while block := stream.read(_BLOCK):
                     digest.update(block)
         for tensor in tensors(model):
-            _check_size(tensor, path)
-    return model, digest.hexdigest(), files
+            if not external.uses_external_data(tensor):
+                _check_size(tensor, path)
+    return ModelFile(model, digest.hexdigest(), files, mapped)
 
 
 def check_opsets(model: onnx.ModelProto) -> None:
@@ -137,22 +155,32 @@ def _of_sparse(found: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorP
         yield sparse.indices
 
 
-def _read_external(model: onnx.ModelProto, path: Path) -> list[Path]:
+def _read_external(model: onnx.ModelProto, path: Path) -> tuple[list[Path], dict[str, Weight]]:
+    """Return the files of external data and large initializers mapped from them; read all other tensors."""
     outside = [t for t in tensors(model) if external.uses_external_data(t)]
-    files = {_check_external(tensor, path) for tensor in outside}
+    places = {id(tensor): _check_external(tensor, path) for tensor in outside}
+    files = sorted(set(places.values()))
     claimed, stored = sum(map(_claimed_bytes, outside)), sum(file.stat().st_size for file in files)
     if claimed > _SHARED * stored:
         raise ModelError(
             f"external data of '{path}': tensors claim {claimed:,} bytes, more than {_SHARED} times the "
             f"{stored:,} in the files"
         )
+    contents = {file: map_file(file) for file in files if file.stat().st_size}
+    heavy = [t for t in unique_heavy(model.graph) if id(t) in places]
+    mapped = {t.name: weight_at(contents[places[id(t)]], _offset(t), t) for t in heavy}
+    kept = {id(tensor) for tensor in heavy}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of keys that no version of the format has
-        for tensor in outside:
+        for tensor in (tensor for tensor in outside if id(tensor) not in kept):
             external.load_external_data_for_tensor(tensor, str(path.parent))
             tensor.ClearField("data_location")
             del tensor.external_data[:]
-    return sorted(files)
+    return files, mapped
+
+
+def _offset(tensor: onnx.TensorProto) -> int:
+    return int({entry.key: entry.value for entry in tensor.external_data}.get("offset", 0))
 
 
 def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:

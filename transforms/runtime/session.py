@@ -18,6 +18,7 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 from ops.registration import register_custom_ops
+from transforms.graph.lazy_values import Weight, load_values
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT, refuse_bomb
 from transforms.model.empty_tensors import unsafe_optimizers
@@ -89,13 +90,14 @@ def open_session(source: str | Path | gs.Graph, options: RunOptions | None = Non
 
 
 def open_light(
-    light: onnx.ModelProto, weights: Mapping[str, np.ndarray], options: RunOptions | None = None
+    light: onnx.ModelProto, weights: Mapping[str, Weight], options: RunOptions | None = None
 ) -> OpenModel:
     """Return a light model with its weights ready to run; ``light`` is changed by this.
 
     Raises as :func:`open_session` does.
     """
-    return OpenModel(_start_light(light, weights, options or RunOptions()), weights)
+    arrays = _arrays(weights)
+    return OpenModel(_start_light(light, arrays, options or RunOptions()), arrays)
 
 
 def start_session(
@@ -104,7 +106,8 @@ def start_session(
     """Return a session, whatever its inputs are, and the arrays that have to live as long as it does."""
     options = options or RunOptions()
     if isinstance(source, gs.Graph):
-        light, weights = graph_proto.export_light(source)
+        light, lazy = graph_proto.export_light(source)
+        weights = _arrays(lazy)
         return _start_light(light, weights, options), weights
     provider_name(options.provider)
     refuse_bomb(Path(source))
@@ -193,6 +196,10 @@ def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: 
             tensor.external_data.add(key="location", value=_NOWHERE)
     values = [ort.OrtValue.ortvalue_from_numpy(array) for array in shared.values()]
     settings.add_external_initializers(list(shared), values)
+
+
+def _arrays(weights: Mapping[str, Weight]) -> dict[str, np.ndarray]:
+    return {name: load_values(values) for name, values in weights.items()}
 
 
 def _is_readable(array: np.ndarray) -> bool:
