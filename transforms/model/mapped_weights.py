@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.external_data_helper as external
 from numpy.typing import NDArray
 
 from transforms.graph.lazy_values import LARGE, Computed, Weight
+from transforms.model.wire_scan import without_raw_data
 
 _ARRAY_TYPE_NAMES = (
     *("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL"),
@@ -43,6 +45,27 @@ def weight_at(content: NDArray[np.uint8], offset: int, tensor: onnx.TensorProto)
     if offset % dtype.itemsize:
         return Computed(shape, dtype, lambda: raw.copy().view(dtype).reshape(shape))
     return raw.view(dtype).reshape(shape)
+
+
+def parse_in_place(content: NDArray[np.uint8]) -> tuple[onnx.ModelProto, dict[str, Weight]]:
+    """Return the model in the bytes of a file, and its large initializers where they are, by name.
+
+    Those have no data in the model, which says that they are external. Raises DecodeError for other bytes.
+    """
+    model, view = onnx.ModelProto(), memoryview(content)
+    light, places = without_raw_data(view)
+    model.ParseFromString(light)
+    heavy = {tensor.name for tensor in unique_heavy(model.graph)}
+    mapped: dict[str, Weight] = {}
+    for place in places:
+        tensor = model.graph.initializer[place.number]
+        claimed = math.prod(tensor.dims) * _dtype(tensor).itemsize if tensor.name in heavy else None
+        if external.uses_external_data(tensor) or place.end - place.begin != claimed:
+            tensor.raw_data = bytes(view[place.begin : place.end])
+            continue
+        mapped[tensor.name] = weight_at(content, place.begin, tensor)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+    return model, mapped
 
 
 def unique_heavy(graph: onnx.GraphProto) -> list[onnx.TensorProto]:

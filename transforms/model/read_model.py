@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,11 @@ import numpy as np
 import onnx
 import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from transforms.files.named_file import named
 from transforms.graph.lazy_values import Weight
-from transforms.model.mapped_weights import map_file, unique_heavy, weight_at
+from transforms.model.mapped_weights import map_file, parse_in_place, unique_heavy, weight_at
 
 _BLOCK = 1 << 22
 """Bytes of external data that are hashed at a time."""
@@ -27,6 +28,9 @@ _LARGEST_FILE = (1 << 31) - 1
 
 _MOST_DIMENSIONS, _MOST_ELEMENTS = 64, 1 << 59
 """What NumPy can index, also of arrays without elements."""
+
+IN_PLACE = 500_000_000
+"""Bytes of a model's file from which large initializers stay in it, mapped."""
 
 _SHARED = 16
 """Tensors may share bytes of external data, but claim at most this many times the size of the files."""
@@ -60,18 +64,17 @@ class ModelFile:
 
 
 def read(path: Path) -> ModelFile:
-    """Return the model in a file; large initializers in external data are mapped, other tensors are read.
+    """Return the model in a file; large initializers in external data or a large file stay there, mapped.
 
     Raises ModelError if the file is not an ONNX model, is cut short, or names external data that is missing,
     lies outside of its folder or is shorter than claimed; OSError if it cannot be opened.
     """
     with named(path, ModelError):
-        data = read_bytes(path)
-    model = onnx.ModelProto()
+        data = _content(path)
     with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
         hashing = beside.submit(hashlib.sha256, data)
         try:
-            model.ParseFromString(data)
+            model, inside = (_parsed(data), {}) if isinstance(data, bytes) else parse_in_place(data)
         except DecodeError:
             raise ModelError(f"'{path}' is not an ONNX model, or is cut short ({len(data)} bytes)") from None
         digest = hashing.result()
@@ -81,16 +84,36 @@ def read(path: Path) -> ModelFile:
         raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
     with named(path, ModelError):
         check_opsets(model)
-        external_files, mapped = _read_external(model, path)
+        external_files, mapped = _read_external(model, path, inside)
         files = [path, *external_files]
         for file in external_files:
             with file.open("rb") as stream:
                 while block := stream.read(_BLOCK):
                     digest.update(block)
-        for tensor in tensors(model):
-            if not external.uses_external_data(tensor):
-                _check_size(tensor, path)
+        mapped |= inside
+        for tensor in _others(model, mapped):
+            _check_size(tensor, path)
     return ModelFile(model, digest.hexdigest(), files, mapped)
+
+
+def _others(model: onnx.ModelProto, names: Container[str]) -> list[onnx.TensorProto]:
+    """Return every tensor of a model but the initializers of its graph that have one of the names."""
+    named_so = [tensor for tensor in model.graph.initializer if tensor.name in names]
+    left_out = set(map(id, named_so))
+    return [tensor for tensor in tensors(model) if id(tensor) not in left_out]
+
+
+def _content(path: Path) -> bytes | NDArray[np.uint8]:
+    """Return the content of a model's file, mapped if it is large; raises as :func:`read_bytes` does."""
+    if path.is_file() and IN_PLACE <= path.stat().st_size <= _LARGEST_FILE:
+        return map_file(path)
+    return read_bytes(path)
+
+
+def _parsed(data: bytes) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    model.ParseFromString(data)
+    return model
 
 
 def check_opsets(model: onnx.ModelProto) -> None:
@@ -155,9 +178,14 @@ def _of_sparse(found: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorP
         yield sparse.indices
 
 
-def _read_external(model: onnx.ModelProto, path: Path) -> tuple[list[Path], dict[str, Weight]]:
-    """Return the files of external data and large initializers mapped from them; read all other tensors."""
-    outside = [t for t in tensors(model) if external.uses_external_data(t)]
+def _read_external(
+    model: onnx.ModelProto, path: Path, inside: Container[str]
+) -> tuple[list[Path], dict[str, Weight]]:
+    """Return the files of external data and large initializers mapped from them; read all other tensors.
+
+    Those ``inside`` the model's file are mapped already.
+    """
+    outside = [t for t in _others(model, inside) if external.uses_external_data(t)]
     places = {id(tensor): _check_external(tensor, path) for tensor in outside}
     files = sorted(set(places.values()))
     claimed, stored = sum(map(_claimed_bytes, outside)), sum(file.stat().st_size for file in files)

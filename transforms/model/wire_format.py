@@ -33,12 +33,12 @@ def pieces(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> Iterator[Pi
     held = [weights.get(tensor.name) for tensor in graph.initializer]
     sizes = [_tensor_bytes(tensor, weight) for tensor, weight in zip(graph.initializer, held, strict=True)]
     head, tail = (_fields(graph, chosen) for chosen in (_before(_INITIALIZER), _after(_INITIALIZER)))
-    inner = sum(len(_opening(_INITIALIZER, size)) + size for size in sizes)
+    inner = sum(len(opening(_INITIALIZER, size)) + size for size in sizes)
     yield _fields(light, _before(_GRAPH))
-    yield _opening(_GRAPH, len(head) + inner + len(tail))
+    yield opening(_GRAPH, len(head) + inner + len(tail))
     yield head
     for tensor, weight, size in zip(graph.initializer, held, sizes, strict=True):
-        yield _opening(_INITIALIZER, size)
+        yield opening(_INITIALIZER, size)
         yield from _tensor(tensor, weight)
     yield tail
     yield _fields(light, _after(_GRAPH))
@@ -49,7 +49,7 @@ def _tensor(tensor: onnx.TensorProto, weight: Weight | None) -> Iterator[Piece]:
         yield tensor.SerializeToString(deterministic=True)
         return
     yield _fields(tensor, _before(_RAW_DATA))
-    yield _opening(_RAW_DATA, stored_bytes(weight))
+    yield opening(_RAW_DATA, stored_bytes(weight))
     yield stored(weight)
     yield _fields(tensor, _after(_RAW_DATA))
 
@@ -58,7 +58,7 @@ def _tensor_bytes(tensor: onnx.TensorProto, weight: Weight | None) -> int:
     if weight is None:
         return tensor.ByteSize()
     length = stored_bytes(weight)
-    return tensor.ByteSize() + len(_opening(_RAW_DATA, length)) + length
+    return tensor.ByteSize() + len(opening(_RAW_DATA, length)) + length
 
 
 def _before(number: int) -> Callable[[int], bool]:
@@ -84,7 +84,7 @@ def _fields(message: Message, is_chosen: Callable[[int], bool]) -> bytes:
     return part.SerializeToString(deterministic=True)
 
 
-def _opening(number: int, length: int) -> bytes:
+def opening(number: int, length: int) -> bytes:
     """Return the tag and the length in front of a field."""
     return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(length)
 
