@@ -182,7 +182,7 @@ def test_a_weight_as_first_operand_is_the_one_that_is_widened() -> None:
 
 
 @pytest.mark.parametrize("per_channel", (False, True))
-def test_a_bias_keeps_its_steps_where_the_activation_is_always_zero(per_channel: bool) -> None:
+def test_a_bias_keeps_its_steps_where_the_input_is_always_zero(per_channel: bool) -> None:
     """A range of 0 to 0 leaves the scale free; 1 would round the bias to steps of the weight's scale."""
     b = np.array([1.8, -0.7, 0.01, 0.3, 0.9, -1.1], np.float32)
     plan = planned(WITH_BIAS, {"w": (4, 6), "b": b}, scheme("A8W8", per_channel=per_channel))
@@ -190,4 +190,21 @@ def test_a_bias_keeps_its_steps_where_the_activation_is_always_zero(per_channel:
     (node,) = (node for node in plan.graph.nodes if node.op == "Gemm")
     scale, _ = parameters.of_bias(node)
     assert np.abs(np.round(b / scale) * scale - b).max() <= 1.8 / 2**15
+    assert (np.abs(b / scale) < 2**31).all()
+
+
+@pytest.mark.parametrize("per_channel", (False, True))
+def test_a_bias_keeps_its_steps_where_weights_are_zero(per_channel: bool) -> None:
+    """Pruned channels, or a pruned layer: their weights decide no scale, their biases are all they add."""
+    b = np.array([1.8, -0.7, 0.01, 0, 0.9, -1.1], np.float32)
+    w = random(4, 6)
+    w[:, 1:4] = 0
+    plan = planned(
+        WITH_BIAS, {"w": w if per_channel else w * 0, "b": b}, scheme("A8W8", per_channel=per_channel)
+    )
+    parameters = QParamsTable(plan, Given({"x": (-1, 3), "y": (-2, 2)}))
+    (node,) = (node for node in plan.graph.nodes if node.op == "Gemm")
+    scale, _ = parameters.of_bias(node)
+    error = np.abs(np.round(b / scale) * scale - b)
+    assert (error <= (np.abs(b) if per_channel else 1.8) / 2**15)[1:4].all()
     assert (np.abs(b / scale) < 2**31).all()

@@ -1,66 +1,22 @@
-"""What the README shows works: its blocks are executed in a copy of what they need, in their order."""
+"""The two commands of the README that set up, and what the second runs."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
-import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests import check
-from transforms.scheme import preset, read_scheme
+from tests.helpers.documents import ROOT, blocks, read
+from tools import formats
 
-ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+README = read("README.md")
 INSTALL = "pip install"
-SET_UP = [code.strip() for language, code in BLOCKS if language == "bash" and INSTALL in code]
-
-
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the example files, as the README's paths expect them, and nothing to import."""
-    folder = tmp_path_factory.mktemp("readme")
-    shutil.copytree(ROOT / "tests" / "examples", folder / "tests" / "examples")
-    return folder
-
-
-def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
-
-
-def commands(code: str) -> list[list[str]]:
-    """Return the commands of a block; those that set up are reduced to what follows the installation."""
-    lines = code.replace("\\\n", " ").splitlines()
-    parts = [part for line in lines for part in re.split(r"&&|#", line) if part.strip()]
-    words = [shlex.split(part) for part in parts]
-    return [command for command in words if "pip" not in command[0] and "venv" not in command]
-
-
-def test_every_block_says_its_language_and_is_of_a_kind_that_is_tested() -> None:
-    assert BLOCKS
-    assert {language for language, _ in BLOCKS} <= {"bash", "python", "toml"}
-
-
-@pytest.mark.parametrize("code", [code for language, code in BLOCKS if language == "toml"])
-def test_schemes_are_schemes(code: str, tmp_path: Path) -> None:
-    (tmp_path / "scheme.toml").write_text(code, encoding="utf-8")
-    scheme = read_scheme(tmp_path / "scheme.toml")
-    assert scheme.layers or scheme.auto_mixed_precision
-    assert scheme != preset("A16W8")
+SET_UP = [
+    block.code.strip() for block in blocks("README.md") if block.kind == "bash" and INSTALL in block.code
+]
 
 
 def test_readme_has_exactly_two_commands_that_set_up() -> None:
@@ -102,31 +58,14 @@ def test_all_checks_run_and_one_that_fails_is_told(
     assert check.main() == 0
 
 
-def test_all_blocks_run_in_their_order(copy: Path) -> None:
-    count, runnable = 0, [block for block in BLOCKS if block[0] != "toml"]
-    for language, code in runnable:
-        for arguments in [["-c", code]] if language == "python" else _python_arguments(code):
-            done = run(arguments, copy)
-            assert done.returncode == 0, f"{arguments}\n{done.stderr}"
-            count += 1
-    assert count >= len(runnable) - 1  # all but the one that would run these tests
-
-
-def _python_arguments(code: str) -> list[list[str]]:
-    """Return what each Python command of a bash block runs, and refuse any other command."""
-    found = []
-    for program, *arguments in commands(code):
-        assert Path(program).name in ("python", "python3"), program
-        if arguments != ["-m", "tests.check"]:
-            found.append(arguments)
-    return found
-
-
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
-def test_linked_files_exist(path: str) -> None:
-    assert (ROOT / path).is_file()
-
-
-@pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m ((?:tests|tools)[\w.]+)", README))))
-def test_modules_named_exist(module: str) -> None:
-    assert (ROOT / (module.replace(".", "/") + ".py")).is_file()
+def test_table_of_formats_is_what_the_tool_measures() -> None:
+    measured = formats.measure_formats(formats.draw_samples())
+    figures = {
+        name: [f"{bits:g}", str(block), *(f"{x:.1f}" for x in found)] for name, bits, block, found in measured
+    }
+    shown = {}
+    for row in re.findall(r"^\| (\w*\d.*) \|$", README.partition("| format |")[2], re.MULTILINE):
+        names, *cells = (cell.strip().split(", ") for cell in row.split("|"))
+        for i, name in enumerate(names):
+            shown[name] = [(cell[i] if len(cell) > 1 else cell[0]) or "1" for cell in cells]
+    assert shown == figures

@@ -47,7 +47,9 @@ def chart(sensitivity: Sensitivity) -> Figure:
     axes.grid(axis="x", color="0.9")
     axes.tick_params(axis="y", length=0)
     if labels:
-        axes.legend(loc="lower right", frameon=False)
+        axes.legend(
+            loc="lower right", bbox_to_anchor=(1, 1), ncols=len(labels), frameon=False
+        )  # above the bars
     return figure
 
 

@@ -27,6 +27,7 @@ _FEW = 2
 
 _LARGEST_BIAS = np.float64(2**31 - 1)
 _BIAS_STEPS = 2**15
+_LEAST_SCALE = 2.0**-60  # two factors of it are far from underflow
 _MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to float32 on its way to int32
 
 
@@ -53,7 +54,7 @@ class QParamsTable:
         """
         self._plan, self._ranges, self._memory = plan, ranges, memory or WeightMemory()
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
-        self._unseen: dict[tuple[int, QuantSpec], int] = {}
+        self._zeros: dict[tuple[int, QuantSpec], tuple[NDArray[np.bool_], int]] = {}
         wanted: dict[tuple[int, QuantSpec], tuple[QuantSite, QuantSpec]] = {}
         for quantization in plan.quantizations:
             for step in quantization.steps:
@@ -86,12 +87,16 @@ class QParamsTable:
     def _choose(self, quantization: QuantSite, step: QuantSpec) -> QParams:
         tensor, fmt = quantization.tensor, step.format
         if quantization.role == WEIGHT:
-            return self._choose_weight(tensor, step)
+            scale, zero_point = self._choose_weight(tensor, step)
+            if (scale == 1).any():
+                low, high = finite_range(np.asarray(tensor.values, np.float32), step.axis)
+                self._zeros[id(tensor), step] = np.asarray((low == 0) & (high == 0)), id(tensor)
+            return scale, zero_point
         group = self._plan.group(tensor)
         members = [self._range(member, step) for member in group]
         low, high = min(low for low, _ in members), max(high for _, high in members)
         if low == high == 0:
-            self._unseen[id(tensor), step] = id(group)
+            self._zeros[id(tensor), step] = np.ones((), np.bool_), id(group)
         return range_scale(low, high, fmt, symmetric=step.symmetric)
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
@@ -125,20 +130,22 @@ class QParamsTable:
                 yield node, quantization.tensor
 
     def _refine(self, node: gs.Node, bias: gs.Tensor) -> None:
-        """Lower the scale of an activation that was never other than 0 until its bias has enough steps.
+        """Lower scales of operands that are always 0 until the bias of the node has enough steps.
 
-        Its range decides no scale; 1 would round a bias to steps of the weight's scale.
+        What is always 0 decides no scale; 1 would leave the bias no steps but those of the other operand.
         """
-        index = 1 - (dot_products.weight_index(node) or 0)
-        key, weight = (self._operands[id(node), i] for i in (index, 1 - index))
-        if key not in self._unseen:
-            return
-        largest = np.abs(np.asarray(bias.values, np.float64)).max(initial=0)
-        scale = np.float32(largest / (_BIAS_STEPS * self._chosen[weight][0].astype(np.float64).max()))
-        for other in (other for other, group in self._unseen.items() if group == self._unseen[key]):
-            old, zero_point = self._chosen[other]
-            if 0 < scale < old:
-                self._chosen[other] = np.asarray(scale), zero_point
+        values = np.abs(np.asarray(bias.values, np.float64)).reshape(-1)
+        for index in range(2):
+            key, other = (self._operands[id(node), i] for i in (index, 1 - index))
+            zeros, group = self._zeros.get(key, (np.False_, 0))
+            if not np.any(zeros):
+                continue
+            largest = values if zeros.shape else values.max(initial=0)
+            enough = largest / (_BIAS_STEPS * self._chosen[other][0].astype(np.float64).max())
+            for member in (member for member, (_, one) in self._zeros.items() if one == group):
+                scale, zero_point = self._chosen[member]
+                lower = zeros & (enough > _LEAST_SCALE) & (enough < scale)
+                self._chosen[member] = np.where(lower, enough, scale).astype(np.float32), zero_point
 
     def _widen(self, node: gs.Node, bias: gs.Tensor) -> None:
         """Widen the scale of a weight until the largest bias of each channel fits into int32."""

@@ -65,10 +65,13 @@ def _bfloat16(value: Any) -> Any:
 
 
 class Noise(Hook):
-    """Every float value that is made is disturbed by a part of the largest number in its tensor."""
+    """Every float value that is made is disturbed by a part of the largest number in its tensor.
 
-    def __init__(self, part: float, seed: int) -> None:
-        self._part, self._rng = part, np.random.default_rng(seed)
+    By ``least`` at least: the step of numbers near 0 in a format of few exponents.
+    """
+
+    def __init__(self, part: float, seed: int, least: float = 0.0) -> None:
+        self._part, self._least, self._rng = part, least, np.random.default_rng(seed)
 
     def read(self, node: onnx.NodeProto, index: int, value: Any, constant: bool) -> Any:
         passed = node.op_type == "Identity" or must_stay_float32(node, index)  # read again, or fixed
@@ -83,7 +86,7 @@ class Noise(Hook):
             return [self.made(item) for item in value]
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
             return value
-        size = self._part * np.abs(value).max()
+        size = max(self._part * np.abs(value).max(), self._least)
         return np.asarray(value + size * self._rng.standard_normal(value.shape), value.dtype)
 
 

@@ -1,0 +1,160 @@
+"""Run the blocks of a document: ``python -m tests.helpers.run_document tools/README.md [--update]``.
+
+Prints what a block prints that differs from what the document shows, and ends with 1 if any does or fails.
+``--update`` writes what was printed into the document, in place of all that it showed there.
+
+A block runs in a fork of this process, which has imported what most of them need: a start costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+from importlib import import_module
+from pathlib import Path
+
+from tests.helpers.documents import ROOT, Block, agree, blocks, read
+
+_HEAVY = (
+    *("numpy", "onnx", "onnx_graphsurgeon", "onnxruntime", "ops", "transforms.model_io"),
+    *("transforms.pipelines.convert_bf16", "transforms.pipelines.quantize_graph", "transforms.mix_precision"),
+)
+_OPERATORS = {"|", ">", ">>", "<"}
+
+
+def commands(code: str) -> list[list[str]]:
+    """Return the commands of a bash block as words; those that install are left out, and the suite itself."""
+    found = []
+    for line in code.replace("\\\n", " ").splitlines():
+        for part in line.split(" && "):
+            lexer = shlex.shlex(part, posix=True, punctuation_chars="|<>")
+            lexer.whitespace_split = True
+            words = list(lexer)
+            if words and "pip" not in words[0] and "venv" not in words and words[1:] != ["-m", "tests.check"]:
+                found.append(words)
+    return found
+
+
+def main() -> int:
+    """Run the blocks of the document on the command line; return 0 if all do what the document says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("document")
+    parser.add_argument("--update", action="store_true")
+    options = parser.parse_args()
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for name in _HEAVY:
+        import_module(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary) / "work"
+        shutil.copytree(ROOT / "tests" / "examples", work / "tests" / "examples")
+        return _run_all(options.document, work, update=options.update)
+
+
+def _run_all(document: str, work: Path, *, update: bool) -> int:
+    wrong, text = 0, read(document)
+    for block in blocks(document):
+        if block.file:
+            (work / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (work / block.file).write_text(block.code, encoding="utf-8")
+        if not block.is_executed:
+            continue
+        failure, printed = _run(block, work)
+        if failure:
+            wrong += 1
+            print(f"{document}:{block.line}: {failure}")
+        if block.prints and not agree(block.prints.code, printed):
+            wrong += 1
+            print(f"{document}:{block.prints.line}: printed is\n{printed}")
+            head = f"{block.code}```\n\n```text\n"
+            text = text.replace(head + block.prints.code, head + printed.strip("\n") + "\n")
+    if update:
+        (ROOT / document).write_text(text, encoding="utf-8")
+    return min(wrong, 1)
+
+
+def _run(block: Block, work: Path) -> tuple[str, str]:
+    """Run a block; return what is wrong with how it ended, or nothing, and all that it printed."""
+    words = [["python", "-c", block.code]] if block.kind == "python" else commands(block.code)
+    failure, printed = "", ""
+    for command in words:
+        code, output, errors = _run_command(command, work)
+        printed += output + (errors if block.kind == "bash fails" else "")
+        if (code == 0) == (block.kind == "bash fails"):
+            failure += f"{' '.join(command[:9])} ... ended with {code}\n{errors}"
+    return failure, printed
+
+
+def _run_command(words: list[str], work: Path) -> tuple[int, str, str]:
+    """Run a command in a folder; return its exit code, stdout and stderr."""
+    first = next((i for i, word in enumerate(words) if word in _OPERATORS), len(words))
+    own, rest = words[:first], words[first:]
+    if Path(own[0]).name not in ("python", "python3"):
+        own, rest = [], words
+    code, output, errors = _run_python(own[1:], work) if own else (0, "", "")
+    if not rest or code:
+        return code, output, errors
+    script = " ".join(word if word in _OPERATORS else shlex.quote(word) for word in rest)
+    done = subprocess.run(
+        ["bash", "-c", f"cat {script}" if own else script],
+        cwd=work,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        input=output,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, errors + done.stderr
+
+
+def _run_python(arguments: list[str], work: Path) -> tuple[int, str, str]:
+    """Do in a fork what the interpreter does with these arguments."""
+    streams = [work.parent / name for name in ("out", "err")]
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for number, stream in enumerate(streams, 1):
+                os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            os.chdir(work)
+            code = _interpret(arguments, work)
+            sys.stdout.flush()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    output, errors = (stream.read_text(encoding="utf-8", errors="replace") for stream in streams)
+    return os.waitstatus_to_exitcode(status), output, errors
+
+
+def _interpret(arguments: list[str], work: Path) -> int:
+    sys.path[:0] = [str(work), str(ROOT)]
+    kind, *rest = arguments
+    try:
+        if kind == "-m":
+            sys.argv = rest
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        else:
+            script = Path(kind)
+            if kind == "-c":
+                script = work.parent / "block.py"
+                script.write_text(rest.pop(0), encoding="utf-8")
+            sys.argv = [str(script), *rest]
+            runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
