@@ -12,12 +12,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.benchmarks.transformer import Size, transformer
 from transforms import model_io
+from transforms.files.mapped_file import file_of
 from transforms.graph import walk
-from transforms.graph.lazy_values import LARGE, Computed, is_mapped
+from transforms.graph.lazy_values import LARGE, Computed, is_weightless
 from transforms.model import read_model
 from transforms.model.read_model import ModelError
 from transforms.model.wire_format import pieces
 from transforms.model.wire_scan import without_raw_data
+from transforms.runtime import session
 
 WIDE = Size(layers=1, width=256, heads=4, vocabulary=300, positions=16)
 TOOLS = (
@@ -64,7 +66,7 @@ def test_external_data_are_mapped(model: onnx.ModelProto, tmp_path: Path, shift:
     large = [t for t in walk.constants(graph) if arrays[t.name].nbytes >= LARGE]
     assert large
     for tensor in large:
-        assert isinstance(tensor._values, Computed) if shift else is_mapped(tensor._values)
+        assert isinstance(tensor._values, Computed) if shift else file_of(tensor._values)
         assert tensor.values.tobytes() == arrays[tensor.name].tobytes()
         assert isinstance(tensor._values, Computed) or not shift  # nothing is kept
 
@@ -79,7 +81,7 @@ def test_a_large_file_is_read_in_place(
     monkeypatch.setattr(read_model, "IN_PLACE", 0)
     mapped = model_io.load(path)
     assert mapped.source_sha256 == plain.source_sha256
-    assert any(isinstance(t._values, Computed) or is_mapped(t._values) for t in walk.constants(mapped))
+    assert any(is_weightless(t._values) for t in walk.constants(mapped))
     assert model_io.graph_proto.export_model(mapped) == model_io.graph_proto.export_model(plain)
 
 
@@ -132,6 +134,34 @@ def test_scan_hands_on_all_but_large_raw_data(model: onnx.ModelProto) -> None:
         tensor.ClearField("raw_data")
     assert onnx.ModelProto.FromString(light) == expected
     assert max(len(tensor.raw_data) for tensor in expected.graph.initializer) < LARGE
+
+
+@pytest.mark.parametrize("prepacked", (False, True))
+def test_sessions_on_mapped_weights(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepacked: bool
+) -> None:
+    """Oracle: the session on the same model in memory, bit for bit if both prepare weights for kernels."""
+    monkeypatch.setattr(session, "_MOST_PREPACKED", 1 << 31 if prepacked else 0)
+    feed = {name: np.ones((2, 16), np.int64) for name in ("input_ids", "attention_mask")}
+    mapped = model_io.load(external(model, tmp_path / "model.onnx"))
+    found = session.open_session(mapped).run(feed)
+    expected = session.open_session(model_io.load(model)).run(feed)
+    np.testing.assert_allclose(found["last_hidden_state"], expected["last_hidden_state"], 1e-4, 1e-5)
+    if prepacked:
+        assert found["last_hidden_state"].tobytes() == expected["last_hidden_state"].tobytes()
+
+
+def test_a_file_that_changed_is_not_read_again(model: onnx.ModelProto, tmp_path: Path) -> None:
+    """Oracle: the arrays that were mapped, which a replaced file leaves as they are."""
+    path = external(model, tmp_path / "model.onnx")
+    feed = {name: np.ones((2, 16), np.int64) for name in ("input_ids", "attention_mask")}
+    graph = model_io.load(path)
+    expected = session.open_session(graph).run(feed)["last_hidden_state"]
+    data = path.with_suffix(".bin")
+    other = tmp_path / "other"
+    other.write_bytes(bytes(data.stat().st_size))
+    other.replace(data)
+    assert session.open_session(graph).run(feed)["last_hidden_state"].tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=" ".join)

@@ -6,7 +6,6 @@ source until it is written: one weight at a time is in memory, whatever the size
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,8 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import DTypeLike, NDArray
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
+
+from transforms.files.mapped_file import file_of
 
 LARGE = 1 << 16
 """Bytes from which a weight is large: kept out of light models, and lazy if it comes from a mapped file."""
@@ -113,15 +114,7 @@ def is_weightless(values: Weight | LazyValues) -> bool:
     """Return whether the values of a large weight take no memory: they are computed, or in a mapped file."""
     if isinstance(values, Computed) or not isinstance(values, np.ndarray):
         return isinstance(values, Computed)
-    return values.nbytes >= LARGE and is_mapped(values)
-
-
-def is_mapped(array: NDArray[Any]) -> bool:
-    """Return whether an array is a view of a mapped file."""
-    base: object = array
-    while isinstance(base, (np.ndarray, memoryview)):
-        base = base.obj if isinstance(base, memoryview) else base.base
-    return isinstance(base, mmap.mmap)
+    return values.nbytes >= LARGE and file_of(values) is not None
 
 
 def stored(values: Weight) -> NDArray[np.uint8]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import mmap
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -27,12 +25,6 @@ def is_heavy(tensor: onnx.TensorProto) -> bool:
     if tensor.data_type not in _ARRAY_TYPES:
         return False
     return math.prod(tensor.dims) * _dtype(tensor).itemsize >= LARGE
-
-
-def map_file(path: Path) -> NDArray[np.uint8]:
-    """Return the bytes of a file that is not empty, read-only and mapped."""
-    with path.open("rb") as file:
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
 def weight_at(content: NDArray[np.uint8], offset: int, tensor: onnx.TensorProto) -> Weight:

@@ -16,9 +16,10 @@ import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from transforms.files.mapped_file import map_file
 from transforms.files.named_file import named
 from transforms.graph.lazy_values import Weight
-from transforms.model.mapped_weights import map_file, parse_in_place, unique_heavy, weight_at
+from transforms.model.mapped_weights import parse_in_place, unique_heavy, weight_at
 
 _BLOCK = 1 << 22
 """Bytes of external data that are hashed at a time."""

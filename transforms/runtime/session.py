@@ -1,8 +1,8 @@
 """Sessions of ONNX Runtime on models of any size: large weights of a graph are handed over, never serialized.
 
-What the runtime makes of them for its kernels is then the only copy. It could be told to use the arrays
-themselves (``SessionOptions.add_initializer``), but its optimizer transposes some weights in place and would
-compute with the untransposed ones.
+What the runtime makes of them for its kernels is then the only copy; files of weights it maps itself. It
+could be told to use the arrays themselves (``SessionOptions.add_initializer``), but its optimizer transposes
+some weights in place and would compute with the untransposed ones.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.inputs import session_input
+from transforms.runtime.share_mapped import share_mapped
 
 _NO_PREPACKING = "session.disable_prepacking"
+_MOST_PREPACKED = 1 << 31
+"""Bytes in files above which the runtime uses weights as they are there: copies might not fit into memory."""
+
 _NO_INTEGER_KERNELS = "session.disable_quant_qdq"
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need no library
@@ -188,6 +192,10 @@ def _start(
 
 def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> None:
     """Let the runtime find the arrays where they are; those that it cannot read go into the model."""
+    mapped = share_mapped(light, weights, settings)
+    if sum(place.length for place in mapped.values()) > _MOST_PREPACKED:
+        settings.add_session_config_entry(_NO_PREPACKING, "1")
+    weights = {name: array for name, array in weights.items() if name not in mapped}
     shared = {name: array for name, array in weights.items() if _is_readable(array)}
     detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
     for tensor in light.graph.initializer:
