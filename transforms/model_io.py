@@ -23,7 +23,7 @@ from transforms.files.data_files import data_name
 from transforms.files.model_files import clear_leftovers, put_in_place
 from transforms.files.named_file import named
 from transforms.files.temporary_files import temporary
-from transforms.graph.lazy_values import Weight, stored, stored_bytes
+from transforms.graph.lazy_values import PACKED, Weight, stored, stored_bytes
 from transforms.graph.typed import Graph, source_files
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT
@@ -101,20 +101,29 @@ def save(
     refuse_source(graph, path)
     target, sources = _destination(path), source_files(graph)
     clear_leftovers(target.parent)
-    if not (external_data and weights):
+    beside = _beside(light, weights) if external_data else {}
+    if not beside:
         with naming(path), temporary(target) as model_file:
             _write(model_file, pieces(light, weights))
             put_in_place(model_file, target, force=force, sources=sources)
         return [path]
     with naming(path), temporary(target) as data_file, temporary(target) as model_file:
         digest = _write_arrays(
-            data_file, (weights[t.name] for t in light.graph.initializer if t.name in weights)
+            data_file, (beside[t.name] for t in light.graph.initializer if t.name in beside)
         )
         data_path = target.with_name(data_name(target.name, digest))
-        _refer_to_external(light, weights, data_path.name)
-        _write(model_file, pieces(light, {}))
+        _refer_to_external(light, beside, data_path.name)
+        inside = {name: values for name, values in weights.items() if name not in beside}
+        _write(model_file, pieces(light, inside))
         put_in_place(model_file, target, (data_file, data_path), force=force, sources=sources)
     return [path, data_path]
+
+
+def _beside(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> Mapping[str, Weight]:
+    """Return the weights that lie beside a model: integers of 4 bits do only if it had no room for them."""
+    wide = {name: values for name, values in weights.items() if values.dtype not in PACKED}
+    packed = sum(stored_bytes(values) for name, values in weights.items() if name not in wide)
+    return wide if light.ByteSize() + packed <= PROTOBUF_LIMIT else weights
 
 
 def check(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:

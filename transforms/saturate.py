@@ -38,7 +38,7 @@ def _has_nan(values: np.ndarray) -> bool:
 
 
 def _clipped(values: np.ndarray) -> np.ndarray:
-    return np.clip(values, -dtypes.BFLOAT16_MAX, dtypes.BFLOAT16_MAX)
+    return np.asarray(np.clip(values, -dtypes.BFLOAT16_MAX, dtypes.BFLOAT16_MAX))
 
 
 def _exceeds(values: np.ndarray) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -20,6 +21,7 @@ from transforms.model.read_model import ModelError
 from transforms.model.wire_format import pieces
 from transforms.model.wire_scan import without_raw_data
 from transforms.runtime import session
+from transforms.saturate import saturate
 
 WIDE = Size(layers=1, width=256, heads=4, vocabulary=300, positions=16)
 TOOLS = (
@@ -186,3 +188,16 @@ def _copied(content: np.ndarray, offset: int, tensor: TensorProto) -> np.ndarray
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     count = int(np.prod(tensor.dims))
     return np.frombuffer(content.tobytes(), dtype, count, offset).reshape(tuple(tensor.dims))
+
+
+def test_a_large_scalar_is_clipped() -> None:
+    """Oracle: the array that NumPy clips; of an array without axes it makes a number that is no array."""
+    values = np.array(np.float32(3.4e38))
+    graph = gs.Graph(
+        nodes=[gs.Node("Add", inputs=[gs.Variable("x", np.float32, [1]), gs.Constant("c", values)])]
+    )
+    graph.nodes[0].outputs = [gs.Variable("y", np.float32, [1])]
+    assert saturate(graph) == 1
+    (tensor,) = walk.constants(graph)
+    assert isinstance(tensor.values, np.ndarray)
+    assert saturate(graph) == 0

@@ -71,7 +71,7 @@ def load_values(values: Weight | LazyValues) -> NDArray[Any]:
     """Return an array; what is lazy stays lazy."""
     if isinstance(values, Computed):
         return values.load()
-    if isinstance(values, np.ndarray):
+    if not isinstance(values, LazyValues):
         return values
     if isinstance(values, SparseValues):
         return np.asarray(values.load())

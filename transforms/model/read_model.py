@@ -73,7 +73,7 @@ def read(path: Path) -> ModelFile:
     with named(path, ModelError):
         data = _content(path)
     with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
-        hashing = beside.submit(hashlib.sha256, data)
+        hashing = beside.submit(hashlib.sha256, data if isinstance(data, bytes) else data.data)
         try:
             model, inside = (_parsed(data), {}) if isinstance(data, bytes) else parse_in_place(data)
         except DecodeError:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-import numpy as np
 import onnx
 from google.protobuf.message import Message
-from numpy.typing import NDArray
 
 from transforms.graph.lazy_values import Weight, stored, stored_bytes
 
@@ -21,7 +19,7 @@ _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 
-Piece = bytes | NDArray[np.uint8]
+Piece = bytes | memoryview
 
 
 def pieces(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> Iterator[Piece]:
@@ -50,7 +48,7 @@ def _tensor(tensor: onnx.TensorProto, weight: Weight | None) -> Iterator[Piece]:
         return
     yield _fields(tensor, _before(_RAW_DATA))
     yield opening(_RAW_DATA, stored_bytes(weight))
-    yield stored(weight)
+    yield stored(weight).data
     yield _fields(tensor, _after(_RAW_DATA))
 
 
