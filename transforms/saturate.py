@@ -6,7 +6,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.constants import load
 from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.selection import Exclusion, NodeSet, resolve
 
@@ -20,7 +19,7 @@ def saturate(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """
     changed = 0
     for tensor in _float_constants(graph, resolve(exclude, graph)):
-        values = load(tensor)
+        values = tensor.values
         if values.size and _exceeds(values):
             become_constant(tensor, derived(tensor._values, _clipped, np.float32))
             changed += 1
@@ -30,7 +29,7 @@ def saturate(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
 def tensors_with_nan(graph: gs.Graph) -> list[str]:
     """Return the names of float32 and float16 initializers that hold a NaN, in graph order."""
     found = [t for t in walk.constants(graph) if dtypes.element_type(t) in (dtypes.FLOAT, dtypes.FLOAT16)]
-    return [t.name for t in found if _has_nan(load(t))]
+    return [t.name for t in found if _has_nan(t.values)]
 
 
 def _has_nan(values: np.ndarray) -> bool:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 import ops
 from transforms.graph import dtypes, walk
-from transforms.graph.lazy_values import become_constant, constant, derived, load_values
+from transforms.graph.lazy_values import become_constant, constant, derived
 from transforms.graph.selection import Exclusion
 from transforms.insert_cast import cast_pair
 from transforms.plan.rounding_plan import RoundingPlan
@@ -30,9 +30,9 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: 
     names = walk.Names(graph)
     changed = 0
     for rounding in weights:
-        source = rounding.tensor._values
-        if _is_rounded(load_values(source)):
+        if _is_rounded(rounding.tensor.values):
             continue
+        source = rounding.tensor._values
         changed += 1
         target = _target(rounding.tensor, len(rounding.uses), names)
         become_constant(target, derived(source, _rounded, np.float32))

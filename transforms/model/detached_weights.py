@@ -110,9 +110,9 @@ def _copy_fields(source: object, target: object, *, skip: set[str]) -> None:
 @contextmanager
 def without_data(graph: gs.Graph, hide: Callable[[gs.Constant], bool] | None) -> Iterator[dict[str, Weight]]:
     """Let the large constants of the graph look empty to the exporter, and yield their arrays by name."""
-    homes = walk.constant_homes(graph)
-    large = [t for t in walk.constants(graph) if homes[id(t)] is graph and _is_large(t)]
-    large = [t for t in large if hide is None or hide(t)]
+    large = [t for t in walk.constants(graph) if _is_large(t) and (hide is None or hide(t))]
+    owners = walk.constant_owners(graph) if large else {}
+    large = [tensor for tensor in large if owners[id(tensor)] is graph]
     weights: dict[str, Weight] = {tensor.name: tensor._values for tensor in large}
     for tensor in large:
         tensor._values = LazyValues(_empty(tensor.name, weights[tensor.name]))
