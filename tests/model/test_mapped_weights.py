@@ -127,7 +127,7 @@ def test_pieces_are_the_bytes_of_the_message(model: onnx.ModelProto) -> None:
 def test_scan_hands_on_all_but_large_raw_data(model: onnx.ModelProto) -> None:
     """Oracle: protobuf parses the rest to the model without those data."""
     content = model.SerializeToString()
-    light, places = without_raw_data(memoryview(content))
+    light, places = without_raw_data(memoryview(content), LARGE)
     expected = onnx.ModelProto()
     expected.CopyFrom(model)
     for place in places:

@@ -6,6 +6,7 @@ source until it is written: one weight at a time is in memory, whatever the size
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +16,6 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import DTypeLike, NDArray
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
-
-from transforms.files.mapped_file import file_of
 
 LARGE = 1 << 16
 """Bytes from which a weight is large: kept out of light models, and lazy if it comes from a mapped file."""
@@ -114,7 +113,14 @@ def is_weightless(values: Weight | LazyValues) -> bool:
     """Return whether the values of a large weight take no memory: they are computed, or in a mapped file."""
     if isinstance(values, Computed) or not isinstance(values, np.ndarray):
         return isinstance(values, Computed)
-    return values.nbytes >= LARGE and file_of(values) is not None
+    return values.nbytes >= LARGE and _is_mapped(values)
+
+
+def _is_mapped(array: NDArray[Any]) -> bool:
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
 
 
 def stored(values: Weight) -> NDArray[np.uint8]:

@@ -45,7 +45,7 @@ def parse_in_place(content: NDArray[np.uint8]) -> tuple[onnx.ModelProto, dict[st
     Those have no data in the model, which says that they are external. Raises DecodeError for other bytes.
     """
     model, view = onnx.ModelProto(), content.data
-    light, places = without_raw_data(view)
+    light, places = without_raw_data(view, LARGE)
     model.ParseFromString(light)
     heavy = {tensor.name for tensor in unique_heavy(model.graph)}
     mapped: dict[str, Weight] = {}

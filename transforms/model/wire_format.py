@@ -13,8 +13,8 @@ import onnx
 from google.protobuf.message import Message
 
 from transforms.graph.lazy_values import Weight, stored, stored_bytes
+from transforms.model.wire_scan import opening
 
-_LENGTH_DELIMITED = 2
 _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
@@ -80,17 +80,3 @@ def _fields(message: Message, is_chosen: Callable[[int], bool]) -> bytes:
         else:
             setattr(part, descriptor.name, value)
     return part.SerializeToString(deterministic=True)
-
-
-def opening(number: int, length: int) -> bytes:
-    """Return the tag and the length in front of a field."""
-    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(length)
-
-
-def _varint(value: int) -> bytes:
-    """Return a number in groups of seven bits, the lowest first; the top bit says that more follow."""
-    groups = bytearray()
-    while value >= 128:
-        groups.append(value & 127 | 128)
-        value >>= 7
-    return bytes((*groups, value))

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 import onnx
 from google.protobuf.message import DecodeError
 
-from transforms.graph.lazy_values import LARGE
-from transforms.model.wire_format import opening
-
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
@@ -40,18 +37,19 @@ class _Field:
     is_bytes: bool
 
 
-def without_raw_data(content: memoryview) -> tuple[bytes, list[Place]]:
-    """Return the bytes of a model without large raw data of initializers, and where those are.
+def without_raw_data(content: memoryview, least: int) -> tuple[bytes, list[Place]]:
+    """Return the bytes of a model without raw data of initializers, and where those are.
 
-    Raises DecodeError for what is no message, or has the groups of old versions of protobuf.
+    Less than ``least`` bytes stay. Raises DecodeError for what is no message, or has the groups of old
+    versions of protobuf.
     """
-    scan = _Scan(content)
+    scan = _Scan(content, least)
     return scan.model(), scan.places
 
 
 class _Scan:
-    def __init__(self, content: memoryview) -> None:
-        self._content = content
+    def __init__(self, content: memoryview, least: int) -> None:
+        self._content, self._least = content, least
         self._initializers = 0
         self.places: list[Place] = []
 
@@ -65,7 +63,7 @@ class _Scan:
         number = self._initializers
         self._initializers += 1
         raw = [f for f in _fields(self._content, begin, end) if f.number == _RAW_DATA and f.is_bytes]
-        if all(field.end - field.content < LARGE for field in raw):
+        if all(field.end - field.content < self._least for field in raw):
             return bytes(self._content[begin:end])
         self.places.append(Place(number, raw[-1].content, raw[-1].end))  # of several the last one counts
         borders = [begin, *(border for field in raw for border in (field.begin, field.end)), end]
@@ -115,3 +113,17 @@ def _varint(content: memoryview, place: int, end: int) -> tuple[int, int]:
         if byte < 128:
             return value, place + count + 1
     raise DecodeError("a number without end")
+
+
+def opening(number: int, length: int) -> bytes:
+    """Return the tag and the length in front of a field."""
+    return _written(number << 3 | _BYTES) + _written(length)
+
+
+def _written(value: int) -> bytes:
+    """Return a number in groups of seven bits, the lowest first; the top bit says that more follow."""
+    groups = bytearray()
+    while value >= 128:
+        groups.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*groups, value))
