@@ -1,0 +1,1 @@
+"""The operators of :mod:`ops` as ONNX functions in standard operators."""
