@@ -1,8 +1,8 @@
 """What BFPQuantizeDequantize and MXQuantizeDequantize have in common in standard operators.
 
 The arithmetic is that of :mod:`ops.reference`: a power of two per block, elements in units of it, clamped
-and rounded (in this order Inf, which passes through at the end, stays out of the rounding). Numbers of full size
-are float32, in which every step is exact; those of a block are float64.
+and rounded (in this order Inf, which passes through at the end, stays out of the rounding). Numbers of full
+size are float32, in which every step is exact; those of a block are float64.
 """
 
 from __future__ import annotations

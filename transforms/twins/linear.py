@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from transforms.twins.text import attribute, constant, either
 
-_TOPS = [2 ** (bits - signed) - 1 for bits in (8, 16, 32) for signed in (1, 0)]
+_PROBES = [-1, *(2 ** (bits - signed) - 1 for bits in (8, 16, 32) for signed in (1, 0))]
+"""Integers that wrap around in a type: -1 to lowest + highest, and one of the others to highest."""
+
 _BEYOND_FLOAT16 = 65520.0  # the least number that float16 rounds to infinity, which bfloat16 does not
 
 _CHANNELS = (
@@ -13,10 +15,12 @@ _CHANNELS = (
     + attribute("axis")
     + """shape = Shape(x)
 rank = Shape(shape)
-scale_count = Size(scale)
-scale_size = Reshape(scale_count, one)
-zero_count = Size(zero_point)
-zero_size = Reshape(zero_count, one)
+scale_dims = Shape(scale)
+scale_dims_one = Concat <axis = 0> (one, scale_dims)
+scale_size = ReduceProd <keepdims = 1> (scale_dims_one)
+zero_dims = Shape(zero_point)
+zero_dims_one = Concat <axis = 0> (one, zero_dims)
+zero_size = ReduceProd <keepdims = 1> (zero_dims_one)
 from_end = Less(axis, zero)
 axis_more = Add(axis, rank)
 place = Where(from_end, axis_more, axis)
@@ -41,27 +45,38 @@ def quantize() -> str:
     """Return the body of ExtendedQuantizeLinear."""
     return (
         _CHANNELS
-        + constant("half", "float", 0.5)
-        + """ratio = Div(x, factor)
-half_stored = CAST_LIKE(half, zero_point)
-half_back = Cast <to = 1> (half_stored)
-is_float = Equal(half_back, half)
+        + constant("half", "float", [0.5])
+        + "ratio = Div(x, factor)\n"
+        + _there_and_back("half", 1, 1)
+        + "is_float = Equal(half_back, half)\n"
+        + either("number", "is_float", _to_float(), _to_integer())
+        + """stored = CAST_LIKE(number, zero_point)
+y = Reshape(stored, shape)
 """
-        + either("stored", "is_float", _to_float(), _to_integer())
-        + "y = Reshape(stored, shape)\n"
     )
+
+
+def _there_and_back(name: str, kind: int, size: int) -> str:
+    """Return lines that cast a vector of a size to the type of the zero point and back.
+
+    A Gather is between them, for ONNX Runtime drops pairs of casts that lose something.
+    """
+    places = constant(f"{name}_places", "int64", range(size))
+    return f"""{places}{name}_stored = CAST_LIKE({name}, zero_point)
+{name}_same = Gather({name}_stored, {name}_places)
+{name}_back = Cast <to = {kind}> ({name}_same)
+"""
 
 
 def _to_float() -> str:
     """Return lines that subtract the negative zero point, which keeps a zero's sign, and clip for float16."""
     return (
         constant("nothing", "float", 0.0)
-        + constant("beyond", "float", _BEYOND_FLOAT16)
+        + constant("beyond", "float", [_BEYOND_FLOAT16])
         + constant("most_float16", "float", 65504.0)
         + constant("infinity", "float", float("inf"))
-        + """beyond_stored = CAST_LIKE(beyond, zero_point)
-beyond_back = Cast <to = 1> (beyond_stored)
-is_float16 = Equal(beyond_back, infinity)
+        + _there_and_back("beyond", 1, 1)
+        + """is_float16 = Equal(beyond_back, infinity)
 most = Where(is_float16, most_float16, infinity)
 least = Neg(most)
 offset_float = Cast <to = 1> (offset)
@@ -69,32 +84,29 @@ opposite = Sub(nothing, offset_float)
 shifted = Sub(ratio, opposite)
 not_above = Min(shifted, most)
 clipped = Max(not_above, least)
-stored_a = CAST_LIKE(clipped, zero_point)"""
+number_a = Cast <to = 11> (clipped)"""
     )
 
 
 def _to_integer() -> str:
-    """Return lines that round, add and saturate in float64; a type's limits are found by wrapping around."""
+    """Return lines that round, add and saturate in float64."""
     return (
-        constant("tops", "int64", _TOPS)
+        constant("probes", "int64", _PROBES)
         + constant("nothing", "double", 0.0)
-        + """tops_stored = CAST_LIKE(tops, zero_point)
-tops_back = Cast <to = 7> (tops_stored)
-highest = ReduceMax <keepdims = 1> (tops_back)
-beyond = Add(highest, one)
-beyond_stored = CAST_LIKE(beyond, zero_point)
-lowest = Cast <to = 7> (beyond_stored)
+        + _there_and_back("probes", 7, len(_PROBES))
+        + """both_limits = Gather(probes_back, zero)
+highest = ReduceMax <keepdims = 1> (probes_back)
+lowest = Sub(both_limits, highest)
 high = Cast <to = 11> (highest)
 low = Cast <to = 11> (lowest)
 wide = Cast <to = 11> (ratio)
 is_nan = IsNaN(ratio)
-number = Where(is_nan, nothing, wide)
-rounded = Round(number)
+defined = Where(is_nan, nothing, wide)
+rounded = Round(defined)
 offset_wide = Cast <to = 11> (offset)
 shifted = Add(rounded, offset_wide)
 not_above = Min(shifted, high)
-saturated = Max(not_above, low)
-stored_b = CAST_LIKE(saturated, zero_point)"""
+number_b = Max(not_above, low)"""
     )
 
 
