@@ -46,7 +46,7 @@ def matched(quantized: gs.Graph) -> dict[str, Match]:
 
 
 def names(match: Match) -> tuple[str | None, str, str]:
-    return (match.unrounded.name if match.unrounded else None, match.rounded.name, match.format)
+    return (match.unrounded, match.rounded, match.format)
 
 
 def quantized_graph(pair: list[gs.Node], y: gs.Tensor, y_read: gs.Tensor, extra: tuple = ()) -> gs.Graph:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import tunable
 from tests.layers.test_shared_weights import CHAIN, STEPS, TWINS
-from transforms.finetune.collect_gram import GramReader, Stores
+from transforms.finetune.collect_gram import GramReader
 from transforms.finetune.gram import GramStats, SharedGramStats
 from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.layers.match_layers import match_layers
@@ -24,7 +24,7 @@ CONV = tunable.conv_net()
 
 
 def _reader(
-    float_graph: gs.Graph, quantized: gs.Graph, layers: list[MatchedLayer], stores: Stores
+    float_graph: gs.Graph, quantized: gs.Graph, layers: list[MatchedLayer], stores: list[ActivationStore]
 ) -> GramReader:
     data = tunable.samples(graph_proto.export_model(float_graph), COUNT)
     return GramReader(float_graph, quantized, data, layers, LayerwiseOptions(), stores)
@@ -66,7 +66,7 @@ def test_sums_are_those_over_the_rows_of_every_user(model: onnx.ModelProto, limi
     float_graph, quantized = tunable.pair(model, "MX6", tunable.samples(model, COUNT))
     layers, _ = match_layers(float_graph, quantized)
     with ActivationStore(limit) as floats, ActivationStore(limit) as given, ActivationStore(limit) as rows:
-        reader = _reader(float_graph, quantized, layers, Stores(floats, given, rows))
+        reader = _reader(float_graph, quantized, layers, [floats, given, rows])
         for number, layer in enumerate(layers):
             found = reader.read(number)
             _assert_same(found, [_expected(float_graph, quantized, user) for user in layer.users])
@@ -80,7 +80,7 @@ def test_sums_of_a_shared_weight_are_read_again_after_it_has_changed(model: onnx
     float_graph, quantized = tunable.pair(model, "MX6", tunable.samples(model, COUNT))
     layers, _ = match_layers(float_graph, quantized)
     with ActivationStore() as floats, ActivationStore() as given, ActivationStore() as rows:
-        reader = _reader(float_graph, quantized, layers, Stores(floats, given, rows))
+        reader = _reader(float_graph, quantized, layers, [floats, given, rows])
         first = reader.read(0)
         weight = layers[0].weight.source
         weight.values = np.asarray(weight.values) * np.float32(0.5)
@@ -100,7 +100,7 @@ def test_layers_that_are_forgotten_unread_leave_the_others_as_they_are() -> None
     float_graph, quantized = tunable.pair(TWINS, "MX6", tunable.samples(TWINS, COUNT))
     layers, _ = match_layers(float_graph, quantized)
     with ActivationStore() as floats, ActivationStore() as given, ActivationStore() as rows:
-        reader = _reader(float_graph, quantized, layers, Stores(floats, given, rows))
+        reader = _reader(float_graph, quantized, layers, [floats, given, rows])
         reader.forget(0)
         _assert_same(reader.read(1), [_expected(float_graph, quantized, layers[1])])
         reader.forget(1)

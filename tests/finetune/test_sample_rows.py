@@ -14,6 +14,7 @@ from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model import graph_proto
 from transforms.run import segmented_model
+from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.run_model import open_model
 from transforms.run.segmented_model import ActivationStore, SegmentedRun
 
@@ -65,8 +66,12 @@ def test_what_is_read_together_and_where_it_is_kept_changes_no_row(
 ) -> None:
     """Kernels may differ in a last bit where a step ends elsewhere."""
     opened: list[int] = []
-    open_light = segmented_model.open_light
-    monkeypatch.setattr(segmented_model, "open_light", lambda *rest: (opened.append(1), open_light(*rest))[1])
+
+    def _open(*rest: Any, **named: Any) -> InstrumentedModel[str]:
+        opened.append(1)
+        return InstrumentedModel(*rest, **named)
+
+    monkeypatch.setattr(segmented_model, "InstrumentedModel", _open)
     with ActivationStore() as store:
         expected = _take(FEW, AHEAD, store)
     assert len(opened) == 1  # all layers in one step

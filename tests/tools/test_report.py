@@ -211,7 +211,7 @@ def test_measured_memory_is_that_of_the_model(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     np.save(data / "0.npy", np.ones(1, np.float32))
-    measured = measure_run(path, data, ImageOptions(), RunOptions())
+    measured = measure_run(path, Data(data, ImageOptions(), RunOptions()))
     if measured.peak_bytes is None:
         pytest.skip("no /proc here")
     assert 4 * numbers < measured.peak_bytes < 12 * numbers

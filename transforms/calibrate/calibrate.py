@@ -6,6 +6,7 @@ number of tensors, not on the number of samples.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -16,17 +17,21 @@ import onnx_graphsurgeon as gs
 from ops.formats import Format
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions, choose_range
-from transforms.calibrate.not_finite import first_nan
+from transforms.calibrate.not_finite import first_nan, where_nan_ends
 from transforms.calibrate.range_statistics import Moments, RangeStats
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
-from transforms.run.instrumented_model import InstrumentedModel, Observation, float_outputs
+from transforms.run.instrumented_model import InstrumentedModel, float_outputs
 from transforms.runtime.session import RunOptions
 
 __all__ = ["Calibration", "CalibrationOptions", "calibrate"]
 
 NamedFeeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
 Progress = Callable[[int, int | None], None]
+
+_FLOAT = "tensor(float)"
+_EMPTY = (math.inf, -math.inf)
+"""The range of no numbers: what ONNX Runtime's ReduceMin and ReduceMax make of an empty tensor."""
 
 
 class Calibration:
@@ -43,29 +48,16 @@ class Calibration:
         tensor, when it was not calibrated, it had no elements in any sample, or the format has no scale.
         """
         try:
-            return choose_range(self._find(name), format, symmetric=symmetric, options=self.options)
+            if name not in self.observed:
+                raise ValueError(f"tensor '{name}' was not calibrated")
+            return choose_range(self.observed[name], format, symmetric=symmetric, options=self.options)
         except ValueError as error:
             raise ValueError(f"tensor '{name}' has no range: {error}") from error
-
-    def moments(self, name: str, axis: int) -> Moments:
-        """Return the moments per channel along a requested axis.
-
-        ValueError if they were not requested, or no number was seen.
-        """
-        moments = self._find(name).moments.get(axis)
-        if moments is None or not moments.count:
-            raise ValueError(f"tensor '{name}' has no moments along axis {axis}")
-        return moments
 
     def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
         """Return the mean square of each channel along those axes of tensors for which moments were found."""
         found = {(n, axis): self.observed[n].moments.get(axis) for n, axis in channels if n in self.observed}
         return {key: moments.mean_square for key, moments in found.items() if moments and moments.count}
-
-    def _find(self, name: str) -> RangeStats:
-        if name not in self.observed:
-            raise ValueError(f"tensor '{name}' was not calibrated")
-        return self.observed[name]
 
 
 def calibrate(
@@ -86,11 +78,12 @@ def calibrate(
     constants, no feed is taken. The graph is not changed.
 
     Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
-    tensor, for NaN in a tensor or an output, with the infinity that it comes of, and when there is no feed at
+    tensor, for NaN in a tensor or an output, with the infinity that it comes of, and without any feed at
     all.
     """
     options = options or CalibrationOptions()
-    observed = {name: _start(options) for name in dict.fromkeys((*names, *(name for name, _ in channels)))}
+    asked = dict.fromkeys((*names, *(name for name, _ in channels)))
+    observed = {n: RangeStats(histogram=Histogram() if options.needs_histogram else None) for n in asked}
     for name, axis in channels:
         observed[name].moments[axis] = Moments(axis)
     constants = _constants(graph, observed)
@@ -120,26 +113,43 @@ class _Watch:
         run: RunOptions | None,
     ) -> None:
         self._graph, self._observed, self._options, self._run = graph, observed, options, run
-        outputs = set(float_outputs(graph))
-        variables = [name for name, tensor in _tensors(graph).items() if isinstance(tensor, gs.Variable)]
-        self._all = [name for name in variables if name in observed or name in outputs]
+        self._outputs = set(float_outputs(graph))
+        variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
+        self._all = [name for name in variables if name in observed or name in self._outputs]
         asked = [name for name in self._all if name in observed]
         with_moments = [name for name in asked if observed[name].moments]
-        fetched = self._all if options.needs_histogram else with_moments
-        self._model = InstrumentedModel(graph, [name for name in asked if name not in fetched], fetched, run)
+        self._open(asked, self._all if options.needs_histogram else with_moments)
+
+    def _open(self, asked: Collection[str], fetched: Collection[str]) -> None:
+        """Open the model to see some tensors as arrays, of the others asked for lowest and highest number.
+
+        Sums, which are not finite when a term is not, tell of NaN: ReduceMin and ReduceMax can pass over it.
+        """
+        self._fetched, self._reduced = fetched, [name for name in asked if name not in fetched]
+        ends = where_nan_ends(self._graph, {*self._reduced, *self._outputs} - {*fetched})
+        self._sums = [(name, "sum") for name in ends]
+        ranges = [(name, end) for name in self._reduced for end in ("low", "high")]
+        shown: list[str | tuple[str, str]] = [*ranges, *self._sums, *fetched]
+        self._model = InstrumentedModel(self._graph, shown, self._run)
+        for key, kind in self._model.types().items():
+            name = key if isinstance(key, str) else key[0]
+            if kind != _FLOAT:
+                raise ValueError(f"'{name}' is a {kind}, only tensors of float32 have ranges")
 
     def add(self, sample: str, feed: Mapping[str, np.ndarray]) -> None:
         """Add a sample; ValueError for NaN, or if the model fails."""
         found = self._observe(sample, feed)
-        if found.is_doubtful:  # from now on, for what is infinite once tends to be so always
-            self._model = InstrumentedModel(self._graph, [], self._all, self._run)
-            found = self._observe(sample, feed)
-        for name, (low, high) in found.ranges.items():
+        ranges = {name: (float(found[name, "low"]), float(found[name, "high"])) for name in self._reduced}
+        finite = all(math.isfinite(high - low) for low, high in ranges.values() if (low, high) != _EMPTY)
+        if not finite or not all(math.isfinite(found[key]) for key in self._sums):
+            self._open([], self._all)  # from now on, for what is infinite once tends to be so always
+            found, ranges = self._observe(sample, feed), {}
+        for name, (low, high) in ranges.items():
             self._observed[name].add_range(low, high, self._options.averaging_constant)
-        for name in list(found.arrays):
+        for name in self._fetched:
             place = f"sample '{sample}', tensor '{name}'"
             one = self._observed.get(name) or RangeStats()  # an output that matters for NaN alone
-            array = found.arrays.pop(name)
+            array = found.pop(name)
             try:
                 _add_array(one, array, self._options, place)
             except ValueError as error:
@@ -155,15 +165,13 @@ class _Watch:
             f"of which tensor '{found.name}' becomes NaN"
         )
 
-    def _observe(self, sample: str, feed: Mapping[str, np.ndarray]) -> Observation:
+    def _observe(
+        self, sample: str, feed: Mapping[str, np.ndarray]
+    ) -> dict[str | tuple[str, str], np.ndarray]:
         try:
             return self._model.run(feed)
         except Exception as error:  # the runtime's exceptions share no narrower class
             raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
-
-
-def _start(options: CalibrationOptions) -> RangeStats:
-    return RangeStats(histogram=Histogram() if options.needs_histogram else None)
 
 
 def _add_array(one: RangeStats, array: np.ndarray, options: CalibrationOptions, place: str) -> None:
@@ -175,10 +183,10 @@ def _add_array(one: RangeStats, array: np.ndarray, options: CalibrationOptions, 
 
 def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]:
     """Return those of the names that are constants; ValueError for one that cannot be calibrated at all."""
-    known = _tensors(graph)
+    known = walk.tensors(graph)
     for name in names:
         if name not in known:
-            inside = any(name in _tensors(inner) for inner in walk.graphs(graph))
+            inside = any(name in walk.tensors(inner) for inner in walk.graphs(graph))
             place = "inside a body of the model, not in its main graph" if inside else "not in the model"
             raise ValueError(f"tensor '{name}' cannot be calibrated: it is {place}")
         element = dtypes.element_type(known[name])
@@ -186,11 +194,3 @@ def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]
             kind = onnx.TensorProto.DataType.Name(element).lower()
             raise ValueError(f"'{name}' is a tensor({kind}), only tensors of float32 have ranges")
     return {name: known[name].values for name in names if isinstance(known[name], gs.Constant)}
-
-
-def _tensors(graph: gs.Graph) -> dict[str, gs.Tensor]:
-    """Return the tensors of a graph by name, inputs first, the others in the order in which they are made."""
-    tensors = {tensor.name: tensor for tensor in graph.inputs}
-    for node in graph.nodes:
-        tensors |= {t.name: t for t in (*node.inputs, *node.outputs) if t.name}
-    return tensors | {tensor.name: tensor for tensor in graph.outputs}

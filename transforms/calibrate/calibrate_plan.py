@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx_graphsurgeon as gs
+
 from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.plan.qparams import WEIGHTED, weighed_inputs
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.weight_importance import WEIGHTED, weighed_inputs
 from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.runtime.inputs import model_inputs
@@ -29,6 +31,12 @@ class CalibrationData:
     limit: int | None = None
     cache: Path | None = None
     run: RunOptions | None = None
+
+    def feeds(self, graph: gs.Graph) -> Feeds:
+        """Return the feeds of the source for the inputs of a graph; raises what ``open_feeds`` does."""
+        if isinstance(self.source, Feeds):
+            return self.source
+        return open_feeds(self.source, model_inputs(graph), images=self.images, limit=self.limit)
 
 
 class MissingDataError(ValueError):
@@ -63,14 +71,7 @@ def calibrate_plan(
     options = CalibrationOptions(
         scheme.calibrate_method, scheme.percentile, scheme.moving_average, scheme.averaging_constant
     )
-    feeds = data.source
-    if not isinstance(feeds, Feeds):
-        feeds = open_feeds(feeds, model_inputs(plan.graph), images=data.images, limit=data.limit)
+    what = plan.graph, names, data.feeds(plan.graph), options
     if data.cache is None:
-        return calibrate(
-            plan.graph, names, feeds, options, channels=channels, run=data.run, progress=progress
-        )
-    calibration, _ = calibrate_cached(
-        data.cache, plan.graph, names, feeds, options, channels=channels, run=data.run, progress=progress
-    )
-    return calibration
+        return calibrate(*what, channels=channels, run=data.run, progress=progress)
+    return calibrate_cached(data.cache, *what, channels=channels, run=data.run, progress=progress)[0]

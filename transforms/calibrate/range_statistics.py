@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from transforms.calibrate.histogram import BINS, Histogram
 
-_LARGEST_ARRAY = 1 << 28  # bytes: what is longer is no statistic of ours
+_LARGEST_ARRAY = 1 << 28  # bytes: a longer one is not a statistic of ours
 
 
 @dataclass
@@ -29,18 +29,10 @@ class Moments:
     count: int = 0
 
     @property
-    def mean(self) -> NDArray[np.float64]:
-        """The mean of each channel."""
-        return self._average(self.total)
-
-    @property
     def mean_square(self) -> NDArray[np.float64]:
         """The mean of the squares of each channel."""
-        return self._average(self.squares)
-
-    def _average(self, sums: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        assert sums is not None and self.count, "asked for only after it was found to be there"
-        return sums / self.count
+        assert self.squares is not None and self.count, "asked for only after it was found to be there"
+        return self.squares / self.count
 
     def add(self, x: NDArray[np.float32]) -> None:
         """Add the numbers of an array; ValueError when it has not the axis, or other channels than before."""

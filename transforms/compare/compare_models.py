@@ -12,24 +12,14 @@ from transforms.compare.compare_results import Comparison, compare_arrays
 from transforms.compare.describe_model import ModelDescription, describe_model
 from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import match_tensors
-from transforms.compare.measure_run import Measurement, measure_run
+from transforms.compare.measure_run import Data, Measurement, measure_run
 from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
 from transforms.run.run_model import open_model
-from transforms.run.samples import ImageOptions, Samples
-from transforms.runtime.session import RunOptions
+
+__all__ = ["Data", "ModelComparison", "compare_models", "worst_layers"]
 
 Progress = Callable[[Iterable, str], Iterable]
 """Wraps an iterable of samples to show how far it is; the second argument says what is being done."""
-
-
-@dataclass(frozen=True)
-class Data:
-    """The samples to compare on, and how to run them."""
-
-    folder: Path
-    images: ImageOptions
-    options: RunOptions
-    limit: int | None = None
 
 
 @dataclass
@@ -62,25 +52,12 @@ def compare_models(
     matches, missing = match_tensors(*graphs)
     inputs = open_model(float_path, data.options).inputs
     both = SideBySide(*graphs, matches, data.options)
-    samples = Samples(data.folder, inputs, data.images, data.limit)
+    samples = data.samples(inputs)
     layers = both.collect(matches, progress(samples, "layers"))
     chosen = [one for kind in (False, True) for one in worst_layers(layers, worst, weights=kind)]
     histograms = _histograms(both, chosen, progress(samples, "histograms"))
-    measurements = tuple(
-        measure_run(path, data.folder, data.images, data.options, data.limit)
-        for path in (float_path, quantized_path)
-    )
-    return ModelComparison(
-        models,
-        (measurements[0], measurements[1]),
-        widened,
-        count,
-        results,
-        layers,
-        missing,
-        chosen,
-        histograms,
-    )
+    runs = measure_run(float_path, data), measure_run(quantized_path, data)
+    return ModelComparison(models, runs, widened, count, results, layers, missing, chosen, histograms)
 
 
 def worst_layers(layers: Sequence[LayerStatistics], count: int, *, weights: bool) -> list[LayerStatistics]:
@@ -101,7 +78,7 @@ def _compare_results(
     ):
         if set(one) != set(two):
             raise ValueError(f"the models have different {what}: {', '.join(one)} against {', '.join(two)}")
-    samples = Samples(data.folder, first.inputs, data.images, data.limit)
+    samples = data.samples(first.inputs)
     results = []
     for name, feed in progress(samples, "results"):
         left, right = first.run(feed), second.run(feed)
@@ -120,5 +97,5 @@ def _histograms(
         for match, histogram in zip(matches, histograms, strict=True):
             if match.is_weight and histogram.original.any():
                 continue
-            histogram.add(originals[match.original.name], inside[match.rounded.name])
+            histogram.add(originals[match.original], inside[match.rounded])
     return histograms

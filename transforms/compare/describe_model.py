@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.compare.match_tensors import format_of
+from transforms.compare.match_tensors import format_of, type_name
 from transforms.graph import dtypes, walk
 from transforms.graph.typed import source_files
 
@@ -48,7 +48,8 @@ def describe_model(graph: gs.Graph, path: Path) -> ModelDescription:
         if name := format_of(node):
             description.roundings[name] += 1
     for tensor in (*walk.constants(graph), *_constant_nodes(graph)):
-        description.weights[_stored_type(tensor)] += _count(tensor)
+        name = type_name(dtypes.element_type(tensor))
+        description.weights[{"double": "float64"}.get(name, name)] += math.prod(tensor.shape)
     return description
 
 
@@ -57,16 +58,3 @@ def _constant_nodes(graph: gs.Graph) -> Iterator[gs.Constant]:
         value = node.attrs.get("value")
         if node.op == "Constant" and isinstance(value, gs.Constant):
             yield value
-
-
-def _stored_type(tensor: gs.Constant) -> str:
-    element = dtypes.element_type(tensor)
-    name = onnx.TensorProto.DataType.Name(element).lower() if element else "unknown"
-    return {"float": "float32", "double": "float64"}.get(name, name)
-
-
-def _count(tensor: gs.Constant) -> int:
-    count = 1
-    for size in tensor.shape:
-        count *= size
-    return count

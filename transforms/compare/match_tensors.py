@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,16 +19,16 @@ _SUFFIXES = ("bf16", "fp16", "quantized")
 
 _QUANTIZE = {"QuantizeLinear", "ExtendedQuantizeLinear"}
 _DEQUANTIZE = {"DequantizeLinear", "ExtendedDequantizeLinear"}
-_BLOCK_OPERATORS = {BFP, MX}
+_BLOCK_OPERATORS = {BFP, MX}  # that round by themselves, without a way back
 
 
 @dataclass(frozen=True)
 class Match:
     """A tensor of the float model and what stands for it in the quantized one.
 
-    ``original`` and ``rounded`` are compared; ``unrounded`` is the value that the quantized model rounds to
-    ``rounded``, None where it is not at hand. ``layer`` and ``op`` are those of the producer, for a weight
-    of the first node that uses it.
+    The tensors named ``original`` and ``rounded`` are compared; ``unrounded`` is the value that the quantized
+    model rounds to ``rounded``, None where it is not at hand. ``layer`` and ``op`` are those of the producer,
+    for a weight of the first node that uses it.
     """
 
     name: str
@@ -35,9 +36,9 @@ class Match:
     op: str
     format: str
     is_weight: bool
-    original: gs.Tensor
-    rounded: gs.Tensor
-    unrounded: gs.Tensor | None
+    original: str
+    rounded: str
+    unrounded: str | None
 
 
 def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[list[Match], list[str]]:
@@ -66,9 +67,9 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
                 op=node.op if node is not None else "input",
                 format=format_name,
                 is_weight=isinstance(tensor, gs.Constant) or isinstance(start, gs.Constant),
-                original=tensor,
-                rounded=rounded,
-                unrounded=unrounded,
+                original=tensor.name,
+                rounded=rounded.name,
+                unrounded=None if unrounded is None else unrounded.name,
             )
         )
     return matches, missing
@@ -82,11 +83,11 @@ def format_of(node: gs.Node) -> str:
     if fmt := block_format_of(node):
         return fmt.name
     if node.op in _QUANTIZE and len(node.inputs) > 2:
-        return _type_name(dtypes.element_type(node.inputs[2]))
+        return type_name(dtypes.element_type(node.inputs[2]))
     if node.op in _QUANTIZE:
-        return _type_name(dtypes.element_type(node.outputs[0]) or int(onnx.TensorProto.UINT8))
+        return type_name(dtypes.element_type(node.outputs[0]) or int(onnx.TensorProto.UINT8))
     if node.op == "Cast" and node.attrs.get("to") in (dtypes.BFLOAT16, dtypes.FLOAT16):
-        return _type_name(node.attrs["to"])
+        return type_name(node.attrs["to"])
     return ""
 
 
@@ -107,14 +108,7 @@ def _tensors(graph: gs.Graph) -> Iterator[tuple[gs.Tensor, gs.Node | None]]:
 def _is_compared(tensor: gs.Tensor) -> bool:
     if dtypes.element_type(tensor) not in _FLOATS:
         return False
-    return not isinstance(tensor, gs.Constant) or _size(tensor) > 1
-
-
-def _size(tensor: gs.Constant) -> int:
-    size = 1
-    for dimension in tensor.shape:
-        size *= dimension
-    return size
+    return not isinstance(tensor, gs.Constant) or math.prod(tensor.shape) > 1
 
 
 def _find(name: str, known: dict[str, gs.Tensor]) -> gs.Tensor | None:
@@ -130,12 +124,12 @@ def _follow(start: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str]:
         return found
     stored = dtypes.element_type(start)
     if stored not in (dtypes.FLOAT, int(onnx.TensorProto.DOUBLE)):
-        return None, _widened(start) or start, _type_name(stored)
+        return None, _widened(start) or start, type_name(stored)
     for user in _users_after_clip(start):
         if name := format_of(user):
             low = user.outputs[0]
-            return start, low if _rounds_alone(user) else _widened(low) or low, name
-    return None, start, _type_name(stored)
+            return start, low if user.op in _BLOCK_OPERATORS else _widened(low) or low, name
+    return None, start, type_name(stored)
 
 
 def _rounding_after(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str] | None:
@@ -143,14 +137,14 @@ def _rounding_after(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str
     producer = walk.producer(tensor)
     if producer is None or not producer.inputs:
         return None
-    if not _rounds_alone(producer):
+    if producer.op not in _BLOCK_OPERATORS:
         low = producer.inputs[0]
         stored = dtypes.element_type(low)
         if not _is_widening(producer) or stored == dtypes.FLOAT:
             return None
         producer = walk.producer(low)
         if producer is None or not format_of(producer):
-            return None, tensor, _type_name(stored)
+            return None, tensor, type_name(stored)
     return producer.inputs[0], tensor, format_of(producer)
 
 
@@ -171,10 +165,7 @@ def _is_widening(node: gs.Node) -> bool:
     return node.op in _DEQUANTIZE
 
 
-def _rounds_alone(node: gs.Node) -> bool:
-    return node.op in _BLOCK_OPERATORS
-
-
-def _type_name(element: int | None) -> str:
+def type_name(element: int | None) -> str:
+    """Return the name of an element type as formats have it."""
     name = onnx.TensorProto.DataType.Name(element).lower() if element else "unknown"
     return "float32" if name == "float" else str(name)

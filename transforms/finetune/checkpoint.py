@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,3 @@ def _candidate(archive: Mapping[str, np.ndarray], i: int, what: str | None) -> L
         return None
     scale = (archive[f"{i}.scale"], archive[f"{i}.zero_point"]) if f"{i}.scale" in archive else None
     return LayerSolution(what, archive[f"{i}.weights"].astype(np.float64), archive[f"{i}.bias"], scale)
-
-
-def as_report(report: object) -> dict[str, Any]:
-    """Return the fields of a report as JSON has them."""
-    return asdict(report)  # type: ignore[call-overload]

@@ -7,8 +7,7 @@ whose earlier layers are tuned by then.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 
 import onnx_graphsurgeon as gs
@@ -17,20 +16,11 @@ from ops.array_types import AnyArray, Feed, Float64Array
 from transforms.finetune.gram import GramStats, RowBlock, SharedGramStats
 from transforms.finetune.layer_targets import limits_after, relax, stream_of
 from transforms.finetune.options import LayerwiseOptions, is_held_out
-from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
+from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader
 from transforms.finetune.stored_input import layer_input
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.segmented_model import ActivationStore, SegmentedRun
 from transforms.runtime.devices import array_module
-
-
-@dataclass(frozen=True)
-class Stores:
-    """The stores of tensors of both models, and of the sampled rows."""
-
-    floats: ActivationStore
-    quantized: ActivationStore
-    rows: ActivationStore
 
 
 @contextmanager
@@ -42,13 +32,8 @@ def open_sums(
     options: LayerwiseOptions,
 ) -> Iterator[GramReader]:
     """Hold both models before the first of the layers; their tensors are freed at the end."""
-    limit = options.memory_limit
-    with (
-        ActivationStore(limit) as floats,
-        ActivationStore(limit) as quantized,
-        ActivationStore(limit) as rows,
-    ):
-        stores = Stores(floats, quantized, rows)
+    with ExitStack() as opened:
+        stores = [opened.enter_context(ActivationStore(options.memory_limit)) for _ in range(3)]
         yield GramReader(float_graph, quantized_graph, feeds, layers, options, stores)
 
 
@@ -62,9 +47,10 @@ class GramReader:
         feeds: Sequence[Feed],
         layers: Sequence[MatchedLayer],
         options: LayerwiseOptions,
-        stores: Stores,
+        stores: Sequence[ActivationStore],
     ) -> None:
-        """Start before the first node of both."""
+        """Start before the first node of both; three stores keep tensors of each and sampled rows."""
+        floats, quantized, sampled = stores
         self._layers, self._options, self._count = layers, options, len(feeds)
         self._users = users = [user for layer in layers for user in layer.users]
         ends = accumulate(len(layer.users) for layer in layers)
@@ -75,13 +61,13 @@ class GramReader:
         ]
         streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
         targets = [user.target for user in users] + [name for name in streams if name is not None]
-        reference = SegmentedRun(float_graph, feeds, targets, stores.floats, options.run)
+        reference = SegmentedRun(float_graph, feeds, targets, floats, options.run)
         choice = RowSampler(len(feeds), options.most_rows, options.least_rows, options.seed)
         ahead = AHEAD if options.memory_limit is None else min(AHEAD, options.memory_limit)
-        self._wanted = SampledRowReader(reference, users, streams, choice, stores.rows, ahead)
+        self._wanted = SampledRowReader(reference, users, streams, choice, sampled, ahead)
         self._inputs = [layer_input(user.source) for user in users]
         sources = [one.name for one in self._inputs]
-        self._given = SegmentedRun(quantized_graph, feeds, sources, stores.quantized, options.run)
+        self._given = SegmentedRun(quantized_graph, feeds, sources, quantized, options.run)
 
     def read(self, number: int) -> tuple[SharedGramStats, SharedGramStats]:
         """Return a layer's sums over the rows of the fitting samples, and of the held-out ones.
@@ -89,18 +75,19 @@ class GramReader:
         If several layers read its weight they can be read again, until they are forgotten. Rows of other
         layers are dropped at once.
         """
-        layer, numbers = self._layers[number], self._numbers[number]
-        last = not layer.sharing_layers
+        numbers, last = self._numbers[number], not self._layers[number].sharing_layers
         if last:
             self._held.discard(number)
-        fit, held = (self._no_sums(layer) for _ in range(2))
+        fit, held = (self._no_sums(self._layers[number]) for _ in range(2))
         wanted = zip(*(self._wanted.read(one, last=last) for one in numbers), strict=True)
         given = self._given.advance([self._inputs[one].name for one in numbers], last=last)
         blocks = [[self._block(*pair) for pair in zip(numbers, s.parts, strict=True)] for s in (fit, held)]
         for i, (rows, inputs) in enumerate(zip(wanted, given, strict=True)):
             block = blocks[is_held_out(i, self._count, self._options)]
             for one, part, (chosen, made) in zip(numbers, block, rows, strict=True):
-                part.add(self._rows(one, inputs[self._inputs[one].name], chosen), made, chosen.weights)
+                layer, source = self._users[one].layer, self._inputs[one]
+                stored = layer.rows(inputs[source.name], chosen.shape, chosen.picked, source.zero_point)
+                part.add(stored, made, chosen.weights)
         for part in (part for block in blocks for part in block):
             part.flush()
         return fit.on_host(), held.on_host()
@@ -125,11 +112,6 @@ class GramReader:
             tuple(GramStats.zeros(groups, outputs, positions * channels, module) for _ in layer.users),
             tuple(user.bias is not None and not user.bias.is_extra for user in layer.users),
         )
-
-    def _rows(self, number: int, stored: AnyArray, wanted: SampledRows) -> AnyArray:
-        """Return rows of a user's input as it is stored."""
-        outside = self._inputs[number].zero_point
-        return self._users[number].layer.rows(stored, wanted.shape, wanted.picked, outside)
 
     def _block(self, number: int, sums: GramStats) -> RowBlock:
         """Return the buffer that takes rows of a user's stored input and of its targets."""

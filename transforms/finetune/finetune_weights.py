@@ -7,15 +7,14 @@ quantized model as tuned so far, by linear algebra on sums over rows (:mod:`tran
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.finetune.checkpoint import Checkpoint, as_report
+from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
@@ -127,14 +126,15 @@ class _LayerwiseTuner:
     def visit(self, number: int, memory: Memory | None) -> LayerReport:
         """Tune a layer, or apply its stored solution; return the report."""
         known = memory.checkpoint.get(memory.attempt, number) if memory else None
-        report = self._repeat(number, *known) if known else self._tune(number, memory)
+        if known is None:
+            report = self._tune(number, memory)
+        else:
+            found, fields = known
+            report = LayerReport(**fields)
+            if found is not None:
+                self._put(self._layers[number], found)
         self._sums.forget(number)
         return report
-
-    def _repeat(self, number: int, found: LayerSolution | None, report: Mapping[str, Any]) -> LayerReport:
-        if found is not None:
-            self._put(self._layers[number], found)
-        return LayerReport(**report)
 
     def _tune(self, number: int, memory: Memory | None) -> LayerReport:
         start = time.perf_counter()
@@ -147,7 +147,7 @@ class _LayerwiseTuner:
         report = LayerReport(_title(layer), layer.node.op, *numbers, found.best.what, seconds)
         if memory:
             kept = found.best if report.is_kept else None
-            memory.checkpoint.put(memory.attempt, number, kept, as_report(report))
+            memory.checkpoint.put(memory.attempt, number, kept, asdict(report))
         return report
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:

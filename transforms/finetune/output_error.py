@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Feed, Float64Array
 from transforms.graph import walk
-from transforms.model import graph_proto
+from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.run_each import run_each, with_fixed_threads
-from transforms.runtime.session import RunOptions, open_light
+from transforms.runtime.session import RunOptions
 
 Found = dict[str, NDArray[np.generic]]
 
@@ -89,17 +88,11 @@ class OutputError:
 
     def _run(self, graph: gs.Graph, scored: frozenset[str]) -> Iterator[Found]:
         """Yield the compared tensors by output; for ``scored`` ones the input of their Softmax."""
-        light, weights = graph_proto.export_light(graph)
-        scores, free = _scores(graph), walk.Names(graph)
-        places = {name: name for name in self._names}
-        for name in scored & places.keys():
-            places[name] = free.derive(scores[name], "score")
-            cast = onnx.helper.make_node("Cast", [scores[name]], [places[name]], to=onnx.TensorProto.FLOAT)
-            light.graph.node.append(cast)
-            light.graph.output.append(onnx.ValueInfoProto(name=places[name]))
-        model = open_light(light, weights, with_fixed_threads(self._options))
-        run = partial(model.run, names=list(places.values()))
-        for found in run_each(run, self._feeds, self._options):
+        scores = _scores(graph)
+        places = {name: scores[name] if name in scored else name for name in self._names}
+        shown = [*(tensor.name for tensor in graph.outputs), *places.values()]
+        model = InstrumentedModel(graph, shown, with_fixed_threads(self._options))
+        for found in run_each(partial(model.run, shown=places.values()), self._feeds, self._options):
             yield {name: found[place] for name, place in places.items()}
 
 

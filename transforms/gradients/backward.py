@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,7 +92,7 @@ def _depending(graph: gs.Graph, roots: Iterable[gs.Tensor]) -> set[int]:
     """Return ``id`` of each tensor that changes, differentiably, with one of the roots; and of the roots."""
     found = {id(tensor) for tensor in roots}
     for node in graph.nodes:
-        read = [tensor for tensor in _read(node) if id(tensor) in found]
+        read = [tensor for tensor in walk.reads(node) if id(tensor) in found]
         if read and not (node.op in FLAT and node.domain in STANDARD_DOMAINS):
             found.update(id(tensor) for tensor in node.outputs if _carries(node, tensor, read))
     return found
@@ -101,14 +102,6 @@ def _carries(node: gs.Node, output: gs.Tensor, read: Sequence[gs.Tensor]) -> boo
     """Return whether an output depends on what is read: floats do, and integers that stand for floats."""
     kept = any(dtypes.element_type(tensor) not in _FLOATS for tensor in read)
     return node.op in QUANTIZERS or kept or dtypes.element_type(output) in _FLOATS
-
-
-def _read(node: gs.Node) -> Iterator[gs.Tensor]:
-    """Yield the tensors that a node reads, also in its bodies."""
-    yield from node.inputs
-    for body in walk.bodies(node):
-        for nested in walk.nodes(body):
-            yield from nested.inputs
 
 
 class _Backward:
@@ -126,7 +119,7 @@ class _Backward:
 
     def visit(self, node: gs.Node) -> None:
         """Propagate the gradients of a node's outputs, whose readers were all visited, to its inputs."""
-        read = [tensor for tensor in _read(node) if id(tensor) in self._depending]
+        read = [tensor for tensor in walk.reads(node) if id(tensor) in self._depending]
         outputs = [tensor for tensor in node.outputs if id(tensor) in self._depending]
         if not read or not outputs:
             return
@@ -148,7 +141,7 @@ class _Backward:
             try:
                 if rule.inputs is not None and index not in rule.inputs:
                     raise NoRuleError(f"its input {index} is computed")
-                self.add(tensor, rule.make(step, index))
+                self.add(tensor, rule.make(dataclasses.replace(step, index=index)))
             except NoRuleError as error:
                 self._reasons[id(tensor)] = f"{_describe(step.node)}: {error}"
 

@@ -16,38 +16,18 @@ _TANH_CUBE = 0.044715  # of the tanh form of GELU
 _BIAS = 3.0  # HardSwish is x (x + 3) / 6 between -3 and 3
 
 
-def through_derivative(derivative: Derivative) -> Callable[[Step, int], gs.Tensor]:
-    """Return the rule of a function of one variable: the gradient times the derivative."""
-    return lambda s, index: s("Mul", s.g, derivative(s))
-
-
 def masked(s: Step, condition: gs.Tensor) -> gs.Tensor:
     """Return the gradient of elements whose condition holds, zero for others."""
     return s("Where", condition, s.g, 0.0)
 
 
-def add(s: Step, index: int) -> gs.Tensor:
-    """Add and Sum, of any number of terms."""
-    return s.summed_like(s.g, s.node.inputs[index])
-
-
-def sub(s: Step, index: int) -> gs.Tensor:
-    """Sub."""
-    return s.summed_like(s("Neg", s.g) if index else s.g, s.node.inputs[index])
-
-
-def mul(s: Step, index: int) -> gs.Tensor:
-    """Mul."""
-    return s.summed_like(s("Mul", s.g, s.node.inputs[1 - index]), s.node.inputs[index])
-
-
-def div(s: Step, index: int) -> gs.Tensor:
+def div(s: Step) -> gs.Tensor:
     """Div: 1 / b for a, -y / b for b."""
     ratio = s("Div", s.g, s.node.inputs[1])
-    return s.summed_like(s("Neg", s("Mul", ratio, s.y)) if index else ratio, s.node.inputs[index])
+    return s.summed(s("Neg", s("Mul", ratio, s.y)) if s.index else ratio)
 
 
-def power(s: Step, index: int) -> gs.Tensor:
+def power(s: Step) -> gs.Tensor:
     """Pow with a constant exponent."""
     exponents = s.writer.constants.values(s.node.inputs[1])
     if exponents is None:
@@ -57,29 +37,24 @@ def power(s: Step, index: int) -> gs.Tensor:
         slope = s("Mul", s.x, np.float32(2) * np.ones_like(exponents))
     else:
         slope = s("Mul", s("Pow", s.x, exponents - np.float32(1)), exponents)
-    return s.summed_like(s("Mul", s.g, slope), s.x)
+    return s.summed(s("Mul", s.g, slope))
 
 
-def extremum(s: Step, index: int) -> gs.Tensor:
+def extremum(s: Step) -> gs.Tensor:
     """Max and Min: to the first of the terms that equals the result."""
-    chosen = s("Equal", s.node.inputs[index], s.y)
-    for other in s.node.inputs[:index]:
+    chosen = s("Equal", s.wanted, s.y)
+    for other in s.node.inputs[: s.index]:
         chosen = s("And", chosen, s("Not", s("Equal", other, s.y)))
-    return s.summed_like(masked(s, chosen), s.node.inputs[index])
+    return s.summed(masked(s, chosen))
 
 
-def where(s: Step, index: int) -> gs.Tensor:
+def where(s: Step) -> gs.Tensor:
     """Where, for its two branches."""
-    branches = (s.g, 0.0) if index == 1 else (0.0, s.g)
-    return s.summed_like(s("Where", s.x, *branches), s.node.inputs[index])
+    branches = (s.g, 0.0) if s.index == 1 else (0.0, s.g)
+    return s.summed(s("Where", s.x, *branches))
 
 
-def relu(s: Step, index: int) -> gs.Tensor:
-    """Relu, from its output, so that the node before it can still be fused with it."""
-    return masked(s, s("Greater", s.y, 0.0))
-
-
-def clip(s: Step, index: int) -> gs.Tensor:
+def clip(s: Step) -> gs.Tensor:
     """Clip: for outputs strictly between its bounds."""
     tests = [
         s(op, s.y, border) for op, i in (("Greater", 1), ("Less", 2)) if (border := s.input(i)) is not None
@@ -89,19 +64,19 @@ def clip(s: Step, index: int) -> gs.Tensor:
     return masked(s, tests[0] if len(tests) == 1 else s("And", *tests))
 
 
-def leaky(s: Step, index: int) -> gs.Tensor:
+def leaky(s: Step) -> gs.Tensor:
     """LeakyRelu and PRelu: the slope below zero is an attribute or the second input."""
     slope = s.input(1) if s.node.op == "PRelu" else float(s.attribute("alpha", 0.01))
     return s("Where", s("Greater", s.x, 0.0), s.g, s("Mul", s.g, slope))
 
 
-def hard_sigmoid(s: Step, index: int) -> gs.Tensor:
+def hard_sigmoid(s: Step) -> gs.Tensor:
     """HardSigmoid: a constant slope for outputs between 0 and 1."""
     inside = s("And", s("Greater", s.y, 0.0), s("Less", s.y, 1.0))
     return s("Where", inside, s("Mul", s.g, float(s.attribute("alpha", 0.2))), 0.0)
 
 
-def hard_swish(s: Step, index: int) -> gs.Tensor:
+def hard_swish(s: Step) -> gs.Tensor:
     """HardSwish: (2 x + 3) / 6 between -3 and 3, 0 below and 1 above."""
     slope = s("Add", s("Mul", s.x, 1 / _BIAS), 0.5)
     upper = s("Where", s("Less", s.x, _BIAS), slope, 1.0)
@@ -113,7 +88,7 @@ def _exponential(scale: float, alpha: float) -> Derivative:
     return lambda s: s("Where", s("Greater", s.x, 0.0), scale, s("Add", s.y, scale * alpha))
 
 
-def elu(s: Step, index: int) -> gs.Tensor:
+def elu(s: Step) -> gs.Tensor:
     """Elu and Selu."""
     if s.node.op == "Elu":
         slope = _exponential(1.0, float(s.attribute("alpha", 1.0)))
@@ -123,7 +98,7 @@ def elu(s: Step, index: int) -> gs.Tensor:
     return s("Mul", s.g, slope(s))
 
 
-def gelu(s: Step, index: int) -> gs.Tensor:
+def gelu(s: Step) -> gs.Tensor:
     """Gelu, exact or with tanh."""
     if s.attribute("approximate", "none") == "tanh":
         return s("Mul", s.g, _tanh_gelu_slope(s))

@@ -14,12 +14,7 @@ _SCATTER_ADDS = 16
 """First opset in which ScatterElements can add."""
 
 
-def unchanged(s: Step, index: int) -> gs.Tensor:
-    """The gradient itself: Identity, and roundings, which count as the identity."""
-    return s.g
-
-
-def dropout(s: Step, index: int) -> gs.Tensor:
+def dropout(s: Step) -> gs.Tensor:
     """Dropout, which does nothing outside training."""
     training = s.input(2)
     if training is not None and s.writer.constants.scalar(training) != 0:
@@ -27,12 +22,7 @@ def dropout(s: Step, index: int) -> gs.Tensor:
     return s.g
 
 
-def reshaped(s: Step, index: int) -> gs.Tensor:
-    """Operators that change only the shape."""
-    return s.reshape(s.g, s.x)
-
-
-def transpose(s: Step, index: int) -> gs.Tensor:
+def transpose(s: Step) -> gs.Tensor:
     """Transpose: the inverse permutation."""
     perm = s.attribute("perm", None)
     if perm is None:
@@ -40,7 +30,7 @@ def transpose(s: Step, index: int) -> gs.Tensor:
     return s("Transpose", s.g, perm=[int(axis) for axis in np.argsort(perm)])
 
 
-def concat(s: Step, index: int) -> gs.Tensor:
+def concat(s: Step) -> gs.Tensor:
     """Concat: one Split for all parts."""
     axis, inputs = int(s.node.attrs["axis"]), list(s.node.inputs)
 
@@ -52,7 +42,7 @@ def concat(s: Step, index: int) -> gs.Tensor:
         parts = [[size] if isinstance(size, int) else size for size in sizes]
         return s.several("Split", s.g, s("Concat", *parts, axis=0), count=len(inputs), axis=axis)
 
-    return s.writer.once(("split", id(s.node)), _split)[index]
+    return s.writer.once(("split", id(s.node)), _split)[s.index]
 
 
 def _size_along(s: Step, part: gs.Tensor, axis: int) -> int | gs.Tensor:
@@ -60,18 +50,13 @@ def _size_along(s: Step, part: gs.Tensor, axis: int) -> int | gs.Tensor:
     return size if isinstance(size, int) else s("Gather", s.shape(part), [axis], axis=0)
 
 
-def split(s: Step, index: int) -> gs.Tensor:
+def split(s: Step) -> gs.Tensor:
     """Split: the gradients of all parts put together."""
     parts = [s.gradient(i) for i in range(len(s.node.outputs))]
     return s("Concat", *parts, axis=int(s.attribute("axis", 0)))
 
 
-def expand(s: Step, index: int) -> gs.Tensor:
-    """Expand."""
-    return s.summed_like(s.g, s.x)
-
-
-def slice_(s: Step, index: int) -> gs.Tensor:
+def slice_(s: Step) -> gs.Tensor:
     """Slice: padding if it takes contiguous elements, else element by element."""
     starts = _starts(s)
     if starts is None:
@@ -97,7 +82,7 @@ def _starts(s: Step) -> list[int] | None:
     return starts
 
 
-def pad(s: Step, index: int) -> gs.Tensor:
+def pad(s: Step) -> gs.Tensor:
     """Pad: a Slice; for a mode that repeats elements, element by element."""
     pads, axes = s.node.inputs[1], s.input(3)
     mode = str(s.attribute("mode", "constant"))
@@ -106,7 +91,7 @@ def pad(s: Step, index: int) -> gs.Tensor:
     return put_back(s, lambda places: s("Pad", places, pads, None, axes, mode=mode))
 
 
-def gather(s: Step, index: int) -> gs.Tensor:
+def gather(s: Step) -> gs.Tensor:
     """Gather: padding for one constant index, else element by element."""
     axis = int(s.attribute("axis", 0))
     indices = s.node.inputs[1]
@@ -121,7 +106,7 @@ def gather(s: Step, index: int) -> gs.Tensor:
     return put_back(s, lambda places: s("Gather", places, indices, axis=axis), distinct=distinct)
 
 
-def moved(s: Step, index: int) -> gs.Tensor:
+def moved(s: Step) -> gs.Tensor:
     """Operators that pick elements of their first input: GatherElements, GatherND, Tile."""
     return put_back(s, lambda places: s(s.node.op, places, *s.node.inputs[1:], **s.node.attrs))
 
@@ -131,8 +116,6 @@ def put_back(s: Step, move: Callable[[gs.Tensor], gs.Tensor], *, distinct: bool 
 
     ``move`` is applied to the places themselves, numbered in C order; ``distinct``: it reads none twice.
     """
-    if not distinct and s.writer.opset < _SCATTER_ADDS:
-        raise NoRuleError(f"it needs opset {_SCATTER_ADDS}, the graph has {s.writer.opset}")
     count = s("ReduceProd", s("Shape", s.x), keepdims=0)
     places = s.reshape(s("Range", np.array(0, np.int64), count, np.array(1, np.int64)), s.x)
     return scatter(s, move(places), distinct=distinct)
@@ -148,24 +131,19 @@ def scatter(s: Step, places: gs.Tensor, *, distinct: bool = False) -> gs.Tensor:
     return s.reshape(s("ScatterElements", zeros, *flat, axis=0, **mode), s.x)
 
 
-def scatter_into(s: Step, index: int) -> gs.Tensor:
+def scatter_into(s: Step) -> gs.Tensor:
     """ScatterND and ScatterElements, which write their third input into their first."""
     if s.attribute("reduction", "none") != "none":
         raise NoRuleError("it combines elements")
     indices = s.node.inputs[1]
     elements = s.node.op == "ScatterElements"
     axis = {"axis": int(s.attribute("axis", 0))} if elements else {}
-    if index == 2:
+    if s.index == 2:
         return s("GatherElements" if elements else "GatherND", s.g, indices, **axis)
     return s(s.node.op, s.g, indices, s.zeros(s.node.inputs[2]), **axis)
 
 
-def space_to_depth(s: Step, index: int) -> gs.Tensor:
-    """SpaceToDepth."""
-    return s("DepthToSpace", s.g, blocksize=s.node.attrs["blocksize"])
-
-
-def depth_to_space(s: Step, index: int) -> gs.Tensor:
+def depth_to_space(s: Step) -> gs.Tensor:
     """DepthToSpace; in mode CRD the channels of the inverse have to be reordered."""
     block = int(s.node.attrs["blocksize"])
     deep = s("SpaceToDepth", s.g, blocksize=block)
@@ -178,12 +156,7 @@ def depth_to_space(s: Step, index: int) -> gs.Tensor:
     return s.reshape(s("Transpose", apart, perm=[0, 2, 1, 3]), s.x)
 
 
-def trilu(s: Step, index: int) -> gs.Tensor:
-    """Trilu, which keeps one triangle."""
-    return s("Trilu", s.g, s.input(1), upper=s.attribute("upper", 1))
-
-
-def resize(s: Step, index: int) -> gs.Tensor:
+def resize(s: Step) -> gs.Tensor:
     """Resize to the nearest element: sums over blocks, else element by element."""
     if s.attribute("mode", "nearest") != "nearest":
         raise NoRuleError(f"mode '{s.node.attrs['mode']}' has no rule")

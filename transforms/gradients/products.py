@@ -106,7 +106,7 @@ def _begin(s: Step, form: Windows, spatial: object) -> gs.Tensor | list[int]:
     return half if form.auto_pad == "SAME_UPPER" else s("Sub", total, half)
 
 
-def convolution(s: Step, index: int) -> gs.Tensor:
+def convolution(s: Step) -> gs.Tensor:
     """Conv, for its data: the transposed convolution with the same weight.
 
     Without strides that is a plain convolution with the mirrored weight, for which the runtime has faster
@@ -141,7 +141,7 @@ def _turned_around(s: Step, weight: gs.Tensor, sizes: Sequence[int], form: Windo
     return s("Reshape", exchanged, [group * read, made, *form.kernel])
 
 
-def transposed_convolution(s: Step, index: int) -> gs.Tensor:
+def transposed_convolution(s: Step) -> gs.Tensor:
     """ConvTranspose, for its data: the convolution with the same weight."""
     weight = s.node.inputs[1]
     form = windows(s, _kernel(s, weight))
@@ -174,49 +174,44 @@ def _kernel(s: Step, weight: gs.Tensor) -> list[int]:
     return list(kernel)
 
 
-def gemm(s: Step, index: int) -> gs.Tensor:
+def gemm(s: Step) -> gs.Tensor:
     """Gemm, for its three inputs."""
-    if index == _MATRIX:
-        return _gemm_bias(s)
+    if s.index == _MATRIX:
+        beta = float(s.attribute("beta", 1.0))
+        return s.summed(s.g if beta == 1 else s("Mul", s.g, beta))
     a, b = s.node.inputs[:2]
     alpha = float(s.attribute("alpha", 1.0))
     turned_a, turned_b = s.attribute("transA", 0), s.attribute("transB", 0)
-    if index == 0 and not turned_a:
+    if s.index == 0 and not turned_a:
         return s("Gemm", s.g, b, alpha=alpha, transB=1 - turned_b)
-    if index == 0:
+    if s.index == 0:
         return s("Gemm", b, s.g, alpha=alpha, transA=turned_b, transB=1)
     if not turned_b:
         return s("Gemm", a, s.g, alpha=alpha, transA=1 - turned_a)
     return s("Gemm", s.g, a, alpha=alpha, transA=1, transB=turned_a)
 
 
-def _gemm_bias(s: Step) -> gs.Tensor:
-    beta = float(s.attribute("beta", 1.0))
-    scaled = s.g if beta == 1 else s("Mul", s.g, beta)
-    return s.summed_like(scaled, s.node.inputs[_MATRIX])
-
-
-def matmul(s: Step, index: int) -> gs.Tensor:
+def matmul(s: Step) -> gs.Tensor:
     """MatMul, for both operands: vectors, matrices and stacks of them."""
     a, b = s.node.inputs
     ranks = s.rank(a), s.rank(b)
     if ranks[0] >= _MATRIX and ranks[1] == _MATRIX:
-        return _times_matrix(s, index)
+        return _times_matrix(s)
     g = s.g
     left, right = _matrix(s, a, 0), _matrix(s, b, 1)
     if ranks[1] == 1:
         g = s("Unsqueeze", g, [-1])
     if ranks[0] == 1:
         g = s("Unsqueeze", g, [-2])
-    if index == 0:
+    if s.index == 0:
         full, operand = s("MatMul", g, _turned(s, right)), left
     else:
         full, operand = s("MatMul", _turned(s, left), g), right
     stack = shapes.shape_of(s.y)
     if stack is not None:
         stack = (*stack[: len(stack) - sum(rank > 1 for rank in ranks)], *s.sizes(operand)[-_MATRIX:])
-    summed = s.summed_like(full, operand, stack)
-    return s.reshape(summed, s.node.inputs[index]) if ranks[index] == 1 else summed
+    summed = s.summed(full, operand, stack)
+    return s.reshape(summed, s.wanted) if ranks[s.index] == 1 else summed
 
 
 def _matrix(s: Step, operand: gs.Tensor, axis: int) -> gs.Tensor:
@@ -234,10 +229,10 @@ def _turned(s: Step, matrices: gs.Tensor) -> gs.Tensor:
     return s("Transpose", matrices, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
-def _times_matrix(s: Step, index: int) -> gs.Tensor:
+def _times_matrix(s: Step) -> gs.Tensor:
     """The second operand is a matrix: all rows of the first form one matrix, and nothing is transposed."""
     a, b = s.node.inputs
     rows = s("Flatten", s.g, axis=-1)
-    if index == 0:
+    if s.index == 0:
         return s.reshape(s("Gemm", rows, b, transB=1), a)
     return s("Gemm", s("Flatten", a, axis=-1), rows, transA=1)

@@ -13,19 +13,19 @@ from transforms.gradients.step import NoRuleError, Step, Value
 _FLOAT = int(onnx.TensorProto.FLOAT)
 
 
-def softmax(s: Step, index: int) -> gs.Tensor:
+def softmax(s: Step) -> gs.Tensor:
     """Softmax: y (g - sum g y)."""
     total = s.reduce("ReduceSum", s("Mul", s.g, s.y), [int(s.attribute("axis", -1))])
     return s("Mul", s.y, s("Sub", s.g, total))
 
 
-def log_softmax(s: Step, index: int) -> gs.Tensor:
+def log_softmax(s: Step) -> gs.Tensor:
     """LogSoftmax: g - e^y sum g."""
     total = s.reduce("ReduceSum", s.g, [int(s.attribute("axis", -1))])
     return s("Sub", s.g, s("Mul", s("Exp", s.y), total))
 
 
-def layer_normalization(s: Step, index: int) -> gs.Tensor:
+def layer_normalization(s: Step) -> gs.Tensor:
     """LayerNormalization, for its data."""
     scale, axis = s.node.inputs[1], int(s.attribute("axis", -1))
     axes = range(axis, 0) if axis < 0 else range(axis, s.rank(s.x))
@@ -35,7 +35,7 @@ def layer_normalization(s: Step, index: int) -> gs.Tensor:
     return _normalized(s, s("Mul", s.g, scale), unit, inverse, list(axes))
 
 
-def instance_normalization(s: Step, index: int) -> gs.Tensor:
+def instance_normalization(s: Step) -> gs.Tensor:
     """InstanceNormalization, for its data."""
     axes = list(range(2, s.rank(s.x)))
     centred = s("Sub", s.x, s.reduce("ReduceMean", s.x, axes))
@@ -53,7 +53,7 @@ def _normalized(s: Step, g: gs.Tensor, unit: gs.Tensor, inverse: gs.Tensor, axes
     return s("Mul", rest, inverse)
 
 
-def batch_normalization(s: Step, index: int) -> gs.Tensor:
+def batch_normalization(s: Step) -> gs.Tensor:
     """BatchNormalization with given statistics: one factor for each channel."""
     if s.attribute("training_mode", 0):
         raise NoRuleError("it is in training mode")
@@ -73,7 +73,7 @@ def _axes(s: Step) -> list[int] | None:
     return list(axes) if axes else None
 
 
-def _restored(s: Step, reduced: gs.Tensor) -> gs.Tensor:
+def restored(s: Step, reduced: gs.Tensor) -> gs.Tensor:
     """Return a tensor of the output's shape with the reduced axes of size 1, or a scalar for all axes."""
     axes = _axes(s)
     if s.attribute("keepdims", 1) or axes is None:
@@ -81,18 +81,9 @@ def _restored(s: Step, reduced: gs.Tensor) -> gs.Tensor:
     return s("Unsqueeze", reduced, axes)
 
 
-def _expanded(s: Step, reduced: gs.Tensor) -> gs.Tensor:
-    return s("Expand", reduced, s.shape(s.x))
-
-
-def reduce_sum(s: Step, index: int) -> gs.Tensor:
-    """ReduceSum."""
-    return _expanded(s, _restored(s, s.g))
-
-
-def reduce_mean(s: Step, index: int) -> gs.Tensor:
+def reduce_mean(s: Step) -> gs.Tensor:
     """ReduceMean and GlobalAveragePool."""
-    return _expanded(s, s("Div", _restored(s, s.g), _elements_each(s)))
+    return s("Expand", s("Div", restored(s, s.g), _elements_each(s)), s.shape(s.x))
 
 
 def _elements_each(s: Step) -> Value:
@@ -104,45 +95,27 @@ def _elements_each(s: Step) -> Value:
     return s("Div", *sizes)
 
 
-def reduce_square(s: Step, index: int) -> gs.Tensor:
-    """ReduceSumSquare."""
-    return s("Mul", s("Mul", s.x, 2.0), _restored(s, s.g))
-
-
-def reduce_norm(s: Step, index: int) -> gs.Tensor:
-    """ReduceL2: x / y."""
-    return s("Mul", s.x, _restored(s, s("Div", s.g, s.y)))
-
-
-def reduce_extremum(s: Step, index: int) -> gs.Tensor:
+def reduce_extremum(s: Step) -> gs.Tensor:
     """ReduceMax and ReduceMin: to the elements that equal the result, in equal parts."""
-    return _chosen(s, _restored(s, s.y), _restored(s, s.g), _axes(s) or list(range(s.rank(s.x))))
+    return chosen(s, restored(s, s.y), restored(s, s.g), _axes(s) or list(range(s.rank(s.x))))
 
 
-def global_max_pool(s: Step, index: int) -> gs.Tensor:
-    """GlobalMaxPool."""
-    return _chosen(s, s.y, s.g, list(range(2, s.rank(s.x))))
-
-
-def _chosen(s: Step, extremum: gs.Tensor, g: gs.Tensor, axes: list[int]) -> gs.Tensor:
+def chosen(s: Step, extremum: gs.Tensor, g: gs.Tensor, axes: list[int]) -> gs.Tensor:
+    """Return the gradient of the elements of x that equal an extremum over axes, in equal parts."""
     mask = s("Cast", s("Equal", s.x, extremum), to=_FLOAT)
     return s("Mul", mask, s("Div", g, s.reduce("ReduceSum", mask, axes)))
 
 
-def max_pool(s: Step, index: int) -> gs.Tensor:
+def max_pool(s: Step) -> gs.Tensor:
     """MaxPool: each element goes back to the index that the operator outputs."""
     attrs = {name: value for name, value in s.node.attrs.items() if name != "storage_order"}
     _, places = s.several("MaxPool", s.x, count=2, **attrs)
-    return scatter(s, places, distinct=_is_apart(s))
-
-
-def _is_apart(s: Step) -> bool:
-    """Return whether no element is in two windows."""
     form = windows(s, s.node.attrs["kernel_shape"])
-    return all(extent <= stride for extent, stride in zip(form.extents, form.strides, strict=True))
+    in_one_window = [extent <= stride for extent, stride in zip(form.extents, form.strides, strict=True)]
+    return scatter(s, places, distinct=all(in_one_window))
 
 
-def average_pool(s: Step, index: int) -> gs.Tensor:
+def average_pool(s: Step) -> gs.Tensor:
     """AveragePool: every channel is a separate image, with a kernel of ones."""
     form = windows(s, s.node.attrs["kernel_shape"])
     rank = len(form.kernel)

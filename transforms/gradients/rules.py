@@ -8,10 +8,7 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 import ops
-from transforms.gradients import elementwise as elementwise
-from transforms.gradients import moves as moves
-from transforms.gradients import products as products
-from transforms.gradients import reductions as reductions
+from transforms.gradients import elementwise, moves, products, reductions
 from transforms.gradients.step import Step
 from transforms.graph.rewire import STANDARD_DOMAINS
 
@@ -26,13 +23,19 @@ class Rule:
     the first alone; ``straight``: a rounding, which may produce and read other types than float32.
     """
 
-    make: Callable[[Step, int], gs.Tensor]
+    make: Callable[[Step], gs.Tensor]
     inputs: tuple[int, ...] | None = (0,)
     several: bool = False
     straight: bool = False
 
 
-_SLOPES = {op: Rule(elementwise.through_derivative(slope)) for op, slope in elementwise.DERIVATIVES.items()}
+def _of_derivative(derivative: elementwise.Derivative) -> Rule:
+    return Rule(lambda s: s("Mul", s.g, derivative(s)))
+
+
+_SLOPES = {op: _of_derivative(derivative) for op, derivative in elementwise.DERIVATIVES.items()}
+_RESHAPED = Rule(lambda s: s.reshape(s.g, s.x))
+_ROUNDED = Rule(lambda s: s.g, straight=True)
 
 RULES: dict[str, Rule] = {
     **_SLOPES,
@@ -40,17 +43,17 @@ RULES: dict[str, Rule] = {
     "ConvTranspose": Rule(products.transposed_convolution),
     "Gemm": Rule(products.gemm, ANY),
     "MatMul": Rule(products.matmul, ANY),
-    "Add": Rule(elementwise.add, ANY),
-    "Sum": Rule(elementwise.add, ANY),
-    "Sub": Rule(elementwise.sub, ANY),
-    "Mul": Rule(elementwise.mul, ANY),
+    "Add": Rule(lambda s: s.summed(s.g), ANY),
+    "Sum": Rule(lambda s: s.summed(s.g), ANY),
+    "Sub": Rule(lambda s: s.summed(s("Neg", s.g) if s.index else s.g), ANY),
+    "Mul": Rule(lambda s: s.summed(s("Mul", s.g, s.node.inputs[1 - s.index])), ANY),
     "Div": Rule(elementwise.div, ANY),
     "Pow": Rule(elementwise.power),
     "Max": Rule(elementwise.extremum, ANY),
     "Min": Rule(elementwise.extremum, ANY),
     "Where": Rule(elementwise.where, (1, 2)),
-    "Neg": Rule(lambda s, index: s("Neg", s.g)),
-    "Relu": Rule(elementwise.relu),
+    "Neg": Rule(lambda s: s("Neg", s.g)),
+    "Relu": Rule(lambda s: elementwise.masked(s, s("Greater", s.y, 0.0))),  # from y: Conv and Relu stay fused
     "Clip": Rule(elementwise.clip),
     "LeakyRelu": Rule(elementwise.leaky),
     "PRelu": Rule(elementwise.leaky),
@@ -64,48 +67,47 @@ RULES: dict[str, Rule] = {
     "LayerNormalization": Rule(reductions.layer_normalization),
     "InstanceNormalization": Rule(reductions.instance_normalization),
     "BatchNormalization": Rule(reductions.batch_normalization),
-    "ReduceSum": Rule(reductions.reduce_sum),
+    "ReduceSum": Rule(lambda s: s("Expand", reductions.restored(s, s.g), s.shape(s.x))),
     "ReduceMean": Rule(reductions.reduce_mean),
     "ReduceMax": Rule(reductions.reduce_extremum),
     "ReduceMin": Rule(reductions.reduce_extremum),
-    "ReduceSumSquare": Rule(reductions.reduce_square),
-    "ReduceL2": Rule(reductions.reduce_norm),
+    "ReduceSumSquare": Rule(lambda s: s("Mul", s("Mul", s.x, 2.0), reductions.restored(s, s.g))),
+    "ReduceL2": Rule(lambda s: s("Mul", s.x, reductions.restored(s, s("Div", s.g, s.y)))),
     "GlobalAveragePool": Rule(reductions.reduce_mean),
-    "GlobalMaxPool": Rule(reductions.global_max_pool),
+    "GlobalMaxPool": Rule(lambda s: reductions.chosen(s, s.y, s.g, list(range(2, s.rank(s.x))))),
     "AveragePool": Rule(reductions.average_pool),
     "MaxPool": Rule(reductions.max_pool),
-    "Reshape": Rule(moves.reshaped),
-    "Flatten": Rule(moves.reshaped),
-    "Squeeze": Rule(moves.reshaped),
-    "Unsqueeze": Rule(moves.reshaped),
+    "Reshape": _RESHAPED,
+    "Flatten": _RESHAPED,
+    "Squeeze": _RESHAPED,
+    "Unsqueeze": _RESHAPED,
     "Transpose": Rule(moves.transpose),
-    "Identity": Rule(moves.unchanged),
+    "Identity": Rule(lambda s: s.g),
     "Dropout": Rule(moves.dropout),
     "Concat": Rule(moves.concat, ANY),
     "Split": Rule(moves.split, several=True),
     "Slice": Rule(moves.slice_),
     "Pad": Rule(moves.pad),
-    "Expand": Rule(moves.expand),
+    "Expand": Rule(lambda s: s.summed(s.g)),
     "Gather": Rule(moves.gather),
     "GatherElements": Rule(moves.moved),
     "GatherND": Rule(moves.moved),
     "Tile": Rule(moves.moved),
     "ScatterND": Rule(moves.scatter_into, (0, 2)),
     "ScatterElements": Rule(moves.scatter_into, (0, 2)),
-    "SpaceToDepth": Rule(moves.space_to_depth),
+    "SpaceToDepth": Rule(lambda s: s("DepthToSpace", s.g, blocksize=s.node.attrs["blocksize"])),
     "DepthToSpace": Rule(moves.depth_to_space),
-    "Trilu": Rule(moves.trilu),
+    "Trilu": Rule(lambda s: s("Trilu", s.g, s.input(1), upper=s.attribute("upper", 1))),
     "Resize": Rule(moves.resize),
-    "Cast": Rule(moves.unchanged, straight=True),
-    "QuantizeLinear": Rule(moves.unchanged, straight=True),
-    "DequantizeLinear": Rule(moves.unchanged, straight=True),
+    "Cast": _ROUNDED,
+    "QuantizeLinear": _ROUNDED,
+    "DequantizeLinear": _ROUNDED,
 }
 """The rules for ONNX's own operators."""
 
-OWN_RULES: dict[str, Rule] = {
-    op: Rule(moves.unchanged, straight=True)
-    for op in (ops.formats.BFP, ops.formats.MX, ops.formats.LINEAR, "ExtendedDequantizeLinear")
-}
+OWN_RULES = dict.fromkeys(
+    (ops.formats.BFP, ops.formats.MX, ops.formats.LINEAR, "ExtendedDequantizeLinear"), _ROUNDED
+)
 """The rules for our operators: roundings count as the identity."""
 
 QUANTIZERS = frozenset({"QuantizeLinear", ops.formats.LINEAR, "DynamicQuantizeLinear"})

@@ -72,12 +72,14 @@ class Writer:
 class Step:
     """One node of the backward pass: its tensors, and the gradient of each of its outputs (None: zero).
 
+    ``index``: that of the input whose gradient is wanted.
     A step is called like ``step("Mul", a, 0.5)`` to make a node. Every gradient has the shape of its tensor.
     """
 
     writer: Writer
     node: gs.Node
     gradients: list[gs.Tensor | None]
+    index: int = 0
 
     def __call__(self, op: str, *inputs: Value, **attrs: Any) -> gs.Tensor:
         """Make a node and return its output."""
@@ -92,6 +94,11 @@ class Step:
     def x(self) -> gs.Tensor:
         """The first input of the node."""
         return self.node.inputs[0]
+
+    @property
+    def wanted(self) -> gs.Tensor:
+        """The input of the node whose gradient is wanted."""
+        return self.node.inputs[self.index]
 
     @property
     def y(self) -> gs.Tensor:
@@ -173,8 +180,14 @@ class Step:
             return self(op, value, list(axes), keepdims=1)
         return self(op, value, axes=list(axes), keepdims=1)
 
-    def summed_like(self, value: gs.Tensor, like: gs.Tensor, large: shapes.Shape | None = None) -> gs.Tensor:
-        """Sum a value over the axes along which ``like`` was broadcast to its shape (the output's)."""
+    def summed(
+        self, value: gs.Tensor, like: gs.Tensor | None = None, large: shapes.Shape | None = None
+    ) -> gs.Tensor:
+        """Sum a value over the axes along which ``like`` (None: the wanted input) was broadcast to its shape.
+
+        The shape is ``large``, or that of the output.
+        """
+        like = self.wanted if like is None else like
         small = shapes.shape_of(like)
         large = shapes.shape_of(self.y) if large is None else large
         if small is None or large is None:

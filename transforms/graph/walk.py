@@ -26,6 +26,14 @@ def nodes(graph: gs.Graph) -> Iterator[gs.Node]:
         yield from inner.nodes
 
 
+def tensors(graph: gs.Graph) -> dict[str, gs.Tensor]:
+    """Return the tensors of a graph by name, inputs first, the others in the order in which they are made."""
+    found = {tensor.name: tensor for tensor in graph.inputs}
+    for node in graph.nodes:
+        found |= {t.name: t for t in (*node.inputs, *node.outputs) if t.name}
+    return found | {tensor.name: tensor for tensor in graph.outputs}
+
+
 def constants(graph: gs.Graph) -> Iterator[gs.Constant]:
     """Yield each initializer that a node or a graph output uses, once, in the order of first use."""
     seen: set[int] = set()
@@ -37,7 +45,7 @@ def constants(graph: gs.Graph) -> Iterator[gs.Constant]:
                 yield tensor
 
 
-def constant_homes(graph: gs.Graph) -> dict[int, gs.Graph]:
+def constant_owners(graph: gs.Graph) -> dict[int, gs.Graph]:
     """Map ``id`` of each constant to its owner: the innermost graph that encloses all its uses.
 
     graph-surgeon does not record where an initializer is stored. A weight that two branches of an If capture
@@ -71,6 +79,13 @@ def _common(a: tuple[gs.Graph, ...], b: tuple[gs.Graph, ...]) -> tuple[gs.Graph,
 def producer(tensor: gs.Tensor) -> gs.Node | None:
     """Return the node that produces a tensor; None for constants and inputs."""
     return tensor.inputs[0] if tensor.inputs else None
+
+
+def reads(node: gs.Node) -> Iterator[gs.Tensor]:
+    """Yield the tensors that a node reads, also in its bodies."""
+    yield from node.inputs
+    for body in bodies(node):
+        yield from (tensor for inner in nodes(body) for tensor in inner.inputs)
 
 
 def uses(tensor: gs.Tensor) -> list[tuple[gs.Node, int]]:

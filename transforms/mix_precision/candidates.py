@@ -102,7 +102,7 @@ def measure_candidates(
 ) -> list[Candidate]:
     """Return the candidates with their sizes, those of activations as they are on one sample."""
     read = {t.name: t for group in nodes.values() for node in group for t in _activations(node)}
-    found = InstrumentedModel(graph, [], list(read), run).run(feed).arrays
+    found = InstrumentedModel(graph, read, run).run(feed)
     return [
         Candidate(
             name,

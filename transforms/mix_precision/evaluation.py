@@ -76,12 +76,9 @@ class EvaluationSet:
 
 def repeatable(data: CalibrationData, graph: gs.Graph) -> CalibrationData:
     """Return data that can be taken several times."""
-    feeds = data.source
-    if not isinstance(feeds, Feeds):
-        feeds = open_feeds(feeds, model_inputs(graph), images=data.images, limit=data.limit)
+    feeds = data.feeds(graph)
     if not feeds.is_repeatable:
-        kept = [feed for _, feed in feeds]
-        feeds = open_feeds(kept, model_inputs(graph))
+        feeds = open_feeds([feed for _, feed in feeds], model_inputs(graph))
     return CalibrationData(feeds, cache=data.cache, run=data.run)
 
 

@@ -9,7 +9,7 @@ from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.mixed_model import MixedModel
 from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.mix_precision.switch_worker import SwitchTask, forget, measure, write_folder
-from transforms.mix_precision.switchable_model import Switch, switched_model
+from transforms.mix_precision.switchable_model import switched_model
 from transforms.run.tasks import Progress, run_tasks
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import METRICS
@@ -36,7 +36,12 @@ def measure_sensitivity(
     wanted = [(one.name, choice.label) for one in candidates for choice in choices]
     names = {f"{metric}/{layer}/{label}": number for number, (layer, label) in enumerate(wanted)}
     if any(bench.log.get(name) is None for name in names):
-        _write(model, candidates, choices, wanted, bench)
+        base = model.build({}, finished=False)
+        mixes = {choice.label: {one.name: choice for one in candidates} for choice in choices}
+        others = {label: model.build(mix, finished=False) for label, mix in mixes.items()}
+        switches = switched_model(base, others, wanted)
+        inputs = [switches[one] for one in wanted]
+        write_folder(bench.folder, base.graph, inputs, bench.feeds, bench.expected, bench.run)
     place = metric if metric in METRICS else absolute_place(metric)  # workers have other working folders
     tasks = {name: SwitchTask(str(bench.folder), number, place) for name, number in names.items()}
     try:
@@ -49,20 +54,3 @@ def measure_sensitivity(
         for (layer, label), numbers in zip(wanted, found.values(), strict=True)
     )
     return Sensitivity("measured", metric, len(bench.feeds), tuple(damages))
-
-
-def _write(
-    model: MixedModel,
-    candidates: Sequence[Candidate],
-    choices: Sequence[LayerRule],
-    wanted: Sequence[Switch],
-    bench: EvaluationSet,
-) -> None:
-    """Write the model whose layers can be switched, and all that is run through it."""
-    base = model.build({}, finished=False)
-    everywhere = {choice.label: {one.name: choice for one in candidates} for choice in choices}
-    others = {label: model.build(mix, finished=False) for label, mix in everywhere.items()}
-    switches = switched_model(base, others, wanted)
-    write_folder(
-        bench.folder, base.graph, [switches[one] for one in wanted], bench.feeds, bench.expected, bench.run
-    )

@@ -110,63 +110,63 @@ def mix_precision(
         return mixing.run(watch)
 
 
+@dataclass(frozen=True)
 class _Mixing:
     """One model on its way to an assignment."""
 
-    def __init__(
-        self,
-        model: MixedModel,
-        candidates: list[Candidate],
-        choices: Sequence[LayerRule],
-        rule: MixingRule,
-        bench: EvaluationSet,
-        options: MixingOptions,
-    ) -> None:
-        self._model, self._candidates, self._choices = model, candidates, choices
-        self._rule, self._bench, self._options = rule, bench, options
-        self._labels = {choice.label: choice for choice in choices}
+    model: MixedModel
+    candidates: list[Candidate]
+    choices: Sequence[LayerRule]
+    rule: MixingRule
+    bench: EvaluationSet
+    options: MixingOptions
+
+    @property
+    def labels(self) -> dict[str, LayerRule]:
+        """The formats that layers may be moved to, by their labels."""
+        return {choice.label: choice for choice in self.choices}
 
     def run(self, watch: ProgressHooks) -> MixedPrecision:
         """Measure, assign and build."""
         target = self._target()
-        if target and not self._options.analyse_only:
+        if target and not self.options.analyse_only:
             target = checked_target(target, self._evaluate({}))  # before anything that takes long
         sensitivity = self._sensitivity(watch)
         found: Assignment | None = None
-        if not self._options.analyse_only:
+        if not self.options.analyse_only:
             options = self._sizes_of_options(sensitivity)
             found = assign(
                 options,
                 self._sizes(),
                 self._evaluate,
                 target,
-                self._rule.strategy,
+                self.rule.strategy,
                 budget=self._budget(options),
                 progress=watch.step,
             )
-        chosen = {name: self._labels[label] for name, label in (found.choices if found else {}).items()}
-        result = _built(self._model, chosen, len(self._candidates), self._choices, self._bench.metric)
+        chosen = {name: self.labels[label] for name, label in (found.choices if found else {}).items()}
+        result = _built(self.model, chosen, len(self.candidates), self.choices, self.bench.metric)
         return replace(
             result,
-            samples=len(self._bench.feeds),
-            candidates=self._candidates,
+            samples=len(self.bench.feeds),
+            candidates=self.candidates,
             sensitivity=sensitivity,
             assignment=found,
-            evaluation=self._bench,
+            evaluation=self.bench,
         )
 
     def _target(self) -> Target | None:
         """Return the target; that of a user's function is relative to what it says of the float model."""
-        target = self._rule.bound
+        target = self.rule.bound
         if target is None or target.metric != EVALUATE:
             return target
-        return target.at(load_metric(self._rule.evaluate)(self._bench.expected))
+        return target.at(load_metric(self.rule.evaluate)(self.bench.expected))
 
     def _sensitivity(self, watch: ProgressHooks) -> Sensitivity:
         """Return the sensitivities, found now or by an earlier run with the same folder."""
-        names = [one.name for one in self._candidates]
-        said = json.dumps([names, list(self._labels), self._rule.sensitivity, self._rule.measured_by])
-        kept = self._bench.folder / f"sensitivity-{hashlib.sha256(said.encode()).hexdigest()[:16]}.json"
+        names = [one.name for one in self.candidates]
+        said = json.dumps([names, list(self.labels), self.rule.sensitivity, self.rule.measured_by])
+        kept = self.bench.folder / f"sensitivity-{hashlib.sha256(said.encode()).hexdigest()[:16]}.json"
         if kept.exists():
             return Sensitivity.from_json(kept.read_text(encoding="utf-8"))
         found = self._find_sensitivity(watch)
@@ -176,37 +176,37 @@ class _Mixing:
         return found
 
     def _find_sensitivity(self, watch: ProgressHooks) -> Sensitivity:
-        if self._rule.sensitivity == "trace":
+        if self.rule.sensitivity == "trace":
             return trace_sensitivity(
-                self._model, self._candidates, self._choices, self._bench, progress=watch.measuring
+                self.model, self.candidates, self.choices, self.bench, progress=watch.measuring
             )
-        metric = self._rule.measured_by
-        place = self._rule.evaluate if metric == EVALUATE else metric
+        metric = self.rule.measured_by
+        place = self.rule.evaluate if metric == EVALUATE else metric
         return measure_sensitivity(
-            self._model, self._candidates, self._choices, place, self._bench, progress=watch.measuring
+            self.model, self.candidates, self.choices, place, self.bench, progress=watch.measuring
         )
 
     def _sizes(self) -> dict[str, Size]:
-        plain = _plain(self._model.scheme)
-        return {one.name: one.size(plain, self._model.scheme) for one in self._candidates}
+        plain = _plain(self.model.scheme)
+        return {one.name: one.size(plain, self.model.scheme) for one in self.candidates}
 
     def _sizes_of_options(self, sensitivity: Sensitivity) -> list[Option]:
-        by_name = {one.name: one for one in self._candidates}
+        by_name = {one.name: one for one in self.candidates}
         return [
             Option(
                 damage.layer,
                 damage.label,
                 damage.harm,
-                by_name[damage.layer].size(self._labels[damage.label], self._model.scheme),
+                by_name[damage.layer].size(self.labels[damage.label], self.model.scheme),
             )
             for damage in sensitivity.damages
         ]
 
     def _budget(self, options: Sequence[Option]) -> float | None:
         """Return the bits that all weights may take; ValueError, in the unit of the key, for too few."""
-        weights = sum(one.weights for one in self._candidates)
+        weights = sum(one.weights for one in self.candidates)
         for key, unit in (("bits_target", weights), ("bytes_target", 8)):
-            given = getattr(self._rule, key)
+            given = getattr(self.rule, key)
             if given is None:
                 continue
             least = least_bits(options, self._sizes()) / max(unit, 1)
@@ -218,19 +218,19 @@ class _Mixing:
     def _evaluate(self, choices: Choices) -> float:
         """Return the metric of the target for the model with these formats."""
         said = "\n".join(f"{layer}\0{label}" for layer, label in sorted(choices.items()))
-        name = f"mix {self._bench.metric} {hashlib.sha256(said.encode()).hexdigest()}"
-        known = self._bench.log.get(name)
+        name = f"mix {self.bench.metric} {hashlib.sha256(said.encode()).hexdigest()}"
+        known = self.bench.log.get(name)
         if known is None:
-            mix = {layer: self._labels[label] for layer, label in choices.items()}
-            known = (self._bench.score(self._model.build(mix).graph),)
-            self._bench.log.put(name, known)
+            mix = {layer: self.labels[label] for layer, label in choices.items()}
+            known = (self.bench.score(self.model.build(mix).graph),)
+            self.bench.log.put(name, known)
         return known[0]
 
 
 def _move_all(
     model: MixedModel, nodes: Mapping[str, list[gs.Node]], choices: Sequence[LayerRule], rule: MixingRule
 ) -> MixedPrecision:
-    """Return the model with every candidate moved, where there is no target to keep to and no data."""
+    """Return the model with every candidate moved, without a target to keep to and without data."""
     if rule.bound is not None or len(choices) > 1 or rule.strategy != "speed":
         raise MissingDataError("automatic mixed precision measures errors, and there are no data to do it on")
     return _built(model, dict.fromkeys(nodes, choices[0]), len(nodes), choices, "sqnr")

@@ -63,7 +63,7 @@ def write_folder(
 def measure(task: SwitchTask) -> tuple[float, float]:
     """Return the metric of the model over all samples, and how far it is from the model without any switch.
 
-    That is a harm, see :mod:`transforms.search.output_metrics`; of a function of the user's it is what it
+    That is an error, see :mod:`transforms.search.output_metrics`; of a function of the user's it is what it
     returns less than without any switch.
     """
     written = (Path(task.folder) / _ABOUT).stat().st_mtime_ns  # workers may outlive what they have open
@@ -82,8 +82,7 @@ class _Bench:
         self._folder, self._about = folder, json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         run = RunOptions(self._about["provider"], self._about["threads"], simulate=True)
         self._model: OpenModel = open_model(folder / _MODEL, run)
-        self._metrics: dict[str, UserMetric] = {}
-        self._values: dict[str, float] = {}
+        self._metrics: dict[str, tuple[UserMetric, float]] = {}
 
     @staticmethod
     @lru_cache(maxsize=1)
@@ -92,15 +91,16 @@ class _Bench:
         return _Bench(Path(folder))
 
     def measure(self, switch: int, metric: str) -> tuple[float, float]:
-        """Return the metric with a switch on, and the harm of switching."""
+        """Return the metric with a switch on, and the error of switching."""
         made = [self._run(i, switch) for i in range(self._about["count"])]
         if metric in METRICS:
             of = METRICS[metric]
-            return of.score(zip(self._expected, made, strict=True)), of.harm(
+            return of.score(zip(self._expected, made, strict=True)), of.error(
                 of.score(zip(self._plain, made, strict=True))
             )
-        value = self._user_metric(metric)(made)
-        return value, max(0.0, self._plain_value(metric) - value)
+        function, plain = self._user_metric(metric)
+        value = function(made)
+        return value, max(0.0, plain - value)
 
     @cached_property
     def _expected(self) -> list[Outputs]:
@@ -111,15 +111,14 @@ class _Bench:
     def _plain(self) -> list[Outputs]:
         return [self._run(i, NO_SWITCH) for i in range(self._about["count"])]
 
-    def _plain_value(self, metric: str) -> float:
-        if metric not in self._values:
-            self._values[metric] = self._user_metric(metric)(self._plain)
-        return self._values[metric]
+    def _user_metric(self, place: str) -> tuple[UserMetric, float]:
+        """Return the function of a file, and what it says without any switch.
 
-    def _user_metric(self, place: str) -> UserMetric:
-        """Return the function of a file, which is read once for each model: it may change between two."""
+        The file is read once for each model: it may change between two.
+        """
         if place not in self._metrics:
-            self._metrics[place] = load_metric(place)
+            function = load_metric(place)
+            self._metrics[place] = function, function(self._plain)
         return self._metrics[place]
 
     def _run(self, number: int, switch: int) -> Outputs:

@@ -7,7 +7,7 @@ gradient g = J^T v of a sample serves all layers and formats:
 
     harm = mean of (<W^T g, dx> + <g x^T, dW>)^2 / mean of |o|^2
 
-where W^T g is the gradient of the layer's input and g x^T that of its weight. Where there is no gradient, an
+where W^T g is the gradient of the layer's input and g x^T that of its weight. Without a gradient, an
 error is taken to reach the outputs as it is: its share of what the layer makes is its share of the outputs.
 """
 
@@ -16,9 +16,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -32,11 +33,10 @@ from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.mixed_model import MixedModel, layers_of
 from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.mix_precision.traced_layer import Operand, Sample, TracedLayer, constant_operand
-from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
-from transforms.run.instrumented_model import float_outputs, set_outputs
+from transforms.run.instrumented_model import InstrumentedModel, float_outputs
 from transforms.run.tasks import Progress
-from transforms.runtime.session import RunOptions, open_light
+from transforms.runtime.session import RunOptions
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.output_metrics import is_float_array
 
@@ -80,9 +80,10 @@ def trace_sensitivity(
     layers = [_layer(place) for place in places]
     room = max(_LEAST_KEPT, len(choices) * sum(layer.weight_bytes for layer in layers))
     power = _add_samples(traced, layers, bench, room, progress)
-    harms = {
-        name: _sum(layers[k].harms(power) for k, at in enumerate(places) if at[0] == name) for name in names
-    }
+    harms = {name: dict.fromkeys(everywhere, 0.0) for name in names}
+    for (name, _, _), layer in zip(places, layers, strict=True):
+        for label, harm in layer.harms(power).items():
+            harms[name][label] += harm
     damages = (
         LayerSensitivity(one.name, one.op, label, _decibels(harm), harm)
         for one in candidates
@@ -152,22 +153,18 @@ class _TracedModel:
         made = (tensor for node in graph.nodes for tensor in node.outputs)
         graph.outputs += [t for t in made if t.name in outputs.values() and t.name not in ends]
         self._seeds = {name: derive.derive(name, "seed") for name in outputs}
-        read = [one for node in every for one in self.operands[id(node)].values()]
-        edges = {str(node.outputs[0].name): self._edges(node) for node in every}
+        read = {str(node.outputs[0].name): list(self.operands[id(node)].values()) for node in every}
+        edges = {name: [one.edge for one in operands] for name, operands in read.items()}
         found_gradients = add_gradients(
             graph,
             {outputs[name]: seed for name, seed in self._seeds.items()},
-            list(dict.fromkeys((*(one.edge for one in read), *edges))),
+            list(dict.fromkeys((*chain(*edges.values()), *edges))),
         )
         self._gradients, self._zero = found_gradients.names, found_gradients.zero
         shown = [name for name, own in edges.items() if {name, *own} & found_gradients.unknown.keys()]
-        arrays = [one.name for one in read] + shown
-        wanted = dict.fromkeys((*arrays, *self._gradients.values()))
-        fed = {tensor.name for tensor in graph.inputs}
-        self._fetched = [name for name in wanted if name not in fed]
-        light, weights = graph_proto.export_light(graph)
-        set_outputs(light.graph, self._fetched)
-        self._model = open_light(light, weights, dataclasses.replace(run, prepack=False))
+        arrays = [one.name for one in chain(*read.values())] + shown
+        run = dataclasses.replace(run, prepack=False)
+        self._model = InstrumentedModel(graph, [*arrays, *self._gradients.values()], run)
 
     def run(self, feed: Arrays, expected: Arrays, random: np.random.Generator) -> tuple[Arrays, Arrays]:
         """Return what layers read by name, and gradients by it of outputs with random signs."""
@@ -175,13 +172,9 @@ class _TracedModel:
             seed: random.choice(np.array([-1, 1], np.float32), expected[name].shape)
             for name, seed in self._seeds.items()
         }
-        fed = {**feed, **signs}
-        arrays = {**fed, **self._model.run(fed, self._fetched)}
+        arrays = self._model.run({**feed, **signs})
         gradients = {name: arrays[gradient] for name, gradient in self._gradients.items()}
         return arrays, gradients | dict.fromkeys(self._zero, np.zeros(0, np.float32))
-
-    def _edges(self, node: gs.Node) -> list[str]:
-        return [one.edge for one in self.operands[id(node)].values()]
 
 
 def _own_edges(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, Operand]:
@@ -209,14 +202,6 @@ def _outputs(graph: gs.Graph, bench: EvaluationSet) -> dict[str, str]:
     if not found:
         raise ValueError("no output that counts is float: sensitivities can be measured, not traced")
     return found
-
-
-def _sum(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for harms in found:
-        for label, harm in harms.items():
-            total[label] = total.get(label, 0.0) + harm
-    return total
 
 
 def _decibels(share: float) -> float:

@@ -188,20 +188,14 @@ def _run(
     model: onnx.ModelProto,
 ) -> dict[str, np.ndarray]:
     """Compute constants from constants, each of them small."""
-    import onnxruntime
+    from transforms.model.quiet_settings import compute
 
     found = {name: onnx.numpy_helper.to_array(tensors[name]) for name in names if name in tensors}
     rest = [name for name in dict.fromkeys(names) if name not in tensors]
     if not rest:
         return found
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     small = _model(nodes, [_renamed(tensor, name) for name, tensor in tensors.items()], rest, model)
-    session = onnxruntime.InferenceSession(
-        small.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return found | dict(zip(rest, session.run(rest, {}), strict=True))
+    return found | compute(small, rest)
 
 
 def _model(

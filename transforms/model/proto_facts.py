@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
-from transforms.model.quiet_settings import quiet_settings
+from transforms.model.quiet_settings import compute
 
 Shape = tuple[int | None, ...]
 
@@ -70,10 +70,7 @@ class Facts:
             ir_version=8,
         )
         try:
-            session = ort.InferenceSession(
-                model.SerializeToString(), quiet_settings(), ["CPUExecutionProvider"]
-            )
-            return np.asarray(session.run([name], {})[0])
+            return np.asarray(compute(model, [name])[name])
         except Exception:  # the runtime's exceptions share no narrower class; it has no value then
             return None
 
@@ -120,6 +117,11 @@ def is_made_of_shapes(facts: Facts, name: str) -> bool:
 def bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs in a node's attributes."""
     return (attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH)
+
+
+def attributes_of(node: NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node as Python values, strings as bytes."""
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def constant(name: str, values: np.ndarray) -> NodeProto:

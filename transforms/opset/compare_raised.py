@@ -11,13 +11,12 @@ from threading import Timer
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 from transforms.model.proto_facts import bodies
 from transforms.model.quiet_settings import SILENT
 from transforms.model.read_model import ModelError
 from transforms.runtime.inputs import ModelInput, random_array
-from transforms.runtime.session import OpenModel, RunOptions, session_settings
+from transforms.runtime.session import MissingKernelError, OpenModel, RunOptions, open_light
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ def compare_raised(
         return False
     try:
         found = _run(_open(after), feed)
-    except (KernelMissing, TimeoutError) as error:
+    except (MissingKernelError, TimeoutError) as error:
         log.debug("raised model not compared: %s", error)  # other runtimes may have the kernels
         return False
     except Exception as error:  # the runtime's exceptions share no narrower class
@@ -104,8 +103,7 @@ def _random_operators(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _open(model: onnx.ModelProto) -> OpenModel:
-    settings = session_settings(RunOptions(optimize=False, prepack=False))
-    return OpenModel(ort.InferenceSession(model.SerializeToString(), settings, ["CPUExecutionProvider"]), {})
+    return open_light(model, {}, RunOptions(optimize=False, prepack=False))
 
 
 def _first_run(

@@ -1,14 +1,14 @@
-"""Running a model such that it tells of its inner tensors: the range of each, or the tensor itself.
+"""A model that shows its inner tensors: the one way to look at what a running model computes.
 
-Ranges are found by nodes put after the tensors, so that large tensors neither leave the model nor live
-longer than they would without.
+Probes look at a tensor inside the model, so that a large one neither leaves it nor lives longer than it would
+without them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import onnx
@@ -17,68 +17,84 @@ from onnx import helper
 
 from ops.array_types import Feed
 from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
 from transforms.model import graph_proto
-from transforms.runtime.session import OpenModel, RunOptions, open_light
+from transforms.runtime.session import RunOptions, open_light
 
-EMPTY = (math.inf, -math.inf)
-"""The range of no numbers: what ONNX Runtime's ReduceMin and ReduceMax make of an empty tensor."""
+Key = TypeVar("Key", bound="str | tuple[str, str]")
+"""What is shown: a tensor by its name, or the name with that of a probe."""
 
-_FLOAT = "tensor(float)"
-_REDUCTIONS = {"low": "ReduceMin", "high": "ReduceMax", "sum": "ReduceSum"}
-_HANDING_ON = frozenset(
-    {"Add", "Sub", "Mul", "Div", "MatMul", "Gemm", "LayerNormalization", "Softmax"}
-    | {"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Identity"}
+_SCALAR: dict[str, Any] = {"keepdims": 0}
+_ANY: tuple[tuple[str, dict[str, Any]], ...] = (("Cast", {"to": dtypes.FLOAT}), ("ReduceMax", _SCALAR))
+
+PROBES: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = MappingProxyType(
+    {
+        "low": [("ReduceMin", _SCALAR)],
+        "high": [("ReduceMax", _SCALAR)],
+        "sum": [("ReduceSum", _SCALAR)],
+        "nan": [("IsNaN", {}), *_ANY],
+        "inf": [("IsInf", {}), *_ANY],
+        "float32": [("Cast", {"to": dtypes.FLOAT})],
+    }
 )
-"""Operators whose output holds NaN when an input does, so that looking at the output is enough."""
+"""Operators of one input, one after the other, whose result is shown in place of a tensor."""
 
 
-@dataclass(frozen=True)
-class Observation:
-    """What one sample did: lowest and highest number of the reduced tensors, and the fetched tensors.
-
-    ``is_doubtful`` tells that a number may not be finite, and that the ranges are not to be relied on:
-    ReduceMin and ReduceMax can pass over NaN, and over other numbers because of it.
-    """
-
-    ranges: dict[str, tuple[float, float]]
-    arrays: dict[str, np.ndarray]
-    is_doubtful: bool
-
-
-class InstrumentedModel:
-    """A float model of which tensors can be seen for each feed."""
+class InstrumentedModel(Generic[Key]):
+    """A model of which tensors of the main graph can be seen for each feed."""
 
     def __init__(
         self,
         graph: gs.Graph,
-        reduced: Collection[str],
-        fetched: Collection[str],
+        shown: Iterable[Key],
         options: RunOptions | None = None,
+        *,
+        inputs: Mapping[str, np.dtype] | None = None,
     ) -> None:
-        """Open a copy of the graph to see the ranges of some tensors, and others as arrays, by their names.
+        """Open a copy of the graph whose outputs are what is shown, and nothing else.
 
-        ValueError when one of them is not float32. Fetched tensors are in memory all at once.
+        bfloat16 tensors are shown as float32, for NumPy has no such type. ``inputs``: the types of tensors,
+        of any shape, that are fed because no node of the graph makes them. Raises KeyError for a name that
+        is not in the main graph, and what :func:`transforms.runtime.session.open_session` does.
         """
         light, weights = graph_proto.export_light(graph)
-        inputs = {value.name for value in light.graph.input}
-        self._fetched = list(fetched)
-        others = [name for name in float_outputs(graph) if name not in self._fetched]
-        self._ranges, self._sums = _insert_reductions(graph, light.graph, reduced, others)
-        made = [name for name in self._fetched if name not in inputs]
-        reductions = [name for pair in self._ranges.values() for name in pair] + self._sums
-        set_outputs(light.graph, [*reductions, *made])
+        for name, dtype in (inputs or {}).items():
+            kind = helper.np_dtype_to_tensor_dtype(dtype)
+            light.graph.input.append(helper.make_tensor_value_info(name, kind, None))
+        self._constants: dict[Key, np.ndarray] = {}
+        self._places: dict[Key, str] = {}
+        fed = {value.name for value in light.graph.input}
+        known, names = walk.tensors(graph), walk.Names(graph)
+        after: dict[str, list[onnx.NodeProto]] = {}
+        for key in dict.fromkeys(shown):
+            name, probe = (key, "") if isinstance(key, str) else key
+            if not probe and isinstance(known[name], gs.Constant):
+                self._constants[key] = _readable(known[name])
+                continue
+            if not probe and dtypes.is_type(known[name], dtypes.BFLOAT16):
+                probe = "float32"
+            nodes = _chain(name, probe, names) if probe else []
+            after.setdefault(name, []).extend(nodes)
+            self._places[key] = nodes[-1].output[0] if nodes else name
+        _insert_after(light.graph, after)
+        outputs = dict.fromkeys(place for place in self._places.values() if place not in fed)
+        del light.graph.output[:]  # types of the new ones are the runtime's to infer
+        light.graph.output.extend(onnx.ValueInfoProto(name=place) for place in outputs)
         self._model = open_light(light, weights, options)
-        _check_types(self._model, {low: name for name, (low, _) in self._ranges.items()})
-        _check_types(self._model, {name: name for name in self._fetched})
 
-    def run(self, feed: Feed) -> Observation:
-        """Return what a sample does."""
-        found = self._model.run(feed)
-        ranges = {name: (float(found[a]), float(found[b])) for name, (a, b) in self._ranges.items()}
-        finite = all(math.isfinite(high - low) for low, high in ranges.values() if (low, high) != EMPTY)
-        finite &= all(math.isfinite(found[name]) for name in self._sums)
-        arrays = {name: found[name] if name in found else feed[name] for name in self._fetched}
-        return Observation(ranges, arrays, not finite)
+    def types(self) -> dict[Key, str]:
+        """Return the runtime's name for the type of all that is shown, constants aside."""
+        arguments = (*self._model.session.get_inputs(), *self._model.session.get_outputs())
+        types = {argument.name: argument.type for argument in arguments}
+        return {key: types[place] for key, place in self._places.items()}
+
+    def run(self, feed: Feed, shown: Collection[Key] | None = None) -> dict[Key, np.ndarray]:
+        """Return what is shown, or some of it, for a feed; from several threads at once, if need be."""
+        keys = [*self._constants, *self._places] if shown is None else shown
+        places = {key: self._places[key] for key in keys if key not in self._constants}
+        made = self._model.run(feed, list(dict.fromkeys(p for p in places.values() if p not in feed)))
+        found = {key: feed[place] if place in feed else made[place] for key, place in places.items()}
+        return found | {key: self._constants[key] for key in keys if key in self._constants}
 
 
 def float_outputs(graph: gs.Graph) -> list[str]:
@@ -87,40 +103,23 @@ def float_outputs(graph: gs.Graph) -> list[str]:
     return [tensor.name for tensor in made if dtypes.is_type(tensor, dtypes.FLOAT)]
 
 
-def _insert_reductions(
-    graph: gs.Graph, proto: onnx.GraphProto, reduced: Collection[str], others: Collection[str]
-) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """Put reductions directly after tensors; return the names of lowest and highest numbers, and of sums.
-
-    Sums, which are not finite when a term is not, tell of NaN in ``reduced`` and ``others``.
-    """
-    names, after = walk.Names(graph), dict[str, list[onnx.NodeProto]]()
-
-    def _reduce(name: str, what: str) -> str:
-        output = names.derive(name, what)
-        node = helper.make_node(_REDUCTIONS[what], [name], [output], output, keepdims=0)
-        after.setdefault(name, []).append(node)
-        return output
-
-    ranges = {name: (_reduce(name, "low"), _reduce(name, "high")) for name in reduced}
-    sums = [_reduce(name, "sum") for name in _where_nan_ends(proto, {*reduced, *others})]
-    insert_after(proto, after)
-    return ranges, sums
+def _readable(tensor: gs.Constant) -> np.ndarray:
+    values = load(tensor)
+    return values.astype(np.float32) if dtypes.is_type(tensor, dtypes.BFLOAT16) else values
 
 
-def _where_nan_ends(proto: onnx.GraphProto, watched: Collection[str]) -> list[str]:
-    """Return tensors of which at least one holds NaN when any of the watched ones does."""
-    ends: list[str] = []
-    telling: set[str] = set()  # that NaN in these shows up in one of the ends
-    for node in reversed(proto.node):
-        ends += [name for name in node.output if name in watched and name not in telling]
-        telling.update(ends)
-        if node.op_type in _HANDING_ON and not node.domain and node.output[0] in telling:
-            telling.update(node.input)
-    return ends + [value.name for value in proto.input if value.name in watched and value.name not in telling]
+def _chain(name: str, probe: str, names: walk.Names) -> list[onnx.NodeProto]:
+    """Return the nodes of a probe of a tensor."""
+    nodes: list[onnx.NodeProto] = []
+    for op, attributes in PROBES[probe]:
+        made = names.derive(name, probe)
+        nodes.append(
+            helper.make_node(op, [nodes[-1].output[0] if nodes else name], [made], made, **attributes)
+        )
+    return nodes
 
 
-def insert_after(proto: onnx.GraphProto, after: Mapping[str, list[onnx.NodeProto]]) -> None:
+def _insert_after(proto: onnx.GraphProto, after: Mapping[str, list[onnx.NodeProto]]) -> None:
     """Put nodes directly after what makes the tensors that they are given for, or after the inputs."""
     made = list(proto.node)
     del proto.node[:]
@@ -130,17 +129,3 @@ def insert_after(proto: onnx.GraphProto, after: Mapping[str, list[onnx.NodeProto
         proto.node.append(node)
         for name in node.output:
             proto.node.extend(after.get(name, ()))
-
-
-def set_outputs(proto: onnx.GraphProto, names: Iterable[str]) -> None:
-    """Let the tensors, whose types the runtime infers, be the outputs."""
-    del proto.output[:]
-    proto.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-
-
-def _check_types(model: OpenModel, outputs: Mapping[str, str]) -> None:
-    arguments = (*model.session.get_inputs(), *model.session.get_outputs())
-    types = {argument.name: argument.type for argument in arguments}
-    for output, name in outputs.items():
-        if types[output] != _FLOAT:
-            raise ValueError(f"'{name}' is a {types[output]}, only tensors of float32 have ranges")

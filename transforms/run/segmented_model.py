@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import onnx
@@ -19,11 +18,12 @@ from ops.array_types import Feed
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.graph.typed import Graph, info_of
-from transforms.model import graph_proto
+from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.run_each import run_each, with_fixed_threads
-from transforms.runtime.session import OpenModel, RunOptions, open_light
+from transforms.runtime.session import RunOptions
 
 _UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
+"""Element types that NumPy does not have."""
 
 
 class ActivationStore:
@@ -39,7 +39,7 @@ class ActivationStore:
     def __enter__(self) -> ActivationStore:
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._arrays.clear()
         self._opened.close()
         self._folder = None
@@ -57,7 +57,7 @@ class ActivationStore:
         return self._arrays[sample, name]
 
     def drop(self, sample: int, name: str) -> None:
-        """Let go of an array, if it is there."""
+        """Drop an array, if it is there."""
         array = self._arrays.pop((sample, name), None)
         if isinstance(array, np.memmap):
             Path(str(array.filename)).unlink(missing_ok=True)
@@ -95,17 +95,15 @@ class SegmentedRun:
 
     def restart(self) -> None:
         """Go back in front of the first node, as constants of nodes that ran are others now."""
-        for name in self._kept:
-            for i in range(self._count):
-                self._store.drop(i, name)
+        for name in [*self._kept]:
+            self._drop(name)
         self._done.clear()
-        self._kept.clear()
         self._start()
 
     def advance(self, names: Sequence[str], *, last: bool = False) -> Iterator[dict[str, np.ndarray]]:
         """Yield, sample by sample, the tensors of these names, after running what they need.
 
-        The iterator has to be taken to its end. Names that were ``wanted`` are let go of by :meth:`forget`,
+        The iterator has to be taken to its end. Names that were ``wanted`` are dropped by :meth:`forget`,
         or at once where this is the ``last`` time that they are asked for.
         """
         if last:
@@ -114,7 +112,7 @@ class SegmentedRun:
                     self._wanted.remove(name)
         ahead = self._ahead(set(names) - self._kept)
         self._done |= {id(node) for node in ahead}
-        needed = {name for node in self._waiting for name in _reads(node)} | set(self._wanted)
+        needed = self._needed()
         read = {name for node in ahead for name in _reads(node)}
         inputs = sorted(read & self._kept)
         stale = [name for name in {*inputs, *names} & self._kept if name not in needed]
@@ -136,8 +134,15 @@ class SegmentedRun:
         if not nodes:
             return lambda feed: {}
         outputs = sorted(asked & {tensor.name for node in nodes for tensor in node.outputs})
-        model = self._open(nodes, inputs, outputs)
-        return lambda feed: model.run(feed, outputs)
+        part = Graph(
+            nodes=nodes,
+            opset=self._graph.opset,
+            import_domains=self._graph.import_domains,
+            ir_version=self._graph.ir_version,
+            info=info_of(self._graph),
+        )
+        types = {name: self._types[name] for name in inputs}
+        return InstrumentedModel(part, outputs, with_fixed_threads(self._options), inputs=types).run
 
     def forget(self, name: str) -> None:
         """Take a tensor as no longer wanted, if it was."""
@@ -146,17 +151,24 @@ class SegmentedRun:
         if name in self._wanted or name not in self._kept:
             return
         if all(name not in _reads(node) for node in self._waiting):
-            self._kept.discard(name)
-            for i in range(self._count):
-                self._store.drop(i, name)
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._kept.discard(name)
+        for i in range(self._count):
+            self._store.drop(i, name)
 
     @property
     def _waiting(self) -> list[gs.Node]:
         """The nodes that have not run; some may have been added on the way."""
         return [node for node in self._graph.nodes if id(node) not in self._done]
 
+    def _needed(self) -> set[str]:
+        """Return the names that are wanted, or read by nodes that have not run."""
+        return {name for node in self._waiting for name in _reads(node)} | set(self._wanted)
+
     def _start(self) -> None:
-        needed = {name for node in self._waiting for name in _reads(node)} | set(self._wanted)
+        needed = self._needed()
         for i, feed in enumerate(self._feeds):
             for name in feed:
                 if name in needed:
@@ -169,44 +181,24 @@ class SegmentedRun:
 
     def _ahead(self, names: set[str]) -> list[gs.Node]:
         """Return the waiting nodes that the tensors need, and those that read what no array can hold."""
-        needed, chosen, waiting = set(names), set[int](), self._waiting
-        for node in reversed(waiting):
-            if any(tensor.name in needed for tensor in node.outputs):
-                chosen.add(id(node))
-                needed.update(_reads(node))
-        if not chosen:
-            return []
-        unstorable = set[str]()
+        waiting, chosen, unstorable = self._waiting, set[int](), set[str]()
+        _choose(names, waiting, chosen)
         for node in waiting:
             if unstorable and id(node) not in chosen and unstorable & _reads(node):
-                self._follow(node, chosen)
+                chosen.add(id(node))
+                _choose(_reads(node), waiting, chosen)
             if id(node) in chosen:
-                unstorable |= {tensor.name for tensor in node.outputs if not _is_storable(tensor)}
+                unstorable |= {t.name for t in node.outputs if dtypes.element_type(t) in _UNSTORABLE}
         return [node for node in waiting if id(node) in chosen]
 
-    def _follow(self, node: gs.Node, chosen: set[int]) -> None:
-        behind = _reads(node)
-        chosen.add(id(node))
-        for other in reversed(self._waiting):
-            if id(other) not in chosen and any(tensor.name in behind for tensor in other.outputs):
-                self._follow(other, chosen)
 
-    def _open(self, nodes: list[gs.Node], inputs: list[str], outputs: list[str]) -> OpenModel:
-        part = Graph(
-            nodes=nodes,
-            inputs=[],
-            outputs=[],
-            opset=self._graph.opset,
-            import_domains=self._graph.import_domains,
-            ir_version=self._graph.ir_version,
-            info=info_of(self._graph),
-        )
-        light, weights = graph_proto.export_light(part)
-        for name in inputs:
-            kind = onnx.helper.np_dtype_to_tensor_dtype(self._types[name])
-            light.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, None))
-        light.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-        return open_light(light, weights, with_fixed_threads(self._options))
+def _choose(names: set[str], nodes: list[gs.Node], chosen: set[int]) -> None:
+    """Add those of the nodes, by ``id``, that make the tensors, and what these need."""
+    needed = set(names)
+    for node in reversed(nodes):
+        if any(tensor.name in needed for tensor in node.outputs):
+            chosen.add(id(node))
+            needed |= _reads(node)
 
 
 def _reads(node: gs.Node) -> set[str]:
@@ -218,8 +210,3 @@ def _reads(node: gs.Node) -> set[str]:
         inner |= {t.name for t in body.outputs if isinstance(t, gs.Variable)}
         names |= inner - own
     return names
-
-
-def _is_storable(tensor: gs.Tensor) -> bool:
-    """Return whether NumPy has the type of a tensor."""
-    return dtypes.element_type(tensor) not in _UNSTORABLE
