@@ -28,7 +28,7 @@ from transforms.graph.typed import Graph, source_files
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.read_model import ModelError, check_opsets, read
-from transforms.standard_functions import attach_functions
+from transforms.twins.attach_functions import attach_functions
 
 __all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save"]
 
@@ -88,7 +88,7 @@ def save(
     Large weights go to ``NAME.HASH.data`` beside the model, HASH being theirs, if ``external_data`` is given
     or the model would exceed the 2 GiB limit of protobuf. Such a file of a replaced model is removed, unless
     a file beside it mentions it. Operators of ours get their ``functions``, with which the model needs no
-    library (:mod:`transforms.standard_functions`). ``metadata`` is added to the model's metadata_props.
+    library (:mod:`transforms.twins.attach_functions`). ``metadata`` is added to the model's metadata_props.
     Raises ModelError if the model does not pass ``onnx.checker`` with full_check, ValueError if a file of the
     source would be overwritten, OSError if writing fails or, without ``force``, a file exists; nothing is
     changed then.

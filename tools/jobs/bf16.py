@@ -46,8 +46,8 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
         return
     entries = provenance.entries(tool, _recorded(chosen, job), graph.source_sha256)
     with phases("writing"):
-        files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
-    for line in bf16.lines(done, graph, files):
+        files = job.save(graph, output, entries)
+    for line in bf16.lines(done, graph, files, functions=job.functions):
         print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)

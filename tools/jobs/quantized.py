@@ -14,7 +14,6 @@ from tools.cli.progress import Phases
 from tools.jobs.finetune import tune, tuning_options
 from tools.summaries import quantize
 from tools.summaries.tuning import tuning_lines
-from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
@@ -107,10 +106,9 @@ def finish(
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
-    external = job.save_as_external_data
     with phases("writing"):
-        files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
-    for line in quantize.lines(made.done, graph, files):
+        files = job.save(graph, output, entries)
+    for line in quantize.lines(made.done, graph, files, functions=job.functions):
         print(line)
 
 

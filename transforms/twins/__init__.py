@@ -1,1 +1,1 @@
-"""The operators of :mod:`ops` as ONNX functions in standard operators."""
+"""Operators of :mod:`ops` as ONNX functions in standard operators, attached to models that are saved."""

@@ -45,6 +45,13 @@ def attach_functions(model: onnx.ModelProto) -> int:
     return sum(1 for function in model.functions if (function.domain, function.name) not in taken)
 
 
+def has_all_functions(model: onnx.ModelProto) -> bool:
+    """Return whether a model has a function for each node in our domains."""
+    made = {(function.domain, function.name) for function in model.functions}
+    called = {(node.domain, node.op_type) for node, _ in _nodes(model.graph, {})}
+    return all(one in made for one in called if one[0] in (DOMAIN, AMD_DOMAIN))
+
+
 def _calls(graph: onnx.GraphProto) -> dict[tuple[str, str], _Calls]:
     """Return the nodes of our operators in a graph and its bodies, by domain and operator."""
     found: dict[tuple[str, str], _Calls] = {}
