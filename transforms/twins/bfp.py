@@ -7,7 +7,9 @@ from transforms.twins.blocks import POWERS, START, blockwise, passed, vector
 from transforms.twins.text import attribute, choice, constant, either, rounded
 
 _LEAST_NORMAL = 2.0**-126
-_WIDTHS, _SHIFTS = (ATTRIBUTES[BFP][key].legal for key in ("bit_width", "sub_block_shift_bits"))
+_WIDTHS, _SHIFTS = (
+    [int(value) for value in ATTRIBUTES[BFP][key].legal] for key in ("bit_width", "sub_block_shift_bits")
+)
 
 
 def body() -> str:

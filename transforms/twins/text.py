@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 Numbers = float | Sequence[float] | Sequence[Sequence[float]]
 
 
 def constant(name: str, kind: str, numbers: Numbers) -> str:
     """Return the line that defines a constant of an element type: one number, a vector or a matrix."""
-    rows = numbers if isinstance(numbers, Sequence) else [numbers]
-    is_matrix = isinstance(rows[0], Sequence)
-    sizes = [len(rows), len(rows[0])] if is_matrix else [len(rows)] if isinstance(numbers, Sequence) else []
-    flat = [number for row in rows for number in row] if is_matrix else rows
-    shape = f"[{', '.join(map(str, sizes))}]" if sizes else ""
+    array = np.asarray(numbers)
+    shape = f"[{', '.join(map(str, array.shape))}]" if array.shape else ""
+    flat = array.reshape(-1).tolist()
     return f"{name} = Constant <value = {kind}{shape} {{{', '.join(map(repr, flat))}}}> ()\n"
 
 
