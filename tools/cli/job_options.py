@@ -18,6 +18,7 @@ from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
+    from transforms.model_io import Exported
     from transforms.run.run_model import RunOptions
     from transforms.run.samples import ImageOptions
 
@@ -132,7 +133,9 @@ class ModelOutput(Options):
     save_as_external_data: bool = save_as_external_data()
     functions: bool = functions()
 
-    def save(self, graph: gs.Graph, output: Path, entries: Mapping[str, str]) -> list[Path]:
+    def save(
+        self, graph: gs.Graph, output: Path, entries: Mapping[str, str], exported: Exported | None = None
+    ) -> list[Path]:
         """Write the model and return its files, as :func:`transforms.model_io.save` does."""
         from transforms import model_io
 
@@ -143,6 +146,7 @@ class ModelOutput(Options):
             external_data=self.save_as_external_data,
             force=self.force,
             functions=self.functions,
+            exported=exported,
         )
 
 

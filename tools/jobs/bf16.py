@@ -16,7 +16,9 @@ from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
+from transforms.runtime.session import why_not_on_cpu
 from transforms.search.target import TargetError
+from transforms.twins.attach_functions import has_all_functions
 
 
 def convert_file(tool: str, source: str, job: Bf16Job) -> None:
@@ -46,8 +48,10 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
         return
     entries = provenance.entries(tool, _recorded(chosen, job), graph.source_sha256)
     with phases("writing"):
-        files = job.save(graph, output, entries)
-    for line in bf16.lines(done, graph, files, functions=job.functions):
+        exported = model_io.export(graph)
+        files = job.save(graph, output, entries, exported)
+    functions = has_all_functions(exported[0])
+    for line in bf16.lines(done, graph, files, why_not_on_cpu(*exported), functions=functions):
         print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)

@@ -14,6 +14,7 @@ from tools.cli.progress import Phases
 from tools.jobs.finetune import tune, tuning_options
 from tools.summaries import quantize
 from tools.summaries.tuning import tuning_lines
+from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
@@ -21,9 +22,10 @@ from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.run.feeds import open_feeds
 from transforms.runtime.inputs import model_inputs
-from transforms.runtime.session import RunOptions
+from transforms.runtime.session import RunOptions, why_not_on_cpu
 from transforms.scheme import Scheme
 from transforms.search.assign_precision import Step
+from transforms.twins.attach_functions import has_all_functions
 
 _SCHEME = provenance.PREFIX + "scheme"
 
@@ -107,8 +109,10 @@ def finish(
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
     with phases("writing"):
-        files = job.save(graph, output, entries)
-    for line in quantize.lines(made.done, graph, files, functions=job.functions):
+        exported = model_io.export(graph)
+        files = job.save(graph, output, entries, exported)
+    functions = has_all_functions(exported[0])
+    for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions):
         print(line)
 
 

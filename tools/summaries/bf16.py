@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tools.summaries.operator_library import needed_library
 from tools.summaries.words import counted, written
-from transforms.runtime.session import why_not_on_cpu
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -25,8 +24,13 @@ _TENSORS = {
 _BF16_RUNTIMES = "a runtime with BF16 kernels, such as ONNX Runtime with CUDA or with VitisAI on an NPU, can"
 
 
-def lines(done: Conversion, graph: gs.Graph, files: list[Path], *, functions: bool = True) -> Iterator[str]:
-    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs."""
+def lines(
+    done: Conversion, graph: gs.Graph, files: list[Path], cpu_error: str | None, *, functions: bool
+) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs.
+
+    ``functions``: whether operators of ours have functions.
+    """
     yield from done.notes
     fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
     if fused:
@@ -37,8 +41,7 @@ def lines(done: Conversion, graph: gs.Graph, files: list[Path], *, functions: bo
     yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
     yield from _kept(done)
     yield written(graph.source_files, files)
-    needed = needed_library(graph, functions=functions) or "none, standard ONNX"
-    yield _runs(done, needed, why_not_on_cpu(graph))
+    yield _runs(done, needed_library(graph, functions=functions) or "none, standard ONNX", cpu_error)
 
 
 def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:

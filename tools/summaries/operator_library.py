@@ -6,39 +6,28 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.model import graph_proto
-from transforms.twins.attach_functions import attach_functions, has_all_functions
 
 _OURS = ("ai.onnx.contrib", "com.amd.quark")
 _BUILT_IN = ("ai.onnx.ml", "com.microsoft")
 _LIBRARY = "this package's (ops.register_custom_ops, or ops.get_library_path)"
-
-
 _INSIDE = "none (standard-operator functions inside; faster with ours)"
 
 
-def needed_library(graph: gs.Graph, *, functions: bool = True) -> str | None:
+def needed_library(graph: gs.Graph, *, functions: bool) -> str | None:
     """Return the libraries to register for the nodes of a graph that was saved, or None.
 
-    With ``functions`` the model has functions for operators of ours where there can be some.
-
+    With ``functions`` the model has them for all operators of ours.
     Operators of onnx and those that ONNX Runtime brings along need nothing. No library of ours has the
     operators of any other domain.
     """
     domains = {node.domain for node in walk.nodes(graph) if node.domain not in STANDARD_DOMAINS}
     foreign = sorted(domain for domain in domains if domain not in _OURS and not _is_built_in(domain))
     has_ours = bool(domains & set(_OURS))
-    needed = [_LIBRARY] if has_ours and not (functions and _has_functions(graph)) else []
+    needed = [_LIBRARY] if has_ours and not functions else []
     if foreign:
         names = ", ".join(f"'{domain}'" for domain in foreign)
         needed.append(f"one that is not this package's, for the operators of domain {names}")
     return " and ".join(needed) or (_INSIDE if has_ours else None)
-
-
-def _has_functions(graph: gs.Graph) -> bool:
-    light, _ = graph_proto.export_light(graph)
-    attach_functions(light)
-    return has_all_functions(light)
 
 
 def _is_built_in(domain: str) -> bool:

@@ -15,11 +15,15 @@ from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.rounding_plan import is_downcast, is_upcast
-from transforms.runtime.session import why_not_on_cpu
 
 
-def lines(done: Quantized, graph: gs.Graph, files: list[Path], *, functions: bool = True) -> Iterator[str]:
-    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs."""
+def lines(
+    done: Quantized, graph: gs.Graph, files: list[Path], cpu_error: str | None, *, functions: bool
+) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs.
+
+    ``functions``: whether operators of ours have functions.
+    """
     yield from done.notes
     for what, count in done.changes.items():
         if count:
@@ -31,7 +35,7 @@ def lines(done: Quantized, graph: gs.Graph, files: list[Path], *, functions: boo
         yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
     yield _kept(graph)
     yield written(graph.source_files, files)
-    yield _runs(graph, functions=functions)
+    yield _runs(graph, cpu_error, functions=functions)
 
 
 def _kept(graph: gs.Graph) -> str:
@@ -71,8 +75,7 @@ def _ends_of_layers(graph: gs.Graph) -> set[int]:
     return ends
 
 
-def _runs(graph: gs.Graph, *, functions: bool) -> str:
-    cpu_error = why_not_on_cpu(graph)
+def _runs(graph: gs.Graph, cpu_error: str | None, *, functions: bool) -> str:
     needed = needed_library(graph, functions=functions) or "none"
     answer = "yes" if cpu_error is None else f"no ({cpu_error})"
     return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"

@@ -208,7 +208,9 @@ def _along(
     """Lay one number per input channel along the axis of the sum; groups of channels along the outputs."""
     axis = dot_products.sum_axis(node, index, len(shape))
     groups = int(node.attrs.get("group", 1))
-    if node.op != "Conv" or groups == 1:
-        return mean_square.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    of_outputs = np.repeat(mean_square.reshape(groups, -1), shape[0] // groups, axis=0)
-    return of_outputs.reshape(*of_outputs.shape, *[1] * (len(shape) - 2))
+    if node.op == "Conv" and index == 0:  # data are stored and filters fed: their axis is that of each group
+        mean_square = np.tile(mean_square, groups)
+    elif node.op == "Conv" and groups > 1:
+        of_outputs = np.repeat(mean_square.reshape(groups, -1), shape[0] // groups, axis=0)
+        return of_outputs.reshape(*of_outputs.shape, *[1] * (len(shape) - 2))
+    return mean_square.reshape([-1 if i == axis else 1 for i in range(len(shape))])
