@@ -59,7 +59,7 @@ def finetune_file(job: FinetuneJob) -> None:
     done = tune(twin, quantized, data, chosen, phases, checkpoint=checkpoint)
     entries = provenance.entries("finetune", _recorded(job), quantized.source_sha256)
     with phases("writing"):
-        files = model_io.save(done.graph, output, metadata=entries, external_data=external, force=job.force)
+        files = job.save(done.graph, output, entries)
     for line in tuning.lines(done, len(feeds), quantized.source_files, files):
         print(line)
     if job.checkpoint:
