@@ -1,0 +1,123 @@
+"""The statistics of the tensors of one sample, made tensor by tensor while the model runs.
+
+No tensor leaves the model, and none lives longer than in a run without statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.methods import CalibrationOptions
+from transforms.calibrate.not_finite import first_nan, where_nan_ends
+from transforms.calibrate.range_statistics import RangeStats
+from transforms.graph import walk
+from transforms.run.instrumented_model import InstrumentedModel, float_outputs
+from transforms.runtime.session import RunOptions
+
+Statistics = dict[str, RangeStats]
+
+_FLOAT = "tensor(float)"
+_EMPTY = (math.inf, -math.inf)
+"""The range of no numbers: what ONNX Runtime's ReduceMin and ReduceMax make of an empty tensor."""
+
+
+class SampleStatistics:
+    """A model that makes statistics of its tensors, those of each sample anew."""
+
+    def __init__(
+        self,
+        graph: gs.Graph,
+        wanted: Mapping[str, RangeStats],
+        options: CalibrationOptions,
+        run: RunOptions | None,
+    ) -> None:
+        """Open the model; ``wanted``: empty statistics by the tensor's name, of what is to be found.
+
+        Constants among them are passed over. ValueError for a tensor that is not of float32.
+        """
+        self._graph, self._wanted, self._options, self._run = graph, wanted, options, run
+        self._outputs = set(float_outputs(graph))
+        variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
+        self._all = [name for name in variables if name in wanted or name in self._outputs]
+        asked = [name for name in self._all if name in wanted]
+        with_moments = [name for name in asked if wanted[name].moments]
+        self._open(asked, self._all if options.needs_histogram else with_moments)
+
+    def _open(self, asked: Collection[str], watched: Collection[str]) -> None:
+        """Open the model to watch some tensors, and find of the others that are asked for the extremes.
+
+        Sums, which are not finite when a term is not, tell of NaN: ReduceMin and ReduceMax can pass over it.
+        """
+        self._reduced = [name for name in asked if name not in watched]
+        ends = where_nan_ends(self._graph, {*self._reduced, *self._outputs} - {*watched})
+        self._sums = [(name, "sum") for name in ends]
+        ranges = [(name, end) for name in self._reduced for end in ("low", "high")]
+        self._model = InstrumentedModel(self._graph, [*ranges, *self._sums], self._run, watched=watched)
+        for (name, _), kind in self._model.types().items():
+            if kind != _FLOAT:
+                raise ValueError(f"'{name}' is a {kind}, only tensors of float32 have ranges")
+
+    def of(self, sample: str, feed: Mapping[str, np.ndarray]) -> Statistics:
+        """Return the statistics of a sample; ValueError for NaN, or if the model fails."""
+        statistics = self._observe(sample, feed)
+        if statistics is None:
+            self._open([], self._all)  # from now on, for what is infinite once tends to be so always
+            statistics = self._observe(sample, feed)
+        assert statistics is not None, "all of it was watched"
+        return statistics
+
+    def _observe(self, sample: str, feed: Mapping[str, np.ndarray]) -> Statistics | None:
+        """Return the statistics of a sample, None if sums are not finite, which may hide NaN."""
+        statistics = {}
+
+        def _see(name: str, array: np.ndarray) -> None:
+            one = self._wanted[name].alike() if name in self._wanted else RangeStats()  # NaN alone matters
+            add_array(one, array, self._options, f"sample '{sample}', tensor '{name}'")
+            if name in self._wanted:
+                statistics[name] = one
+
+        try:
+            found = self._model.run(feed, see=_see)
+        except Refused as error:
+            raise (self._cause(sample, feed) if error.is_nan else None) or error from error
+        except Exception as error:  # the runtime's exceptions share no narrower class
+            raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
+        ranges = {name: (float(found[name, "low"]), float(found[name, "high"])) for name in self._reduced}
+        finite = all(math.isfinite(high - low) for low, high in ranges.values() if (low, high) != _EMPTY)
+        if not finite or not all(math.isfinite(found[key]) for key in self._sums):
+            return None
+        for name, extremes in ranges.items():
+            statistics[name] = self._wanted[name].alike()
+            statistics[name].add_range(*extremes, self._options.averaging_constant)
+        return statistics
+
+    def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
+        """Return the cause of a NaN, if it is an infinity."""
+        found = first_nan(self._graph, feed, self._run)
+        if found is None or found.infinite is None:
+            return None
+        return ValueError(
+            f"sample '{sample}', {found.kind} '{found.infinite}': it holds inf, "
+            f"of which tensor '{found.name}' becomes NaN"
+        )
+
+
+class Refused(ValueError):
+    """Statistics cannot be made of an array; ``is_nan``: because it holds NaN."""
+
+    def __init__(self, message: str, is_nan: bool = False) -> None:
+        """Say why."""
+        super().__init__(message)
+        self.is_nan = is_nan
+
+
+def add_array(one: RangeStats, array: np.ndarray, options: CalibrationOptions, place: str) -> None:
+    """Add the numbers of an array to statistics; Refused, naming the place, if they do not fit."""
+    try:
+        one.add_array(array, options.averaging_constant)
+    except ValueError as error:
+        raise Refused(f"{place}: {error}", bool(np.isnan(array.min(initial=0)))) from error
