@@ -1,17 +1,29 @@
 """Build the native operator library ``ops._library`` (Cython, one shared object, no other header or library).
 
-The environment variable NARROW_BUILD chooses another build than the default one:
-``debug`` (no optimization, for a debugger) or ``sanitize`` (AddressSanitizer and UndefinedBehaviorSanitizer,
-see tests/sanitize.sh).
+The library uses CPython's limited API: one build serves every Python from 3.11 on. A build in the tree, as
+``pip install -e .`` makes it, writes a stamp beside the library; while no source, flag, header or compiler
+changes, and nobody changes the library, the next build keeps it.
+
+The environment variable NARROW_BUILD chooses another build than the default one: ``debug`` (no optimization,
+for a debugger) or ``sanitize`` (AddressSanitizer and UndefinedBehaviorSanitizer, see tests/sanitize.sh).
 """
 
+import hashlib
 import os
+import shutil
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
+import Cython
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+NAME = "ops._library"
+SOURCES = sorted(str(path) for path in Path("ops").iterdir() if path.suffix in (".pyx", ".pxi", ".pxd"))
+STAMP = Path("ops/_library.stamp")
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -20,11 +32,12 @@ DIRECTIVES = {
     "cdivision": True,
 }
 
-# Exactness needs -ffp-contract=off (no fused multiply-add); the two -fno flags let the loops vectorize.
+# Exactness needs -ffp-contract=off (no fused multiply-add); the two -fno flags let the loops vectorize. -g0,
+# because many a Python's own flags have -g, which takes a quarter of the time.
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 FLAGS: dict[str, dict[str, tuple[list[str], list[str]]]] = {
     "unix": {
-        "": (["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"], []),
+        "": (["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"], []),
         "debug": (["-O0", "-g", "-ffp-contract=off"], []),
         "sanitize": (["-O1", "-g", "-ffp-contract=off", *SANITIZERS], SANITIZERS),
     },
@@ -35,9 +48,15 @@ FLAGS: dict[str, dict[str, tuple[list[str], list[str]]]] = {
     },
 }
 
+# Only CPython has the limited API, and its builds without the global lock do not.
+LIMITED = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+WEAK = ("--weaken-symbol=Py*", "--weaken-symbol=_Py*", "--weaken-symbol=!PyInit_*")
+OLDEST = (3, 11)  # as requires-python in pyproject.toml
+COMPILERS_READ = ("CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CL", "_CL_", "INCLUDE")  # from the environment
+
 
 class BuildLibrary(build_ext):
-    """Choose the flags by the compiler that is found and by NARROW_BUILD."""
+    """Choose the flags by the compiler and by NARROW_BUILD; keep a library that would come out the same."""
 
     def build_extensions(self) -> None:
         kind = os.environ.get("NARROW_BUILD", "")
@@ -51,20 +70,111 @@ class BuildLibrary(build_ext):
             extension.define_macros = [("NARROW_NO_DISPATCH", "1")] if kind else []
             if self.compiler.compiler_type != "msvc" and not kind:
                 extension.define_macros += [("CYTHON_INLINE", "inline __attribute__((always_inline))")]
+            if LIMITED:
+                extension.define_macros += [("Py_LIMITED_API", "0x{:02X}{:02X}0000".format(*OLDEST))]
         super().build_extensions()
+
+    def build_extension(self, extension: Extension) -> None:
+        """Compile, unless the library in the tree was made from what is here now."""
+        self.inputs = self.digest_inputs(extension)
+        library = STAMP.parent / Path(self.get_ext_filename(extension.name)).name
+        if not self.force and is_fresh(library, self.inputs):
+            self.mkpath(str(Path(self.get_ext_fullpath(extension.name)).parent))
+            self.copy_file(str(library), self.get_ext_fullpath(extension.name))
+            return
+        (generated,) = cythonize(
+            Extension(extension.name, list(extension.sources)),
+            compiler_directives=DIRECTIVES,
+            build_dir=self.build_temp,
+            force=True,
+        )
+        extension.sources = generated.sources
+        self.force = True  # dates do not tell that flags have changed
+        super().build_extension(extension)
+
+    def get_libraries(self, extension: Extension) -> list[str]:
+        """Make Python's symbols weak, between compiling and linking, if binutils are there.
+
+        A program without Python, in C++ or C#, can then load the library: nothing that it calls uses them.
+        """
+        objcopy = weakening_tool()
+        if objcopy:
+            for compiled in self._built_objects:
+                subprocess.run([objcopy, "--wildcard", *WEAK, compiled], check=True)
+        return super().get_libraries(extension)
+
+    def digest_inputs(self, extension: Extension) -> str:
+        """Return a digest of all that the library is made from."""
+        parts = [
+            sys.version,
+            str(sysconfig.get_config_var("INCLUDEPY")),
+            sysconfig.get_platform(),
+            Cython.__version__,
+            *map(str, extension.define_macros),
+            *extension.extra_compile_args,
+            *extension.extra_link_args,
+            *getattr(self.compiler, "compiler_so", []),
+            *getattr(self.compiler, "linker_so", []),
+            *(os.environ.get(name, "") for name in COMPILERS_READ),
+            compiler_version(self.compiler),
+            str(weakening_tool() is not None),
+        ]
+        for path in [*SOURCES, "setup.py"]:
+            parts += [path, digest_file(Path(path))]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def copy_extensions_to_source(self) -> None:
+        """Put the library into the tree, with its stamp, and remove those that Python would prefer to it."""
+        STAMP.unlink(missing_ok=True)
+        super().copy_extensions_to_source()
+        library = STAMP.parent / Path(self.get_ext_filename(NAME)).name
+        for other in STAMP.parent.glob("_library.*"):
+            if other.suffix in (".so", ".pyd") and other.name != library.name:
+                other.unlink()
+        STAMP.write_text(f"{self.inputs}\n{digest_file(library)}\n", encoding="ascii")
+
+
+def is_fresh(library: Path, inputs: str) -> bool:
+    """Whether the stamp says that the library, as it is, was made from these inputs."""
+    try:
+        return STAMP.read_text(encoding="ascii").split() == [inputs, digest_file(library)]
+    except (OSError, ValueError):
+        return False
+
+
+def weakening_tool() -> str | None:
+    """Return the path of objcopy, which comes with gcc, where object files are ELF files."""
+    return shutil.which("objcopy") if sys.platform == "linux" else None
+
+
+def digest_file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def compiler_version(compiler: object) -> str:
+    """Return what the compiler says of itself, or for MSVC its path, which has its version."""
+    command = getattr(compiler, "compiler_so", None)
+    if command is None:
+        if not getattr(compiler, "initialized", True):
+            compiler.initialize()
+        return str(getattr(compiler, "cc", ""))
+    try:
+        done = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout
 
 
 setup(
     cmdclass={"build_ext": BuildLibrary},
-    ext_modules=cythonize(
+    ext_modules=[
         Extension(
-            "ops._library",
+            NAME,
             ["ops/_library.pyx"],
-            depends=sorted(
-                str(path) for path in Path("ops").glob("*.px[di]")
-            ),  # a source distribution carries them
+            depends=SOURCES,  # a source distribution carries them
             export_symbols=["RegisterCustomOps"],
-        ),
-        compiler_directives=DIRECTIVES,
-    ),
+            py_limited_api=LIMITED,
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp{}{}".format(*OLDEST)}} if LIMITED else {},
 )

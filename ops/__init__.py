@@ -1,5 +1,8 @@
 """Number formats on arrays and as native operators of ONNX Runtime.
 
+    ops.quantize_dequantize(x, "mx9")         # round an array to one of ops.FORMATS
+    ops.register_custom_ops(session_options)  # let ONNX Runtime run models that have our operators
+
 Importing this package puts our operators into onnxruntime-extensions (domain ``ai.onnx.contrib``); it imports
 neither onnx nor onnxruntime.
 """

@@ -150,11 +150,8 @@ cdef void run_block_piece(void* data, size_t i) noexcept nogil:
 
 cdef void run_blocks(BlockTask* task) noexcept nogil:
     """Quantize a tensor that is not empty, in this thread. A single number is its own best approximation."""
-    cdef float x
     if task.outer * task.length * task.inner == 1:
-        task.streams = False
-        load_run(task, 0, &x, 1)
-        store_run(task, 0, &x, 1)
+        store_one(task, 0, load_one(task, 0))
     else:
         choose_layout(task)
         block_range(task, 0, task.units)

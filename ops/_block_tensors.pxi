@@ -1,11 +1,5 @@
 # One block at a time: any size -------------------------------------------------------------------------------------
 
-cdef inline float load_one(const BlockTask* task, size_t at) noexcept nogil:
-    cdef float x
-    load_run(task, at, &x, 1)
-    return x
-
-
 cdef inline int32_t strided_maximum(const BlockTask* task, size_t start, size_t n, bint positive, bint poisoned) noexcept nogil:
     """The largest magnitude of n elements of a fibre, or of the positive ones among them."""
     cdef int32_t result = 0
@@ -39,7 +33,7 @@ cdef inline void single_unit(const BlockTask* task, size_t unit, Kind kind, int 
             field = group_field(field, block, grid.span)
         while i < start + stop * task.inner:
             x = round_element(load_one(task, i), scale_down(field, kind == PRIME), scale_up(field), grid, kind, rounding)
-            store_run(task, i, &x, 1)
+            store_one(task, i, x)
             i += task.inner
 
 

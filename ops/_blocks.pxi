@@ -176,7 +176,7 @@ cdef inline float round_element(float x, float down, float up, Grid grid, Kind k
 
 # Between a tensor and scratch memory -------------------------------------------------------------------------------
 
-cdef inline void load_run(const BlockTask* task, size_t start, float* target, size_t n) noexcept nogil:
+cdef CLONED_VOID load_converted(const BlockTask* task, size_t start, float* target, size_t n) noexcept nogil:
     cdef size_t i
     if task.element_type == FLOAT32:
         memcpy(target, <const float*>task.source + start, n * sizeof(float))
@@ -191,15 +191,47 @@ cdef inline void load_run(const BlockTask* task, size_t start, float* target, si
             target[i] = float_of_bfloat16(bfloat16_bits(target[i]))
 
 
-cdef inline void store_run(const BlockTask* task, size_t start, const float* source, size_t n) noexcept nogil:
+cdef CLONED_VOID store_converted(const BlockTask* task, size_t start, const float* source, size_t n) noexcept nogil:
     cdef size_t i
-    if task.streams:
-        stream_floats(<float*>task.target + start, source, n)
-    elif task.element_type == FLOAT32:
-        memcpy(<float*>task.target + start, source, n * sizeof(float))
-    elif task.element_type == FLOAT16:
+    if task.element_type == FLOAT16:
         for i in range(n):
             (<uint16_t*>task.target)[start + i] = <uint16_t>float16_bits(source[i])
     else:
         for i in range(n):
             (<uint16_t*>task.target)[start + i] = <uint16_t>bfloat16_bits(source[i])
+
+
+cdef inline void load_run(const BlockTask* task, size_t start, float* target, size_t n) noexcept nogil:
+    if task.element_type == FLOAT32 and not task.grid.bfloat16_first:
+        memcpy(target, <const float*>task.source + start, n * sizeof(float))
+    else:  # functions of their own: one copy for all kinds and ways of rounding
+        load_converted(task, start, target, n)
+
+
+cdef inline void store_run(const BlockTask* task, size_t start, const float* source, size_t n) noexcept nogil:
+    if task.streams:
+        stream_floats(<float*>task.target + start, source, n)
+    elif task.element_type == FLOAT32:
+        memcpy(<float*>task.target + start, source, n * sizeof(float))
+    else:
+        store_converted(task, start, source, n)
+
+
+cdef inline float load_one(const BlockTask* task, size_t at) noexcept nogil:
+    cdef float x
+    if task.element_type == FLOAT32:
+        x = (<const float*>task.source)[at]
+    elif task.element_type == FLOAT16:
+        x = widen((<const float16_t*>task.source)[at])
+    else:
+        x = widen((<const bfloat16_t*>task.source)[at])
+    return float_of_bfloat16(bfloat16_bits(x)) if task.grid.bfloat16_first else x
+
+
+cdef inline void store_one(const BlockTask* task, size_t at, float x) noexcept nogil:
+    if task.element_type == FLOAT32:
+        (<float*>task.target)[at] = x
+    elif task.element_type == FLOAT16:
+        (<uint16_t*>task.target)[at] = <uint16_t>float16_bits(x)
+    else:
+        (<uint16_t*>task.target)[at] = <uint16_t>bfloat16_bits(x)

@@ -48,6 +48,7 @@ cdef extern from *:
     #endif
 
     #if defined(_MSC_VER)
+    #pragma fp_contract(off)  /* gcc and clang have it from setup.py */
     #include <intrin.h>
     #define atomic_increment(counter) _InterlockedIncrement(counter)
     #define atomic_clear(counter) _InterlockedExchange(counter, 0)

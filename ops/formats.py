@@ -135,7 +135,7 @@ def block_format(name: str, op: str, attributes: Attributes) -> Format:
 
     Bits are those of an element plus its share of the block's exponent and of shifts.
     """
-    block = attributes["block_size"]
+    attributes, block = MappingProxyType({**attributes}), attributes["block_size"]
     if op == MX:
         element = attributes["element_dtype"]
         highest = _HIGHEST.get(element, 1.75) * 2.0**127
@@ -146,8 +146,9 @@ def block_format(name: str, op: str, attributes: Attributes) -> Format:
 
 
 def _bfp(name: str, bit_width: int, block_size: int, **more: Any) -> Format:
-    attributes = {"bit_width": bit_width, "block_size": block_size, "rounding_mode": 2, **more}
-    return block_format(name, BFP, MappingProxyType(attributes))
+    return block_format(
+        name, BFP, {"bit_width": bit_width, "block_size": block_size, "rounding_mode": 2, **more}
+    )
 
 
 def _microexponent(name: str, bit_width: int) -> Format:
@@ -156,8 +157,7 @@ def _microexponent(name: str, bit_width: int) -> Format:
 
 
 def _mx(name: str, element_dtype: str) -> Format:
-    attributes = {"element_dtype": element_dtype, "block_size": 32, "rounding_mode": 2}
-    return block_format(name, MX, MappingProxyType(attributes))
+    return block_format(name, MX, {"element_dtype": element_dtype, "block_size": 32, "rounding_mode": 2})
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
@@ -189,8 +189,10 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 )
 
 
-def get_format(name: str) -> Format:
-    """Return the row of the table, or raise ValueError naming all formats."""
+def get_format(name: str | Format) -> Format:
+    """Return the row of the table, or a format unchanged; raise ValueError naming all formats."""
+    if isinstance(name, Format):
+        return name
     if name not in FORMATS:
         raise ValueError(f"format '{name}' is unknown, legal are {', '.join(FORMATS)}")
     return FORMATS[name]
@@ -212,9 +214,9 @@ def format_of(op: str, attributes: Attributes) -> Format | None:
     numbers = _numbers(op, found)
     for fmt in FORMATS.values():
         if fmt.op == op and _numbers(op, _resolve(op, fmt.attributes)) == numbers:
-            return block_format(fmt.name, op, MappingProxyType(found))
+            return block_format(fmt.name, op, found)
     unusual = [f"{key}={value}" for key, value in numbers.items() if value != ATTRIBUTES[op][key].default]
-    return block_format(" ".join([op, *unusual]), op, MappingProxyType(found))
+    return block_format(" ".join([op, *unusual]), op, found)
 
 
 def _resolve(op: str, attributes: Attributes) -> dict[str, Any]:
@@ -239,11 +241,8 @@ def check_attribute(subject: str, key: str, value: object, legal: Sequence[int] 
     """Raise ValueError naming subject, attribute and value unless it is a legal integer or text."""
     if type(value) in (int, str) and value in legal:
         return
-    words = (
-        f"integers from {legal[0]} to {legal[-1]}"
-        if isinstance(legal, range)
-        else ", ".join(map(repr, legal))
-    )
+    is_range = isinstance(legal, range)
+    words = f"integers from {legal[0]} to {legal[-1]}" if is_range else ", ".join(map(repr, legal))
     raise ValueError(f"{subject}: {key} is {value!r}, legal are {words}")
 
 

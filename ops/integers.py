@@ -78,7 +78,7 @@ def quantize(
     result = np.empty(x.shape, _storage(fmt))
     source = np.ascontiguousarray(x, np.float32).reshape(-1)
     parameters = _channel_parameters(x.shape, scale, zero_point, fmt, axis)
-    quantize_linear(source, _bytes(result), LINEAR_TYPES[fmt.name], *parameters)
+    quantize_linear(source, as_bytes(result), LINEAR_TYPES[fmt.name], *parameters)
     if fmt.bits < 8:
         result &= 15  # ml_dtypes keeps 4 bits in the low half of a byte
     return result.view(fmt.dtype)
@@ -98,7 +98,7 @@ def dequantize(
     result = np.empty(q.shape, np.float32)
     source = np.ascontiguousarray(q.astype(_storage(fmt), copy=False))
     parameters = _channel_parameters(q.shape, scale, zero_point, fmt, axis)
-    dequantize_linear(_bytes(source), result.reshape(-1), LINEAR_TYPES[fmt.name], *parameters)
+    dequantize_linear(as_bytes(source), result.reshape(-1), LINEAR_TYPES[fmt.name], *parameters)
     return result
 
 
@@ -222,7 +222,7 @@ def _chunks(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice, slice]]:
 
 
 def _integer_row(format: str | Format) -> Format:
-    fmt = format if isinstance(format, Format) else get_format(format)
+    fmt = get_format(format)
     if not fmt.is_integer:
         legal = ", ".join(name for name, other in FORMATS.items() if other.is_integer)
         raise ValueError(f"format '{fmt.name}' has no scale and zero point, legal are {legal}")
@@ -277,10 +277,11 @@ def _channel_parameters(
         limits = f"{fmt.lowest:.0f} to {fmt.highest:.0f}"
         raise ValueError(f"zero_point {beyond[0]} exceeds the range of '{fmt.name}', {limits}")
     typed = np.broadcast_to(zeros.reshape(-1), channels).astype(_storage(fmt))
-    return np.ascontiguousarray(np.broadcast_to(scales.reshape(-1), channels)), _bytes(typed), inner
+    return np.ascontiguousarray(np.broadcast_to(scales.reshape(-1), channels)), as_bytes(typed), inner
 
 
-def _bytes(x: NDArray[np.generic]) -> NDArray[np.uint8]:
+def as_bytes(x: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Return the bytes of a contiguous array, in a row, without a copy."""
     return x.reshape(-1).view(np.uint8)
 
 

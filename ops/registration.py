@@ -75,18 +75,10 @@ def _own_library() -> str:
 def _extensions_library() -> str:
     spec = importlib.util.find_spec("onnxruntime_extensions")
     folders = spec.submodule_search_locations if spec else None
-    found = [
-        path
-        for folder in folders or ()
-        for path in Path(folder).glob("_extensions_pydll*")
-        if _is_library(path)
-    ]
+    files = (path for folder in folders or () for path in Path(folder).glob("_extensions_pydll*"))
+    found = [path for path in files if path.suffix in (".so", ".pyd", ".dylib")]
     if not found:
         raise OSError(
             "the library of onnxruntime-extensions is not installed: pip install onnxruntime-extensions"
         )
     return str(found[0])
-
-
-def _is_library(path: Path) -> bool:
-    return path.suffix in (".so", ".pyd", ".dylib")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from ops._library import bfp_grid, microexponent_grid, microscaling_grid, quantize_blocks, round_linear
-from ops.formats import BFP, FLOAT_TYPES, LINEAR, LINEAR_TYPES, MX, Attributes, Format, get_format
-from ops.integers import finite_range, range_scale
+from ops.formats import FLOAT_TYPES, LINEAR, LINEAR_TYPES, Attributes, Format, get_format
+from ops.integers import as_bytes, finite_range, range_scale
 from ops.subnormals import keeps_subnormals
 
 
@@ -33,7 +31,7 @@ def quantize_dequantize(
     Raises ValueError for an unknown format, a type that is not a float, an axis out of range, or an
     ``out`` of another type or shape.
     """
-    fmt, x = format if isinstance(format, Format) else get_format(format), np.asarray(x)
+    fmt, x = get_format(format), np.asarray(x)
     _check(x, axis, out)
     result = np.empty_like(x) if out is None else out
     order = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))  # the axes as they lie in memory
@@ -44,7 +42,8 @@ def quantize_dequantize(
         source = source.copy()
     if x.size:
         fibres = order.index(axis % x.ndim) if x.ndim else 0
-        _ROUND[fmt.op](source.reshape(x.transpose(order).shape), dense, fmt, fibres)
+        rounded = _round_linear if fmt.op == LINEAR else _round_blocks
+        rounded(source.reshape(x.transpose(order).shape), dense, fmt, fibres)
     if dense is not target:
         target[...] = dense
     return result
@@ -89,7 +88,7 @@ def _round_blocks(x: NDArray[np.generic], y: NDArray[np.generic], fmt: Format, a
     sizes = x.shape[:axis], x.shape[axis : axis + 1], x.shape[axis + 1 :]
     outer, length, inner = (int(np.prod(part)) for part in sizes)
     quantize_blocks(
-        _bytes(x), _bytes(y), FLOAT_TYPES[x.dtype], outer, length, inner, make_grid(fmt.attributes)
+        as_bytes(x), as_bytes(y), FLOAT_TYPES[x.dtype], outer, length, inner, make_grid(fmt.attributes)
     )
 
 
@@ -115,14 +114,3 @@ def choose_scale(x: NDArray[np.float32], fmt: Format) -> tuple[float, int]:
     low, high = finite_range(x)
     scale, zero_point = range_scale(low, high, fmt, symmetric=fmt.is_signed)
     return float(scale), int(zero_point)
-
-
-def _bytes(x: NDArray[np.generic]) -> NDArray[np.uint8]:
-    return x.reshape(-1).view(np.uint8)
-
-
-_ROUND: Mapping[str, Callable[[NDArray[np.generic], NDArray[np.generic], Format, int], None]] = {
-    LINEAR: _round_linear,
-    BFP: _round_blocks,
-    MX: _round_blocks,
-}

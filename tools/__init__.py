@@ -1,4 +1,4 @@
-"""Command-line tools, one script per job: ``python -m tools.NAME --help``."""
+"""Command-line tools, one script per job: ``python -m tools`` lists them, ``python -m tools.NAME --help``."""
 
 import os
 import sys

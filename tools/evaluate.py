@@ -1,4 +1,4 @@
-"""Compare two folders of results: ``python -m tools.evaluate --help``."""
+"""Compare the results of a quantized model with its baseline's: ``python -m tools.evaluate --help``."""
 
 from __future__ import annotations
 
@@ -8,25 +8,32 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.cli.command_line import Parser, make_parser, run, same_file
 from tools.cli.data_options import report_litter
-from tools.cli.job_options import EvaluateJob
+from tools.cli.job_options import Options, force
 from tools.cli.needs import Need
 from tools.cli.option_values import number
+from tools.cli.options import OTHER, option
 from tools.cli.output_file import check_writable, write_text
+from tools.cli.progress import Progress
+from tools.summaries.words import figure
 
 if TYPE_CHECKING:
     from transforms.compare.compare_results import Comparison, Top1
 
-_DESCRIPTION = """\
-Compare the results of a quantized model with those of its baseline: .npy, .png and .jpg files of equal names
-in two folders. Results of several outputs lie in one sub-folder per output, as `python -m tools.infer` writes
-them, and are compared output by output."""
+_COMMANDS = """\
+--baseline_results_folder a --quantized_results_folder b
+--baseline_results_folder a --quantized_results_folder b --labels labels.npy
+--baseline_results_folder a --quantized_results_folder b --csv files.csv"""
 
-_EPILOG = """\
+_DETAILS = """\
+Results are .npy, .png and .jpg files of equal names in both folders. Those of several outputs lie in one
+sub-folder per output, as `python -m tools.infer` writes them, and are compared output by output.
+
 definitions, for baseline x and quantized y with n elements:
   cos similarity  x.y / (|x| |y|), 1 for equal arrays, also if both are zero
   l2 distance     sqrt(sum((x - y)^2)), not divided by n
@@ -46,41 +53,39 @@ _COLUMNS = ("cosine", "l2", "psnr", "ssim", "sqnr")
 _HEADINGS = ("cos similarity", "l2 distance", "psnr dB", "ssim", "sqnr dB", "NaN or inf")
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluateJob(Options):
+    """A comparison of two folders of results."""
+
+    baseline_results_folder: Path = option(
+        "--baseline_results_folder A", "folder of the float model's results", required=True, type=Path
+    )
+    quantized_results_folder: Path = option(
+        "--quantized_results_folder B", "folder of the quantized model's", required=True, type=Path
+    )
+    labels: Path | None = option(
+        "--labels --top1 LABELS.npy", "class numbers of all rows: report accuracy and agreement", type=Path
+    )
+    json: Path | None = option("--json FILE", "write all figures as JSON", type=Path)
+    csv: Path | None = option("--csv FILE", "write one line per file as CSV", type=Path)
+    peak: float | None = option(
+        "--peak X", "signal peak for psnr and ssim", group=OTHER, type=number(0, above=True)
+    )
+    allow_missing: bool = option(
+        "--allow-missing", "compare the file names common to both folders", group=OTHER
+    )
+    force: bool = force(
+        "the files of --json and --csv", Need("--json or --csv", lambda job: job.json or job.csv)
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code."""
     return run(_parser(), EvaluateJob, _evaluate, argv, why_not=_why_not)
 
 
 def _parser() -> Parser:
-    parser = make_parser("evaluate", _DESCRIPTION, _EPILOG)
-    for side, model in (("baseline", "float"), ("quantized", "quantized")):
-        parser.add_argument(
-            f"--{side}_results_folder",
-            required=True,
-            type=Path,
-            metavar="DIR",
-            help=f"results of the {model} model",
-        )
-    parser.add_argument(
-        "--peak", type=number(0, above=True), metavar="X", help="signal peak for psnr and ssim"
-    )
-    parser.add_argument(
-        "--labels",
-        "--top1",
-        type=Path,
-        metavar="LABELS.npy",
-        help="class numbers of all rows: report accuracy and agreement",
-    )
-    parser.add_argument(
-        "--allow-missing", action="store_true", help="compare the file names common to both folders"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line per file as CSV")
-    written = Need("--json or --csv", lambda job: job.json or job.csv)
-    parser.add_argument(
-        "--force", action="store_true", needs=(written,), help="overwrite the files of --json and --csv"
-    )
-    return parser
+    return make_parser("evaluate", EvaluateJob, __doc__, _COMMANDS, _DETAILS)
 
 
 def _why_not(job: EvaluateJob) -> str | None:
@@ -88,8 +93,6 @@ def _why_not(job: EvaluateJob) -> str | None:
 
 
 def _evaluate(job: EvaluateJob) -> None:
-    from tqdm import tqdm
-
     from transforms.compare import compare_results
     from transforms.run.array_files import read_array
 
@@ -101,10 +104,8 @@ def _evaluate(job: EvaluateJob) -> None:
     folders = job.baseline_results_folder, job.quantized_results_folder
     report_litter(*(one for folder in folders for one in compare_results.result_folders(folder)))
     labels = read_array(job.labels) if job.labels else None
-    stream = compare_results.compare(pairs, job.peak)
-    comparisons = list(
-        tqdm(stream, total=len(pairs), unit="file", disable=not sys.stderr.isatty(), leave=False)
-    )
+    with Progress("comparing", "file") as bar:
+        comparisons = list(bar.each(compare_results.compare(pairs, job.peak), len(pairs)))
     top1 = None if labels is None else compare_results.top1(pairs, labels)
     _print_files(comparisons)
     _print_summary(comparisons)
@@ -129,7 +130,7 @@ def _print_files(comparisons: Sequence[Comparison]) -> None:
     width = max(map(len, (*names, "file")))
     print(f"{'file':<{width}}" + "".join(f"{heading:>16}" for heading in _HEADINGS))
     for name, one in zip(names, shown, strict=True):
-        cells = [*(_number(getattr(one, column)) for column in _COLUMNS), _count_non_finite(one)]
+        cells = [*(figure(getattr(one, column), 6) for column in _COLUMNS), _count_non_finite(one)]
         print(f"{name:<{width}}" + "".join(f"{cell:>16}" for cell in cells))
     print()
 
@@ -167,7 +168,8 @@ def _print_outputs(comparisons: Sequence[Comparison]) -> None:
     width = max(map(len, by_output))
     for output, members in by_output.items():
         mean = _figures(members)["mean"]
-        print(f"  {output:<{width}}" + "".join(f"  {column} {_number(mean[column])}" for column in _COLUMNS))
+        cells = "".join(f"  {column} {figure(mean[column], 6)}" for column in _COLUMNS)
+        print(f"  {output:<{width}}{cells}")
 
 
 def _by_output(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
@@ -189,10 +191,6 @@ def _refuse_non_finite(comparisons: Sequence[Comparison]) -> None:
 
 def _full_name(one: Comparison) -> str:
     return f"{one.output}/{one.name}" if one.output else one.name
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.6g}"
 
 
 def _count_non_finite(one: Comparison) -> str:

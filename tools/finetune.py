@@ -1,25 +1,21 @@
-"""Restore the accuracy of a quantized ONNX model: ``python -m tools.finetune --help``."""
+"""Tune the weights of a quantized ONNX model: ``python -m tools.finetune --help``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tools.cli import command_line
-from tools.cli.command_line import Parser
-from tools.cli.data_options import SAMPLES_HELP, add_data_options
-from tools.cli.job_options import FinetuneJob
-from tools.cli.needs import Need
-from tools.cli.option_values import LARGEST, bytes_of, number, whole
+from tools.cli.command_line import Parser, make_parser
+from tools.cli.job_options import SAMPLES_HELP
+from tools.jobs.finetune_options import FinetuneJob
 
-_ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
-_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-_DEVICES = ("cpu", "cuda:0")
+_COMMANDS = """\
+--float m.onnx --quantized q.onnx --output tuned.onnx --data samples
+--float m.onnx --quantized q.onnx --output tuned.onnx --data samples --checkpoint c.npz
+--float m.onnx --quantized q.onnx --output tuned.onnx --data samples --selective-update"""
 
-_STEPPED = Need("--algorithm adaquant or adaround", lambda job: job.algorithm in ("adaquant", "adaround"))
-
-_EPILOG = f"""\
+_DETAILS = f"""\
 algorithms:
   auto                 best in measurements: weights compensate for quantized inputs, as far as held-out
                        samples confirm, rounded by gptq and coordinate descent; new scales and exponents
@@ -57,92 +53,7 @@ def _why_not(job: FinetuneJob) -> str | None:
 
 
 def _parser() -> Parser:
-    parser = command_line.make_parser("finetune", "Tune the weights of a quantized ONNX model.", _EPILOG)
-    parser.add_argument(
-        "--float", dest="float_model", required=True, metavar="MODEL", help="the float model; never changed"
-    )
-    parser.add_argument(
-        "--quantized", required=True, metavar="MODEL", help="the quantized model; never changed"
-    )
-    parser.add_argument("--output", required=True, metavar="MODEL", help="the tuned model to write")
-    add_data_options(parser, limit_aliases=["--data-size"], help="folder of samples to tune on")
-    _add_algorithm(parser)
-    _add_walk(parser)
-    parser.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="file to resume from after an interruption"
-    )
-    command_line.add_output_options(parser)
-    return parser
-
-
-def _add_algorithm(parser: Parser) -> None:
-    parser.add_argument("--algorithm", choices=_ALGORITHMS, default="auto", help="(default: auto)")
-    parser.add_argument(
-        "--num-iterations",
-        type=whole(),
-        metavar="N",
-        needs=(_STEPPED,),
-        help="steps per layer (default: 1000)",
-    )
-    parser.add_argument(
-        "--learning-rate",
-        type=number(0, above=True),
-        metavar="X",
-        needs=(_STEPPED,),
-        help="in steps of the grid (default: the algorithm's)",
-    )
-    parser.add_argument(
-        "--early-stop", action="store_true", needs=(_STEPPED,), help="stop a layer when steps no longer help"
-    )
-    parser.add_argument(
-        "--fixed-seed",
-        type=whole(0, LARGEST),
-        default=0,
-        metavar="N",
-        help="seed for the choice of sample rows",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=whole(),
-        default=1,
-        metavar="N",
-        help="samples per run, if batch sizes are dynamic",
-    )
-
-
-def _add_walk(parser: Parser) -> None:
-    parser.add_argument(
-        "--target-op-type",
-        nargs="+",
-        choices=_OPERATORS,
-        default=(),
-        metavar="OP",
-        help=f"tune only layers of these operators, of {', '.join(_OPERATORS)}",
-    )
-    parser.add_argument(
-        "--selective-update",
-        action="store_true",
-        help="keep a layer only if the outputs of the model improve, too; slower",
-    )
-    parser.add_argument(
-        "--following-relu",
-        action="store_true",
-        help="ignore errors that a Relu or Clip after the layer cuts off",
-    )
-    parser.add_argument(
-        "--output-index",
-        type=whole(0),
-        metavar="N",
-        help="index of the output to tune for, from 0 (default: all)",
-    )
-    parser.add_argument("--optim-device", choices=_DEVICES, default="cpu", help="for linear algebra (CuPy)")
-    parser.add_argument("--infer-device", choices=_DEVICES, default="cpu", help="for inference")
-    parser.add_argument(
-        "--memory-limit",
-        type=bytes_of,
-        metavar="SIZE",
-        help="memory for tensors between layers, such as 500M or 4G; the rest goes to files",
-    )
+    return make_parser("finetune", FinetuneJob, __doc__, _COMMANDS, _DETAILS)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
-"""Print the table of number formats with their measured fidelity: ``python -m tools.formats``."""
+"""Print all number formats and how well they keep numbers: ``python -m tools.formats --help``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.charts import plot_file
-from tools.cli import command_line
-from tools.cli.command_line import Parser
-from tools.cli.job_options import FormatsJob
+from tools.cli.command_line import Parser, make_parser, run
+from tools.cli.job_options import Options, force
 from tools.cli.needs import Need
+from tools.cli.options import option
+from tools.cli.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,31 +23,38 @@ if TYPE_CHECKING:
 
 SAMPLES = 1 << 20
 MARKERS = ("o", "D")  # told apart without color too
-EPILOG = """\
+_COMMANDS = """\
+
+--input m.onnx
+--plot formats.svg"""
+
+_DETAILS = """\
 Fidelity is the ratio of the signal's power to the power of the rounding error, in decibel (6 dB are one bit).
 Integer formats get one scale per tensor; the 4-bit ones (ONNX has them from operator set 21 on) are meant for
 weights, with a scale per channel. The heavy-tailed distribution is Student's t, 3 degrees of freedom.
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class FormatsJob(Options):
+    """The table of formats."""
+
+    input: Path | None = option(
+        "--input --model M.onnx", "measure on the weights of this model instead", type=Path
+    )
+    plot: Path | None = option(
+        "--plot FILE", "also draw the fidelity of each format: .png or .svg", type=Path
+    )
+    force: bool = force("an existing plot", Need("--plot", lambda job: job.plot))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; returns the exit code."""
-    return command_line.run(_parser(), FormatsJob, show_formats, argv)
+    return run(_parser(), FormatsJob, show_formats, argv)
 
 
 def _parser() -> Parser:
-    parser = command_line.make_parser(
-        "formats", "Print all number formats and how well they keep numbers.", EPILOG
-    )
-    parser.add_argument(
-        "--input", "--model", type=Path, metavar="M.onnx", help="measure on the weights of this model instead"
-    )
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="also draw the fidelity of each format: .png or .svg"
-    )
-    plotted = Need("--plot", lambda job: job.plot)
-    parser.add_argument("--force", action="store_true", needs=(plotted,), help="overwrite an existing plot")
-    return parser
+    return make_parser("formats", FormatsJob, __doc__, _COMMANDS, _DETAILS)
 
 
 def show_formats(job: FormatsJob) -> None:
@@ -89,10 +98,11 @@ def measure_formats(samples: Samples) -> list[tuple[str, float, int, list[float]
     """Return name, bits per element, block and the fidelity on each kind of sample, for each format."""
     import ops
 
-    return [
-        (name, fmt.bits, fmt.block, [fidelity(arrays, name) for arrays in samples.values()])
-        for name, fmt in ops.FORMATS.items()
-    ]
+    with Progress("measuring", "format") as bar:
+        return [
+            (name, fmt.bits, fmt.block, [fidelity(arrays, name) for arrays in samples.values()])
+            for name, fmt in bar.each(ops.FORMATS.items(), len(ops.FORMATS))
+        ]
 
 
 def fidelity(arrays: Iterable[NDArray[np.float32]], name: str) -> float:

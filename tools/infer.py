@@ -1,4 +1,4 @@
-"""Run a model on a folder of samples: ``python -m tools.infer --help``."""
+"""Run a model on a folder of samples and save its outputs: ``python -m tools.infer --help``."""
 
 from __future__ import annotations
 
@@ -6,27 +6,46 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.cli.command_line import Parser, make_parser, run
-from tools.cli.data_options import SAMPLES_HELP, add_data_options, report_litter
-from tools.cli.job_options import InferJob
+from tools.cli.data_options import report_litter
+from tools.cli.job_options import SAMPLES_HELP, DataOptions, samples_folder
+from tools.cli.options import option
 from tools.cli.output_file import write_array
+from tools.cli.progress import Phases
 from transforms.files.atomic_write import destination
 from transforms.files.model_files import clear_leftovers
 
 if TYPE_CHECKING:
-    from transforms.run.samples import Samples
     from transforms.runtime.session import OpenModel
 
-_DESCRIPTION = """\
-Run a model on every sample of a folder and save its outputs as .npy files for `python -m tools.evaluate`: one
-file per sample in the output folder, or in one sub-folder per output if there are several. The operators
-of this package are registered. Bfloat16 nodes for which the provider has no kernels (ONNX Runtime's CPU
-provider has hardly any) run in float32 between Casts that are added in memory; the tool says so, and the
-model's file stays as it is."""
+_COMMANDS = """\
+--input m.onnx --data samples --output results
+--input m.onnx --data images --output results --std 255 --image-size 224
+--input m.onnx --data samples --output results --limit 10 --force"""
+
+_DETAILS = f"""\
+Outputs are saved as .npy files for `python -m tools.evaluate`: one file per sample in the output folder, or
+in one sub-folder per output if there are several. The operators of this package are registered. Bfloat16
+nodes for which the provider has no kernels (ONNX Runtime's CPU provider has hardly any) run in float32
+between Casts that are added in memory; the tool says so, and the model's file stays as it is.
+
+{SAMPLES_HELP}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferJob(DataOptions):
+    """A run of a model on samples."""
+
+    input: Path = option("--input --model M.onnx", "model to run", required=True, type=Path)
+    output: Path = option("--output --output_dir DIR", "folder to save results in", required=True, type=Path)
+    data: Path = samples_folder(required=True)
+    force: bool = option("--force", "write into an output folder that is not empty")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,14 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    parser = make_parser("infer", _DESCRIPTION, SAMPLES_HELP)
-    parser.add_argument("--input", "--model", required=True, type=Path, metavar="M.onnx", help="model to run")
-    parser.add_argument(
-        "--output", "--output_dir", required=True, type=Path, metavar="DIR", help="folder to save results in"
-    )
-    parser.add_argument("--force", action="store_true", help="write into an output folder that is not empty")
-    add_data_options(parser)
-    return parser
+    return make_parser("infer", InferJob, __doc__, _COMMANDS, _DETAILS)
 
 
 def _infer(job: InferJob) -> None:
@@ -50,7 +62,9 @@ def _infer(job: InferJob) -> None:
     from transforms.run.samples import Samples
 
     _check_output_dir(job.output, force=job.force)
-    model = open_model(job.input, job.run)
+    phases = Phases("loading", "running")
+    with phases("loading"):
+        model = open_model(job.input, job.run)
     _check_outputs(model)
     report_litter(job.data)
     samples = Samples(job.data, model.inputs, job.images, job.limit)
@@ -62,7 +76,8 @@ def _infer(job: InferJob) -> None:
             )
         _check_results(folder, samples.names)
     start = time.perf_counter()
-    computing = _run_all(model, samples, folders)
+    with phases("running", "sample") as bar:
+        computing = _run_all(model, bar.each(samples, len(samples)), folders)
     total = time.perf_counter() - start
     if model.widened:
         print(widening_note(model.widened))
@@ -76,12 +91,10 @@ def widening_note(count: int) -> str:
     return f"No bfloat16 kernels here: {count} nodes and ends ran in float32 between Casts added in memory."
 
 
-def _run_all(model: OpenModel, samples: Samples, folders: dict[str, Path]) -> float:
+def _run_all(model: OpenModel, samples: Iterable[tuple[str, dict]], folders: dict[str, Path]) -> float:
     """Run and save; returns the seconds spent in the model."""
-    from tqdm import tqdm
-
     seconds = 0.0
-    for name, feed in tqdm(samples, unit="sample", disable=not sys.stderr.isatty(), leave=False):
+    for name, feed in samples:
         start = time.perf_counter()
         results = model.run(feed)
         seconds += time.perf_counter() - start

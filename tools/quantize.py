@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tools.cli import command_line
-from tools.cli.command_line import Parser
-from tools.cli.data_options import SAMPLES_HELP, add_data_options
-from tools.cli.job_options import QuantizeJob
-from tools.cli.needs import DATA, Need
-from tools.cli.option_values import whole
+from tools.cli.command_line import Parser, make_parser
+from tools.cli.job_options import SAMPLES_HELP
+from tools.jobs.quantize_options import KEYS, QuantizeJob, in_vain
 
-_EPILOG = f"""\
+_COMMANDS = """\
+--input m.onnx --output q.onnx --config A8W8 --data samples
+--input m.onnx --output q.onnx --config BF16_BFP16
+--config MX9 --print-config"""
+
+_DETAILS = f"""\
 presets (activation and weight):
   A8W8 A16W8                    symmetric integers, Concats on one scale
   U8S8 U16S8                    asymmetric activations: mostly better, if the target supports them
@@ -45,9 +46,6 @@ value. --set quantize_all_op_types=true lets every format reach every value.
 exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage.
 """
 
-_RUN = Need("--input and --output", lambda job: job.input)
-_ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
@@ -68,107 +66,11 @@ def _why_not(job: QuantizeJob) -> str | None:
         return "--input and --output go together"
     if job.data is not None and job.random_data:
         return "--random-data and --data do not go together"
-    return None
+    return None if job.input else in_vain(job)
 
 
 def _parser() -> Parser:
-    parser = command_line.make_parser("quantize", "Quantize a float ONNX model.", _EPILOG)
-    parser.add_argument(
-        "--input", default="", metavar="MODEL", help="the float32 or float16 model; never changed"
-    )
-    parser.add_argument("--output", default="", metavar="MODEL", help="the quantized model to write")
-    parser.add_argument("--config", required=True, metavar="NAME|FILE", help="a preset or a TOML file")
-    parser.add_argument(
-        "--print-config",
-        action="store_true",
-        help="print the full scheme in use as TOML; without --input, only that",
-    )
-    _add_scheme_options(parser)
-    add_data_options(
-        parser,
-        aliases=["--calibration-data"],
-        required=False,
-        help="folder of samples to measure ranges on",
-        needs=(_RUN,),
-        of_samples=(_RUN, DATA),
-        of_run=(_RUN, _ANY_DATA),
-    )
-    parser.add_argument(
-        "--calibration-cache",
-        type=Path,
-        needs=(_RUN, DATA),
-        metavar="FILE",
-        help="store measured ranges in this file, and reuse them for the same model and data",
-    )
-    parser.add_argument(
-        "--random-data",
-        type=whole(),
-        metavar="N",
-        needs=(_RUN,),
-        help="measure ranges on N random samples: for experiments, the result is not accurate",
-    )
-    command_line.add_code_option(parser, needs=(_RUN,))
-    command_line.add_output_options(parser, needs=(_RUN,), force=(_RUN,))
-    return parser
-
-
-def _add_scheme_options(parser: Parser) -> None:
-    """Add options in place of keys of the scheme; options that are not given stay None."""
-    parser.add_argument(
-        "--set",
-        dest="assignments",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help='any key of the scheme with a TOML value, such as calibrate_method="MSE"; repeatable',
-    )
-    parser.add_argument(
-        "--per-channel",
-        action=argparse.BooleanOptionalAction,
-        help="whether weights have a scale per output channel; presets choose it if needed",
-    )
-    parser.add_argument(
-        "--calibrate-method",
-        choices=("MinMax", "Entropy", "Percentile", "MSE"),
-        help="how ranges of activations are found (default: as in the config)",
-    )
-    parser.add_argument(
-        "--exclude-node",
-        dest="exclude_nodes",
-        action="append",
-        metavar="GLOB",
-        help="keep nodes in float by name; repeatable",
-    )
-    parser.add_argument(
-        "--exclude-op",
-        dest="exclude_op_types",
-        action="append",
-        metavar="OP",
-        help="keep an operator type in float; repeatable",
-    )
-    parser.add_argument(
-        "--keep-weight-nodes",
-        action="store_true",
-        default=None,
-        help="store float weights with nodes that round them in every run, for backends that require it",
-    )
-    parser.add_argument(
-        "--no-optimize",
-        dest="optimize",
-        action="store_false",
-        default=None,
-        help="skip graph optimization and fusion",
-    )
-    parser.add_argument(
-        "--domain",
-        choices=("ai.onnx.contrib", "com.amd.quark"),
-        help="domain of our operators (default: ai.onnx.contrib)",
-    )
-    parser.add_argument(
-        "--qdq-domain",
-        choices=("", "com.microsoft"),
-        help="domain of QuantizeLinear and DequantizeLinear: ONNX's own (default), or one for old opsets",
-    )
+    return make_parser("quantize", QuantizeJob, __doc__, _COMMANDS, _DETAILS, KEYS)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import operator
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools.cli.command_line import Parser, make_parser, run
-from tools.cli.data_options import SAMPLES_HELP, add_data_options, report_litter
-from tools.cli.job_options import ReportJob
+from tools.cli.data_options import report_litter
+from tools.cli.job_options import SAMPLES_HELP, DataOptions, force, samples_folder
+from tools.cli.options import option
 from tools.cli.output_file import check_writable, write_text
+from tools.cli.progress import Phases
 
-_DESCRIPTION = """\
-Run a float model and the quantized model made from it on the samples of a folder, and write one
-self-contained HTML file: a description of both models, the differences of the results, SQNR of every layer
-(activations and weights separately), histograms of the worst tensors against their quantized grid, time and
-memory. Layers are matched by the names of their tensors, across the Casts and other nodes that the tools of
-this package insert; tensors that a fusion removed are listed. Memory does not grow with the samples."""
+_COMMANDS = """\
+--float m.onnx --quantized q.onnx --data samples --output report.html
+--float m.onnx --quantized q.onnx --data samples --output report.html --limit 10
+--float m.onnx --quantized q.onnx --data images --std 255 --output report.html"""
+
+_DETAILS = f"""\
+Both models run on the samples. The page is one self-contained HTML file: a description of both models, the
+differences of the results, SQNR of every layer (activations and weights separately), histograms of the worst
+tensors against their quantized grid, time and memory. Layers are matched by the names of their tensors,
+across the Casts and other nodes that the tools of this package insert; tensors that a fusion removed are
+listed. Memory does not grow with the samples.
+
+{SAMPLES_HELP}
+"""
+
+
+_PHASES = ("loading", "results", "matching", "layers", "histograms", "timing")
+_THEN = {"results": "matching", "histograms": "timing"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportJob(DataOptions):
+    """A comparison of two models."""
+
+    float_model: Path = option("--float MODEL", "the float model", required=True, type=Path)
+    quantized: Path = option("--quantized MODEL", "the model quantized from it", required=True, type=Path)
+    output: Path = option("--output FILE", "the HTML page to write", required=True, type=Path)
+    data: Path = samples_folder(required=True)
+    force: bool = force("the output")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,17 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    parser = make_parser("report", _DESCRIPTION, SAMPLES_HELP)
-    parser.add_argument(
-        "--float", dest="float_model", required=True, type=Path, metavar="F.onnx", help="the float model"
-    )
-    parser.add_argument(
-        "--quantized", required=True, type=Path, metavar="Q.onnx", help="the model quantized from it"
-    )
-    parser.add_argument("--output", required=True, type=Path, metavar="REPORT.html", help="the page to write")
-    parser.add_argument("--force", action="store_true", help="overwrite the output")
-    add_data_options(parser)
-    return parser
+    return make_parser("report", ReportJob, __doc__, _COMMANDS, _DETAILS)
 
 
 def _report(job: ReportJob) -> None:
@@ -45,18 +62,20 @@ def _report(job: ReportJob) -> None:
     check_writable(job.output, force=job.force, inputs=(job.float_model, job.quantized))
     report_litter(job.data)
     data = Data(job.data, job.images, job.run, job.limit)
-    comparison = compare_models(job.float_model, job.quantized, data, progress=_progress)
+    with Phases(*_PHASES)("loading") as bar:
+
+        def _each(samples: Iterable, what: str) -> Iterator:
+            bar.switch(what, "sample")
+            yield from bar.each(samples, operator.length_hint(samples))
+            if what in _THEN:
+                bar.switch(_THEN[what])
+
+        comparison = compare_models(job.float_model, job.quantized, data, progress=_each)
     write_text(job.output, page(comparison))
     print(f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples.")
     for one in comparison.worst[:3]:
         print(f"  {one.total.sqnr():6.1f} dB  {one.match.name} ({one.match.op}, {one.match.format})")
     print(f"Report written to '{job.output}' ({job.output.stat().st_size / 1e3:.0f} kB).")
-
-
-def _progress(samples: Iterable, what: str) -> Iterable:
-    from tqdm import tqdm
-
-    return tqdm(samples, desc=what, unit="sample", disable=not sys.stderr.isatty(), leave=False)
 
 
 if __name__ == "__main__":

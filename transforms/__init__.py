@@ -1,13 +1,50 @@
 """Rewrites of a graph-surgeon graph, one per module, to be composed by calling one after another.
 
-* Prepare: ``lift_constants``, ``convert_opset``, ``optimize``, ``fuse_matmul``, ``fuse_layernorm``,
-  ``fuse_gelu``, ``fuse_hardswish``.
-* To bfloat16: ``insert_cast``, ``insert_bf16_qdq``, ``convert_type``, ``convert_bodies``,
-  ``simulate_bf16``, ``qdq_to_cast``, ``fold_weights``, ``saturate``, ``saturate_activations``.
-* To float32: ``widen_bf16``, ``widen_float16``.
-* Quantize: ``insert_qdq``, ``align_scales``, ``balance_channels``, ``equalize_layers``,
-  ``dual_quant_nodes``, ``fold_relu``, ``quantize_before_relu``, ``leave_out_zero_points``,
-  ``leave_out_dilations``.
+    from transforms import model_io
+    from transforms.fuse_matmul import fuse_matmul
+    from transforms.insert_cast import insert_cast
+
+    graph = model_io.load("model.onnx")
+    fuse_matmul(graph)
+    insert_cast(graph, "bfloat16")
+    model_io.save(graph, "model_bf16.onnx")
+
+Each has a function of its own name, which edits the graph in place; help("transforms.insert_cast") shows it.
+
+Prepare:
+    ``lift_constants``         Constant nodes become initializers; call it first
+    ``convert_opset``          raises the version of the standard operator set
+    ``optimize``               ONNX Runtime's offline optimizer, at its basic level
+    ``fuse_matmul``            products of one input with several weights become one, then a Split
+    ``fuse_layernorm``         decomposed layer normalization becomes one node
+    ``fuse_gelu``              decomposed GELU becomes one node
+    ``fuse_hardswish``         HardSwish, which the optimizer decomposes, becomes one node again
+
+To bfloat16:
+    ``insert_cast``            rounds by a pair of Casts, which any runtime carries out
+    ``insert_bf16_qdq``        rounds by operators of this package
+    ``qdq_to_cast``            replaces those operators by Casts
+    ``convert_type``           nodes compute on bfloat16 tensors, as far as their schemas allow
+    ``convert_bodies``         the same for inputs and outputs of the bodies of If, Loop and Scan
+    ``simulate_bf16``          rounds weights and inputs, computes in float32
+    ``fold_weights``           stores weights in rounded form
+    ``saturate``               brings infinite and huge weights into the range of BF16
+    ``saturate_activations``   brings activations there before they are rounded
+
+To float32:
+    ``widen_bf16``             a bfloat16 model runs without bfloat16 kernels, rounded after every node
+    ``widen_float16``          float16 graphs and islands compute in float32
+
+Quantize, by a plan of the room plan:
+    ``insert_qdq``             writes the plan as nodes that quantize and dequantize
+    ``align_scales``           tensors that a Concat joins get one scale
+    ``balance_channels``       moves powers of two from a weight to the other operand of its product
+    ``equalize_layers``        cross-layer equalization of weights
+    ``dual_quant_nodes``       quantizes a tensor at the border of two formats in both
+    ``fold_relu``              removes a Relu or Clip that the quantization after it applies already
+    ``quantize_before_relu``   quantizes a layer's result before its Relu or Clip, too
+    ``leave_out_zero_points``  removes default zero points that ONNX Runtime fails on
+    ``leave_out_dilations``    removes dilations of AveragePool that change nothing
 
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
 imports only rooms below it (files, graph, model, search, scheme, plan, algebra, gradients, runtime, opset;

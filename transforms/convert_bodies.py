@@ -92,7 +92,7 @@ def _convert(node: gs.Node, slot: _Slot, pair: RoundingPair, names: walk.Names, 
         if slot.body_output is not None:
             _narrow_body_output(body, slot.body_output, pair, names)
     if slot.node_output is not None:
-        take_over(node, slot.node_output, pair.element)
+        absorb_downcasts(node, slot.node_output, pair.element)
     return 1
 
 
@@ -150,7 +150,7 @@ def _narrow_body_output(body: gs.Graph, index: int, pair: RoundingPair, names: w
     body.outputs[index] = known[0]
 
 
-def take_over(node: gs.Node, index: int, element: int) -> None:
+def absorb_downcasts(node: gs.Node, index: int, element: int) -> None:
     """Make the node itself produce the outputs of the downcasts after one of its outputs."""
     casts = list({id(cast): cast for cast in node.outputs[index].outputs}.values())
     if not casts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.convert_bodies import convert_bodies, is_narrowed, take_over
+from transforms.convert_bodies import absorb_downcasts, convert_bodies, is_narrowed
 from transforms.graph import dtypes, schemas, walk
 from transforms.graph.rewire import detach
 from transforms.graph.selection import Exclusion, NodeSet, resolve
@@ -81,7 +81,7 @@ class _Converter:
             if not schemas.must_stay_float32(node, index, self._opsets):
                 node.inputs[index] = node.inputs[index].inputs[0].inputs[0]
         for index in _floats(node.outputs):
-            take_over(node, index, self._element)
+            absorb_downcasts(node, index, self._element)
         if node.op in _OUTPUT_TYPES and _floats(node.outputs) == []:
             _OUTPUT_TYPES[node.op](node, self._element)
 

@@ -49,7 +49,7 @@ def _steps(plan: QuantizationPlan, quantization: QuantSite) -> tuple[QuantSpec, 
         return None
     step, tensor = quantization.steps[0], quantization.tensor
     leaves = quantization.is_output
-    before, after = (step, plan.default(tensor)) if leaves else (plan.made(tensor), step)
+    before, after = (step, plan.specs.default(tensor)) if leaves else (plan.specs.made(tensor), step)
     if before is None or after is None or before.format.name == after.format.name:
         return None
     return before, after

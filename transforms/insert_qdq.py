@@ -96,11 +96,11 @@ class _Insertion:
                 nodes += self._writer.put(made[steps[:-1]], step, parameters, target)
                 made[steps] = nodes[-1].outputs[0]
             quantization.redirect(made[quantization.steps])
-        self._insertions.add(first.home, first.producer, nodes)
+        self._insertions.add(first.owner, first.producer, nodes)
         return True
 
     def _store(self, together: list[QuantSite]) -> bool:
-        """Store a constant on its grids, each once, and let go of the original."""
+        """Store a constant on its grids, each once, and release the original."""
         source, keep_node = together[0].tensor, self._plan.scheme.keep_weight_nodes
         made: dict[QuantSpec, gs.Tensor] = {}
         changed = False
@@ -115,7 +115,7 @@ class _Insertion:
                     source, step, self._of(source, step), keep_node=keep_node
                 )
                 changed |= bool(nodes) or not np.array_equal(made[step].values, source.values)
-                self._insertions.add(quantization.home, quantization.producer, nodes)
+                self._insertions.add(quantization.owner, quantization.producer, nodes)
             quantization.redirect(made[step])
         self._release(source, together)
         return changed
@@ -128,7 +128,7 @@ class _Insertion:
             along = QuantSpec(step.format, axis)
             target, nodes = self._writer.store_bias(quantization.tensor, along, parameters)
             node.inputs[index] = target
-            self._insertions.add(quantization.home, quantization.producer, nodes)
+            self._insertions.add(quantization.owner, quantization.producer, nodes)
 
     def _release(self, source: gs.Constant, together: list[QuantSite]) -> None:
         """Where nothing reads the float numbers any more, what is stored takes their name and their place."""

@@ -31,7 +31,7 @@ def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_
     ]
     clips, insertions = [_clip(rounding, bounds, names) for rounding in roundings], Insertions()
     for rounding, clip in zip(reversed(roundings), reversed(clips), strict=True):
-        insertions.add(rounding.home, rounding.producer, [clip])
+        insertions.add(rounding.owner, rounding.producer, [clip])
     insertions.place(graph)
     return len(roundings)
 

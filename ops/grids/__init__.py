@@ -46,7 +46,7 @@ def weight_grid(
     Raises ValueError for an unknown format, weights that are not finite, a scale that is not positive and
     shapes that do not fit.
     """
-    fmt = format if isinstance(format, Format) else get_format(format)
+    fmt = get_format(format)
     weight = np.asarray(weight, np.float32)
     if weight.ndim < 3 or not weight.size:
         raise ValueError(f"the weight has shape {list(weight.shape)}, legal is [..., N, S, C], not empty")

@@ -40,14 +40,12 @@ class Grid:
     @keeps_subnormals
     def round(self, weights: Float64Array) -> Float64Array:
         """Return the numbers of the grid nearest to weights [..., N, K], halves to even."""
-        return self._nearest(weights, self.scale, self.lowest, self.highest)
-
-    @keeps_subnormals
-    def nearest(self, values: Float64Array, j: int) -> Float64Array:
-        """Return the numbers of the grid nearest to values [..., N] of input ``j``, halves to even."""
-        scale, lowest, highest = self.columns
-        i = j if len(scale) > 1 else 0
-        return self._nearest(values, scale[i], lowest[i], highest[i])
+        u = weights / self.scale
+        u = np.rint(u, out=u) if self.element is None else round_floating(u, self.element)
+        np.maximum(u, self.lowest, out=u)
+        np.minimum(u, self.highest, out=u)
+        u *= self.scale
+        return u
 
     @keeps_subnormals
     def neighbours(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
@@ -83,16 +81,6 @@ class Grid:
             for part in (self.scale, self.lowest, self.highest)
         )
         return scale, lowest, highest
-
-    def _nearest(
-        self, values: Float64Array, scale: Float64Array, lowest: Float64Array, highest: Float64Array
-    ) -> Float64Array:
-        u = values / scale
-        u = np.rint(u, out=u) if self.element is None else round_floating(u, self.element)
-        np.maximum(u, lowest, out=u)
-        np.minimum(u, highest, out=u)
-        u *= scale
-        return u
 
     def _steps(self, u: Float64Array) -> Float64Array:
         if self.element is None:

@@ -83,14 +83,6 @@ def solve_form(form: Quadratic, grid: Grid, algorithm: str, options: Options | N
     return coordinate_descent(form, grid, weights, sweeps=chosen.sweeps)
 
 
-def _gptq(form: Quadratic, grid: Grid, options: Options) -> Float64Array:
-    return gptq(form, grid)
-
-
-def _coordinate_descent(form: Quadratic, grid: Grid, options: Options) -> Float64Array:
-    return coordinate_descent(form, grid, grid.round(form.target))
-
-
 def _stepped(solver: Callable[..., Float64Array]) -> Callable[[Quadratic, Grid, Options], Float64Array]:
     """Return an iterative solver with the signature of the others, and its own rate as the default."""
 
@@ -105,7 +97,7 @@ ALGORITHMS: Mapping[str, Callable[[Quadratic, Grid, Options], Float64Array]] = M
     {
         "adaquant": _stepped(adaquant),
         "adaround": _stepped(adaround),
-        "coordinate_descent": _coordinate_descent,
-        "gptq": _gptq,
+        "coordinate_descent": lambda form, grid, _: coordinate_descent(form, grid, grid.round(form.target)),
+        "gptq": lambda form, grid, _: gptq(form, grid),
     }
 )

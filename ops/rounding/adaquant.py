@@ -7,7 +7,7 @@ another number than the one before: less than a matrix product an iteration, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,6 @@ from ops.subnormals import keeps_subnormals
 PATIENCE = 100  # iterations without a better rounding of an output before an early stop
 
 _INTEGERS = 21, 21  # bits of a mantissa and its least exponent: whole numbers up to 2^22
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """Iterations, the length of a step in steps of the grid, and the patience without improvement."""
-
-    iterations: int
-    learning_rate: float
-    patience: int
 
 
 @keeps_subnormals
@@ -49,8 +40,8 @@ def adaquant(
     :data:`PATIENCE` iterations without improvement. Arithmetic is in float32, in one order of sums on one
     thread. No random numbers.
     """
-    steps = _Steps(iterations, learning_rate, PATIENCE if early_stop else iterations)
-    return grid.round(_walk(quadratic, grid, steps, learn_scale=False)[0])
+    patience = PATIENCE if early_stop else iterations
+    return grid.round(_walk(quadratic, grid, iterations, learning_rate, patience, learn_scale=False)[0])
 
 
 @keeps_subnormals
@@ -62,19 +53,23 @@ def learn_scale(
     One float32 scale for each output. In each iteration it is the best one for all weights of the output, so
     that the gradient is that of both. Raises ValueError for blocks and floating numbers.
     """
-    _check_scale(grid)
-    steps = _Steps(iterations, learning_rate, iterations)
-    scale = _walk(quadratic, grid, steps, learn_scale=True)[1].astype(np.float32)
+    if grid.element is not None or grid.scale.shape[-1] != 1:
+        raise ValueError("only integers have a scale to tune; blocks and floating numbers have none")
+    _, learned = _walk(quadratic, grid, iterations, learning_rate, iterations, learn_scale=True)
+    scale = learned.astype(np.float32)
     return replace(grid, scale=scale.astype(np.float64))
 
 
 def _walk(
-    quadratic: Quadratic, grid: Grid, steps: _Steps, *, learn_scale: bool
+    quadratic: Quadratic, grid: Grid, iterations: int, rate: float, patience: int, *, learn_scale: bool
 ) -> tuple[Float64Array, Float64Array]:
-    """Return the best weights [..., N, K], on the grid up to float32 rounding, and the scale of a row."""
+    """Return the best weights [..., N, K], on the grid up to float32 rounding, and the scale of a row.
+
+    A row ends after ``patience`` iterations without improvement.
+    """
     target = quadratic.target
     unit = grid.scale.max(-1, keepdims=True)  # a row's own changes neither its best weights nor Adam's steps
-    step_size = steps.learning_rate * (1.0 if grid.element is None else grid.step(target) / grid.scale)
+    step_size = rate * (1.0 if grid.element is None else grid.step(target) / grid.scale)
     u, weights = _rows(target / grid.scale, target.shape), _rows(target / unit, target.shape)
     parts = (grid.scale / unit, grid.lowest, grid.highest, step_size)
     fixed = np.stack([_rows(np.asarray(part), target.shape) for part in parts], axis=1)  # [G, 4, N, K]
@@ -82,10 +77,10 @@ def _walk(
     element = grid.element
     bits = _INTEGERS if element is None else (element.mantissa_bits, 1 - element.bias)
     scratch = np.empty((6, target.shape[-1]), np.float32), np.empty(target.shape[-1], np.uintp)
-    factors = step_factor(np.arange(1, steps.iterations + 1))
+    factors = step_factor(np.arange(1, iterations + 1))
     for g, hessian in enumerate(_normalized(quadratic.hessian)):
         rows = fixed[g], factors, u[g], weights[g], best[g], more[g]
-        walk_rows(hessian, *rows, *scratch, *bits, steps.patience, learn_scale)
+        walk_rows(hessian, *rows, *scratch, *bits, patience, learn_scale)
     scale = unit * more.reshape(unit.shape)
     return best.reshape(target.shape).astype(np.float64) * scale, scale
 
@@ -101,9 +96,3 @@ def _normalized(hessian: Float64Array) -> Float32Array:
     largest = np.abs(hessian).max((-2, -1), keepdims=True)
     scaled = hessian / np.where(largest > 0, largest, 1.0)
     return np.array(scaled.reshape(-1, *hessian.shape[-2:]), np.float32, order="C")
-
-
-def _check_scale(grid: Grid) -> None:
-    """Raise ValueError for a grid that has no scale to tune, of blocks and floating numbers."""
-    if grid.element is not None or grid.scale.shape[-1] != 1:
-        raise ValueError("only integers have a scale to tune; blocks and floating numbers have none")

@@ -12,13 +12,13 @@ import numpy as np
 from ops.array_types import Float32Array, Float64Array
 from ops.grids.fixed import Grid
 from ops.rounding.adam import Adam
-from ops.rounding.deterministic_matmul import deterministic_matmul
 from ops.rounding.quadratic import Quadratic
 from ops.subnormals import keeps_subnormals
 
 STRETCH, MARGIN = np.float32(1.2), np.float32(0.1)  # of the sigmoid, so that it reaches 0 and 1
 WARM_UP = 0.2  # share of the iterations without the regularizer
 BETA = 20.0, 2.0  # from, to
+PIECE = 256  # numbers in a sum that no library splits
 WEIGHT = 1.0  # of the regularizer, in errors of one step of an average input
 
 
@@ -80,8 +80,7 @@ class _SoftRounding:
         h = STRETCH * sigmoid - MARGIN
         inside = (h > 0) & (h < 1)
         np.clip(h, 0, 1, out=h)
-        slope, scratch = np.empty_like(h), np.empty_like(h)
-        deterministic_matmul(self._start + h * self._width, self._hessian, slope, scratch)
+        slope = _product(self._start + h * self._width, self._hessian)
         slope *= 2 * self._width
         if beta is not None:
             slope -= np.float32(WEIGHT) * _term_slope(h, np.float32(beta))
@@ -91,6 +90,19 @@ class _SoftRounding:
     def _sigmoid(self) -> Float32Array:
         sigmoid: Float32Array = np.reciprocal(1 + np.exp(-self._v), dtype=np.float32)
         return sigmoid
+
+
+def _product(a: Float32Array, b: Float32Array) -> Float32Array:
+    """Return the product of a [..., N, K] and b [..., K, M], the same with any number of threads.
+
+    Libraries of linear algebra split long sums into pieces, of sizes that may depend on the threads; they do
+    not split short sums. Gradient steps amplify a difference in the last bit.
+    """
+    total = np.matmul(a[..., :PIECE], b[..., :PIECE, :])
+    for start in range(PIECE, a.shape[-1], PIECE):
+        piece = slice(start, start + PIECE)
+        total += np.matmul(a[..., piece], b[..., piece, :])
+    return total
 
 
 def _term_slope(h: Float32Array, beta: np.float32) -> Float32Array:

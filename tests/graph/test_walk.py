@@ -34,12 +34,12 @@ def test_constants_once_in_order_of_use() -> None:
 def test_home_of_a_constant_encloses_all_its_uses() -> None:
     graph = load("nested if")
     (weight,) = walk.constants(graph)
-    assert walk.constant_homes(graph)[id(weight)].name == "t", "both inner branches use it"
+    assert walk.constant_owners(graph)[id(weight)].name == "t", "both inner branches use it"
     graph.nodes[0].inputs[0] = weight
-    assert walk.constant_homes(graph)[id(weight)] is graph
+    assert walk.constant_owners(graph)[id(weight)] is graph
     graph = load("if")
-    homes = {tensor.name: walk.constant_homes(graph)[id(tensor)].name for tensor in walk.constants(graph)}
-    assert homes == {"w": "t", "v": "e"}
+    owners = {tensor.name: walk.constant_owners(graph)[id(tensor)].name for tensor in walk.constants(graph)}
+    assert owners == {"w": "t", "v": "e"}
 
 
 def test_uses_redirect_and_replace() -> None:

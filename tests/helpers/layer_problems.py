@@ -52,4 +52,10 @@ def best_rounding(form: Quadratic, numbers: list[list[float]]) -> float:
 def all_numbers(grid: Grid, inputs: int, most: float) -> list[list[float]]:
     """Return the numbers up to a magnitude that a grid of one output has, for each input."""
     dense = np.linspace(-most, most, 20001)
-    return [sorted(set(grid.nearest(dense[:, None], j)[:, 0].tolist())) for j in range(inputs)]
+    return [sorted(set(nearest(grid, dense[:, None], j)[:, 0].tolist())) for j in range(inputs)]
+
+
+def nearest(grid: Grid, values: Float64Array, j: int) -> Float64Array:
+    """Return the numbers of the grid nearest to values [..., N] of input ``j``, halves to even."""
+    i = j if len(grid.columns[0]) > 1 else 0
+    return Grid(*(part[i] for part in grid.columns), grid.element).round(values)

@@ -91,4 +91,4 @@ def at(planned: QuantizationPlan, place: str) -> QuantSite:
 
 def source_names(planned: QuantizationPlan) -> dict[str, str]:
     """Return, for each quantized tensor, the name of the tensor that gives it its range."""
-    return {q.tensor.name: planned.source(q.tensor).name for q in planned.quantizations}
+    return {q.tensor.name: planned.specs.integers.source(q.tensor).name for q in planned.quantizations}

@@ -22,7 +22,8 @@ REQUIRED = {
 
 def parser_of(tool: str) -> Parser:
     """Return the parser of a tool."""
+    module = importlib.import_module(f"tools.{tool}")
     if tool.startswith("convert"):
-        return bf16_options._parser(tool, "float32")
-    parser: Parser = importlib.import_module(f"tools.{tool}")._parser()
+        return bf16_options._parser(tool, module.__doc__)
+    parser: Parser = module._parser()
     return parser

@@ -74,7 +74,7 @@ def test_values_are_those_of_rebuilt_models(tmp_path: Path, metric: str) -> None
         made = _made({one.layer: mixing.rule(one.label)})
         assert one.value == METRICS[metric].score(zip(expected, made, strict=True))
         moved = METRICS[metric].score(zip(_made({}), made, strict=True))  # how far from the baseline
-        assert one.harm == METRICS[metric].harm(moved)
+        assert one.harm == METRICS[metric].error(moved)
     assert (found.method, found.metric, found.samples) == ("measured", metric, 3)
 
 

@@ -12,7 +12,7 @@ from ops.grids import Grid, weight_grid
 from ops.grids.fixed import round_floating
 from ops.integers import dequantize, quantize, weight_scale
 from ops.reference import ELEMENTS
-from tests.helpers.layer_problems import make_layer
+from tests.helpers.layer_problems import make_layer, nearest
 
 BLOCKS = [name for name, row in ops.FORMATS.items() if row.op != LINEAR]
 FLOATS = ["float16", "bfloat16"]
@@ -155,7 +155,7 @@ def test_columns_agree_with_the_whole(name: str) -> None:
     weight = _weight((2, 3, 2, 20), 9)
     grid = weight_grid(weight, name)
     values = 1.1 * _flat(weight)
-    columns = [grid.nearest(values[..., j], j) for j in range(40)]
+    columns = [nearest(grid, values[..., j], j) for j in range(40)]
     np.testing.assert_array_equal(np.stack(columns, -1), grid.round(values))
 
 

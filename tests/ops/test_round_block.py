@@ -9,6 +9,7 @@ from ops.array_types import Float64Array
 from ops.grids import weight_grid
 from ops.grids.fixed import Grid
 from ops.rounding.round_block import round_block
+from tests.helpers.layer_problems import nearest
 
 
 def _expected(
@@ -19,7 +20,7 @@ def _expected(
         value = base[..., j, :]
         for i in range(j):
             value = value + factor[..., i, j, None] * change[..., i, :]
-        rounded[..., j, :] = grid.nearest(value, column)
+        rounded[..., j, :] = nearest(grid, value, column)
         change[..., j, :] = rounded[..., j, :] - reference[..., j, :]
     return rounded, change
 
@@ -35,7 +36,7 @@ def test_rounding_is_that_of_the_grid(name: str, lead: tuple[int, ...]) -> None:
     grid, inputs = weight_grid(weight, name), [3, 39, 0, 17, 18]
     base, reference = 1.5 * generator.standard_normal((2, *lead, 5, 7))
     factor = 0.3 * generator.standard_normal((*lead, 5, 5))
-    base[..., 0, :] = grid.nearest(base[..., 0, :], 3) * 1.5
+    base[..., 0, :] = nearest(grid, base[..., 0, :], 3) * 1.5
     base[..., 1, 0] = 0.0
     factor[..., 0, 1] = 0.0
     found = round_block(grid, np.array(inputs), base, reference, factor)

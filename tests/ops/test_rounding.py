@@ -29,7 +29,14 @@ from ops.rounding import (
     solve,
 )
 from ops.rounding.adam import Adam
-from tests.helpers.layer_problems import all_numbers, best_rounding, make_layer, make_samples, problem_of
+from tests.helpers.layer_problems import (
+    all_numbers,
+    best_rounding,
+    make_layer,
+    make_samples,
+    nearest,
+    problem_of,
+)
 
 FORMATS = ["int4", "int8", "bfloat16", "float16", "bfp16", "mx4", "mx6", "mx9", "mxint8"]
 FORMATS += [name for name in ops.FORMATS if name.startswith("mxfp")]
@@ -143,7 +150,7 @@ def test_gptq_is_the_published_recursion() -> None:
     upper = np.linalg.cholesky(np.linalg.inv(form.hessian[np.ix_(order, order)])).T
     left, expected = form.target[:, order].copy(), np.empty_like(form.target)
     for i, j in enumerate(order):
-        expected[:, j] = grid.nearest(left[:, i], int(j))
+        expected[:, j] = nearest(grid, left[:, i], int(j))
         left[:, i:] -= np.outer((left[:, i] - expected[:, j]) / upper[i, i], upper[i, i:])
     np.testing.assert_array_equal(gptq(form, grid), expected)
 

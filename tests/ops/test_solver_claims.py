@@ -24,7 +24,7 @@ from ops.rounding import (
     solve,
 )
 from ops.rounding.adaround import _normalized, _SoftRounding
-from tests.helpers.layer_problems import make_layer, make_samples, problem_of
+from tests.helpers.layer_problems import make_layer, make_samples, nearest, problem_of
 
 SEEDS = range(6)
 
@@ -96,7 +96,7 @@ def _optimal_brain_quantizer(form: Quadratic, grid: Grid) -> Float64Array:
     order = np.argsort(-np.diagonal(form.hessian), kind="stable")
     inverse, left = np.linalg.inv(form.hessian), form.target.copy()
     for j in order:
-        rounded = grid.nearest(left[:, j], int(j))
+        rounded = nearest(grid, left[:, j], int(j))
         left -= np.outer((left[:, j] - rounded) / inverse[j, j], inverse[j])
         left[:, j] = rounded
         inverse = inverse - np.outer(inverse[:, j], inverse[j]) / inverse[j, j]
@@ -125,7 +125,7 @@ def _refitted(wanted: Float64Array, seen: Float64Array, grid: Grid, order: NDArr
     """Return weights of which one input after the other is rounded, all others fitted to the samples anew."""
     weights = np.linalg.lstsq(seen, wanted, rcond=None)[0].T
     for i, j in enumerate(order):
-        weights[:, j] = grid.nearest(weights[:, j], int(j))
+        weights[:, j] = nearest(grid, weights[:, j], int(j))
         done, free = order[: i + 1], order[i + 1 :]
         rest = wanted - seen[:, done] @ weights[:, done].T
         if free.size:

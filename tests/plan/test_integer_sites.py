@@ -284,16 +284,16 @@ def test_moves_of_other_domains_are_not_known() -> None:
     planned = QuantizationPlan(graph, preset("A8W8"))
     assert set(plans.reads(planned)) == {"a.0", "a.1", "y.0", "y.1", "=y"}
     assert plans.source_names(planned)["t"] == "t"
-    assert planned.integers.maker(graph.nodes[1].outputs[0]) is None
+    assert planned.specs.integers.maker(graph.nodes[1].outputs[0]) is None
 
 
 def test_a_bias_behind_an_operator_of_another_domain() -> None:
     text = "(float[4,4] x) => (float[4,4] y) { a = MatMul(x, w) t = Transpose(a) y = Add(t, b) }"
     graph = plans.graph(text, SQUARE)
-    origin = QuantizationPlan(graph, preset("A8W8")).integers.origin(graph.outputs[0])
+    origin = QuantizationPlan(graph, preset("A8W8")).specs.integers.origin(graph.outputs[0])
     assert origin.name == "a"
     graph.nodes[1].domain = "com.acme"
-    origin = QuantizationPlan(graph, preset("A8W8")).integers.origin(graph.outputs[0])
+    origin = QuantizationPlan(graph, preset("A8W8")).specs.integers.origin(graph.outputs[0])
     assert origin.name == "y"
 
 

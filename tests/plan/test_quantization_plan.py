@@ -102,15 +102,15 @@ def test_float_types_go_where_the_conversions_round(name: str, model: str) -> No
     outputs = {id(r.tensor) for r in rounding.roundings if r.is_output}
     assert {id(q.tensor) for q in planned.quantizations if q.is_output} == outputs
     assert {q.steps[0].format.name for q in planned.quantizations} <= {preset(name).activation}
-    homes = {id(r.tensor): (id(r.home), id(r.producer)) for r in rounding.roundings}
-    assert {id(q.tensor): (id(q.home), id(q.producer)) for q in planned.quantizations} == homes
+    owners = {id(r.tensor): (id(r.owner), id(r.producer)) for r in rounding.roundings}
+    assert {id(q.tensor): (id(q.owner), id(q.producer)) for q in planned.quantizations} == owners
 
 
 @pytest.mark.parametrize("node", ("one", "act", "two", "sum", "soft"))
 def test_a_node_kept_out_of_bfloat16_as_the_conversions_keep_it(node: str) -> None:
     graph = plans.graph(CNN, KERNELS)
     planned = QuantizationPlan(graph, preset("BF16").with_(exclude_nodes=[node]))
-    excluded = planned._targets.excluded
+    excluded = planned.specs._targets.excluded
     assert len(excluded) == 1
     rounding = RoundingPlan(graph, dtypes.BFLOAT16, exclude=excluded)
     wanted = {(id(node), index) for r in rounding.roundings for node, index in r.uses}
@@ -156,15 +156,15 @@ def test_block_formats_and_float_types_go_into_bodies() -> None:
     assert {floats[place] for place in INNER | {"r.0", "r.1"}} == {"bfloat16"}
     planned = plans.plan(BODIES, SQUARE, "BFP16")
     body = planned.graph.nodes[2].attrs["then_branch"]
-    homes = {place: plans.at(planned, place).home for place in ("q.0", "q.1", "p.0", "p.1")}
-    assert homes["p.0"] is body
-    assert homes["q.0"] is homes["p.1"] is homes["q.1"] is planned.graph
+    owners = {place: plans.at(planned, place).owner for place in ("q.0", "q.1", "p.0", "p.1")}
+    assert owners["p.0"] is body
+    assert owners["q.0"] is owners["p.1"] is owners["q.1"] is planned.graph
     assert plans.at(planned, "z.0").producer is None
 
 
 def test_a_captured_tensor_is_in_the_main_graph_and_a_state_is_not() -> None:
     planned = plans.plan(BODIES, SQUARE, "BFP16")
-    inside = {place: planned.is_in_main_graph(plans.at(planned, place).tensor) for place in INNER}
+    inside = {place: planned.specs.is_in_main_graph(plans.at(planned, place).tensor) for place in INNER}
     assert inside == {"q.0": True, "q.1": False, "p.0": False, "p.1": True, "z.0": False, "z.1": False}
 
 

@@ -15,11 +15,10 @@ from ops.integers import weight_scale
 from tests.helpers import plans
 from tests.helpers.quantization import Given, random, scheme
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.plan.qparams import QParamsTable
+from transforms.plan.qparams import QParamsTable, importance, weighed_inputs, weight_method
 from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
-from transforms.plan.weight_importance import importance, weighed_inputs, weight_method
 from transforms.scheme import Scheme, preset
 
 LAYERS = {

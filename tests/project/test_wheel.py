@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.wheel import library_of, linux_tag
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("ops", "transforms", "tools")
 NEVER_COPIED = ("*.so", "*.c", "__pycache__", ".*", "*.egg-info", "build", "dist")
@@ -85,8 +87,26 @@ def test_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     folders = {name.split("/")[0] for name in names}
     assert {name for name in folders if not name.endswith(".dist-info")} == set(PACKAGES)
-    assert any(name.startswith("ops/_library.") and name.endswith(".so") for name in names)
+    natives = [name for name in names if name.startswith("ops/_library.") and not name.endswith(".pyi")]
+    assert natives == ["ops/_library.abi3.so"]
     assert any(name.endswith("LICENSE") for name in names)
+
+
+def test_wheel_is_for_every_python_from_311_on(wheel: Path) -> None:
+    assert wheel.stem.split("-")[2:4] == ["cp311", "abi3"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tags of Linux")
+def test_library_needs_no_newer_glibc_than_its_tag_says(wheel: Path) -> None:
+    """Oracle: PEP 600; 2.17 is what its oldest tag in use, manylinux2014, stands for."""
+    assert linux_tag(library_of(wheel), "x86_64") == "manylinux_2_17_x86_64"
+
+
+def test_tag_is_that_of_the_newest_symbol() -> None:
+    names = b"\0libc.so.6\0GLIBC_2.2.5\0GLIBC_2.38\0GLIBC_2.4\0"
+    assert linux_tag(names, "aarch64") == "manylinux_2_38_aarch64"
+    with pytest.raises(ValueError, match=r"needs libgomp\.so\.1"):
+        linux_tag(names + b"libgomp.so.1\0", "x86_64")
 
 
 def test_wheel_holds_every_module_of_the_checkout(wheel: Path) -> None:

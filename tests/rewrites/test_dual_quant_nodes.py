@@ -160,7 +160,7 @@ def test_bodies(scheme: str) -> None:
     assert found["q.0"] == ("int8+bfloat16" if scheme == "A8W8" else "bfp16")
     assert found["s.0"] == ("bfloat16" if scheme == "A8W8" else "bfp16+bfloat16")
     assert {tensor.name for tensor in planned.measured()} <= ({"x", "a", "y"} if inner == "int8" else set())
-    assert all(planned.is_in_main_graph(tensor) for tensor in planned.measured())
+    assert all(planned.specs.is_in_main_graph(tensor) for tensor in planned.measured())
 
 
 def test_what_enters_a_body_as_its_input_has_no_format() -> None:

@@ -36,14 +36,14 @@ def model(
 
 
 def additive(options: Sequence[Option]) -> Error:
-    harms = {(one.layer, one.label): one.harm for one in options}
+    harms = {(one.layer, one.label): one.error for one in options}
     return lambda choices: math.fsum(harms[item] for item in choices.items())
 
 
 def plain_greedy(options: Sequence[Option], error: Error, target: Target) -> dict[str, str]:
     """One after the other by harm, until the first that breaks the target. For one option per layer."""
     choices: dict[str, str] = {}
-    for option in sorted(options, key=lambda one: one.harm):
+    for option in sorted(options, key=lambda one: one.error):
         tried = choices | {option.layer: option.label}
         if not target.holds(error(tried)):
             break

@@ -35,7 +35,7 @@ def problems(draw: st.DrawFn) -> Problem:
 def choices(
     options: list[Option], baseline: dict[str, Size], layer: str
 ) -> list[tuple[float, float, str | None]]:
-    moved = [(o.size.weight, o.harm, o.label) for o in options if o.layer == layer and o.harm < math.inf]
+    moved = [(o.size.weight, o.error, o.label) for o in options if o.layer == layer and o.error < math.inf]
     return [(baseline[layer].weight, 0.0, None), *moved]
 
 
@@ -50,7 +50,7 @@ def harm_and_weight(problem: Problem, found: dict[str, str]) -> tuple[float, flo
     chosen = [o for o in options if found.get(o.layer) == o.label]
     assert len(chosen) == len(found)
     sizes = {(o.layer, o.label): o.size for o in options}
-    return math.fsum(o.harm for o in chosen), size_of(found, sizes, baseline).weight
+    return math.fsum(o.error for o in chosen), size_of(found, sizes, baseline).weight
 
 
 @given(problems())
@@ -176,5 +176,5 @@ def test_of_too_many_states_the_least_harmful_in_each_range_stays(monkeypatch: p
 
 @pytest.mark.parametrize("harm", [-1.0, math.nan])
 def test_a_harm_below_zero_is_none(harm: float) -> None:
-    with pytest.raises(ValueError, match=r"^harm of 'x' in layer 'a' is .*, not 0 or more$"):
+    with pytest.raises(ValueError, match=r"^error of 'x' in layer 'a' is .*, not 0 or more$"):
         Option("a", "x", harm, Size(1.0))

@@ -107,7 +107,7 @@ def test_probabilities_that_are_rounded_to_zero_do_finite_harm() -> None:
 def test_equal_outputs_are_best_and_do_no_harm(name: str) -> None:
     best = {"l2": 0.0, "sqnr": math.inf, "cosine": 1.0, "kl": 0.0, "psnr": math.inf, "top1": 1.0}
     assert score(name, FLOATS, FLOATS) == best[name]
-    assert METRICS[name].harm(best[name]) == 0.0
+    assert METRICS[name].error(best[name]) == 0.0
 
 
 WORST = {"l2": math.inf, "sqnr": -math.inf, "cosine": 0.0, "kl": math.inf, "psnr": -math.inf}
@@ -120,7 +120,7 @@ def test_what_is_no_number_makes_the_worst_value(name: str, bad: float) -> None:
     broken[3, 1, 2, 5] = bad
     assert score(name, FLOATS, broken) == WORST[name] == METRICS[name].worst
     assert score(name, broken, FLOATS) == WORST[name]
-    assert METRICS[name].harm(WORST[name]) == (1.0 if name == "cosine" else math.inf)
+    assert METRICS[name].error(WORST[name]) == (1.0 if name == "cosine" else math.inf)
 
 
 def test_rows_with_nan_are_wrong() -> None:
@@ -170,7 +170,7 @@ def test_no_value_and_no_harm_is_nan_and_none_is_below_zero(name: str, samples: 
     metric = METRICS[name]
     with np.errstate(all="ignore"):
         value = metric.score(pairs(*samples))
-        harm = metric.harm(value)
+        harm = metric.error(value)
     assert not math.isnan(value)
     assert harm >= 0
 
@@ -181,7 +181,7 @@ def test_harm_rises_as_the_value_gets_worse(name: str) -> None:
     values: Sequence[float] = [0.0, 0.25, 0.5, 1.0]
     if name in ("sqnr", "psnr"):
         values = [-math.inf, -1e9, -300.0, -3.0, 0.0, 20.0, math.inf]
-    harms = [metric.harm(value) for value in values]
+    harms = [metric.error(value) for value in values]
     assert harms == sorted(harms, reverse=metric.larger_is_better)
     assert harms[0] != harms[-1]
 
@@ -190,7 +190,7 @@ def test_harm_rises_as_the_value_gets_worse(name: str) -> None:
 def test_harms_of_errors_at_right_angles_add_up(name: str) -> None:
     f = np.array([[3.0, 4.0, 12.0]])
     first, second = np.array([[0.5, 0, 0]]), np.array([[0, 0.25, 1]])
-    harm = [METRICS[name].harm(score(name, f, f + e)) for e in (first, second, first + second)]
+    harm = [METRICS[name].error(score(name, f, f + e)) for e in (first, second, first + second)]
     assert harm[0] + harm[1] == pytest.approx(harm[2], rel=EXACT)
 
 

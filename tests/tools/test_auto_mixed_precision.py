@@ -19,9 +19,9 @@ import pytest
 from tests.helpers import build, mixing, tunable
 from tools import auto_mixed_precision, quantize
 from tools.cli import command_line
-from tools.cli.job_options import MixJob
 from tools.cli.scheme_options import mixing_scheme
 from tools.jobs import quantized
+from tools.jobs.mix_options import MixJob
 from transforms import model_io
 from transforms.mix_precision import measured_sensitivity, mix
 from transforms.model import provenance

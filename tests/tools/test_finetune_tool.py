@@ -17,7 +17,8 @@ from tests.helpers import build, tunable
 from tools import finetune, quantize
 from tools.cli import command_line
 from tools.cli.data_options import open_samples
-from tools.cli.job_options import FinetuneJob
+from tools.jobs import finetune_options
+from tools.jobs.finetune_options import FinetuneJob
 from transforms import model_io
 from transforms.finetune.output_error import OutputError
 from transforms.graph.dot_products import DOT_PRODUCTS
@@ -327,7 +328,7 @@ def test_products_are_on_one_thread_whatever_the_environment_says(monkeypatch: p
 
 def test_choices_are_those_of_schemes_and_devices() -> None:
     """Written down twice, for help without heavy imports."""
-    assert finetune._ALGORITHMS == finetune_rule.ALGORITHMS
-    assert finetune._OPERATORS == DOT_PRODUCTS
-    assert finetune._DEVICES == devices.DEVICES
+    assert finetune_options.ALGORITHMS == finetune_rule.ALGORITHMS
+    assert finetune_options.OPERATORS == DOT_PRODUCTS
+    assert finetune_options.DEVICES == devices.DEVICES
     assert {*ALGORITHMS, "auto"} == {*finetune_rule.ALGORITHMS}

@@ -11,22 +11,30 @@ from dataclasses import fields
 import pytest
 
 from tests.helpers.tool_parsers import REQUIRED, parser_of
-from tools.cli import data_options, job_options
-from tools.cli.command_line import Parser
-from tools.cli.needs import Need
+from tools.cli.job_options import DataOptions, Options
+from tools.cli.needs import DATA
+from tools.cli.options import RUNNING, SAMPLES, options_of
+from tools.evaluate import EvaluateJob
+from tools.formats import FormatsJob
+from tools.infer import InferJob
+from tools.jobs.bf16_options import Bf16Job
+from tools.jobs.finetune_options import FinetuneJob
+from tools.jobs.mix_options import MixJob
+from tools.jobs.quantize_options import QuantizeJob
+from tools.report import ReportJob
 from transforms.scheme import Scheme
 from transforms.scheme.mixing_rule import MixingRule
 
 JOBS = {
-    "auto_mixed_precision": job_options.MixJob,
-    "convert_fp16_to_bf16": job_options.Bf16Job,
-    "convert_fp32_to_bf16": job_options.Bf16Job,
-    "evaluate": job_options.EvaluateJob,
-    "finetune": job_options.FinetuneJob,
-    "formats": job_options.FormatsJob,
-    "infer": job_options.InferJob,
-    "quantize": job_options.QuantizeJob,
-    "report": job_options.ReportJob,
+    "auto_mixed_precision": MixJob,
+    "convert_fp16_to_bf16": Bf16Job,
+    "convert_fp32_to_bf16": Bf16Job,
+    "evaluate": EvaluateJob,
+    "finetune": FinetuneJob,
+    "formats": FormatsJob,
+    "infer": InferJob,
+    "quantize": QuantizeJob,
+    "report": ReportJob,
 }
 
 OF_SAMPLES = ("--limit 4", "--image-size 8", "--mean 0", "--std 1", "--layout NCHW")
@@ -261,13 +269,13 @@ def test_every_option_is_in_one_of_the_tables(tool: str) -> None:
 
 
 def test_options_of_data_are_all_that_say_something_of_data() -> None:
-    parser, samples, run = Parser(), Need("samples", bool), Need("run", bool)
-    data_options.add_data_options(parser, of_samples=(samples,), of_run=(run,))
-    added = {action.dest for action in parser._actions} - {"help", "data"}
+    options = options_of(DataOptions, {})
+    added = options.keys() - options_of(Options, {}).keys() - {"data"}
     assert added == {one.split()[0][2:].replace("-", "_") for one in OF_DATA}
-    of_samples = {name for name, needs in parser.needs.items() if needs == (samples,)}
+    of_samples = {name for name, one in options.items() if one.group == SAMPLES}
     assert of_samples == {one.split()[0][2:].replace("-", "_") for one in OF_SAMPLES}
-    assert all(parser.needs[name] == (run,) for name in added - of_samples)
+    assert all(options[name].group == RUNNING for name in added - of_samples)
+    assert all(options[name].needs == (DATA,) for name in added)
 
 
 @pytest.mark.parametrize("tool", REQUIRED)

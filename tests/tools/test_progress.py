@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
+import importlib
 import io
+import os
+import re
+import struct
+import subprocess
 import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tools.cli.progress import Progress
+from tools import quantize
+from tools.cli import progress
+from tools.cli.progress import Phases, Progress
 
 
 class Terminal(io.StringIO):
@@ -32,3 +47,149 @@ def test_a_file_sees_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("calibrating", "sample") as bar:
         bar.show(1, None)
     assert capsys.readouterr().err == ""
+
+
+def test_a_phase_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Phases("loading", "", "running", "writing")("running", "sample") as bar:
+        assert list(bar.each("ab", 2)) == ["a", "b"]
+        assert (bar._bar.n, bar._bar.total) == (2, 2)
+        bar.switch("writing")
+    assert "2/3 running" in terminal.getvalue() and "3/3 writing" in terminal.getvalue()
+
+
+def test_the_time_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "_TICK", 0.01)
+    with Progress("loading"):
+        before = terminal.getvalue()
+        deadline = time.monotonic() + 10
+        while terminal.getvalue() == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert terminal.getvalue() != before
+    after = terminal.getvalue()
+    time.sleep(0.05)
+    assert terminal.getvalue() == after
+
+
+def test_a_phase_that_fails_has_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tools")
+    with pytest.raises(ValueError), Progress("loading"):
+        raise ValueError
+    assert not caplog.messages
+    with Progress("loading"):
+        pass
+    assert [line.partition(":")[0] for line in caplog.messages] == ["loading"]
+
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PHASES = {
+    "auto_mixed_precision": "loading preparing calibrating measuring trying writing",
+    "convert_fp32_to_bf16": "loading measuring converting writing",
+    "evaluate": "comparing",
+    "finetune": "loading tuning writing",
+    "formats": "measuring",
+    "infer": "loading running",
+    "quantize": "loading preparing calibrating quantizing reloading tuning writing",
+    "report": "loading results matching layers histograms timing",
+}
+OPTIONS = {
+    "auto_mixed_precision": "--input {m} --output o.onnx --config A16W8 --target int8 --data d",
+    "convert_fp32_to_bf16": "--input {m} --output o.onnx --data d --min-sqnr 30",
+    "evaluate": "--baseline_results_folder d --quantized_results_folder d",
+    "finetune": "--float {m} --quantized q.onnx --output o.onnx --data d --algorithm gptq",
+    "formats": "--input {m}",
+    "infer": "--input {m} --output o --data d",
+    "quantize": "--input {m} --output o.onnx --config A8W8 --set finetune.algorithm=gptq --data d",
+    "report": "--float {m} --quantized q.onnx --output o.html --data d",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three samples of the example, and the example in A8W8."""
+    folder = tmp_path_factory.mktemp("progress")
+    (folder / "d").mkdir()
+    for i, image in enumerate(np.load(EXAMPLES / "digits_test_images.npy")[:3]):
+        np.save(folder / "d" / f"{i}.npy", image[None])
+    paths = ["--input", str(EXAMPLES / "digits.onnx"), "--output", str(folder / "q.onnx")]
+    assert quantize.main([*paths, "--config", "A8W8", "--data", str(folder / "d")]) == 0
+    return folder
+
+
+@contextmanager
+def _terminal() -> Iterator[Callable[[], str]]:
+    """Let stderr be a terminal; yield what returns what was shown there."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
+    shown: list[bytes] = []
+
+    def _read() -> None:
+        with suppress(OSError):  # the other end is closed
+            while data := os.read(ours, 1 << 16):
+                shown.append(data)
+
+    reader = threading.Thread(target=_read)
+    reader.start()
+
+    def _text() -> str:
+        terminal.close()
+        reader.join(10)
+        return b"".join(shown).decode()
+
+    with suppress(ValueError), os.fdopen(theirs, "w") as terminal, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        yield _text
+    os.close(ours)
+
+
+def _run(tool: str, *more: str) -> int:
+    words = OPTIONS[tool].format(m=EXAMPLES / "digits.onnx").split()
+    force = [] if tool in ("evaluate", "formats") else ["--force"]
+    return int(importlib.import_module(f"tools.{tool}").main([*words, *force, *more]))
+
+
+def _without_times(text: str) -> str:
+    return re.sub(r"\d+\.\d+ (s|ms)\b|\(\d+ kB\)", "T", text)
+
+
+@pytest.mark.parametrize("tool", PHASES)
+def test_a_tool_shows_its_phases_on_a_terminal_and_logs_them_elsewhere(
+    tool: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Oracle: the table above, and what is printed without a terminal."""
+    monkeypatch.chdir(folder)
+    caplog.set_level("INFO", "tools")
+    assert _run(tool) == 0
+    printed, errors = capsys.readouterr()
+    assert errors == "" and printed
+    lines = [one.getMessage() for one in caplog.records if one.name == "tools"]
+    assert [line.partition(":")[0] for line in lines] == PHASES[tool].split()
+    assert all(re.fullmatch(r"\w+: (\d+ \w+, )?\d+\.\d s", line) for line in lines)
+    with _terminal() as text:
+        assert _run(tool) == 0
+        shown = text()
+    assert _without_times(capsys.readouterr().out) == _without_times(printed)
+    positions = [shown.index(phase) for phase in PHASES[tool].split()]
+    assert positions == sorted(positions)
+    assert re.search(r"\r +\r$", shown), "the last bar is gone"
+
+
+def test_a_process_on_a_terminal(folder: Path) -> None:
+    """Lines of the log and the bar do not mix; standard output is as ever."""
+    words = OPTIONS["quantize"].format(m=EXAMPLES / "digits.onnx").split()
+    line = [sys.executable, "-m", "tools.quantize", *words, "--force", "--verbose"]
+    line += ["--data", str(folder / "d"), "--output", str(folder / "o.onnx")]
+    with _terminal() as text:
+        done = subprocess.run(
+            line, cwd=EXAMPLES.parents[1], stdout=subprocess.PIPE, stderr=sys.stderr, text=True
+        )
+        shown = text()
+    assert done.returncode == 0 and "Size: " in done.stdout and "\r" not in done.stdout
+    assert re.search(r"(^|[\r\n])tools: calibrating: 3 samples, \d+\.\d s\r\n", shown)

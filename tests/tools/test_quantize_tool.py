@@ -17,8 +17,8 @@ from tests.helpers import build, conversion, corpus, plans
 from tests.helpers.quantization import random, stored
 from tools import quantize
 from tools.cli import command_line
-from tools.cli.job_options import QuantizeJob
 from tools.cli.scheme_options import quantization_scheme
+from tools.jobs.quantize_options import QuantizeJob
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
@@ -299,6 +299,19 @@ def test_tables_of_a_file_grow_by_options(bench: EvaluationSet) -> None:
     job = command_line.parse(quantize._parser(), QuantizeJob, given)
     expected = preset("A8W8").with_(layers={"Conv": "mx4", "Gemm": "mx6"}, exclude_nodes=("a", "b"))
     assert quantization_scheme(job) == expected
+
+
+def test_keys_of_one_table_add_up() -> None:
+    keys = (
+        "layers.c.activation=int16",
+        "layers.c.weight=int16",
+        "formats.m.base=mx9",
+        "formats.m.bit_width=15",
+    )
+    given = ["--config", "A8W8", *(word for key in keys for word in ("--set", key))]
+    scheme = quantization_scheme(command_line.parse(quantize._parser(), QuantizeJob, given))
+    assert scheme.layers["c"].said == {"activation": "int16", "weight": "int16"}
+    assert scheme.formats["m"] == {"base": "mx9", "bit_width": 15}
 
 
 def test_a_scheme_from_a_file(bench: EvaluationSet) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tools.charts.report_style import STYLE
 from tools.charts.svg_plots import Point, grid_plot, histogram, scatter
+from tools.summaries.words import figure
 
 if TYPE_CHECKING:
     from transforms.compare.compare_models import ModelComparison
@@ -59,9 +60,9 @@ def _tiles(comparison: ModelComparison) -> str:
     one, two = comparison.models
     before, after = comparison.measurements
     tiles = [
-        ("SQNR of the results, mean", f"{_number(mean['sqnr'])} dB"),
-        ("SQNR of the worst result", f"{_number(worst['sqnr'])} dB"),
-        ("Cosine similarity, mean", _number(mean["cosine"], 6)),
+        ("SQNR of the results, mean", f"{figure(mean['sqnr'])} dB"),
+        ("SQNR of the worst result", f"{figure(worst['sqnr'])} dB"),
+        ("Cosine similarity, mean", figure(mean["cosine"], 6)),
         ("Size against float", f"{100 * two.size / one.size:.0f} %"),
         ("Time against float", f"{100 * after.run_seconds / before.run_seconds:.0f} %"),
     ]
@@ -98,7 +99,7 @@ def _results(comparison: ModelComparison) -> str:
     for output in outputs:
         mean, worst = _mean_and_worst(comparison, output)
         cells = [
-            f"{_number(mean[key], 6)}<small>{_number(worst[key], 6)}</small>" for key, _ in _RESULT_METRICS
+            f"{figure(mean[key], 6)}<small>{figure(worst[key], 6)}</small>" for key, _ in _RESULT_METRICS
         ]
         rows.append([f"<code>{escape(output)}</code>", *cells])
     table = _table(["Output", *(label for _, label in _RESULT_METRICS)], rows, "figures")
@@ -167,17 +168,14 @@ def _histograms(comparison: ModelComparison) -> str:
 
 def _histogram(one: LayerStatistics, counts: GridHistogram) -> str:
     name = one.match.name
-    plots = [
-        histogram(
-            _list(counts.edges), _list(counts.original), _list(counts.rounded), "value", f"values of {name}"
-        )
-    ]
+    edges, before, after = (array.tolist() for array in (counts.edges, counts.original, counts.rounded))
+    plots = [histogram(edges, before, after, "value", f"values of {name}")]
     if counts.zoom_edges is not None and counts.zoom_grid:
-        edges = _list(counts.zoom_edges)
+        edges = counts.zoom_edges.tolist()
         plots.append(
-            grid_plot(edges, _list(counts.zoom_original), counts.zoom_grid, "value", f"grid of {name}")
+            grid_plot(edges, counts.zoom_original.tolist(), counts.zoom_grid, "value", f"grid of {name}")
         )
-    facts = f"{_kind_of(one)} of {one.match.op}, {one.match.format}, {_number(one.total.sqnr())} dB"
+    facts = f"{_kind_of(one)} of {one.match.op}, {one.match.format}, {figure(one.total.sqnr())} dB"
     return f"<h3><code>{escape(name)}</code> <span>{escape(facts)}</span></h3>{_figures(plots)}"
 
 
@@ -212,13 +210,13 @@ def _layer_table(layers: Iterable[LayerStatistics], order: Sequence[LayerStatist
     ]
     rows = []
     for one in layers:
-        own = _number(one.own.sqnr()) if one.own.count else "-"
+        own = figure(one.own.sqnr()) if one.own.count else "-"
         extent = one.mismatch or (f"{one.low:.4g} ... {one.high:.4g}" if one.low <= one.high else "-")
         tensor = f"<code>{escape(one.match.name)}</code>"
         if one.match.layer not in ("", one.match.name):
             tensor += f"<small>{escape(one.match.layer)}</small>"
-        sqnr = f"{one.total.non_finite} NaN or inf" if one.total.non_finite else _number(one.total.sqnr())
-        figures = [sqnr, own, _number(one.total.cosine(), 6), escape(extent)]
+        sqnr = f"{one.total.non_finite} NaN or inf" if one.total.non_finite else figure(one.total.sqnr())
+        figures = [sqnr, own, figure(one.total.cosine(), 6), escape(extent)]
         rows.append([str(place[id(one)]), tensor, escape(one.match.op), escape(one.match.format), *figures])
     return _table(header, rows, "layers")
 
@@ -252,10 +250,6 @@ def _kind_of(one: LayerStatistics) -> str:
     return "Weight" if one.match.is_weight else "Activation"
 
 
-def _list(array: Iterable) -> list:
-    return [item.item() for item in array]
-
-
 def _nodes(count: int, subgraphs: int) -> str:
     return f"{count} in {subgraphs + 1} graphs" if subgraphs else str(count)
 
@@ -268,9 +262,3 @@ def _bytes(size: int | None) -> str:
     if size is None:
         return "not measured"
     return f"{size / 1e6:,.2f} MB"
-
-
-def _number(value: float | None, digits: int = 4) -> str:
-    if value is None or math.isnan(value):
-        return "-"
-    return f"{value:.{digits}g}"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from tools.cli import interrupts, streams
 from tools.cli.job_options import Options
-from tools.cli.needs import Need
+from tools.cli.options import DETAILS, Option, groups_of, options_of
 
 J = TypeVar("J", bound=Options)
 
@@ -26,20 +29,25 @@ _SOURCES = ("input", "quantized", "baseline_results_folder")
 _LONGEST = 4000
 """Characters of a message: a name in a file may have any number."""
 
+_WIDEST, _NARROW, _HELP_AT = 110, 98, 32
+"""Columns of ``--help``, of commands in it, and the one in which the words on an option begin."""
+
 
 class Parser(argparse.ArgumentParser):
     """A strict parser with one-line errors, which keeps the ``needs`` of each option."""
 
-    def __init__(self, **settings: Any) -> None:
-        """Take what any parser takes."""
-        self.needs: dict[str, tuple[Need, ...]] = {}
-        super().__init__(**settings)
-
-    def add_argument(self, *names: Any, needs: tuple[Need, ...] = (), **settings: Any) -> argparse.Action:
-        """Add an option that without its ``needs`` is wrong usage."""
-        action = super().add_argument(*names, **settings)
-        self.needs[action.dest] = needs
-        return action
+    def __init__(self, options: Mapping[str, Option], **settings: Any) -> None:
+        """Take options by the names of their values, and what any parser takes."""
+        super().__init__(**settings, allow_abbrev=False, add_help=False, formatter_class=_Help)
+        self.needs = {name: one.needs for name, one in options.items()}
+        groups = groups_of(options)
+        for title, members in groups.items():
+            if title == next(one for one in groups if one in DETAILS):
+                self.add_argument_group("details", "More options, and what they are about.")
+            group = self.add_argument_group(title)
+            for name, one in members.items():
+                group.add_argument(*one.names, dest=name, **one.settings)
+        group.add_argument("-h", "--help", action="help", help="show this text and leave")
 
     def error(self, message: str) -> NoReturn:
         """Leave with one line, as any other error does, and exit code 2; an option goes by its main name."""
@@ -48,44 +56,53 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{_name(self)}: error: {message} (see --help)\n")
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Lines as they are written, and most options on a line of their own."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        """Take the width of the terminal as far as it is easy to read."""
+        width = min(shutil.get_terminal_size().columns, _WIDEST) - 2
+        super().__init__(prog, **{"max_help_position": _HELP_AT, "width": width, **settings})
+
+
 def _name(parser: argparse.ArgumentParser) -> str:
     return parser.prog.removeprefix("python -m ")
 
 
-def make_parser(module: str, description: str, epilog: str = "") -> Parser:
-    """Return a parser for ``python -m tools.MODULE`` with ``--verbose`` and without abbreviated options."""
-    parser = Parser(
-        prog=f"python -m tools.{module}",
-        description=description,
-        epilog=epilog,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def make_parser(
+    module: str,
+    kind: type[Options],
+    words: str | None,
+    commands: str,
+    details: str,
+    keys: Mapping[str, Option] = MappingProxyType({}),
+) -> Parser:
+    """Return a parser for ``python -m tools.MODULE`` of the options of a job, with ``keys`` of its scheme.
+
+    Its help begins with the purpose, from the docstring (``words``) of the module, and the most usual
+    ``commands``, each a line of what comes after the module; ``details`` end it.
+    """
+    options, program = options_of(kind, keys), f"python -m tools.{module}"
+    required = [f"{one.names[0]} {one.settings['metavar']}" for one in options.values() if one.is_required]
+    lines = [_command(f"{program} {command}".rstrip()) for command in commands.splitlines()]
+    return Parser(
+        options,
+        prog=program,
+        usage=" ".join([program, *required, "[options]"]),
+        description="\n".join([purpose_of(words), "", "usual commands:", *lines]),
+        epilog=details,
     )
-    parser.add_argument(
-        "--verbose", action="store_true", help="log each step, and show the traceback of an error"
-    )
-    return parser
 
 
-def add_output_options(parser: Parser, *, needs: tuple[Need, ...] = (), force: tuple[Need, ...] = ()) -> None:
-    """Add the options that say how a model is written; ``needs`` of the first, and of ``--force``."""
-    parser.add_argument(
-        "--save_as_external_data",
-        action="store_true",
-        needs=needs,
-        help="store weights in OUTPUT.HASH.data, named by their hash; automatic above 2 GiB",
-    )
-    parser.add_argument("--force", action="store_true", needs=force, help="overwrite an existing output")
+def _command(line: str) -> str:
+    """Return a command for a shell, indented, in several lines if it is long."""
+    joined = re.sub(r"(--\S+) (?!-)", "\\1\0", f"  {line}")  # an option and its value stay together
+    return " \\\n      ".join(textwrap.wrap(joined, _NARROW, break_on_hyphens=False)).replace("\0", " ")
 
 
-def add_code_option(parser: Parser, *, needs: tuple[Need, ...] = ()) -> None:
-    """Add the option that lets a scheme run code, see :mod:`tools.cli.user_code`."""
-    parser.add_argument(
-        "--allow-code",
-        action="store_true",
-        needs=needs,
-        help="allow the key evaluate of the scheme to run a file outside the scheme's folder",
-    )
+def purpose_of(docstring: str | None) -> str:
+    """Return what the docstring of a tool says in its first line, without the command to ask for help."""
+    return (docstring or "").partition("\n")[0].partition(": ``python")[0].rstrip(".") + "."
 
 
 def parse(parser: Parser, kind: type[J], argv: Sequence[str] | None) -> J:
@@ -94,7 +111,9 @@ def parse(parser: Parser, kind: type[J], argv: Sequence[str] | None) -> J:
     given = _given(parser, argv)
     names = {one.name for one in fields(kind)}
     changes = {name: values[name] for name in given if name not in names}
-    return kind(given=given, changes=changes, **{name: values[name] for name in names & values.keys()})
+    own = {name: value for name, value in values.items() if name in names}
+    lists = {name: tuple(value) for name, value in own.items() if isinstance(value, list)}
+    return kind(given=given, changes=changes, **own | lists)
 
 
 def run(
@@ -235,6 +254,14 @@ def _shown(text: str) -> str:
 def _log_to_stderr() -> None:
     import logging
 
-    logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s", stream=sys.stderr)
+    from tqdm import tqdm
+
+    class _BesideBar(logging.StreamHandler):
+        def emit(self, record: logging.LogRecord) -> None:
+            with tqdm.external_write_mode(sys.stderr):
+                super().emit(record)
+
+    handlers = [_BesideBar(sys.stderr)]
+    logging.basicConfig(level=logging.DEBUG, format="%(name)s: %(message)s", handlers=handlers)
     for noisy in ("matplotlib", "PIL", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,45 +1,93 @@
-"""The options of each tool once they are parsed: one frozen class a tool, of groups that tools share.
+"""Options that tools share, as classes that the job of each tool is made of.
 
-Fields have the names of the options; :func:`tools.cli.command_line.parse` fills them.
+:func:`tools.cli.command_line.parse` fills them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tools.cli.needs import DATA, Need
+from tools.cli.option_values import MOST_AT_ONCE, number, numbers, size, whole
+from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 
 if TYPE_CHECKING:
     from transforms.run.run_model import RunOptions
     from transforms.run.samples import ImageOptions
 
+_sample = partial(option, group=SAMPLES, needs=(DATA,))
 
-@dataclass(frozen=True)
+SAMPLES_HELP = """\
+samples: .npz files with one array per input name; .npy files, for models with one input, with the array as
+the model takes it (batch dimension included); .png, .jpg and .jpeg files, for models with one image input.
+
+images become (pixel - mean) / std, with pixels from 0 to 255, in a batch of one:
+  --mean 127.5 --std 127.5                                    -1..1, for MobileNet
+  --std 255                                                   0..1
+  --mean 123.675,116.28,103.53 --std 58.395,57.12,57.375      for torchvision's networks
+Size, channels and layout follow from the shape of the model's input if it is fixed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """What all tools have.
 
     ``given``: the options on the command line by the names of their values, as they are written. ``changes``:
-    values of those that are no fields, but keys of a scheme.
+    values of those that are keys of a scheme, not fields.
     """
 
     given: Mapping[str, str]
     changes: Mapping[str, Any]
-    verbose: bool
+    verbose: bool = option("--verbose", "log each step, and show the traceback of an error", group=OTHER)
 
 
-@dataclass(frozen=True)
+def samples_folder(spelled: str = "--data DIR", help: str = "folder of samples", **settings: Any) -> Any:
+    """Return the field ``data`` of a tool."""
+    return option(spelled, help, type=Path, **settings)
+
+
+def sample_limit(spelled: str = "--limit N") -> Any:
+    """Return the field ``limit`` of a tool."""
+    return _sample(spelled, "run only the first N samples", type=whole())
+
+
+def provider(need: Need = DATA) -> Any:
+    """Return the field ``provider`` of a tool in which it goes with other data, too."""
+    words = "execution provider of ONNX Runtime (default: cpu)"
+    return option("--provider NAME", words, group=RUNNING, needs=(need,), default="cpu")
+
+
+def threads(need: Need = DATA) -> Any:
+    """Return the field ``threads`` of a tool in which it goes with other data, too."""
+    count = whole(1, MOST_AT_ONCE)
+    words = "threads (default: all cores)"
+    return option("--threads N", words, group=RUNNING, needs=(need,), type=count, default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataOptions(Options):
     """Which samples are run, and how; ``data`` is None in tools that need none."""
 
-    data: Path | None
-    limit: int | None
-    provider: str
-    threads: int
-    image_size: tuple[int, int] | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    layout: str | None
+    data: Path | None = samples_folder()
+    limit: int | None = sample_limit()
+    image_size: tuple[int, int] | None = _sample(
+        "--image-size HxW", "resize images to this size; one number for a square", type=size
+    )
+    mean: tuple[float, ...] = _sample(
+        "--mean X[,X,X]", "of image channels (default: 0)", type=numbers(number()), default=(0.0,)
+    )
+    std: tuple[float, ...] = _sample(
+        "--std X[,X,X]", "of image channels (default: 1)", type=numbers(number(0, above=True)), default=(1.0,)
+    )
+    layout: str | None = _sample(
+        "--layout", "dimensions of image inputs", type=str.upper, choices=("NCHW", "NHWC")
+    )
+    provider: str = provider()
+    threads: int = threads()
 
     @property
     def images(self) -> ImageOptions:
@@ -56,128 +104,46 @@ class DataOptions(Options):
         return RunOptions(self.provider, self.threads)
 
 
-@dataclass(frozen=True)
+def force(what: str, *needs: Need) -> Any:
+    """Return the field ``force`` of a tool."""
+    return option("--force", f"overwrite {what}", needs=needs)
+
+
+def save_as_external_data(*needs: Need) -> Any:
+    """Return the field of that name."""
+    words = "store weights in OUTPUT.HASH.data, named by their hash; automatic above 2 GiB"
+    return option("--save_as_external_data", words, group=OTHER, needs=needs)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelOutput(Options):
     """Which model is written, and how; ``output`` is empty if none is."""
 
     output: str
-    force: bool
-    save_as_external_data: bool
+    force: bool = force("an existing output")
+    save_as_external_data: bool = save_as_external_data()
 
 
-@dataclass(frozen=True)
-class Bf16Job(DataOptions, ModelOutput):
-    """A conversion to BF16."""
-
-    input: str
-    format: str
-    weights: str
-    domain: str
-    keep_io_types: bool
-    exclude_node: Sequence[str]
-    exclude_op: Sequence[str]
-    saturate_activations: bool
-    strict: bool
-    optimize: bool
-    min_sqnr: float | None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SchemeJob(DataOptions, ModelOutput):
     """A quantization by a scheme: ``assignments`` are those of ``--set``."""
 
     input: str
-    config: str
-    assignments: Sequence[str]
-    allow_code: bool
-    calibration_cache: Path | None
-
-
-@dataclass(frozen=True)
-class QuantizeJob(SchemeJob):
-    """A quantization; ``changes`` are keys of :class:`transforms.scheme.Scheme`."""
-
-    print_config: bool
-    random_data: int | None
-
-
-@dataclass(frozen=True)
-class MixJob(SchemeJob):
-    """Automatic mixed precision; ``changes`` are keys of its table in the scheme."""
-
-    analyze_only: bool
-    labels: Path | None
-    jobs: int
-    dask: str | None
-    resume: Path | None
-    json: Path | None
-    csv: Path | None
-    chart: Path | None
-    plot: Path | None
-
-
-@dataclass(frozen=True)
-class FinetuneJob(DataOptions, ModelOutput):
-    """Fine-tuning of a quantized model."""
-
-    data: Path
-    float_model: str
-    quantized: str
-    algorithm: str
-    num_iterations: int | None
-    learning_rate: float | None
-    early_stop: bool
-    fixed_seed: int
-    batch_size: int
-    target_op_type: Sequence[str]
-    selective_update: bool
-    following_relu: bool
-    output_index: int | None
-    optim_device: str
-    infer_device: str
-    memory_limit: int | None
-    checkpoint: Path | None
-
-
-@dataclass(frozen=True)
-class InferJob(DataOptions):
-    """A run of a model on samples."""
-
-    data: Path
-    input: Path
-    output: Path
-    force: bool
-
-
-@dataclass(frozen=True)
-class ReportJob(DataOptions):
-    """A comparison of two models."""
-
-    data: Path
-    float_model: Path
-    quantized: Path
-    output: Path
-    force: bool
-
-
-@dataclass(frozen=True)
-class EvaluateJob(Options):
-    """A comparison of two folders of results."""
-
-    baseline_results_folder: Path
-    quantized_results_folder: Path
-    peak: float | None
-    labels: Path | None
-    allow_missing: bool
-    json: Path | None
-    csv: Path | None
-    force: bool
-
-
-@dataclass(frozen=True)
-class FormatsJob(Options):
-    """The table of formats."""
-
-    input: Path | None
-    plot: Path | None
-    force: bool
+    output: str = option("--output MODEL", "the quantized model to write", default="")
+    config: str = option("--config NAME|FILE", "a preset or a TOML file", required=True)
+    assignments: tuple[str, ...] = option(
+        "--set KEY=VALUE",
+        "any key of the scheme with a TOML value, such as percentile=99.9; repeatable",
+        action="append",
+        default=[],
+    )
+    calibration_cache: Path | None = _sample(
+        "--calibration-cache FILE",
+        "store measured ranges in this file, and reuse them for the same model and data",
+        type=Path,
+    )
+    allow_code: bool = option(
+        "--allow-code",
+        "allow the key evaluate of the scheme to run a file outside the scheme's folder",
+        group=OTHER,
+    )

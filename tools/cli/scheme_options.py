@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ops
-from tools.cli.job_options import MixJob, QuantizeJob, SchemeJob
+from tools.cli.job_options import SchemeJob
 from tools.cli.needs import DATA, Need
 from transforms.files.read_toml import parse_toml
-from transforms.plan.weight_importance import WEIGHTED
+from transforms.plan.qparams import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.mixing_rule import MIXING, TARGETS
 from transforms.scheme.scheme import AUTO
@@ -29,14 +29,14 @@ _ALTERNATIVES = (
 """Keys of the table that an option for another key takes the place of, too: only one of them may be given."""
 
 
-def quantization_scheme(job: QuantizeJob) -> Scheme:
+def quantization_scheme(job: SchemeJob) -> Scheme:
     """Return the scheme of ``--config`` with what the command line changes; ValueError naming the key."""
     scheme = _read(job)
     lists = {key: (*getattr(scheme, key), *more) for key, more in job.changes.items() if type(more) is list}
     return scheme.with_(**{**job.changes, **lists})
 
 
-def mixing_scheme(job: MixJob) -> Scheme:
+def mixing_scheme(job: SchemeJob) -> Scheme:
     """Return the same with changes to the table of automatic mixed precision, which there must be."""
     scheme = _read(job)
     replaced = set().union(*(old for old, new in _ALTERNATIVES if new & job.changes.keys()))
@@ -62,13 +62,16 @@ def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
         values = {name: value.strip()}
         for table in reversed(tables):
             values = {table: values}
-    for name, given in values.items():
-        before = getattr(scheme, name, None)
-        if isinstance(before, SchemeTable):
-            before = before.said
-        if isinstance(before, dict) and isinstance(given, dict):
-            values[name] = before | given
-    return values
+    return {name: _added(getattr(scheme, name, None), given) for name, given in values.items()}
+
+
+def _added(before: Any, given: Any) -> Any:
+    """Return a table with what is given for some of its keys, and of the tables in it; else what is given."""
+    if isinstance(before, SchemeTable):
+        before = before.said
+    if not (isinstance(before, Mapping) and isinstance(given, dict)):
+        return given
+    return {**before, **{key: _added(before.get(key), value) for key, value in given.items()}}
 
 
 def check_effect(scheme: Scheme, job: SchemeJob) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import onnx_graphsurgeon as gs
 
 from tools.cli.data_options import open_samples
-from tools.cli.job_options import Bf16Job
-from tools.cli.output_file import total_bytes
-from tools.cli.progress import Progress
+from tools.cli.progress import Phases
+from tools.jobs.bf16_options import Bf16Job
 from tools.summaries import bf16
 from transforms import model_io
 from transforms.keep_float.keep import KeptFloat, keep_float
@@ -15,13 +16,7 @@ from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
-from transforms.runtime.session import why_not_on_cpu
 from transforms.search.target import TargetError
-
-_RECORDED = (
-    "format", "weights", "domain", "keep_io_types", "exclude_node", "exclude_op", "saturate_activations",
-    "optimize",
-)  # fmt: skip
 
 
 def convert_file(tool: str, source: str, job: Bf16Job) -> None:
@@ -31,50 +26,38 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
     """
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
-    graph = model_io.load(job.input)
-    lift_constants(graph)
+    phases = Phases("loading", "measuring" if job.min_sqnr is not None else "", "converting", "writing")
+    with phases("loading"):
+        graph = model_io.load(job.input)
+        lift_constants(graph)
     before = inspect_bf16.describe(graph)
     if before.converted:
         print(f"Nothing to do: '{job.input}' is a BF16 model already ({before.format}).")
         return
     inspect_bf16.require(before, source, job.input)
-    chosen = bf16_options(job)
-    kept = None if job.min_sqnr is None else _keep(graph, chosen, job)
+    chosen = Bf16Options(**{one.name: getattr(job, one.name) for one in fields(Bf16Options)})
+    kept = None if job.min_sqnr is None else _keep(graph, chosen, job, phases)
     chosen = chosen.excluding(kept.patterns) if kept else chosen
-    done = convert_bf16(graph, chosen)
+    with phases("converting"):
+        done = convert_bf16(graph, chosen)
     if not done.tensors:
         _refuse_float(kept, job)
         print(f"Nothing to do: no tensor of '{job.input}' is left to round.")
         return
     entries = provenance.entries(tool, _recorded(chosen, job), graph.source_sha256)
-    files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
-    sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in bf16.lines(done, graph, *sizes, files[0], why_not_on_cpu(graph)):
+    with phases("writing"):
+        files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
+    for line in bf16.lines(done, graph, files):
         print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)
 
 
-def bf16_options(job: Bf16Job) -> Bf16Options:
-    """Return what the command line says of the conversion."""
-    return Bf16Options(
-        format=job.format,
-        weights=job.weights,
-        domain=job.domain,
-        keep_io_types=job.keep_io_types,
-        exclude_node=tuple(job.exclude_node),
-        exclude_op=tuple(job.exclude_op),
-        saturate_activations=job.saturate_activations,
-        optimize=job.optimize,
-        strict=job.strict,
-    )
-
-
-def _keep(graph: gs.Graph, chosen: Bf16Options, job: Bf16Job) -> KeptFloat:
+def _keep(graph: gs.Graph, chosen: Bf16Options, job: Bf16Job, phases: Phases) -> KeptFloat:
     """Return the nodes that must stay float, with a progress bar that shows the last SQNR."""
     assert job.min_sqnr is not None, "asked for before"
     feeds = [feed for _, feed in open_samples(job, graph)]
-    with Progress("measuring", "model") as bar:
+    with phases("measuring", "model") as bar:
         return keep_float(
             graph,
             chosen,
@@ -94,5 +77,5 @@ def _refuse_float(kept: KeptFloat | None, job: Bf16Job) -> None:
 
 
 def _recorded(chosen: Bf16Options, job: Bf16Job) -> dict[str, object]:
-    recorded = {name: getattr(chosen, name) for name in _RECORDED}
+    recorded = {name: value for name, value in vars(chosen).items() if name != "strict"}
     return recorded if job.min_sqnr is None else recorded | {"min_sqnr": job.min_sqnr}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from tools.cli import command_line
-from tools.cli.data_options import SAMPLES_HELP, add_data_options
-from tools.cli.job_options import Bf16Job
+from tools.cli.job_options import SAMPLES_HELP, DataOptions, ModelOutput, samples_folder
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import number
+from tools.cli.options import option
 
 WEIGHTS = ("bfloat16", "float32")  # the first is the default
 DOMAINS = ("ai.onnx.contrib", "com.amd.quark")
@@ -18,8 +21,65 @@ FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
 _NOT_SIMULATED = Need("--format with_cast, bf16 or customqdq", lambda job: job.format != "simulate_bf16")
 _CUSTOM = Need("--format customqdq", lambda job: job.format == "customqdq")
 _SQNR = Need("--min-sqnr", lambda job: job.min_sqnr is not None)
+_converted = partial(option, group="conversion")
+_rounded = partial(_converted, needs=(_NOT_SIMULATED,))
 
-_EPILOG = f"""\
+
+@dataclass(frozen=True, kw_only=True)
+class Bf16Job(DataOptions, ModelOutput):
+    """A conversion to BF16."""
+
+    input: str = option("--input MODEL", "the float model; never changed", required=True)
+    output: str = option("--output MODEL", "the BF16 model to write", required=True)
+    data: Path | None = samples_folder(help="folder of samples for --min-sqnr", needs=(_SQNR,))
+    min_sqnr: float | None = option(
+        "--min-sqnr DB",
+        "keep as few nodes in float as possible for this SQNR on the samples of --data",
+        needs=(DATA,),
+        type=number(),
+    )
+    format: str = option("--format", "how BF16 is written, see below", choices=FORMATS, default="with_cast")
+    exclude_node: tuple[str, ...] = option(
+        "--exclude-node GLOB",
+        "keep nodes whose name matches in float; repeatable",
+        action="append",
+        default=[],
+    )
+    exclude_op: tuple[str, ...] = option(
+        "--exclude-op OP", "keep nodes of an operator type in float; repeatable", action="append", default=[]
+    )
+    weights: str = _rounded(
+        "--weights",
+        "how weights are stored: rounded, in half the bytes (default), or in float32, rounded at load",
+        choices=WEIGHTS,
+        default=WEIGHTS[0],
+    )
+    domain: str = _converted(
+        "--domain",
+        f"domain of the operators of customqdq (default: {DOMAINS[0]})",
+        needs=(_CUSTOM,),
+        choices=DOMAINS,
+        default=DOMAINS[0],
+    )
+    keep_io_types: bool = _converted(
+        "--keep-io-types",
+        "whether inputs and outputs keep their type (default) or become bfloat16",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+    )
+    saturate_activations: bool = _rounded(
+        "--saturate-activations", "clip activations to the BF16 range before rounding"
+    )
+    strict: bool = _converted("--strict", "refuse a model with NaN in its weights")
+    optimize: bool = _converted("--no-optimize", "skip graph optimization and fusion", action="store_false")
+
+
+_COMMANDS = """\
+--input m.onnx --output b.onnx
+--input m.onnx --output b.onnx --format bf16
+--input m.onnx --output b.onnx --data samples --min-sqnr 40"""
+
+_DETAILS = f"""\
 formats:
   with_cast      (default) Casts to bfloat16 and back on every float tensor between two nodes, on inputs and
                  outputs; weights stored as bfloat16. Standard ONNX: runs on any ONNX Runtime CPU build.
@@ -46,9 +106,9 @@ exit codes: 0 done, or nothing to do; 1 error in model, data, target or machine;
 """
 
 
-def run(module: str, source: str, argv: Sequence[str] | None) -> int:
+def run(module: str, words: str | None, source: str, argv: Sequence[str] | None) -> int:
     """Run a converter of models of type ``source`` ("float32" or "float16") and return its exit code."""
-    return command_line.run(_parser(module, source), Bf16Job, lambda job: _work(module, source, job), argv)
+    return command_line.run(_parser(module, words), Bf16Job, lambda job: _work(module, source, job), argv)
 
 
 def _work(module: str, source: str, job: Bf16Job) -> None:
@@ -57,75 +117,5 @@ def _work(module: str, source: str, job: Bf16Job) -> None:
     bf16.convert_file(module, source, job)
 
 
-def _parser(module: str, source: str) -> command_line.Parser:
-    parser = command_line.make_parser(module, f"Convert a {source} ONNX model to BF16.", _EPILOG)
-    parser.add_argument("--input", required=True, metavar="MODEL", help=f"the {source} model; never changed")
-    parser.add_argument("--output", required=True, metavar="MODEL", help="the BF16 model to write")
-    parser.add_argument(
-        "--format", choices=FORMATS, default="with_cast", help="how BF16 is written, see below"
-    )
-    parser.add_argument(
-        "--weights",
-        choices=WEIGHTS,
-        default=WEIGHTS[0],
-        needs=(_NOT_SIMULATED,),
-        help="how weights are stored: rounded, in half the bytes (default), or in float32, rounded at load",
-    )
-    parser.add_argument(
-        "--domain",
-        choices=DOMAINS,
-        default=DOMAINS[0],
-        needs=(_CUSTOM,),
-        help=f"domain of the operators of customqdq (default: {DOMAINS[0]})",
-    )
-    parser.add_argument(
-        "--keep-io-types",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="whether inputs and outputs keep their type (default) or become bfloat16",
-    )
-    parser.add_argument(
-        "--exclude-node",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="keep nodes whose name matches in float; repeatable",
-    )
-    parser.add_argument(
-        "--exclude-op",
-        action="append",
-        default=[],
-        metavar="OP",
-        help="keep nodes of an operator type in float; repeatable",
-    )
-    parser.add_argument(
-        "--saturate-activations",
-        action="store_true",
-        needs=(_NOT_SIMULATED,),
-        help="clip activations to the BF16 range before rounding",
-    )
-    parser.add_argument("--strict", action="store_true", help="refuse a model with NaN in its weights")
-    parser.add_argument(
-        "--no-optimize", dest="optimize", action="store_false", help="skip graph optimization and fusion"
-    )
-    _add_sqnr(parser)
-    command_line.add_output_options(parser)
-    return parser
-
-
-def _add_sqnr(parser: command_line.Parser) -> None:
-    add_data_options(
-        parser,
-        required=False,
-        help="folder of samples for --min-sqnr",
-        needs=(_SQNR,),
-        of_samples=(DATA,),
-        of_run=(DATA,),
-    )
-    parser.add_argument(
-        "--min-sqnr",
-        type=number(),
-        metavar="DB",
-        needs=(DATA,),
-        help="keep as few nodes in float as possible for this SQNR on the samples of --data",
-    )
+def _parser(module: str, words: str | None) -> command_line.Parser:
+    return command_line.make_parser(module, Bf16Job, words, _COMMANDS, _DETAILS)

@@ -13,9 +13,9 @@ import onnx_graphsurgeon as gs
 from ops.formats import Format
 from ops.rounding import Options as SolverOptions
 from tools.cli.data_options import open_samples
-from tools.cli.job_options import FinetuneJob
 from tools.cli.output_file import check_writable
-from tools.cli.progress import Progress
+from tools.cli.progress import Phases
+from tools.jobs.finetune_options import FinetuneJob
 from tools.summaries import tuning
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
@@ -39,7 +39,7 @@ _RECORDED = (
 def finetune_file(job: FinetuneJob) -> None:
     """Tune ``job.quantized``, write ``job.output`` and print what became of each layer.
 
-    Raises ValueError or OSError; nothing is written then, but for the checkpoint.
+    Raises ValueError or OSError; nothing is written then, except the checkpoint.
     """
     rule = rule_of(job)
     limits = {"memory_limit": job.memory_limit, "device": job.optim_device}
@@ -48,15 +48,18 @@ def finetune_file(job: FinetuneJob) -> None:
     output = model_io.check_output(job.output, job.quantized, force=job.force, external_data=external)
     model_io.check_output(job.output, job.float_model, force=job.force)
     _check_checkpoint(job.checkpoint, output)
-    quantized = model_io.load(job.quantized)
-    twin = float_reference(lambda: model_io.load(job.float_model), quantized)
+    phases = Phases("loading", "tuning", "writing")
+    with phases("loading"):
+        quantized = model_io.load(job.quantized)
+        twin = float_reference(lambda: model_io.load(job.float_model), quantized)
     model_io.refuse_source(twin, output)  # saving looks at what the result came from, the quantized model
     feeds = open_samples(job, twin)
     data = _batches(twin, feeds, job.batch_size)
     checkpoint = _checkpoint(job, twin, quantized, feeds)
-    done = tune(twin, quantized, data, chosen, checkpoint=checkpoint)
+    done = tune(twin, quantized, data, chosen, phases, checkpoint=checkpoint)
     entries = provenance.entries("finetune", _recorded(job), quantized.source_sha256)
-    files = model_io.save(done.graph, output, metadata=entries, external_data=external, force=job.force)
+    with phases("writing"):
+        files = model_io.save(done.graph, output, metadata=entries, external_data=external, force=job.force)
     for line in tuning.lines(done, len(feeds), quantized.source_files, files):
         print(line)
     if job.checkpoint:
@@ -68,12 +71,13 @@ def tune(
     quantized: gs.Graph,
     feeds: Sequence[Mapping[str, np.ndarray]],
     options: FinetuneOptions,
+    phases: Phases,
     *,
     formats: Sequence[Format] = (),
     checkpoint: Checkpoint | None = None,
 ) -> TunedModel:
     """Tune a model, with a progress bar that names the current layer and its error."""
-    with Progress("tuning", "layer") as bar:
+    with phases("tuning", "layer") as bar:
 
         def _show(layer: LayerReport, done: int, total: int) -> None:
             bar.show(done, total, f"{layer.name} {tuning.in_words(layer.power, layer.after)}")
@@ -91,7 +95,7 @@ def rule_of(job: FinetuneJob) -> FinetuneRule:
         learning_rate=job.learning_rate or FinetuneRule.learning_rate,
         early_stop=job.early_stop,
         fixed_seed=job.fixed_seed,
-        target_op_type=tuple(job.target_op_type),
+        target_op_type=job.target_op_type,
         selective_update=job.selective_update,
         following_relu=job.following_relu,
     )

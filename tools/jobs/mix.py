@@ -7,11 +7,11 @@ from pathlib import Path
 from tools.charts import pareto_plot, plot_file, sensitivity_chart
 from tools.cli.command_line import same_file
 from tools.cli.executors import threads_of, workers
-from tools.cli.job_options import MixJob
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.scheme_options import check_effect, mixing_scheme
 from tools.cli.user_code import check_code
-from tools.jobs.quantized import Made, calibration_data, finish, mix_model
+from tools.jobs.mix_options import MixJob
+from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing as mixing_summary
 from transforms import model_io
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions
@@ -30,7 +30,9 @@ def mix_file(job: MixJob) -> None:
     _check_effect(scheme, job)
     check_code(scheme, job)
     output = _check_files(job)
-    graph = model_io.load(job.input)
+    phases = phases_of(scheme, has_data=job.data is not None)
+    with phases("loading"):
+        graph = model_io.load(job.input)
     options = MixingOptions(
         RunOptions(job.provider, threads_of(job.threads, job.jobs)),
         workers(job.jobs, job.dask),
@@ -38,12 +40,12 @@ def mix_file(job: MixJob) -> None:
         None if job.labels is None else read_array(job.labels),
         job.analyze_only,
     )
-    mixed = mix_model(graph, scheme, calibration_data(job, options.run), options)
+    mixed = mix_model(graph, scheme, calibration_data(job, options.run), options, phases)
     _write_results(mixed, job)
     for line in mixing_summary.lines(mixed):
         print(line)
     if output:
-        finish(Made.of(mixed), scheme, output, {"config": job.config}, job)
+        finish(Made.of(mixed), scheme, output, {"config": job.config}, job, phases)
 
 
 def _check_effect(scheme: Scheme, job: MixJob) -> None:

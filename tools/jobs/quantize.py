@@ -6,11 +6,11 @@ import sys
 
 import onnx_graphsurgeon as gs
 
-from tools.cli.job_options import QuantizeJob
-from tools.cli.progress import Progress
+from tools.cli.progress import Phases
 from tools.cli.scheme_options import check_effect, quantization_scheme
 from tools.cli.user_code import check_code
-from tools.jobs.quantized import Made, calibration_data, finish, mix_model
+from tools.jobs.quantize_options import QuantizeJob
+from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
@@ -40,29 +40,32 @@ def quantize_file(job: QuantizeJob) -> None:
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
     if job.calibration_cache:
         model_io.check_output(job.calibration_cache, force=True)
-    graph = model_io.load(job.input)
+    phases = phases_of(scheme, has_data=job.data is not None or bool(job.random_data))
+    with phases("loading"):
+        graph = model_io.load(job.input)
     data = _data(graph, job)
     if scheme.auto_mixed_precision:
-        made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run)))
+        made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run), phases))
         for line in mixing.lines(made.mixed) if made.mixed else ():
             print(line)
     else:
-        done = _quantize(graph, scheme, data)
+        done = _quantize(graph, scheme, data, phases)
         made = Made(
             graph, done, scheme, lambda: float_reference(lambda: model_io.load(job.input), graph, scheme)
         )
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         return
-    finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job)
+    finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job, phases)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
 
 
-def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> Quantized:
+def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, phases: Phases) -> Quantized:
     try:
-        with Progress("calibrating", "sample") as bar:
-            return quantize_graph(graph, scheme.with_(finetune=None), data, progress=bar.show)
+        with phases("preparing") as bar:
+            show = bar.shows("calibrating", "sample", then="quantizing")
+            return quantize_graph(graph, scheme.with_(finetune=None), data, progress=show)
     except MissingDataError as error:
         hint = "give --data DIR, or --random-data N for an experiment"
         raise ValueError(f"{error}: {hint}") from error

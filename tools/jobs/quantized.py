@@ -10,8 +10,7 @@ import onnx_graphsurgeon as gs
 
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SchemeJob
-from tools.cli.output_file import total_bytes
-from tools.cli.progress import Progress
+from tools.cli.progress import Phases
 from tools.jobs.finetune import tune, tuning_options
 from tools.summaries import quantize
 from tools.summaries.tuning import tuning_lines
@@ -23,7 +22,7 @@ from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.run.feeds import open_feeds
 from transforms.runtime.inputs import model_inputs
-from transforms.runtime.session import RunOptions, why_not_on_cpu
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.search.assign_precision import Step
 
@@ -57,30 +56,42 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     return CalibrationData(job.data, job.images, job.limit, job.calibration_cache, run)
 
 
+def phases_of(scheme: Scheme, *, has_data: bool) -> Phases:
+    """Return what is done to quantize a model by a scheme."""
+    mixing = ("measuring", "trying") if scheme.auto_mixed_precision else ("quantizing",)
+    measured = ("calibrating", *mixing) if has_data else ()
+    tuning = ("reloading", "tuning") if scheme.finetune else ()
+    return Phases("loading", "preparing", *measured, *tuning, "writing")
+
+
 def mix_model(
-    graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, options: MixingOptions
+    graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, options: MixingOptions, phases: Phases
 ) -> MixedPrecision:
     """Do what :func:`transforms.mix_precision.mix_precision` does, with progress on the terminal."""
-    with (
-        Progress("calibrating", "sample") as samples,
-        Progress("sensitivity", "run") as layers,
-        Progress("trying", "model") as models,
-    ):
+    with phases("preparing") as bar:
         tried: list[Step] = []
+        show = bar.shows("trying", "model")
 
         def _note(step: Step) -> None:
             tried.append(step)
             decision = "accepted" if step.accepted else "skipped"
-            models.show(len(tried), None, f"{step.value:.6g} {decision}")
+            show(len(tried), None, f"{step.value:.6g} {decision}")
 
-        hooks = ProgressHooks(samples.show, layers.show, _note)
+        hooks = ProgressHooks(bar.shows("calibrating", "sample"), bar.shows("measuring", "run"), _note)
         try:
             return mix_precision(graph, scheme, data, options, hooks)
         except MissingDataError as error:
             raise ValueError(f"{error}: give --data DIR") from error
 
 
-def finish(made: Made, scheme: Scheme, output: Path, recorded: Mapping[str, object], job: SchemeJob) -> None:
+def finish(
+    made: Made,
+    scheme: Scheme,
+    output: Path,
+    recorded: Mapping[str, object],
+    job: SchemeJob,
+    phases: Phases,
+) -> None:
     """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
 
     Raises ValueError or OSError; nothing is written then.
@@ -88,20 +99,24 @@ def finish(made: Made, scheme: Scheme, output: Path, recorded: Mapping[str, obje
     graph, used = made.graph, made.scheme
     entries = provenance.entries("quantize", recorded, graph.source_sha256)
     if scheme.finetune:
-        tuned = tune_quantized(graph, made.float_graph(), used.with_(finetune=scheme.finetune), job)
+        with phases("reloading"):
+            reference = made.float_graph()
+        tuned = tune_quantized(graph, reference, used.with_(finetune=scheme.finetune), job, phases)
         if made.mixed:
             info_of(tuned).metadata.setdefault(_SCHEME, "")  # the first of the entries, as in files of old
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
     external = job.save_as_external_data
-    files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
-    sizes = total_bytes(graph.source_files), total_bytes(files)
-    for line in quantize.lines(made.done, graph, *sizes, files[0], why_not_on_cpu(graph)):
+    with phases("writing"):
+        files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
+    for line in quantize.lines(made.done, graph, files):
         print(line)
 
 
-def tune_quantized(graph: gs.Graph, float_graph: gs.Graph, scheme: Scheme, job: SchemeJob) -> gs.Graph:
+def tune_quantized(
+    graph: gs.Graph, float_graph: gs.Graph, scheme: Scheme, job: SchemeJob, phases: Phases
+) -> gs.Graph:
     """Return the graph with tuned weights, and print what became of each layer.
 
     ``float_graph`` is the float model as it was quantized. Raises ValueError without samples, or if they do
@@ -116,7 +131,7 @@ def tune_quantized(graph: gs.Graph, float_graph: gs.Graph, scheme: Scheme, job: 
     feeds = [feed for _, feed in named]
     output = None if rule.output_index < 0 else rule.output_index
     options = tuning_options(rule, job.run, output_index=output)
-    done = tune(float_graph, graph, feeds, options, formats=scheme.named_formats)
+    done = tune(float_graph, graph, feeds, options, phases, formats=scheme.named_formats)
     for line in tuning_lines(done, len(feeds)):
         print(line)
     return done.graph

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.summaries.operator_library import needed_library
-from tools.summaries.words import counted
+from tools.summaries.words import counted, written
+from transforms.runtime.session import why_not_on_cpu
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -24,9 +25,7 @@ _TENSORS = {
 _BF16_RUNTIMES = "a runtime with BF16 kernels, such as ONNX Runtime with CUDA or with VitisAI on an NPU, can"
 
 
-def lines(
-    done: Conversion, graph: gs.Graph, before: int, after: int, output: Path, cpu_error: str | None
-) -> Iterator[str]:
+def lines(done: Conversion, graph: gs.Graph, files: list[Path]) -> Iterator[str]:
     """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs."""
     yield from done.notes
     fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
@@ -37,8 +36,8 @@ def lines(
     assert done.tally is not None
     yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
     yield from _kept(done)
-    yield f"Size: {before:,} -> {after:,} bytes ({after / before:.2f}x), written to '{output}'"
-    yield _runs(done, needed_library(graph) or "none, standard ONNX", cpu_error)
+    yield written(graph.source_files, files)
+    yield _runs(done, needed_library(graph) or "none, standard ONNX", why_not_on_cpu(graph))
 
 
 def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:

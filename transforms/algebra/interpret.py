@@ -58,15 +58,12 @@ class _Reader:
             node = pending.popleft()
             if not node.outputs or id(node.outputs[0]) in self._values or node in self._exclude:
                 continue
-            value = self._evaluate(node)
+            rule = RULES.get(node.op) if node.domain in STANDARD_DOMAINS else None
+            value = rule(self, node) if rule else None
             if value is not None and len(value.polynomial.terms) <= _MAX_TERMS:
                 self._values[id(node.outputs[0])] = value
                 pending.extend(node.outputs[0].outputs)
         return self._values
-
-    def _evaluate(self, node: gs.Node) -> Value | None:
-        rule = RULES.get(node.op) if node.domain in STANDARD_DOMAINS else None
-        return rule(self, node) if rule else None
 
     def value(self, node: gs.Node, index: int = 0) -> Value | None:
         """Return the value of an input of the node, a constant one included."""
@@ -84,21 +81,17 @@ class _Reader:
         values = np.asarray(self.constants.values(tensor)).astype(np.float64)
         if not np.isfinite(values).all():
             return None
+        own: list[int] = []  # the dimensions along the axes; all others are of size 1
         if values.size != 1:
-            padded = values.reshape((1,) * (max(map(abs, self.context.axes)) - len(shape)) + shape)
-            return Value(Polynomial.constant(self._on_axes(padded)), CONSTANT, len(shape))
-        return Value(Polynomial.constant(values.reshape(())), CONSTANT, len(shape))
-
-    def _on_axes(self, values: np.ndarray) -> np.ndarray:
-        """Drop the dimensions, all of size 1, that are not among the axes."""
-        return values.reshape([values.shape[axis] for axis in self.context.axes])
+            padded = (1,) * (max(map(abs, self.context.axes)) - len(shape)) + shape
+            own = [padded[axis] for axis in self.context.axes]
+        return Value(Polynomial.constant(values.reshape(own)), CONSTANT, len(shape))
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         """Return whether a constant varies along the axes only, and broadcasts to x without enlarging it."""
         known = dict(zip(self.context.axes, self.context.sizes, strict=True))
-        least = (
-            max(map(abs, self.context.axes), default=0) if self.context.rank is None else self.context.rank
-        )
+        deepest = max(map(abs, self.context.axes), default=0)
+        least = deepest if self.context.rank is None else self.context.rank
         pairs = ((size, known.get(index - len(shape))) for index, size in enumerate(shape))
         return len(shape) <= least and all(size == 1 or size == expected for size, expected in pairs)
 
@@ -109,34 +102,30 @@ class _Reader:
         if len(layouts) != 1:
             return None
         layout = layouts.pop()
-        if layout == REDUCED and not self._fits_reduced(rank, result):
+        reduced = len(self.context.axes)
+        least = reduced if self.context.rank is None else self.context.rank
+        if layout == REDUCED and not (result.is_uniform and rank <= max(0, least - reduced)):
             return None
         return Value(result, layout)
-
-    def _fits_reduced(self, rank: int, result: Polynomial) -> bool:
-        least = len(self.context.axes) if self.context.rank is None else self.context.rank
-        return result.is_uniform and rank <= max(0, least - len(self.context.axes))
 
 
 Rule = Callable[[_Reader, gs.Node], "Value | None"]
 
 
-def _binary(operation: Callable[[Polynomial, Polynomial], Polynomial]) -> Rule:
+def _binary(operation: Callable[[Polynomial, Polynomial, float], Polynomial | None]) -> Rule:
     def _rule(reader: _Reader, node: gs.Node) -> Value | None:
         left, right = reader.value(node, 0), reader.value(node, 1)
         if left is None or right is None:
             return None
-        return reader.combine(left, right, operation(left.polynomial, right.polynomial))
+        result = operation(left.polynomial, right.polynomial, reader.context.tolerance)
+        return None if result is None else reader.combine(left, right, result)
 
     return _rule
 
 
-def _divide(reader: _Reader, node: gs.Node) -> Value | None:
-    left, right = reader.value(node, 0), reader.value(node, 1)
-    divisor = None if right is None else inverse(right.polynomial, reader.context.tolerance)
-    if left is None or right is None or divisor is None:
-        return None
-    return reader.combine(left, right, left.polynomial * divisor)
+def _quotient(left: Polynomial, right: Polynomial, tolerance: float) -> Polynomial | None:
+    divisor = inverse(right, tolerance)
+    return None if divisor is None else left * divisor
 
 
 def _unary(operation: Callable[[Polynomial, float], Polynomial | None]) -> Rule:
@@ -188,13 +177,10 @@ def _is_variance(value: Value, reader: _Reader) -> bool:
 
 def _cast(reader: _Reader, node: gs.Node) -> Value | None:
     """A Cast to a type at least as wide as x's is read as changing nothing."""
-    bits = FLOAT_BITS.get(_number_of_type(node.attrs.get("to")), 0)
-    same = _number_of_type(node.attrs.get("to")) == reader.context.element_type
-    return reader.value(node) if same or bits > FLOAT_BITS[reader.context.element_type] else None
-
-
-def _number_of_type(to: object) -> int:
-    return to if isinstance(to, int) else int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(to)))  # type: ignore[call-overload]
+    to, own = node.attrs.get("to"), reader.context.element_type
+    target = to if isinstance(to, int) else int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(to)))
+    is_wide = target == own or FLOAT_BITS.get(target, 0) > FLOAT_BITS[own]
+    return reader.value(node) if is_wide else None
 
 
 def _reduce(reader: _Reader, node: gs.Node) -> Value | None:
@@ -231,15 +217,11 @@ def _squeeze(reader: _Reader, node: gs.Node) -> Value | None:
     return Value(value.polynomial, REDUCED) if axes == reader.context.axes else None
 
 
-def _same(polynomial: Polynomial, tolerance: float) -> Polynomial:
-    return polynomial
-
-
 RULES: dict[str, Rule] = {
-    "Add": _binary(Polynomial.__add__),
-    "Sub": _binary(Polynomial.__sub__),
-    "Mul": _binary(Polynomial.__mul__),
-    "Div": _divide,
+    "Add": _binary(lambda left, right, _: left + right),
+    "Sub": _binary(lambda left, right, _: left - right),
+    "Mul": _binary(lambda left, right, _: left * right),
+    "Div": _binary(_quotient),
     "Neg": _unary(lambda polynomial, _: -polynomial),
     "Pow": _power,
     "Sqrt": _unary(square_root),
@@ -249,7 +231,7 @@ RULES: dict[str, Rule] = {
     "Max": _max,
     "Clip": _clip,
     "Relu": _clip,
-    "Identity": _unary(_same),
+    "Identity": _unary(lambda polynomial, _: polynomial),
     "Cast": _cast,
     "ReduceMean": _reduce,
     "ReduceSum": _reduce,

@@ -53,7 +53,7 @@ def calibrate_cached(
 
     Returns the calibration and how many tensors of it came from the file, to which the others are added; the
     file is made if it is not there. The data are read once to know them, and once more if anything is
-    missing. Raises ValueError when the file is no calibration cache, or the feeds can be taken only once;
+    missing. Raises ValueError when the file is not a calibration cache, or the feeds can be taken only once;
     OSError when the file cannot be read or written. It is written whole or not at all.
     """
     path, options = check_output(path, force=True), options or CalibrationOptions()

@@ -76,7 +76,7 @@ def calibrate(
     may differ from those in the last bits.
 
     Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
-    tensor, for NaN in a tensor or an output, with the infinity that it comes of, and when there is no feed at
+    tensor, for NaN in a tensor or an output, with the infinity that it comes of, and without any feed at
     all.
     """
     options = options or CalibrationOptions()

@@ -11,8 +11,8 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
 from transforms.calibrate.shared_samples import Sharing
+from transforms.plan.qparams import WEIGHTED, weighed_inputs
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.weight_importance import WEIGHTED, weighed_inputs
 from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.runtime.inputs import model_inputs

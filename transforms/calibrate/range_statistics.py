@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from transforms.calibrate.histogram import BINS, Histogram
 
-_LARGEST_ARRAY = 1 << 28  # bytes: what is longer is no statistic of ours
+_LARGEST_ARRAY = 1 << 28  # bytes: a longer one is not a statistic of ours
 _SLICE = 1 << 22  # numbers that are squared at a time: 32 MiB in float64
 
 

@@ -54,7 +54,7 @@ def drop_unused(folder: Path, names: Collection[str], keep: Iterable[Path] = ())
     The caller holds the lock of the folder. A file that cannot be searched, or not in time, counts as a use.
     """
     unused = data_files(folder) & set(names)
-    unused -= {name for name in unused for file in keep if _is_same(folder / name, file)}
+    unused -= {name for name in unused for file in keep if file.exists() and file.samefile(folder / name)}
     if not unused:
         return
     try:
@@ -79,7 +79,3 @@ def _others(folder: Path) -> Iterator[Path]:
 
 def _is_own(entry: os.DirEntry[str]) -> bool:
     return entry.is_file(follow_symlinks=False)
-
-
-def _is_same(file: Path, other: Path) -> bool:
-    return other.exists() and file.samefile(other)

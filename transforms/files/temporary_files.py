@@ -93,7 +93,7 @@ def _start(pid: int) -> str:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="latin-1").rpartition(")")[2].split()
     except (OSError, ValueError):
         return "0"
-    return "" if state in "ZX" else fields[18]  # a zombie is no longer alive
+    return "" if state in "ZX" else fields[18]  # a zombie does not count as alive
 
 
 def _host() -> str:

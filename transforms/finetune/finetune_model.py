@@ -47,7 +47,7 @@ def finetune_model(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> TunedModel:
-    """Return a quantized model with tuned weights and biases, or the same one if that is no better.
+    """Return a quantized model with tuned weights and biases, or the same one unless that is better.
 
     Weights are tuned with scales and exponents chosen anew; unless the outputs improve significantly
     (:mod:`transforms.finetune.acceptance`), with the present ones, and at last biases alone.

@@ -45,7 +45,7 @@ def constants(graph: gs.Graph) -> Iterator[gs.Constant]:
                 yield tensor
 
 
-def constant_homes(graph: gs.Graph) -> dict[int, gs.Graph]:
+def constant_owners(graph: gs.Graph) -> dict[int, gs.Graph]:
     """Map ``id`` of each constant to its owner: the innermost graph that encloses all its uses.
 
     graph-surgeon does not record where an initializer is stored. A weight that two branches of an If capture

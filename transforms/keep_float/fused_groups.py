@@ -7,14 +7,14 @@ and holds the nodes that compute it once the model is prepared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import NodeSet, counterparts, label_of
-from transforms.plan.rounding_plan import shape_arithmetic
+from transforms.plan.rounding_plan import follow, shape_arithmetic
 
 _COPIES = frozenset({"Identity", "Dropout"})
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16)
@@ -41,7 +41,9 @@ def find_fused_groups(
     left = {t.name for node in walk.nodes(prepared) for t in node.outputs if _is_float(t)}
     groups = _Groups(nodes)
     _join_fused(nodes, left, groups)
-    _join_names(nodes, groups)
+    first: dict[str, gs.Node] = {}
+    for node in nodes:
+        groups.join(node, first.setdefault(label_of(node), node))
     open_nodes = {id(node): node for node in _candidates(prepared, kept_prepared) if _is_typed(node)}
     matches = counterparts(loaded, prepared)
     owners: dict[int, gs.Node] = {}
@@ -56,23 +58,16 @@ def find_fused_groups(
 
 def _candidates(graph: gs.Graph, kept: NodeSet) -> Iterator[gs.Node]:
     """Yield the nodes that compute on floats, and not on shapes and constants alone."""
-    shapes, fixed = shape_arithmetic(graph), _constant_nodes(graph)
+
+    def _is_fixed(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
+        return any(not t.is_empty() for t in node.inputs) and all(id(t) in made for t in data)
+
+    shapes, fixed = shape_arithmetic(graph), follow(walk.nodes(graph), _is_fixed)
     for node in walk.nodes(graph):
         floats = any(_is_float(tensor) for tensor in (*node.inputs, *node.outputs))
         is_unquantized_float = node not in kept and id(node) not in shapes and id(node) not in fixed
         if floats and is_unquantized_float and label_of(node) and not any(walk.bodies(node)):
             yield node
-
-
-def _constant_nodes(graph: gs.Graph) -> set[int]:
-    tensors: set[int] = set()
-    found: set[int] = set()
-    for node in walk.nodes(graph):
-        given = [tensor for tensor in node.inputs if not tensor.is_empty()]
-        if given and all(isinstance(t, gs.Constant) or id(t) in tensors for t in given):
-            found.add(id(node))
-            tensors.update(id(tensor) for tensor in node.outputs)
-    return found
 
 
 def _is_float(tensor: gs.Tensor) -> bool:
@@ -118,12 +113,6 @@ def _join_fused(nodes: Iterable[gs.Node], left: set[str], groups: _Groups) -> No
                 for user in tensor.outputs:
                     if user in groups and user.op not in _COPIES:
                         groups.join(node, user)
-
-
-def _join_names(nodes: Iterable[gs.Node], groups: _Groups) -> None:
-    first: dict[str, gs.Node] = {}
-    for node in nodes:
-        groups.join(node, first.setdefault(label_of(node), node))
 
 
 def _adopt(prepared: gs.Graph, open_nodes: dict[int, gs.Node], roots: dict[int, int]) -> None:

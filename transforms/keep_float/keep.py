@@ -25,7 +25,7 @@ from transforms.search.smallest_set import Kept, drop_greedily, smallest_set
 from transforms.search.target import Target, TargetError
 
 _RANKED_ON, _SEARCHED_ON = 4, 8
-"""Samples at most, evenly taken, for harms and for the search; the result is judged on all of them."""
+"""Samples at most, evenly taken, for ranks and for the search; the result is judged on all of them."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class _Search:
         return self._in_order(_chosen(whole))
 
     def _extended(self, kept: Kept) -> Kept:
-        """Return the parts with as few others as will do, the most harmful first; in the end everything."""
+        """Return the parts with as few others as will do, those of most error first; at worst all."""
         others = sorted(self._everything - kept, key=lambda i: self._rank(self._everything - {i}))
         order = [*sorted(kept), *others, len(self._everything)]
         low, high, step = len(kept), len(order), 1  # so many are too few, and enough

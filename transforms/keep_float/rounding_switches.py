@@ -15,16 +15,13 @@ from transforms.graph import dtypes, walk
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
 from transforms.graph.rewire import Insertions, detach
 from transforms.insert_cast import cast_pair
-from transforms.plan.rounding_plan import Rounding, RoundingPlan
-
-Place = tuple[int, int]
-"""``id`` of a node and the index of one of its inputs."""
+from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, reach
 
 
 def add_switches(
     graph: gs.Graph, plan: RoundingPlan, parts: Sequence[Sequence[gs.Node]], *, clipped: bool = False
 ) -> list[str]:
-    """Round a graph, in place, as a plan says, but for parts that are switched on; return the switches.
+    """Round a graph, in place, as a plan says, except parts that are switched on; return the switches.
 
     Switches are new inputs of the model, given by name, of type bool and without dimensions, one for each
     part. The nodes of a part that is on compute in float32 as nodes do that a conversion excludes: they read
@@ -49,8 +46,8 @@ class _Writer:
         self._switch = {id(node): switch for switch, nodes in owned for node in nodes}
         self._raw = _read_raw(graph, plan)
         self._chosen: dict[int, gs.Variable] = {}  # what a part makes, rounded where it is off, by id
-        self._float_inputs: dict[Place, gs.Tensor] = {}
-        self._round_inputs: dict[Place, gs.Tensor] = {}
+        self._float_inputs: dict[Edge, gs.Tensor] = {}
+        self._round_inputs: dict[Edge, gs.Tensor] = {}
         self._insertions = Insertions()
 
     def write(self) -> list[str]:
@@ -74,20 +71,16 @@ class _Writer:
             self._float_inputs[id(node), index] = high
             self._round_inputs[id(node), index] = high if self._plan.keeps(node) else low
         if rounding.is_output:
-            self._hand_out(tensor, high)
+            high.name, tensor.name = tensor.name, self._names.derive(tensor.name, "raw")
+            self._graph.outputs = [high if output is tensor else output for output in self._graph.outputs]
 
     def _low(self, rounding: Rounding, source: gs.Tensor) -> gs.Tensor:
         """Return the tensor rounded; nodes that round it will stand after what makes it."""
         if isinstance(source, gs.Constant):
             return gs.Constant(self._names.derive(source.name, "low"), _rounded(source.values))
         low = _like(source, "low", self._names)
-        self._insertions.add(rounding.home, rounding.producer, self._round.nodes(source, low))
+        self._insertions.add(rounding.owner, rounding.producer, self._round.nodes(source, low))
         return low
-
-    def _hand_out(self, tensor: gs.Tensor, target: gs.Tensor) -> None:
-        """Let the target be the output of the model in place of the tensor."""
-        target.name, tensor.name = tensor.name, self._names.derive(tensor.name, "raw")
-        self._graph.outputs = [target if output is tensor else output for output in self._graph.outputs]
 
     def _new(self, node: gs.Node) -> gs.Node:
         """Return what takes the place of a node."""
@@ -110,7 +103,7 @@ class _Writer:
             found.append(tensor)
         return found
 
-    def _branch(self, node: gs.Node, reads: Mapping[Place, gs.Tensor], *, is_on: bool) -> Branch:
+    def _branch(self, node: gs.Node, reads: Mapping[Edge, gs.Tensor], *, is_on: bool) -> Branch:
         inputs = [reads.get((id(node), i), tensor) for i, tensor in enumerate(node.inputs)]
         made = [t if t.is_empty() else _like(t, "made", self._names) for t in node.outputs]
         nodes, results = [copied(node, self._names.derive(node.name, "copy"), inputs, made)], []
@@ -152,8 +145,7 @@ class _Round:
 
 def _read_raw(graph: gs.Graph, plan: RoundingPlan) -> set[int]:
     """Return the ids of tensors of which something reads the value that is not rounded."""
-    rounded = {(id(node), index) for one in plan.roundings for node, index in one.uses}
-    handed_out = {id(one.tensor) for one in plan.roundings if one.is_output}
+    rounded, handed_out = reach(plan.roundings)
     found = {
         id(tensor)
         for node in walk.nodes(graph)

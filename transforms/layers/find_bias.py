@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
@@ -9,16 +11,13 @@ from transforms.graph import dot_products
 from transforms.graph.constants import Constants
 from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer
 from transforms.layers.matched_layer import Bias
-from transforms.layers.stored_constant import trace_constant
+from transforms.layers.stored_constant import ROUNDING, trace_constant
 
-_ROUNDING = frozenset(
-    {"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"}
-    | {"BFPQuantizeDequantize", "MXQuantizeDequantize", "Cast", "Clip"}
-)
+_ROUNDING = ROUNDING | {"Clip"}
 
 
 def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | None:
-    """Return where the bias of a layer is or can be, or None if there is no place for one.
+    """Return where the bias of a layer is or can be, or None if it cannot have one.
 
     A MatMul can be followed by an Add unless one adds a constant already, and if the output's rank is known.
     """
@@ -54,8 +53,8 @@ def _is_per_output(shape: tuple[int, ...], layer: LinearLayer, rank: int) -> boo
     if layer.op in ("Conv", "ConvTranspose"):
         return shape == (groups * outputs,)
     wanted = np.empty(groups * outputs).reshape(layer.channel_shape(rank)).shape
-    size = max(len(shape), len(wanted))
-    return (1,) * (size - len(shape)) + tuple(shape) == (1,) * (size - len(wanted)) + wanted
+    pairs = zip_longest(reversed(shape), reversed(wanted), fillvalue=1)
+    return all(own == other for own, other in pairs)
 
 
 def added_constant(

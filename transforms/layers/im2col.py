@@ -96,11 +96,9 @@ def combine(axes: Sequence[Table], sizes: Sequence[int]) -> Table:
 def _plain(
     attrs: Mapping[str, Any], axis: int, kernel: int, stride: int, dilation: int, made: int, read: int
 ) -> Table:
-    extent = (kernel - 1) * dilation + 1
     begin = _explicit(attrs, axis)
     if _auto_pad(attrs) in _SAME:
-        total = max((made - 1) * stride + extent - read, 0)
-        begin = total // 2 if _auto_pad(attrs) == "SAME_UPPER" else total - total // 2
+        begin = _implicit(attrs, (made - 1) * stride + (kernel - 1) * dilation + 1 - read)
     places = np.arange(made)[:, None] * stride + np.arange(kernel) * dilation - begin
     return np.where((places >= 0) & (places < read), places, NOTHING)
 
@@ -110,10 +108,8 @@ def _transposed(
 ) -> Table:
     begin = _explicit(attrs, axis)
     if _auto_pad(attrs) in _SAME or attrs.get("output_shape"):
-        extent = (kernel - 1) * dilation + 1
         extra = (attrs.get("output_padding") or [0] * (axis + 1))[axis]
-        total = max((read - 1) * stride + extra + extent - made, 0)
-        begin = total // 2 if _auto_pad(attrs) == "SAME_UPPER" else total - total // 2
+        begin = _implicit(attrs, (read - 1) * stride + extra + (kernel - 1) * dilation + 1 - made)
     steps = np.arange(made)[:, None] + begin - np.arange(kernel) * dilation
     places = steps // stride
     return np.where((steps % stride == 0) & (places >= 0) & (places < read), places, NOTHING)
@@ -121,6 +117,12 @@ def _transposed(
 
 def _auto_pad(attrs: Mapping[str, Any]) -> str:
     return str(attrs.get("auto_pad", "NOTSET"))
+
+
+def _implicit(attrs: Mapping[str, Any], total: int) -> int:
+    """Return how much of a whole padding, if it is above 0, comes first."""
+    half = max(total, 0) // 2
+    return half if _auto_pad(attrs) == "SAME_UPPER" else max(total, 0) - half
 
 
 def _explicit(attrs: Mapping[str, Any], axis: int) -> int:

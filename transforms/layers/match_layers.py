@@ -40,7 +40,7 @@ def match_layers(
     shape, of which the stored weight is a rounding. ``formats`` are those that the model was quantized to:
     its block formats are tried on weights before any other.
     """
-    finder = _Finder(float_graph, quantized_graph, _likely_first(formats, candidate_formats(quantized_graph)))
+    finder = _Finder(float_graph, quantized_graph, candidate_formats(quantized_graph, formats))
     matched, left = [], []
     main = {id(node) for node in quantized_graph.nodes}
     for node in walk.nodes(quantized_graph):
@@ -55,12 +55,6 @@ def match_layers(
         except UnsupportedLayer as error:
             left.append(SkippedLayer(_name(node), node.op, str(error)))
     return join_users(matched, left)
-
-
-def _likely_first(formats: Sequence[Format], others: Sequence[Format]) -> list[Format]:
-    """Return the block formats, the coarsest first since finer ones often hold its numbers; then others."""
-    own = sorted((row for row in formats if row.block > 1), key=lambda row: row.bits)
-    return list({row.name: row for row in (*own, *others)}.values())
 
 
 def of_operators(

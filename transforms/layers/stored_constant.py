@@ -8,7 +8,7 @@ only be detected from the numbers themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -26,8 +26,8 @@ from transforms.layers.linear_layer import UnsupportedLayer
 from transforms.scheme.recorded_scheme import recorded_scheme
 
 _BLOCKS = (BFP, MX)
-_ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear"}) | {
-    *("ExtendedDequantizeLinear", "Cast", *_BLOCKS)
+ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", *_BLOCKS}) | {
+    *("ExtendedQuantizeLinear", "ExtendedDequantizeLinear")
 }
 SHARED = "other nodes read it, too"
 _FLOAT_ROWS = {dtypes.BFLOAT16: "bfloat16", dtypes.FLOAT16: "float16"}
@@ -47,7 +47,7 @@ class StoredConstant:
     axis: int | None = None
     scale: Float32Array | None = None
     zero_point: NDArray[np.generic] | None = None
-    float_axis: int | None = field(default=None)
+    float_axis: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -147,7 +147,7 @@ def trace_constant(
     known, nodes, tensor = Constants(graph), list[gs.Node](), node.inputs[index]
     while not isinstance(tensor, gs.Constant):
         producer = walk.producer(tensor)
-        if producer is None or producer.op not in _ROUNDING:
+        if producer is None or producer.op not in ROUNDING:
             raise UnsupportedLayer("it is computed")
         nodes.insert(0, producer)
         tensor = producer.inputs[0]
@@ -239,15 +239,15 @@ def _largest_of_blocks(values: NDArray[np.float32], block: int, axis: int) -> ND
     return join_blocks(np.broadcast_to(sizes.max(-1, keepdims=True), sizes.shape), values, axis)
 
 
-def candidate_formats(graph: gs.Graph) -> list[Format]:
+def candidate_formats(graph: gs.Graph, known: Sequence[Format] = ()) -> list[Format]:
     """Return the block formats that weights of a model may have, likely ones first.
 
-    Those of the scheme that it was quantized with, those of its nodes, those of the table; the coarsest of
-    each first, since finer grids often hold the same numbers.
+    Those that are known, those of the scheme that it was quantized with, those of its nodes, those of the
+    table; the coarsest of each first, since finer grids often hold the same numbers.
     """
     scheme = recorded_scheme(graph)
     own = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
-    ranks = [scheme.named_formats if scheme else [], own, list(ops.FORMATS.values())]
+    ranks = [known, scheme.named_formats if scheme else (), own, ops.FORMATS.values()]
     found = [fmt for rank in ranks for fmt in sorted(rank, key=lambda fmt: fmt.bits) if fmt.block > 1]
     return list({fmt.name: fmt for fmt in found}.values())
 

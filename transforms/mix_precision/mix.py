@@ -230,7 +230,7 @@ class _Mixing:
 def _move_all(
     model: MixedModel, nodes: Mapping[str, list[gs.Node]], choices: Sequence[LayerRule], rule: MixingRule
 ) -> MixedPrecision:
-    """Return the model with every candidate moved, where there is no target to keep to and no data."""
+    """Return the model with every candidate moved, without a target to keep to and without data."""
     if rule.bound is not None or len(choices) > 1 or rule.strategy != "speed":
         raise MissingDataError("automatic mixed precision measures errors, and there are no data to do it on")
     return _built(model, dict.fromkeys(nodes, choices[0]), len(nodes), choices, "sqnr")

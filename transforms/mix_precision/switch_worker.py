@@ -63,7 +63,7 @@ def write_folder(
 def measure(task: SwitchTask) -> tuple[float, float]:
     """Return the metric of the model over all samples, and how far it is from the model without any switch.
 
-    That is a harm, see :mod:`transforms.search.output_metrics`; of a function of the user's it is what it
+    That is an error, see :mod:`transforms.search.output_metrics`; of a function of the user's it is what it
     returns less than without any switch.
     """
     written = (Path(task.folder) / _ABOUT).stat().st_mtime_ns  # workers may outlive what they have open
@@ -91,11 +91,11 @@ class _Bench:
         return _Bench(Path(folder))
 
     def measure(self, switch: int, metric: str) -> tuple[float, float]:
-        """Return the metric with a switch on, and the harm of switching."""
+        """Return the metric with a switch on, and the error of switching."""
         made = [self._run(i, switch) for i in range(self._about["count"])]
         if metric in METRICS:
             of = METRICS[metric]
-            return of.score(zip(self._expected, made, strict=True)), of.harm(
+            return of.score(zip(self._expected, made, strict=True)), of.error(
                 of.score(zip(self._plain, made, strict=True))
             )
         function, plain = self._user_metric(metric)

@@ -123,8 +123,8 @@ def _lift_weights(graph: gs.Graph) -> None:
     A constant belongs where it is read; what an Identity makes of it belongs to the main graph. The runtime
     leaves such nodes out.
     """
-    names, homes = walk.Names(graph), walk.constant_homes(graph)
-    inner = [t for t in walk.constants(graph) if homes[id(t)] is not graph and t.values.nbytes >= LARGE]
+    names, owners = walk.Names(graph), walk.constant_owners(graph)
+    inner = [t for t in walk.constants(graph) if owners[id(t)] is not graph and t.values.nbytes >= LARGE]
     for tensor in inner:
         outer = gs.Variable(names.derive(tensor.name, "outer"), tensor.values.dtype, tensor.shape)
         walk.redirect(tensor, outer)

@@ -7,7 +7,7 @@ gradient g = J^T v of a sample serves all layers and formats:
 
     harm = mean of (<W^T g, dx> + <g x^T, dW>)^2 / mean of |o|^2
 
-where W^T g is the gradient of the layer's input and g x^T that of its weight. Where there is no gradient, an
+where W^T g is the gradient of the layer's input and g x^T that of its weight. Without a gradient, an
 error is taken to reach the outputs as it is: its share of what the layer makes is its share of the outputs.
 """
 

@@ -118,8 +118,8 @@ def without_data(
     graph: gs.Graph, hide: Callable[[gs.Constant], bool] | None
 ) -> Iterator[dict[str, np.ndarray]]:
     """Let the large constants of the graph look empty to the exporter, and yield their arrays by name."""
-    homes = walk.constant_homes(graph)
-    large = [t for t in walk.constants(graph) if homes[id(t)] is graph and _is_large(t)]
+    owners = walk.constant_owners(graph)
+    large = [t for t in walk.constants(graph) if owners[id(t)] is graph and _is_large(t)]
     large = [t for t in large if hide is None or hide(t)]
     weights = {tensor.name: tensor.values for tensor in large}
     for tensor in large:

@@ -1,4 +1,4 @@
-"""Types and shapes behind operators that are but functions of others, of which onnx infers nothing."""
+"""Types and shapes after operators that are only functions of others, of which onnx infers nothing."""
 
 from __future__ import annotations
 

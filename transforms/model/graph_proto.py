@@ -137,16 +137,16 @@ def _forget_rare_types(graph: gs.Graph) -> None:
 
 def _store_constants_once(root: gs.Graph, proto: onnx.GraphProto) -> None:
     """Move each captured initializer to the graph that it belongs to, and drop the copies in the bodies."""
-    homes = walk.constant_homes(root)
+    owners = walk.constant_owners(root)
     pairs = list(_pairs(root, proto))
     protos = {id(inner): target for inner, target in pairs}
     for inner, target in pairs:
         local = {t.name: t for node in inner.nodes for t in node.inputs if isinstance(t, gs.Constant)}
-        moved = {n: homes[id(t)] for n, t in local.items() if homes[id(t)] is not inner}
+        moved = {n: owners[id(t)] for n, t in local.items() if owners[id(t)] is not inner}
         for tensor in [t for t in target.initializer if t.name in moved]:
-            home = protos[id(moved[tensor.name])]
-            if all(other.name != tensor.name for other in home.initializer):
-                home.initializer.append(tensor)
+            owner = protos[id(moved[tensor.name])]
+            if all(other.name != tensor.name for other in owner.initializer):
+                owner.initializer.append(tensor)
             target.initializer.remove(tensor)
         _drop_foreign_values(inner, target)
 

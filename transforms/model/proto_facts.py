@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -116,6 +117,11 @@ def is_made_of_shapes(facts: Facts, name: str) -> bool:
 def bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs in a node's attributes."""
     return (attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH)
+
+
+def attributes_of(node: NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node as Python values, strings as bytes."""
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def constant(name: str, values: np.ndarray) -> NodeProto:

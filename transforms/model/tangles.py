@@ -35,7 +35,7 @@ def _refuse_tangle(graph: onnx.GraphProto) -> None:
 
 
 def _reads(node: onnx.NodeProto) -> set[str]:
-    """Return the names that a node reads, but for those that its bodies make themselves."""
+    """Return the names that a node reads, except those that its bodies make themselves."""
     names = set(node.input)
     for attribute in node.attribute:
         for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):

@@ -6,7 +6,7 @@ Resize of opset 10, models were made and tested with the kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
 from transforms.graph import walk
-from transforms.model.proto_facts import Facts, Shape, constant
+from transforms.model.proto_facts import Facts, Shape, attributes_of, constant
 from transforms.model.read_model import ModelError
 from transforms.opset.numbers_as_inputs import clip_nodes, pad_nodes
 from transforms.opset.resize import resize_nodes
@@ -27,48 +27,40 @@ _ALLOWZERO = 14
 
 
 @dataclass(frozen=True)
-class Rewritten:
-    """Nodes that compute in opset ``least`` and later what one node computed in an older one."""
-
-    nodes: list[NodeProto]
-    least: int = LEAST
-
-
-@dataclass(frozen=True)
 class Rule:
     """How to rewrite an operator in a raise over one of the opsets in ``steps``.
 
-    ``rewrite`` returns None for a node that the converter handles correctly, and raises ModelError with a
-    reason for one without an equivalent.
+    ``rewrite`` returns the nodes that compute the same in the opset of :func:`least_opset`, or None for a
+    node that the converter handles correctly. It raises ModelError with a reason for one without an
+    equivalent.
     """
 
     steps: frozenset[int]
-    rewrite: Callable[[NodeProto, Facts, int, walk.Names], Rewritten | None]
+    rewrite: Callable[[NodeProto, Facts, int, walk.Names], list[NodeProto] | None]
 
 
-def attributes_of(node: NodeProto) -> dict[str, Any]:
-    """Return the attributes of a node as Python values, strings as bytes."""
-    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+def least_opset(nodes: Iterable[NodeProto]) -> int:
+    """Return the first opset in which the nodes of a rule are valid."""
+    return _ALLOWZERO if any("allowzero" in attributes_of(node) for node in nodes) else LEAST
 
 
-def _along_the_rest(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten:
+def _along_the_rest(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto]:
     """Softmax, LogSoftmax and Hardmax before opset 13 flatten all axes from ``axis`` on into one."""
     shape, axis = facts.shapes.get(node.input[0]), attributes_of(node).get("axis", 1)
     if shape is not None and axis < 0:
         axis += len(shape)
     if shape is not None and axis == len(shape) - 1:
-        return Rewritten([_like(node, node.input, node.output, axis=-1)])
+        return [_like(node, node.input, node.output, axis=-1)]
     if shape is not None and 0 in shape:
-        return Rewritten([helper.make_node("Identity", node.input, node.output, node.name)])
+        return [helper.make_node("Identity", node.input, node.output, node.name)]
     sizes, flat, made = (names.derive(node.output[0], suffix) for suffix in ("shape", "flat", "rows"))
     back: dict[str, Any] = {} if _zeros_stay(shape, axis) else {"allowzero": 1}
-    nodes = [
+    return [
         helper.make_node("Shape", node.input, [sizes], names.derive(sizes, "node")),
         helper.make_node("Flatten", node.input, [flat], names.derive(flat, "node"), axis=axis),
         _like(node, [flat], [made], axis=-1),
         helper.make_node("Reshape", [made, sizes], node.output, names.derive(made, "reshape"), **back),
     ]
-    return Rewritten(nodes, _ALLOWZERO if back else LEAST)
 
 
 def _zeros_stay(shape: Shape | None, axis: int) -> bool:
@@ -87,7 +79,7 @@ def _like(node: NodeProto, inputs: Any, outputs: Any, **attributes: Any) -> Node
     return helper.make_node(node.op_type, inputs, outputs, node.name, **attributes)
 
 
-def _mask(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten | None:
+def _mask(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto] | None:
     """Dropout before opset 12 outputs a mask of zeros outside of training, later of ones."""
     if len(node.output) < 2 or not node.output[1]:
         return None
@@ -96,33 +88,30 @@ def _mask(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewri
         raise ModelError(f"the type of its mask '{node.output[1]}' is unknown")
     zero = helper.make_tensor("zero", kind, [1], [0])
     sizes = names.derive(node.output[1], "shape")
-    return Rewritten(
-        [
-            helper.make_node("Identity", node.input[:1], node.output[:1], node.name),
-            helper.make_node("Shape", node.input[:1], [sizes], names.derive(sizes, "node")),
-            helper.make_node(
-                "ConstantOfShape", [sizes], node.output[1:2], names.derive(node.output[1], "node"), value=zero
-            ),
-        ]
-    )
+    made, fill = names.derive(sizes, "node"), names.derive(node.output[1], "node")
+    return [
+        helper.make_node("Identity", node.input[:1], node.output[:1], node.name),
+        helper.make_node("Shape", node.input[:1], [sizes], made),
+        helper.make_node("ConstantOfShape", [sizes], node.output[1:2], fill, value=zero),
+    ]
 
 
-def _resize(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten | None:
+def _resize(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto] | None:
     if opset >= 11 and node.op_type == "Resize":
         return _without_empty_scales(node, facts)
     attributes = attributes_of(node)
     mode = attributes.get("mode", b"nearest").decode()
     if "scales" not in attributes:
-        return Rewritten(resize_nodes(node, mode, facts, opset, names))
+        return resize_nodes(node, mode, facts, opset, names)
     scales = names.derive(node.output[0], "scales")
     values = np.array(attributes["scales"], np.float32)
     known = facts.inside(helper.make_graph([], "scales", [], []))
     known.constants[scales] = values
     moved = helper.make_node("Resize", [node.input[0], scales], node.output, node.name)
-    return Rewritten([constant(scales, values), *resize_nodes(moved, mode, known, opset, names)])
+    return [constant(scales, values), *resize_nodes(moved, mode, known, opset, names)]
 
 
-def _without_empty_scales(node: NodeProto, facts: Facts) -> Rewritten | None:
+def _without_empty_scales(node: NodeProto, facts: Facts) -> list[NodeProto] | None:
     """Leave out scales that hold nothing, as a Resize with sizes may from opset 13 on.
 
     The inference of shapes sees that they are empty in their own graph, but not in a body.
@@ -133,7 +122,7 @@ def _without_empty_scales(node: NodeProto, facts: Facts) -> Rewritten | None:
     bare = NodeProto()
     bare.CopyFrom(node)
     bare.input[2] = ""
-    return Rewritten([bare])
+    return [bare]
 
 
 def _groups(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:
@@ -146,18 +135,9 @@ def _scan(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:
     raise ModelError(f"a Scan of opset {opset} has other inputs than later ones; export the model anew")
 
 
-def _clip(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten | None:
-    nodes = clip_nodes(node, facts, names)
-    return None if nodes is None else Rewritten(nodes)
-
-
-def _pad(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> Rewritten:
-    return Rewritten(pad_nodes(node, facts, names))
-
-
 RULES: dict[str, Rule] = {
-    "Clip": Rule(frozenset({11}), _clip),
-    "Pad": Rule(frozenset({11}), _pad),
+    "Clip": Rule(frozenset({11}), clip_nodes),
+    "Pad": Rule(frozenset({11}), pad_nodes),
     "Dropout": Rule(frozenset({10, 12}), _mask),
     "GroupNormalization": Rule(frozenset({21}), _groups),
     "Resize": Rule(frozenset({11, 13}), _resize),

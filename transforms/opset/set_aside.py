@@ -9,7 +9,7 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.model.proto_facts import Facts, bodies
 from transforms.model.read_model import ModelError
 from transforms.opset.raises import changes
-from transforms.opset.rules import LEAST, RULES
+from transforms.opset.rules import RULES, least_opset
 
 _DOMAIN = "set.aside"
 
@@ -48,14 +48,13 @@ class SetAside:
         if rule is None or not rule.steps.intersection(changes(node.op_type, self._before, self._target)):
             return None
         try:
-            found = rule.rewrite(node, facts, self._before, self._names)
+            nodes = rule.rewrite(node, facts, self._before, self._names)
         except ModelError as error:
             label = node.name or next(iter(node.output), "")
             raise ModelError(f"{node.op_type} '{label}': {error}") from None
-        if found is None:
-            return None
-        self.least = max(self.least, found.least, LEAST)
-        return found.nodes
+        if nodes is not None:
+            self.least = max(self.least, least_opset(nodes))
+        return nodes
 
     def put_back(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Return the converted model with the replacements, and with unique names for all that is new."""

@@ -138,7 +138,7 @@ def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) 
 
 
 def _refuse_quantized(graph: gs.Graph) -> None:
-    """Raise ModelError for a model with values on grids; what left no node behind is in its metadata."""
+    """Raise ModelError for a model with values on grids; what left no node is in its metadata."""
     for node in walk.nodes(graph):
         if node.op in QUANTIZED_BY:
             name = node.name or node.outputs[0].name
@@ -186,7 +186,7 @@ def _note_bodies(plan: QuantizationPlan, done: Quantized) -> None:
     left = [
         node
         for node in walk.nodes(plan.graph)
-        if id(node) not in main and is_dot_product(node) and plan.formats[node].wants_integers
+        if id(node) not in main and is_dot_product(node) and plan.specs.formats[node].wants_integers
     ]
     if left:
         layers = "1 layer" if len(left) == 1 else f"{len(left)} layers"

@@ -8,16 +8,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-import ops
 from ops.array_types import QParams
 from ops.integers import dequantize, quantize
+from transforms.plan.qdq_writer import on_blocks
 from transforms.plan.qparams import QParamsTable, Ranges
 from transforms.plan.quant_spec import BIAS, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
+from transforms.plan.rounding_plan import Edge
 from transforms.plan.weight_cache import WeightMemory
-
-Edge = tuple[int, int]
-"""``id`` of a node, and which input of it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,6 @@ def fake_quants(
 
 def _put(values: NDArray[np.float32], step: QuantSpec, parameters: QParams | None) -> NDArray[np.float32]:
     if parameters is None:
-        axis = -1 if step.axis is None else step.axis
-        return np.asarray(ops.quantize_dequantize(values, step.format, axis), np.float32)
+        return np.asarray(on_blocks(values, step), np.float32)
     stored = quantize(values, *parameters, step.format, step.axis)
     return dequantize(stored, *parameters, step.axis)

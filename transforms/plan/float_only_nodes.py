@@ -9,14 +9,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes
 from transforms.graph.dot_products import is_dot_product
-from transforms.plan.rounding_plan import shape_arithmetic
+from transforms.plan.rounding_plan import follow, shape_arithmetic
 
 MASK = 1e4
 """Magnitude from which a constant is taken for a mask; -10000 is the least that exporters write."""
@@ -64,16 +64,13 @@ def float_zone(graph: gs.Graph) -> set[int]:
 
 def _without_float_input(graph: gs.Graph) -> set[int]:
     """Return the nodes that make numbers of integers, booleans and constants alone."""
-    made: set[int] = set()
-    found: set[int] = set()
-    for node in graph.nodes:
-        data = [t for t in node.inputs if not t.is_empty() and not isinstance(t, gs.Constant)]
-        if is_dot_product(node) or not data:
-            continue
-        if node.op != "Gather" and all(id(t) in made or not dtypes.is_type(t, dtypes.FLOAT) for t in data):
-            found.add(id(node))
-            made.update(id(t) for t in node.outputs)
-    return found
+
+    def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
+        if is_dot_product(node) or node.op == "Gather" or not data:
+            return False
+        return all(id(t) in made or not dtypes.is_type(t, dtypes.FLOAT) for t in data)
+
+    return follow(graph.nodes, _joins)
 
 
 def _is_mask(tensor: gs.Tensor) -> bool:

@@ -7,17 +7,17 @@ Integers are read by
 * arithmetic on what those make: Add, Mul, Concat, AveragePool, GlobalAveragePool, LeakyRelu, Sigmoid, and so
   on, unless in a zone that stays float (:mod:`transforms.plan.float_only_nodes`);
 * operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
-  move; their result has the scale of their input, but for the parts that Slice and Split cut out.
+  move; their result has the scale of their input, except the parts that Slice and Split cut out.
 
 A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, moved or
 not, nor before a Relu or Clip that alone reads what a dot product or sum makes. Outputs of the model are
-quantized where such a layer makes them, but for a Concat, or Concats of Concats: their inputs are, so that
+quantized where such a layer makes them, except a Concat, or Concats of Concats: their inputs are, so that
 boxes and scores in one output each keep their own scale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 import onnx_graphsurgeon as gs
 
@@ -45,8 +45,6 @@ _RECTIFIERS = frozenset({"Relu", "Clip"})
 _SHAPES = frozenset({"Shape", "Size"})
 _ONE_INPUT = ARITHMETIC - {"Add", "Mul", "Sub", "Div", "Concat"}
 
-Edge = tuple[int, int]
-
 
 class IntegerSites:
     """The inputs of nodes and the outputs of the model that are integers; which tensors share a scale.
@@ -61,12 +59,14 @@ class IntegerSites:
         """Walk the outermost graph; ``takes`` says of which nodes the scheme wants integers at all."""
         self._graph, self._takes, self._share_slices = graph, takes, share_slices
         self._zone = float_zone(graph)
-        self.layers = self._find_layers()
+        self.layers: set[int] = set()
+        self._find_layers()
         self._last = self._find_last()
         self._moves: set[int] = set()
         self._find_moves()
-        self.edges = set(self._find_edges())
-        self.outputs = set(self._find_outputs())
+        inputs = [(node, i) for node in graph.nodes for i in range(len(node.inputs))]
+        self.edges = {(id(node), i) for node, i in inputs if self._reads(node, i)}
+        self.outputs = {id(tensor) for tensor in graph.outputs if self._is_integer_output(tensor)}
 
     def source(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the tensor whose scale a tensor has: the one that was moved to where it is."""
@@ -93,13 +93,11 @@ class IntegerSites:
             tensor = before
         return tensor
 
-    def _find_layers(self) -> set[int]:
-        """Return the nodes that compute in integers: dot products, and the arithmetic on what those make."""
-        self.layers = set()
+    def _find_layers(self) -> None:
+        """Find the nodes that compute in integers: dot products, and the arithmetic on what those make."""
         for node in self._graph.nodes:
             if self._takes(node) and (is_dot_product(node) or self._is_arithmetic(node)):
                 self.layers.add(id(node))
-        return self.layers
 
     def _is_arithmetic(self, node: gs.Node) -> bool:
         if node.op not in ARITHMETIC or node.domain not in STANDARD_DOMAINS or id(node) in self._zone:
@@ -150,10 +148,6 @@ class IntegerSites:
         maker = self.maker(tensor)
         return maker is not None and maker.op != "Concat" and walk.is_output(tensor, self._graph)
 
-    def _find_edges(self) -> Iterator[Edge]:
-        for node in self._graph.nodes:
-            yield from ((id(node), i) for i in range(len(node.inputs)) if self._reads(node, i))
-
     def _continued(self, node: gs.Node) -> gs.Tensor | None:
         """Return the result of a layer with which the node goes on, before anything else sees it."""
         if node.op in _RECTIFIERS:
@@ -174,9 +168,6 @@ class IntegerSites:
         if maker is None or maker.op not in makers or walk.is_output(tensor, self._graph):
             return False
         return maker.domain in STANDARD_DOMAINS and len(walk.uses(tensor)) == 1
-
-    def _find_outputs(self) -> Iterator[int]:
-        return (id(tensor) for tensor in self._graph.outputs if self._is_integer_output(tensor))
 
 
 def _is_move(node: gs.Node) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
@@ -49,7 +49,7 @@ class FormatTable:
         for _, selection, rule in targets.rules:
             for node in walk.nodes(graph):
                 if node in selection:
-                    rules[id(node)] = _over(rules.get(id(node), LayerRule()), rule)
+                    rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
         self._formats |= {id(node): _FLOAT for node in self._kept(graph, targets)}
 
@@ -83,10 +83,6 @@ class FormatTable:
         if rule.activation == FLOAT32 or (activation is not None and activation.is_float):
             return activation
         return self._scheme.other_format
-
-
-def _over(before: LayerRule, rule: LayerRule) -> LayerRule:
-    return LayerRule(**{**before.said, **rule.said})
 
 
 def check_targets(
@@ -125,7 +121,7 @@ def _check_tensors(
     for quantization in named:
         name, format = targets.tensors[id(quantization.tensor)]
         measured = quantization.steps[0].needs_range and isinstance(quantization.tensor, gs.Variable)
-        if measured and quantization.home is not graph:
+        if measured and quantization.owner is not graph:
             raise ValueError(
                 f"tensors entry '{name}': {format} needs a range, none is measured in If, Loop and Scan"
             )

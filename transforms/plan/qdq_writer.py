@@ -48,7 +48,8 @@ class QdqWriter:
             return [self._block_node(source, step, target or self._variable(source, fmt.name))]
         pair, domain = self._pair(fmt)
         inputs = self._inputs(source, step, parameters)
-        low = gs.Variable(self.names.derive(source.name, "quantized"), _element(fmt), source.shape)
+        element = dtypes.BFLOAT16 if fmt.name == "bfloat16" else fmt.dtype
+        low = gs.Variable(self.names.derive(source.name, "quantized"), element, source.shape)
         high = target or self._variable(source, "dequantized")
         return [
             self._node(pair[0], domain, [source, *inputs], low, _axis(step)),
@@ -81,7 +82,7 @@ class QdqWriter:
     def _store(
         self, source: gs.Constant, step: QuantSpec, parameters: QParams | None, op: str, domain: str
     ) -> tuple[gs.Tensor, list[gs.Node]]:
-        grid = None if parameters is None else (parameters[0].tobytes(), parameters[1].tobytes())
+        grid = None if parameters is None else tuple(part.tobytes() for part in parameters)
         values = self._memory.recall(
             source.values, (step, grid), lambda: _stored(source.values, step, parameters)
         )
@@ -98,18 +99,14 @@ class QdqWriter:
     def _inputs(
         self, source: gs.Tensor, step: QuantSpec, parameters: QParams | None
     ) -> tuple[gs.Constant, gs.Constant]:
-        if parameters is None:
-            return self._neutral_inputs(step.format)
-        return (
-            self._constant(source, "scale", parameters[0]),
-            self._constant(source, "zero_point", parameters[1]),
-        )
-
-    def _neutral_inputs(self, fmt: ops.Format) -> tuple[gs.Constant, gs.Constant]:
-        """Return scale 1 and zero point 0, which all values of a float type share."""
-        if fmt.name not in self._neutral:
-            self._neutral[fmt.name] = neutral_inputs(self.names, fmt.name, fmt.name)
-        return self._neutral[fmt.name]
+        """Return scale and zero point: 1 and 0 for all values of a float type, which share them."""
+        if parameters is not None:
+            scale, zero_point = parameters
+            return self._constant(source, "scale", scale), self._constant(source, "zero_point", zero_point)
+        name = step.format.name
+        if name not in self._neutral:
+            self._neutral[name] = neutral_inputs(self.names, name, name)
+        return self._neutral[name]
 
     def _block_node(self, source: gs.Tensor, step: QuantSpec, target: gs.Tensor) -> gs.Node:
         attrs = {**step.format.attributes, "axis": step.axis}
@@ -151,7 +148,3 @@ def _stored(values: NDArray[np.floating], step: QuantSpec, parameters: QParams |
     if parameters is not None:
         return quantize(values, *parameters, step.format, step.axis)
     return as_float_type(values, step.format)
-
-
-def _element(fmt: ops.Format) -> object:
-    return dtypes.BFLOAT16 if fmt.name == "bfloat16" else fmt.dtype

@@ -1,9 +1,15 @@
-"""Scales and zero points of all integer grids of a plan."""
+"""Scales and zero points of all integer grids of a plan.
+
+The scale of a weight may weigh errors by importance: how much an error of each number counts in what a layer
+makes. The error of a dot product is the sum of errors of weights times what they are multiplied with. To
+first order, with inputs that do not depend on each other, its mean square is the sum of squared errors
+weighted by the mean squares of the inputs: the diagonal of the Gram matrix.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -19,8 +25,11 @@ from transforms.graph.dot_products import TensorAxis
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory
-from transforms.plan.weight_importance import WEIGHTED, importance, weighed_inputs, weight_method
+from transforms.scheme.scheme import AUTO, Scheme
 
+MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
+
+_COARSE = 4  # bits from which down the largest weight of a channel is a poor measure of its scale
 _LARGEST_BIAS = np.float64(2**31 - 1)
 _BIAS_STEPS = 2**15
 _LEAST_SCALE = 2.0**-60  # two factors of it are far from underflow
@@ -69,7 +78,7 @@ class QParamsTable:
             self._widen(node, bias)
 
     def of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
-        """Return scale and zero point of a tensor that is no bias."""
+        """Return scale and zero point of a tensor other than a bias."""
         return self._chosen[id(tensor), step]
 
     def of_bias(self, node: gs.Node) -> QParams:
@@ -83,8 +92,8 @@ class QParamsTable:
         if quantization.role == WEIGHT:
             scale, zero_point = self._choose_weight(tensor, step)
             if (scale == 1).any():
-                low, high = finite_range(np.asarray(tensor.values, np.float32), step.axis)
-                self._zeros[id(tensor), step] = np.asarray((low == 0) & (high == 0)), id(tensor)
+                ends = finite_range(np.asarray(tensor.values, np.float32), step.axis)
+                self._zeros[id(tensor), step] = np.all(np.equal(ends, 0), axis=0), id(tensor)
             return scale, zero_point
         group = self._plan.group(tensor)
         members = [self._range(member, step) for member in group]
@@ -100,7 +109,7 @@ class QParamsTable:
             return range_scale(low, high, step.format, symmetric=False)
         method = weight_method(self._plan.scheme, step)
         counts = importance(self._plan, tensor, self._mean_squares) if method == WEIGHTED else None
-        plain = "MSE" if method == WEIGHTED else method
+        plain = MSE if method == WEIGHTED else method
         weighed = None if counts is None else (counts.shape, counts.tobytes())
         scale = self._memory.recall(
             values,
@@ -149,3 +158,57 @@ class QParamsTable:
         values = values if scale.shape else values.max(initial=0)
         least = values * _MARGIN / (_LARGEST_BIAS * self._chosen[other][0].astype(np.float64))
         self._chosen[key] = np.maximum(scale, least.astype(np.float32)), zero_point
+
+
+def weight_method(scheme: Scheme, step: QuantSpec) -> str:
+    """Return how a weight on a symmetric integer grid gets its scale."""
+    if scheme.weight_method != AUTO:
+        return scheme.weight_method
+    if step.axis is None:
+        return WEIGHTED
+    return MINMAX if step.format.bits > _COARSE else MSE
+
+
+def weighed_inputs(plan: QuantizationPlan) -> list[TensorAxis]:
+    """Return the tensors of whose channels the mean squares are needed, with the axis of the channels."""
+    return list(dict.fromkeys((tensor.name, axis) for _, tensor, axis in _weighed(plan)))
+
+
+def importance(
+    plan: QuantizationPlan, weight: gs.Constant, mean_squares: Mapping[TensorAxis, NDArray[np.float64]]
+) -> NDArray[np.float64] | None:
+    """Return the importance of each number of a weight, in a shape that broadcasts to the weight's.
+
+    ``mean_squares`` has one number per channel, by tensor and axis. None where what the weight is multiplied
+    with was not measured. A weight that several layers share takes the sum of theirs.
+    """
+    found = [
+        _along(node, index, weight.shape, mean_squares[tensor.name, axis])
+        for (node, index), tensor, axis in _weighed(plan)
+        if node.inputs[index] is weight and (tensor.name, axis) in mean_squares
+    ]
+    return sum(found[1:], found[0]) if found else None
+
+
+def _weighed(plan: QuantizationPlan) -> Iterator[tuple[tuple[gs.Node, int], gs.Tensor, int]]:
+    """Yield uses of weights whose errors are weighted, what each multiplies, and its axis of the sum."""
+    for node, index, quantization in each_use(plan):
+        step = quantization.steps[-1]
+        if quantization.role != WEIGHT or not step.needs_range or not step.symmetric:
+            continue
+        other = node.inputs[1 - index]
+        measurable = isinstance(other, gs.Variable) and other.shape is not None
+        if measurable and weight_method(plan.scheme, step) == WEIGHTED and plan.specs.is_in_main_graph(other):
+            yield (node, index), other, dot_products.sum_axis(node, 1 - index, len(other.shape))
+
+
+def _along(
+    node: gs.Node, index: int, shape: tuple[int, ...], mean_square: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Lay one number per input channel along the axis of the sum; groups of channels along the outputs."""
+    axis = dot_products.sum_axis(node, index, len(shape))
+    groups = int(node.attrs.get("group", 1))
+    if node.op != "Conv" or groups == 1:
+        return mean_square.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    of_outputs = np.repeat(mean_square.reshape(groups, -1), shape[0] // groups, axis=0)
+    return of_outputs.reshape(*of_outputs.shape, *[1] * (len(shape) - 2))

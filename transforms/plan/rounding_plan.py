@@ -17,6 +17,7 @@ therefore compute the same numbers. A value is left as it is
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,16 +29,24 @@ from transforms.graph.selection import Exclusion, NodeSet, resolve
 _SHAPE_SOURCES = frozenset({"Shape", "Size"})
 QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"
 
+Edge = tuple[int, int]
+"""``id`` of a node, and which input of it."""
+
 
 @dataclass
 class Rounding:
-    """One tensor that has to be rounded: where it lives, and which uses of it read the rounded value."""
+    """One tensor that has to be rounded: the graph that owns it, and which uses read the rounded value."""
 
     tensor: gs.Tensor
-    home: gs.Graph
+    owner: gs.Graph
     producer: gs.Node | None
     uses: list[tuple[gs.Node, int]] = field(default_factory=list)
     is_output: bool = False
+
+    @property
+    def edges(self) -> set[Edge]:
+        """The uses that read the rounded value, to look them up."""
+        return {(id(node), index) for node, index in self.uses}
 
     def redirect(self, target: gs.Tensor) -> None:
         """Let the uses that read the rounded value read the target."""
@@ -48,7 +57,7 @@ class Rounding:
         """Let the producer make a new tensor, read by all uses that do not read the rounded value."""
         assert self.producer is not None
         raw = dtypes.variable(names.derive(self.tensor.name, suffix), dtypes.FLOAT, self.tensor)
-        rounded = {(id(node), index) for node, index in self.uses}
+        rounded = self.edges
         for node, index in walk.uses(self.tensor):
             if (id(node), index) not in rounded:
                 node.inputs[index] = raw
@@ -68,8 +77,7 @@ class RoundingPlan:
         kept = resolve(exclude, graph)
         self.excluded = NodeSet(node for node in kept if not is_saturation(node))  # rounding commutes with it
         self.shape_nodes = shape_arithmetic(graph)
-        self._homes = walk.constant_homes(graph)
-        self._places = places(graph)
+        self._owners = owners(graph)
         self._found: dict[int, Rounding] = {}
         self._plan_uses()
         self._plan_outputs()
@@ -87,14 +95,12 @@ class RoundingPlan:
 
     def _plan_outputs(self) -> None:
         for tensor in self._graph.outputs:
-            _, producer = self._places.get(id(tensor), (None, None))
-            if producer is None or self.keeps(producer) or not self._is_open(tensor):
-                continue
-            self._rounding(tensor).is_output = True
+            _, producer = self._owners.get(id(tensor), (None, None))
+            if producer is not None and not self.keeps(producer) and self._is_open(tensor):
+                self._rounding(tensor).is_output = True
 
     def _rounding(self, tensor: gs.Tensor) -> Rounding:
-        home, producer = self._places.get(id(tensor)) or (self._homes[id(tensor)], None)
-        return self._found.setdefault(id(tensor), Rounding(tensor, home, producer))
+        return self._found.setdefault(id(tensor), Rounding(tensor, *self._owners[id(tensor)]))
 
     def _is_open(self, tensor: gs.Tensor) -> bool:
         """Return whether the tensor is float32 and not yet the outcome of a rounding."""
@@ -103,13 +109,14 @@ class RoundingPlan:
         return not any(is_upcast(node, self._element) for node in tensor.inputs)
 
     def _rounds(self, tensor: gs.Tensor, node: gs.Node, index: int) -> bool:
-        if not self._is_open(tensor) or _is_half(node, self._element):
+        is_half = is_downcast(node, self._element) or is_upcast(node, self._element)
+        if is_half or not self._is_open(tensor):
             return False
         if schemas.must_stay_float32(node, index, self._opsets):
             return False
         if isinstance(tensor, gs.Constant) and schemas.schema(node, self._opsets) is None:
             return False
-        _, producer = self._places.get(id(tensor), (None, None))
+        _, producer = self._owners.get(id(tensor), (None, None))
         if self.keeps(node):
             return producer is not None and not self.keeps(producer)
         return self._round_before_relu or not self._commutes(producer, node)
@@ -120,17 +127,21 @@ class RoundingPlan:
             return True
         if node.op != "Relu" or producer is None or self.keeps(producer):
             return False
-        result = node.outputs[0]
-        return all(
-            not schemas.must_stay_float32(user, i, self._opsets)
-            for user in result.outputs
-            for i in _places_of(result, user)
-        )
+        uses = walk.uses(node.outputs[0])
+        return not any(schemas.must_stay_float32(user, index, self._opsets) for user, index in uses)
 
 
-def places(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
-    """Map ``id`` of each computed tensor and graph input to its graph and what makes it there."""
-    found: dict[int, tuple[gs.Graph, gs.Node | None]] = {}
+def reach(roundings: Iterable[Rounding]) -> tuple[set[Edge], set[int]]:
+    """Return the edges that roundings change, and ``id`` of the model's outputs that they do."""
+    found = list(roundings)
+    return set().union(*(one.edges for one in found)), {id(one.tensor) for one in found if one.is_output}
+
+
+def owners(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
+    """Map ``id`` of each tensor to the graph that owns it and the node that makes it, None if none does."""
+    found: dict[int, tuple[gs.Graph, gs.Node | None]] = {
+        key: (owner, None) for key, owner in walk.constant_owners(graph).items()
+    }
     for inner in walk.graphs(graph):
         found.update((id(tensor), (inner, None)) for tensor in inner.inputs)
         found.update((id(t), (inner, node)) for node in inner.nodes for t in node.outputs)
@@ -155,37 +166,35 @@ def is_neutral(scale: gs.Tensor, zero_point: gs.Tensor) -> bool:
     return constant and bool(np.all(scale.values == 1)) and bool(np.all(zero_point.values == 0))
 
 
-def _is_half(node: gs.Node, element: int) -> bool:
-    return is_downcast(node, element) or is_upcast(node, element)
-
-
 def is_saturation(node: gs.Node) -> bool:
     """Return whether the node is a Clip to the range of bfloat16."""
-    if (
-        node.op != "Clip"
-        or len(node.inputs) < 3
-        or not all(isinstance(t, gs.Constant) for t in node.inputs[1:3])
-    ):
+    bounds = node.inputs[1:3]
+    if node.op != "Clip" or len(bounds) < 2 or not all(isinstance(t, gs.Constant) for t in bounds):
         return False
-    low, high = (tensor.values for tensor in node.inputs[1:3])
+    low, high = (tensor.values for tensor in bounds)
     return low.dtype == np.float32 and bool(low == -dtypes.BFLOAT16_MAX and high == dtypes.BFLOAT16_MAX)
-
-
-def _places_of(tensor: gs.Tensor, node: gs.Node) -> list[int]:
-    return [index for index, other in enumerate(node.inputs) if other is tensor]
 
 
 def shape_arithmetic(graph: gs.Graph) -> set[int]:
     """Return the ids of nodes that compute from shapes and constants alone."""
-    tensors: set[int] = set()
-    found: set[int] = set()
-    for inner in walk.graphs(graph):
-        for node in inner.nodes:
-            data = [t for t in node.inputs if not t.is_empty() and not isinstance(t, gs.Constant)]
-            from_shapes = bool(data) and all(id(t) in tensors for t in data)
-            if (node.op in _SHAPE_SOURCES and not node.domain) or (
-                from_shapes and not any(walk.bodies(node))
-            ):
-                found.add(id(node))
-                tensors.update(id(t) for t in node.outputs)
+
+    def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
+        if node.op in _SHAPE_SOURCES and not node.domain:
+            return True
+        return bool(data) and all(id(t) in made for t in data) and not any(walk.bodies(node))
+
+    return follow(walk.nodes(graph), _joins)
+
+
+def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], Set[int]], bool]) -> set[int]:
+    """Return the ids of the nodes that join a group, in the order of the graph.
+
+    ``joins`` is given a node, its inputs that are not constants, and the ids of what the group makes so far.
+    """
+    found, made = set[int](), set[int]()
+    for node in nodes:
+        data = [t for t in node.inputs if not t.is_empty() and not isinstance(t, gs.Constant)]
+        if joins(node, data, made):
+            found.add(id(node))
+            made.update(id(t) for t in node.outputs)
     return found

@@ -39,7 +39,11 @@ class SchemeTargets:
         self._scheme = scheme
         self.excluded = select(graph, names=scheme.exclude_nodes, op_types=scheme.exclude_op_types)
         self._operators = _operators(graph)
-        self._rules = {pattern: _Rule.find(graph, pattern) for pattern in scheme.layers}
+        matching = {pattern: _matching(graph, pattern) for pattern in scheme.layers}
+        self._rules = {
+            pattern: _Rule(Selection(graph, nodes), frozenset(node.op for node in nodes))
+            for pattern, nodes in matching.items()
+        }
         self._places = {name: _places(graph, name) for name in scheme.tensors}
 
     def resolve_in(self, graph: gs.Graph) -> Targets:
@@ -90,12 +94,6 @@ class _Rule:
     nodes: Selection
     operators: frozenset[str]
 
-    @staticmethod
-    def find(graph: gs.Graph, pattern: str) -> _Rule:
-        """Return what a pattern matches in a graph."""
-        nodes = _matching(graph, pattern)
-        return _Rule(Selection(graph, nodes), frozenset(node.op for node in nodes))
-
     def resolve_in(self, graph: gs.Graph) -> NodeSet:
         """Return the nodes in a rewritten graph."""
         return NodeSet(node for node in self.nodes.resolve_in(graph) if node.op in self.operators)
@@ -118,24 +116,21 @@ class _Place:
 
 def _matching(graph: gs.Graph, pattern: str) -> NodeSet:
     """Return the nodes whose name matches or whose operator has the name of the pattern."""
-    chosen = [
+    return with_bodies(
         node
         for node in walk.nodes(graph)
-        if pattern in operators(node)
-        or matches(label_of(node), pattern)
-        or (_was_merged(node) and matches(node.name.removesuffix(_MERGED), pattern))
-    ]
-    return with_bodies(chosen)
+        if pattern in operators(node) or any(matches(label, pattern) for label in _labels(node))
+    )
 
 
 def named(graph: gs.Graph, names: Collection[str]) -> NodeSet:
     """Return the nodes of a graph that entries of ``layers`` speak of which match these names alone."""
-    chosen = [
-        node
-        for node in walk.nodes(graph)
-        if label_of(node) in names or (_was_merged(node) and node.name.removesuffix(_MERGED) in names)
-    ]
-    return with_bodies(chosen)
+    return with_bodies(node for node in walk.nodes(graph) if not _labels(node).isdisjoint(names))
+
+
+def _labels(node: gs.Node) -> set[str]:
+    """Return the names that a node goes by: a Gemm made of a MatMul has that of the MatMul too."""
+    return {label_of(node), node.name.removesuffix(_MERGED)} if _was_merged(node) else {label_of(node)}
 
 
 def operators(node: gs.Node) -> frozenset[str]:

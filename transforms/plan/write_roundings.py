@@ -57,7 +57,7 @@ class _Writer:
     def write(self, plan: RoundingPlan) -> int:
         """Insert the pairs and return how many tensors got one."""
         for rounding in plan.roundings:
-            self._insertions.add(rounding.home, rounding.producer, self._round(rounding))
+            self._insertions.add(rounding.owner, rounding.producer, self._round(rounding))
         if plan.roundings:
             self._insertions.place(self._graph)
         return len(plan.roundings)

@@ -38,7 +38,7 @@ def find_files(folder: str | Path, suffixes: Collection[str] = ARRAY_SUFFIXES) -
     """Return the files of a folder that have one of the suffixes (any letter case), by name.
 
     Those that operating systems put there are left out, see :func:`is_litter`. Names keep their letter case
-    but for the suffix, which is lower case, and come in natural order: 2 before 10. Raises OSError when the
+    except the suffix, which is lower case, and come in natural order: 2 before 10. Raises OSError when the
     folder cannot be listed, ValueError when two names differ only in the case of the suffix.
     """
     folder = Path(folder)

@@ -107,7 +107,7 @@ def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndar
     """Return an image file as a batch of one, in the type of the model's input.
 
     Grey, RGB or RGBA as the input has 1, 3 or 4 channels, resized (bilinear) unless it has the size already.
-    Raises ValueError, naming the file, when the input is no image or its size must be given.
+    Raises ValueError, naming the file, when the input is not an image or its size must be given.
     """
     from PIL import Image
 

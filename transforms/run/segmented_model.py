@@ -57,7 +57,7 @@ class ActivationStore:
         return self._arrays[sample, name]
 
     def drop(self, sample: int, name: str) -> None:
-        """Let go of an array, if it is there."""
+        """Drop an array, if it is there."""
         array = self._arrays.pop((sample, name), None)
         if isinstance(array, np.memmap):
             Path(str(array.filename)).unlink(missing_ok=True)
@@ -103,7 +103,7 @@ class SegmentedRun:
     def advance(self, names: Sequence[str], *, last: bool = False) -> Iterator[dict[str, np.ndarray]]:
         """Yield, sample by sample, the tensors of these names, after running what they need.
 
-        The iterator has to be taken to its end. Names that were ``wanted`` are let go of by :meth:`forget`,
+        The iterator has to be taken to its end. Names that were ``wanted`` are dropped by :meth:`forget`,
         or at once where this is the ``last`` time that they are asked for.
         """
         if last:

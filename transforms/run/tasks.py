@@ -31,7 +31,7 @@ _WORDS = {"inf": float("inf"), "-inf": float("-inf")}
 class TaskLog:
     """A file of results by the name of what was computed, one line of JSON each, on disk as they arrive.
 
-    Numbers read back bit for bit. A last line that was cut off, and any other that is none, is passed over.
+    Numbers read back bit for bit. A last line that was cut off is passed over, and so is any other text.
     """
 
     def __init__(self, path: Path) -> None:

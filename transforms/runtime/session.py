@@ -62,7 +62,7 @@ class OpenModel:
     ) -> None:
         """Take a session whose inputs are all plain tensors, and the arrays that it reads.
 
-        ValueError names the first input that is no plain tensor.
+        ValueError names the first input other than a plain tensor.
         """
         self.session, self._weights = session, weights
         self.widened = widened

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from ops.formats import ATTRIBUTES, BFP, FORMATS, GROUPS, Format, block_format, check_attribute, check_groups
@@ -33,7 +32,7 @@ def make_format(name: str, definition: Mapping[str, Any]) -> Format:
     if base.op == BFP:
         attributes = _with_groups(attributes, changes)
     _check(name, base.op, attributes)
-    return block_format(name, base.op, MappingProxyType(attributes))
+    return block_format(name, base.op, attributes)
 
 
 def _base(name: str, definition: Mapping[str, Any]) -> Format:

@@ -13,6 +13,7 @@ ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 STEPPED = ("adaquant", "adaround")
 
 _LEAST = {"num_iterations": 1, "learning_rate": 0, "fixed_seed": 0, "data_size": 0, "output_index": -1}
+_RANGES = {key: (least, math.inf) for key, least in _LEAST.items()}
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,7 @@ class FinetuneRule(SchemeTable):
         refuse_unknown(self.algorithm, ALGORITHMS, "finetune algorithm")
         for op in self.target_op_type:
             refuse_unknown(op, DOT_PRODUCTS, "finetune target_op_type")
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= least):
-                raise ValueError(f"finetune {name} is {value}, legal are numbers from {least}")
+        self._check_ranges("finetune", _RANGES)
         for name in ("num_iterations", "learning_rate", "early_stop"):
             default = getattr(FinetuneRule, name)
             if self.algorithm not in STEPPED and getattr(self, name) != default:

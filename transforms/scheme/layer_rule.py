@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from ops.legal_names import refuse_unknown
+from transforms.scheme.scheme_table import SchemeTable
 
 
 @dataclass(frozen=True)
-class LayerRule:
+class LayerRule(SchemeTable):
     """Formats and granularity of some nodes, or None if they follow the rest of the model."""
 
     activation: str | None = None
     weight: str | None = None
     bias: str | None = None
     per_channel: bool | None = None
-
-    @property
-    def said(self) -> dict[str, Any]:
-        """The keys that the rule sets, with their values."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
 
     @property
     def label(self) -> str:
@@ -42,9 +37,8 @@ def make_rule(pattern: str, value: object) -> LayerRule:
         return LayerRule(value, value)
     if not isinstance(value, Mapping) or not value:
         raise ValueError(f"layers entry '{pattern}' is {value!r}, it must be a format or a table of keys")
-    known = [field.name for field in fields(LayerRule)]
     for key, given in value.items():
-        refuse_unknown(str(key), known, f"layers entry '{pattern}': key")
+        refuse_unknown(str(key), LayerRule.key_names(), f"layers entry '{pattern}': key")
         kind = bool if key == "per_channel" else str
         if not isinstance(given, kind):
             legal = "true or false" if kind is bool else "the name of a format"

@@ -89,7 +89,7 @@ class MixingRule(SchemeTable):
     def __post_init__(self) -> None:
         """Check every value, and that keys go together."""
         self._check_types(MIXING)
-        self._check_ranges()
+        self._check_ranges(MIXING, _RANGES)
         self._check_names()
         self._check_formats()
         self._check_targets()
@@ -118,14 +118,6 @@ class MixingRule(SchemeTable):
         if self.metric or bound is None:
             return self.metric or "sqnr"
         return "kl" if bound.metric == LOST_TOP1 else bound.metric
-
-    def _check_ranges(self) -> None:
-        for name, (least, most) in _RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and least <= value <= most):
-                ends = f"from {least}" if math.isfinite(least) else "of any sign"
-                ends += f" to {most}" if math.isfinite(most) else ""
-                raise ValueError(f"{_place(name)} is {value}, legal are numbers {ends}")
 
     def _check_names(self) -> None:
         refuse_unknown(self.sensitivity, SENSITIVITIES, _place("sensitivity"))

@@ -1,8 +1,9 @@
-"""The common base of the tables of a scheme: ``[finetune]``, ``[auto_mixed_precision]``."""
+"""The common base of the tables of a scheme: ``[finetune]``, ``[auto_mixed_precision]``, rules of layers."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -42,6 +43,15 @@ class SchemeTable:
             return dict(self.written)
         values = {key: getattr(self, key) for key in self.key_names()}
         return {key: value for key, value in values.items() if value is not None}
+
+    def _check_ranges(self, name: str, ranges: Mapping[str, tuple[float, float]]) -> None:
+        """Raise ValueError naming table, key and value for a number outside of the range of its key."""
+        for key, (least, most) in ranges.items():
+            value = getattr(self, key)
+            if value is not None and not (math.isfinite(value) and least <= value <= most):
+                ends = f"from {least}" if math.isfinite(least) else "of any sign"
+                ends += f" to {most}" if math.isfinite(most) else ""
+                raise ValueError(f"{name} {key} is {value}, legal are numbers {ends}")
 
     def _check_types(self, name: str) -> None:
         """Convert values to the annotated types; ValueError naming table, key and value."""

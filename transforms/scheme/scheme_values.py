@@ -39,24 +39,18 @@ def checked_value(key: str, kind: str, value: object) -> Any:
     return converted
 
 
-def _string(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+def _of(*kinds: type) -> Callable[[object], Any]:
+    """Return a function that returns a value of these types and None for any other; bool is not int."""
 
+    def _convert(value: object) -> Any:
+        return value if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)) else None
 
-def _truth(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _truth_or_auto(value: object) -> bool | str | None:
-    return "auto" if value == "auto" else _truth(value)
+    return _convert
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    number = _of(int, float)(value)
+    return None if number is None else float(number)
 
 
 def _strings(value: object) -> tuple[str, ...] | None:
@@ -76,11 +70,11 @@ def _table(value: object) -> dict[str, Any] | None:
 
 
 _KINDS: Mapping[str, tuple[Callable[[object], Any], str]] = {
-    "str": (_string, "a string"),
-    "bool": (_truth, "true or false"),
-    "bool | str": (_truth_or_auto, "true, false or 'auto'"),
+    "str": (_of(str), "a string"),
+    "bool": (_of(bool), "true or false"),
+    "bool | str": (lambda value: value if value == "auto" else _of(bool)(value), "true, false or 'auto'"),
     "float": (_number, "a number"),
-    "int": (_integer, "a whole number"),
+    "int": (_of(int), "a whole number"),
     "tuple": (_strings, "a list of strings"),
     "str | tuple": (_string_or_strings, "a string or a list of strings"),
     "Mapping": (_table, "a table"),

@@ -65,11 +65,11 @@ def assign(
 ) -> Assignment:
     """Return formats with which the model meets the target; without a target, every layer is moved.
 
-    * ``speed``: starts from the baseline and moves the least harmful options first, skipping each that breaks
+    * ``speed``: starts from the baseline and moves options of least error first, skipping each that breaks
       the target and going on with the next. Steps double while they hold and are halved if they do not.
-    * ``quality``: starts with every layer at its cheapest option, moves the most harmful back until the
+    * ``quality``: starts with every layer at its cheapest option, moves those of most error back until the
       target holds, and then moves down again every layer that can be: in the end no single move holds.
-    * ``budget``: the least harm with weights of ``budget`` bits; if that breaks the target, the least
+    * ``budget``: the least error with weights of ``budget`` bits; if that breaks the target, the least
       greater budget that meets it.
 
     ``options`` are the formats that layers may get, ``baseline`` the size of each layer in the formats that
@@ -98,9 +98,9 @@ def checked_target(target: Target, baseline: float) -> Target:
 
 
 def cheapest(options: Iterable[Option], baseline: Mapping[str, Size]) -> dict[str, str]:
-    """Return each layer's smallest option; the least harmful wins a tie."""
+    """Return each layer's smallest option; the least error wins a tie."""
     chosen: dict[str, Option] = {}
-    for option in sorted(options, key=lambda one: (one.size.total, one.harm)):
+    for option in sorted(options, key=lambda one: (one.size.total, one.error)):
         if option.size.total < baseline[option.layer].total:
             chosen.setdefault(option.layer, option)
     return {layer: option.label for layer, option in chosen.items()}
@@ -118,7 +118,7 @@ class _GreedySearch:
         progress: Callable[[Step], None] | None,
     ) -> None:
         """Evaluate the baseline; TargetError if it breaks the target."""
-        self.options = sorted(options, key=lambda one: (one.harm, one.size.total - baseline[one.layer].total))
+        self.options = sorted(options, key=lambda o: (o.error, o.size.total - baseline[o.layer].total))
         self.baseline = baseline
         self.layers = list(dict.fromkeys(option.layer for option in options))
         self.sizes = {(option.layer, option.label): option.size for option in options}
@@ -143,13 +143,15 @@ class _GreedySearch:
         accepted = self.target is None or self.target.holds(value)
         changed = [layer for layer in self.layers if choices.get(layer) != self.choices.get(layer)]
         moved = tuple((layer, choices.get(layer)) for layer in changed)
-        self._note(Step(moved, value, accepted, size_of(choices, self.sizes, self.baseline)))
+        self._steps.append(Step(moved, value, accepted, size_of(choices, self.sizes, self.baseline)))
+        if self._progress:
+            self._progress(self._steps[-1])
         if accepted:
             self.choices = choices
         return accepted
 
     def descend(self, *, together: bool = False) -> bool:
-        """Try all options once in the order of harm, in groups; return whether any is accepted.
+        """Try all options once in the order of error, in groups; return whether any is accepted.
 
         A group that fails is halved down to the option that fails, which is skipped.
         """
@@ -180,15 +182,6 @@ class _GreedySearch:
         """Return the size of a layer with these choices."""
         return self.sizes[layer, choices[layer]] if layer in choices else self.baseline[layer]
 
-    def saved(self, choices: Choices, layer: str) -> float:
-        """Return how many bits a layer saves against the baseline."""
-        return self.baseline[layer].total - self.size_in(choices, layer).total
-
-    def _note(self, step: Step) -> None:
-        self._steps.append(step)
-        if self._progress:
-            self._progress(step)
-
     def result(self) -> Assignment:
         """Return the current assignment."""
         return Assignment(
@@ -203,7 +196,7 @@ class _GreedySearch:
 
 
 def _from_below(walk: _GreedySearch) -> None:
-    """Move back as few of the most harmful layers as the target requires, then down again if possible."""
+    """Move back as few layers as the target requires, most error first, then down again if possible."""
     steps = _restorations(walk)
     low, high = 0, len(steps) - 1  # the last is the baseline, which holds
     if walk.attempt(steps[0]):
@@ -219,21 +212,26 @@ def _from_below(walk: _GreedySearch) -> None:
 
 
 def _restorations(walk: _GreedySearch) -> list[dict[str, str]]:
-    """Return assignments from every layer's cheapest option to the baseline, the most harmful restored first.
+    """Return assignments from every layer's cheapest option to the baseline, the most error restored first.
 
-    A layer goes to its smallest option that is larger and less harmful, or else back to the baseline.
+    A layer goes to its smallest option that is larger and has less error, or else back to the baseline.
     """
-    harms = {(option.layer, option.label): option.harm for option in walk.options}
+    errors = {(option.layer, option.label): option.error for option in walk.options}
     choices = cheapest(walk.options, walk.baseline)
     steps = [choices]
+
+    def _rank(layer: str) -> tuple[float, float]:
+        saved = walk.baseline[layer].total - walk.size_in(choices, layer).total
+        return errors[layer, choices[layer]], -saved
+
     while choices:
-        layer = max(choices, key=lambda one: (harms[one, choices[one]], -walk.saved(choices, one)))
-        now, harm = walk.size_in(choices, layer), harms[layer, choices[layer]]
+        layer = max(choices, key=_rank)
+        now, error = walk.size_in(choices, layer), errors[layer, choices[layer]]
         better = [
             one
             for one in walk.options
             if one.layer == layer
-            and one.harm < harm
+            and one.error < error
             and now.total < one.size.total < walk.baseline[layer].total
         ]
         choices = {one: label for one, label in choices.items() if one != layer}

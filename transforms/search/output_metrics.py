@@ -36,7 +36,7 @@ _LEAST_SHARE = 2.0**-24
 class Metric:
     """A metric of whole models.
 
-    ``worst``: its value if it is undefined. ``harm``: turns a value into a number from 0, larger for worse,
+    ``worst``: its value if it is undefined. ``error``: turns a value into a number from 0, larger for worse,
     which is additive over independent errors (for cosine and top1: approximately). ``measure``: the value of
     samples, NaN if it is undefined.
     """
@@ -45,7 +45,7 @@ class Metric:
     unit: str
     larger_is_better: bool
     worst: float
-    harm: Callable[[float], float]
+    error: Callable[[float], float]
     measure: Callable[[Iterable[OutputsPair]], float]
 
     def score(self, pairs: Iterable[OutputsPair]) -> float:
@@ -74,20 +74,9 @@ def lost_top1(pairs: Iterable[OutputsPair], labels: NDArray[np.integer[Any]] | N
     return float(np.mean(right & (found != expected))) if len(right) else 0.0
 
 
-def _l2(pairs: Iterable[OutputsPair]) -> float:
-    return _mean([_sums([pair]).l2() for pair in pairs])
-
-
-def _cosine(pairs: Iterable[OutputsPair]) -> float:
-    return _mean([_sums([pair]).cosine() for pair in pairs])
-
-
-def _sqnr(pairs: Iterable[OutputsPair]) -> float:
-    return _sums(pairs).sqnr()
-
-
-def _psnr(pairs: Iterable[OutputsPair]) -> float:
-    return _sums(pairs).psnr()
+def _mean_of(measure: Callable[[Sums], float]) -> Callable[[Iterable[OutputsPair]], float]:
+    """Return the mean over samples of what ``measure`` says of each."""
+    return lambda pairs: _mean([measure(_sums([pair])) for pair in pairs])
 
 
 def _kl(pairs: Iterable[OutputsPair]) -> float:
@@ -118,11 +107,11 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         metric.name: metric
         for metric in (
-            Metric("l2", "", False, math.inf, _square, _l2),
-            Metric("sqnr", "dB", True, -math.inf, _decibels_to_share, _sqnr),
-            Metric("cosine", "", True, 0.0, _missing, _cosine),
+            Metric("l2", "", False, math.inf, _square, _mean_of(Sums.l2)),
+            Metric("sqnr", "dB", True, -math.inf, _decibels_to_share, lambda pairs: _sums(pairs).sqnr()),
+            Metric("cosine", "", True, 0.0, _missing, _mean_of(Sums.cosine)),
             Metric("kl", "nat", False, math.inf, lambda value: max(0.0, value), _kl),
-            Metric("psnr", "dB", True, -math.inf, _decibels_to_share, _psnr),
+            Metric("psnr", "dB", True, -math.inf, _decibels_to_share, lambda pairs: _sums(pairs).psnr()),
             Metric("top1", "", True, 0.0, _missing, _top1),
         )
     }

@@ -15,10 +15,6 @@ LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
 :mod:`transforms.search.user_metric`."""
 
 
-STRATEGIES = ("speed", "quality", "budget")
-"""Ways of :func:`transforms.search.assign_precision.assign` to keep to a target."""
-
-
 class TargetError(ValueError):
     """A target that the model cannot meet."""
 

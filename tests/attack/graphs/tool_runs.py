@@ -72,7 +72,7 @@ def _miss() -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:300]
+    return " ".join(text.split())[:500]
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, Any], *, optimized: bool = False) -> dict[str, Any]:

@@ -1,0 +1,78 @@
+"""The command line of ``tools.finetune``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tools.cli.job_options import DataOptions, ModelOutput, sample_limit, samples_folder
+from tools.cli.needs import Need
+from tools.cli.option_values import LARGEST, bytes_of, number, whole
+from tools.cli.options import RUNNING, option
+
+ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
+OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+DEVICES = ("cpu", "cuda:0")
+
+_STEPPED = Need("--algorithm adaquant or adaround", lambda job: job.algorithm in ("adaquant", "adaround"))
+_step = partial(option, group="algorithm", needs=(_STEPPED,))
+_layers = partial(option, group="layers")
+_running = partial(option, group=RUNNING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneJob(DataOptions, ModelOutput):
+    """Fine-tuning of a quantized model."""
+
+    float_model: str = option("--float MODEL", "the float model; never changed", required=True)
+    quantized: str = option("--quantized MODEL", "the quantized model; never changed", required=True)
+    output: str = option("--output MODEL", "the tuned model to write", required=True)
+    data: Path = samples_folder(help="folder of samples to tune on", required=True)
+    algorithm: str = option(
+        "--algorithm", "how weights are found, see below (default: auto)", choices=ALGORITHMS, default="auto"
+    )
+    checkpoint: Path | None = option(
+        "--checkpoint FILE", "file to resume from after an interruption", type=Path
+    )
+    num_iterations: int | None = _step("--num-iterations N", "steps per layer (default: 1000)", type=whole())
+    learning_rate: float | None = _step(
+        "--learning-rate X", "in steps of the grid (default: the algorithm's)", type=number(0, above=True)
+    )
+    early_stop: bool = _step("--early-stop", "stop a layer when steps no longer help")
+    fixed_seed: int = option(
+        "--fixed-seed N",
+        "seed for the choice of sample rows",
+        group="algorithm",
+        type=whole(0, LARGEST),
+        default=0,
+    )
+    target_op_type: tuple[str, ...] = _layers(
+        "--target-op-type OP",
+        f"tune only layers of these operators, of {', '.join(OPERATORS)}",
+        nargs="+",
+        choices=OPERATORS,
+        default=(),
+    )
+    selective_update: bool = _layers(
+        "--selective-update", "keep a layer only if the outputs of the model improve, too; slower"
+    )
+    following_relu: bool = _layers(
+        "--following-relu", "ignore errors that a Relu or Clip after the layer cuts off"
+    )
+    output_index: int | None = _layers(
+        "--output-index N", "index of the output to tune for, from 0 (default: all)", type=whole(0)
+    )
+    limit: int | None = sample_limit("--limit --data-size N")
+    batch_size: int = _running(
+        "--batch-size N", "samples per run, if batch sizes are dynamic", type=whole(), default=1
+    )
+    optim_device: str = _running(
+        "--optim-device", "for linear algebra (CuPy)", choices=DEVICES, default="cpu"
+    )
+    infer_device: str = _running("--infer-device", "for inference", choices=DEVICES, default="cpu")
+    memory_limit: int | None = _running(
+        "--memory-limit SIZE",
+        "memory for tensors between layers, such as 500M or 4G; the rest goes to files",
+        type=bytes_of,
+    )

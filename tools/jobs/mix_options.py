@@ -1,0 +1,137 @@
+"""The command line of ``tools.auto_mixed_precision``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tools.cli.job_options import SchemeJob, force, samples_folder, save_as_external_data
+from tools.cli.needs import DATA, Need
+from tools.cli.option_values import LARGEST, MOST_AT_ONCE, number, whole
+from tools.cli.options import RUNNING, SEARCH, Option, declare, option
+
+_MODEL = Need("--output, not with --analyze-only", lambda job: job.output)
+_FILE = Need("--output, --json, --csv or --chart", lambda job: job.output or job.json or job.csv or job.chart)
+
+_format = partial(declare, group="formats and layers")
+_target = partial(declare, group="targets")
+_search = partial(declare, group=SEARCH)
+_worker = partial(option, group=RUNNING, needs=(DATA,))
+_result = partial(option, group="results", needs=(DATA,), type=Path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixJob(SchemeJob):
+    """Automatic mixed precision; ``changes`` are keys of its table in the scheme."""
+
+    input: str = option("--input MODEL", "the float model; never changed", required=True)
+    data: Path | None = samples_folder(help="folder of samples to measure ranges and errors on")
+    labels: Path | None = option(
+        "--labels FILE.npy",
+        "class numbers of all rows, for --top1-target",
+        group="targets",
+        needs=(_MODEL, DATA),
+        type=Path,
+    )
+    analyze_only: bool = option("--analyze-only", "measure sensitivities, write no model", needs=(DATA,))
+    json: Path | None = _result("--json FILE", "write the sensitivities as JSON")
+    csv: Path | None = _result("--csv FILE", "write the sensitivities as CSV")
+    chart: Path | None = _result("--chart FILE", "draw sensitivities as bars, .png or .svg")
+    plot: Path | None = _result("--plot FILE", "draw bits against error, .png or .svg")
+    jobs: int = _worker(
+        "--jobs N",
+        "processes for --sensitivity measured (default: 1)",
+        type=whole(1, MOST_AT_ONCE),
+        default=1,
+    )
+    dask: str | None = _worker(
+        "--dask ADDRESS",
+        "the same on a Dask cluster: tcp://host:port of its scheduler, 'local' for --jobs workers here",
+    )
+    resume: Path | None = _worker(
+        "--resume DIR",
+        "store results in this folder, and resume from those of the same model, data and options",
+        type=Path,
+    )
+    force: bool = force("an existing output", _FILE)
+    save_as_external_data: bool = save_as_external_data(_MODEL)
+
+
+KEYS: Mapping[str, Option] = {
+    "target": _format(
+        "--target FORMAT",
+        "format that layers may get, such as bfp16 or int8/int4 (activation/weight); repeatable",
+        action="append",
+    ),
+    "activation_target": _format("--activation-target FORMAT", "the same, for the activation only"),
+    "weight_target": _format("--weight-target FORMAT", "the same, for the weight only"),
+    "target_op_types": _format("--target-op-type OP", "only layers of these operators", nargs="+"),
+    "include_nodes": _format("--include-node GLOB", "layers to include by name; repeatable", action="append"),
+    "exclude_nodes": _format("--exclude-node GLOB", "layers to exclude by name; repeatable", action="append"),
+    "l2_target": _target(
+        "--l2-target X", "mean over samples of the L2 norm of the outputs' error, at most", type=number(0)
+    ),
+    "sqnr_target": _target("--sqnr-target X", "SQNR of the outputs in dB, at least", type=number()),
+    "sqnr_drop_target": _target(
+        "--sqnr-drop-target X", "dB by which SQNR may be below the baseline", type=number(0)
+    ),
+    "top1_target": _target(
+        "--top1-target X", "share of rows that may become wrong, such as 0.01", type=number(0, 1)
+    ),
+    "evaluate_target": _target(
+        "--evaluate-target X",
+        "largest loss of the function of --evaluate against the float model",
+        type=number(0),
+    ),
+    "bits_target": _target(
+        "--bits-target X",
+        "bits per weight, the mean of all, for --strategy budget",
+        needs=(_MODEL,),
+        type=number(0),
+    ),
+    "bytes_target": _target(
+        "--bytes-target N",
+        "bytes of all weights, for --strategy budget; shared ones count for each layer",
+        needs=(_MODEL,),
+        type=whole(most=LARGEST),
+    ),
+    "evaluate": _target(
+        "--evaluate FILE.py:FUNCTION", "function of the outputs of all samples; higher is better"
+    ),
+    "strategy": _search(
+        "--strategy",
+        "how formats are searched, see below (default: speed)",
+        needs=(_MODEL,),
+        choices=("speed", "quality", "budget"),
+    ),
+    "sensitivity": _search(
+        "--sensitivity",
+        "estimated in one pass, or measured layer by layer (default: trace)",
+        needs=(DATA,),
+        choices=("trace", "measured"),
+    ),
+    "metric": _search(
+        "--metric",
+        "metric of measured sensitivities (default: the target's, kl for --top1-target, else sqnr)",
+        needs=(DATA,),
+        choices=("l2", "sqnr", "cosine", "kl", "psnr", "top1", "evaluate"),
+    ),
+    "output_index": _search(
+        "--output-index N",
+        "index of the output to measure, from 0 (default: -1, all)",
+        needs=(DATA,),
+        type=whole(-1),
+    ),
+    "dual_quant_nodes": _search(
+        "--dual-quant-nodes",
+        "quantize tensors between layers of two formats in both formats",
+        action="store_true",
+        default=None,
+    ),
+    "data_size": _search(
+        "--data-size N", "measure errors on N samples (default: all)", needs=(DATA,), type=whole()
+    ),
+}
+"""Options in place of keys of the table of the scheme; those that are not given stay None."""

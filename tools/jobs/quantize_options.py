@@ -1,0 +1,83 @@
+"""The command line of ``tools.quantize``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tools.cli.job_options import SchemeJob, provider, samples_folder, threads
+from tools.cli.needs import Need
+from tools.cli.option_values import whole
+from tools.cli.options import OTHER, Option, declare, option
+
+_ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
+_NEEDS_NO_MODEL = {"print_config", "config", "assignments", "verbose"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeJob(SchemeJob):
+    """A quantization; ``changes`` are keys of :class:`transforms.scheme.Scheme`."""
+
+    input: str = option("--input MODEL", "the float32 or float16 model; never changed", default="")
+    data: Path | None = samples_folder(
+        "--data --calibration-data DIR", "folder of samples to measure ranges on"
+    )
+    random_data: int | None = option(
+        "--random-data N",
+        "measure ranges on N random samples: for experiments, the result is not accurate",
+        type=whole(),
+    )
+    provider: str = provider(_ANY_DATA)
+    threads: int = threads(_ANY_DATA)
+    print_config: bool = option(
+        "--print-config", "print the full scheme in use as TOML; without --input, only that", group=OTHER
+    )
+
+
+_key = partial(declare, group="scheme")
+
+KEYS: Mapping[str, Option] = {
+    "calibrate_method": _key(
+        "--calibrate-method",
+        "how ranges of activations are found (default: as in the config)",
+        choices=("MinMax", "Entropy", "Percentile", "MSE"),
+    ),
+    "per_channel": _key(
+        "--per-channel",
+        "whether weights have a scale per output channel; presets choose it if needed",
+        action=argparse.BooleanOptionalAction,
+    ),
+    "exclude_nodes": _key("--exclude-node GLOB", "keep nodes in float by name; repeatable", action="append"),
+    "exclude_op_types": _key(
+        "--exclude-op OP", "keep an operator type in float; repeatable", action="append"
+    ),
+    "keep_weight_nodes": _key(
+        "--keep-weight-nodes",
+        "store float weights with nodes that round them in every run, for backends that require it",
+        action="store_true",
+        default=None,
+    ),
+    "optimize": _key(
+        "--no-optimize", "skip graph optimization and fusion", action="store_false", default=None
+    ),
+    "domain": _key(
+        "--domain",
+        "domain of our operators (default: ai.onnx.contrib)",
+        choices=("ai.onnx.contrib", "com.amd.quark"),
+    ),
+    "qdq_domain": _key(
+        "--qdq-domain",
+        "domain of QuantizeLinear and DequantizeLinear: ONNX's own (default), or one for old opsets",
+        choices=("", "com.microsoft"),
+    ),
+}
+"""Options in place of keys of the scheme; those that are not given stay None."""
+
+
+def in_vain(job: QuantizeJob) -> str | None:
+    """Return the error of the first option that only matters to a model, of a job that has none, or None."""
+    vain = [words for name, words in job.given.items() if name not in {*_NEEDS_NO_MODEL, *job.changes}]
+    return f"{vain[0]} goes with --input and --output" if vain else None

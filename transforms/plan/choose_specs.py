@@ -1,0 +1,216 @@
+"""Deciding which values of a model get which number format, on the way to which node.
+
+Each value is put on a grid where it is read: in the format of the node that reads it.
+
+* Operands of dot products (:mod:`transforms.graph.dot_products`) take any format. Blocks run along the axis
+  of the sum, integer weights have one scale, or one for each output channel.
+* Integers also reach the arithmetic around dot products (:mod:`transforms.plan.integer_sites`), in the
+  outermost graph: ranges are not measured inside bodies of If, Loop and Scan.
+* bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
+* ``quantize_all_op_types`` lets every format reach what those two reach.
+* Biases are int32 where both operands are integers and there is one number for each output channel, or one
+  scale for all; they take another format only where the scheme gives them one.
+* Outputs of the model have the format of what makes them, where integers or a float type reach it.
+
+A tensor that a scheme names gets that format wherever it is read.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_graphsurgeon as gs
+
+import ops
+from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.selection import NodeSet
+from transforms.plan.integer_sites import IntegerSites
+from transforms.plan.node_formats import FormatTable
+from transforms.plan.quant_spec import (
+    ACTIVATION,
+    BIAS,
+    CONSTANT,
+    WEIGHT,
+    QuantSpec,
+    block_axis,
+    is_unquantized_float,
+    scale_axis,
+)
+from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, owners, reach
+from transforms.plan.scheme_targets import Targets
+from transforms.scheme import Scheme
+
+
+class SpecChooser:
+    """The grid on which each input of a node is read, and on which each output of the model is made."""
+
+    def __init__(self, graph: gs.Graph, scheme: Scheme, targets: Targets) -> None:
+        """Find out where integers and float types reach in a prepared graph."""
+        self._graph, self._scheme, self._targets = graph, scheme, targets
+        self.formats = FormatTable(graph, scheme, targets)
+        self.owners = owners(graph)
+        self._main = {id(node) for node in graph.nodes}
+        self.integers = IntegerSites(graph, self._takes_integers, share_slices=scheme.align_slice)
+        self._float_edges, self._float_outputs = reach(self._float_sites())
+        named = RoundingPlan(graph, dtypes.FLOAT, round_before_relu=True).roundings if scheme.tensors else []
+        self._open_edges, _ = reach(named)
+        self._chosen: dict[Edge, tuple[QuantSpec | None, str]] = {}
+
+    def of_input(self, node: gs.Node, index: int) -> tuple[QuantSpec | None, str]:
+        """Return the grid on which a node reads an input, None for float32, and what the input is to it."""
+        edge = id(node), index
+        if edge not in self._chosen:
+            self._chosen[edge] = self._input_spec(node, index, _role(node, index))
+        return self._chosen[edge]
+
+    def of_output(self, tensor: gs.Tensor) -> QuantSpec | None:
+        """Return the grid of an output of the model, None for float32."""
+        producer = walk.producer(tensor)
+        if producer is None or not is_unquantized_float(tensor):
+            return None
+        named = self._targets.tensors.get(id(tensor))
+        if named is not None:
+            return self._spec(self._scheme.format(named[1]), tensor)
+        if id(tensor) in self.integers.outputs:
+            return self.made(tensor)
+        return self._spec(self._made(producer), tensor) if id(tensor) in self._float_outputs else None
+
+    def made(self, tensor: gs.Tensor) -> QuantSpec | None:
+        """Return the grid of the layer that makes a tensor: through moves, rectifiers and added biases.
+
+        An input of the model has the format of the whole scheme. None if the layer computes in float32, as
+        it does in a body if its format needs a range, and for what enters a body.
+        """
+        origin = self.integers.origin(tensor)
+        node = walk.producer(origin)
+        if node is None:
+            spec = self.default(tensor) if any(origin is t for t in self._graph.inputs) else None
+        else:
+            computes = dot_products.is_dot_product(node) or id(node) in self.integers.layers
+            spec = self._spec(self._computed(node) if computes else self._made(node), tensor)
+        return None if spec and spec.needs_range and not self.is_in_main_graph(tensor) else spec
+
+    def default(self, tensor: gs.Tensor) -> QuantSpec | None:
+        """Return the grid that the whole scheme has for a tensor."""
+        return self._spec(self.formats.default.activation, tensor)
+
+    def is_in_main_graph(self, tensor: gs.Tensor) -> bool:
+        """Return whether a computed tensor, or an input, is one of the outermost graph."""
+        owner, _ = self.owners.get(id(tensor), (None, None))
+        return owner is self._graph and not isinstance(tensor, gs.Constant)
+
+    def _takes_integers(self, node: gs.Node) -> bool:
+        return self.formats[node].wants_integers
+
+    def _float_sites(self) -> list[Rounding]:
+        """Return where float formats reach, nowhere if the scheme has none."""
+        every = self._scheme.quantize_all_op_types
+        nodes = list(walk.nodes(self._graph))
+        wanted = {id(n): self.formats[n].activation if every else self.formats[n].other for n in nodes}
+        if not any(wanted.values()):
+            return []
+        bfloat16 = any(fmt and fmt.name == "bfloat16" for fmt in wanted.values())
+        kept = NodeSet(node for node in nodes if wanted[id(node)] is None)
+        element = dtypes.BFLOAT16 if bfloat16 else dtypes.FLOAT16
+        return RoundingPlan(self._graph, element, exclude=kept).roundings
+
+    def _input_spec(self, node: gs.Node, index: int, role: str) -> tuple[QuantSpec | None, str]:
+        tensor, edge = node.inputs[index], (id(node), index)
+        if not is_unquantized_float(tensor):
+            return None, role
+        named = self._targets.tensors.get(id(tensor))
+        if named is None:
+            fmt = self._format(node, index, role)
+        else:
+            fmt = self._scheme.format(named[1]) if edge in self._open_edges else None
+            if role == BIAS and fmt and fmt.is_integer and not (fmt.bits == 32 and self._has_int32(node)):
+                role = CONSTANT
+        return self._spec(fmt, tensor, node, index, role), role
+
+    def _format(self, node: gs.Node, index: int, role: str) -> ops.Format | None:
+        formats, edge = self.formats[node], (id(node), index)
+        if role == BIAS:
+            int32 = formats.bias is not None and formats.bias.is_integer
+            return formats.other if int32 and not self._has_int32(node) else formats.bias
+        if self._is_computed(node, index):
+            return formats.weight if role == WEIGHT else formats.activation
+        if edge in self.integers.edges:
+            follows = role == ACTIVATION or self._scheme.align_eltwise_quant_type
+            return formats.activation if follows or formats.weight is None else formats.weight
+        return self._reached(node, edge)
+
+    def _is_computed(self, node: gs.Node, index: int) -> bool:
+        """Return whether an input is an operand of a dot product that computes in formats of its own.
+
+        Not in a body that should have integers: none has a range there, and a weight
+        alone does not make an integer layer.
+        """
+        if not dot_products.is_dot_product(node) or not dot_products.is_operand(node, index):
+            return False
+        formats = self.formats[node]
+        if self._takes_integers(node):
+            return id(node) in self.integers.layers
+        return not (formats.activation is formats.weight is formats.other is None)
+
+    def _has_int32(self, node: gs.Node) -> bool:
+        """Return whether the bias of a node can have the scale of the product of its operands."""
+        bias, weight = dot_products.bias(node), dot_products.weight_index(node)
+        operands = [self.of_input(node, index)[0] for index in range(2)]
+        if weight is None or bias is None or not all(spec and spec.format.is_integer for spec in operands):
+            return False
+        axes = [spec.axis for spec in operands if spec and spec.axis is not None]
+        return not axes or (weight == 1 and _has_channels(bias, node.inputs[1].shape[axes[0]]))
+
+    def _reached(self, node: gs.Node, edge: Edge) -> ops.Format | None:
+        """Return the format of a value that is neither an operand nor an integer."""
+        if edge not in self._float_edges:
+            return None
+        formats = self.formats[node]
+        if self._scheme.quantize_all_op_types:
+            return self._computed(node)
+        if formats.other is not None:
+            return formats.other
+        producer = walk.producer(node.inputs[edge[1]])
+        return self.formats[producer].other if producer is not None else None
+
+    def _computed(self, node: gs.Node) -> ops.Format | None:
+        """Return the format of activations of a node, None for integers in a body."""
+        fmt = self.formats[node].activation
+        return None if fmt is not None and fmt.is_integer and id(node) not in self._main else fmt
+
+    def _made(self, node: gs.Node) -> ops.Format | None:
+        """Return the format of what a node makes that is neither a dot product nor an integer layer."""
+        return self._computed(node) if self._scheme.quantize_all_op_types else self.formats[node].other
+
+    def _spec(
+        self,
+        fmt: ops.Format | None,
+        tensor: gs.Tensor,
+        node: gs.Node | None = None,
+        index: int = 0,
+        role: str = ACTIVATION,
+    ) -> QuantSpec | None:
+        if fmt is None:
+            return None
+        if fmt.is_integer:
+            symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
+            weight = role == WEIGHT and node is not None
+            axis = scale_axis(node, index, tensor, self.formats[node].per_channel) if weight else None
+            return QuantSpec(fmt, axis, symmetric)
+        return QuantSpec(fmt) if fmt.is_float else QuantSpec(fmt, block_axis(node, index, tensor))
+
+
+def _role(node: gs.Node, index: int) -> str:
+    """Return what an input is to a node: one of the roles of :mod:`transforms.plan.quant_spec`."""
+    if not isinstance(node.inputs[index], gs.Constant):
+        return ACTIVATION
+    if not dot_products.is_dot_product(node):
+        return CONSTANT
+    if not dot_products.is_operand(node, index):
+        return BIAS
+    return WEIGHT if index == dot_products.weight_index(node) else ACTIVATION
+
+
+def _has_channels(bias: gs.Tensor, count: int) -> bool:
+    """Return whether a bias has just one number for each output channel: that of Gemm may not."""
+    return list(bias.shape[-1:]) == [count] and math.prod(bias.shape) == count
