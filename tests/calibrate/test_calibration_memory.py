@@ -22,11 +22,13 @@ from transforms.runtime.session import open_session
 
 method, layers, numbers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 names = [f"t{i}" for i in range(layers)]
-nodes = [helper.make_node("Tanh" if i % 2 else "Neg", [names[i - 1] if i else "x"], [names[i]]) for i in range(layers)]
+read = ["x", *names]
+nodes = [helper.make_node("Tanh" if i % 2 else "Neg", [read[i]], [read[i + 1]]) for i in range(layers)]
 nodes.append(helper.make_node("ReduceMax", [names[-1]], ["y"], keepdims=0))
 ends = [helper.make_tensor_value_info("x", 1, [1, 8, "n"]), helper.make_tensor_value_info("y", 1, [])]
 opset = [helper.make_opsetid("", 17)]
-model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), opset_imports=opset, ir_version=8)
+graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+model = helper.make_model(graph, opset_imports=opset, ir_version=8)
 graph = graph_proto.import_model(model)
 feed = {"x": np.linspace(-1, 2, numbers, dtype=np.float32).reshape(1, 8, -1)}
 if method == "plain":

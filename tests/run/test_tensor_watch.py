@@ -81,6 +81,7 @@ def test_runs_in_several_threads_see_their_own_tensors() -> None:
 
 
 def test_who_looks_is_forgotten_with_the_model() -> None:
+    gc.collect()
     before = len(_library.watchers)
     model = watched()
     assert len(_library.watchers) == before + len(NAMES)

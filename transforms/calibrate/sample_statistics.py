@@ -16,6 +16,7 @@ from transforms.calibrate.not_finite import first_nan, where_nan_ends
 from transforms.calibrate.range_statistics import RangeStats
 from transforms.graph import walk
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
+from transforms.run.tensor_watch import WatchedTypeError
 from transforms.runtime.session import RunOptions
 
 Statistics = dict[str, RangeStats]
@@ -72,20 +73,28 @@ class SampleStatistics:
 
     def _observe(self, sample: str, feed: Mapping[str, np.ndarray]) -> Statistics | None:
         """Return the statistics of a sample, None if sums are not finite, which may hide NaN."""
-        statistics = {}
+        statistics = Statistics()
+        refused = dict[str, Refused]()
 
         def _see(name: str, array: np.ndarray) -> None:
             one = self._wanted[name].alike() if name in self._wanted else RangeStats()  # NaN alone matters
-            add_array(one, array, self._options, f"sample '{sample}', tensor '{name}'")
+            try:
+                add_array(one, array, self._options, f"sample '{sample}', tensor '{name}'")
+            except Refused as error:
+                refused[name] = error
             if name in self._wanted:
                 statistics[name] = one
 
         try:
             found = self._model.run(feed, see=_see)
-        except Refused as error:
-            raise (self._cause(sample, feed) if error.is_nan else None) or error from error
+        except WatchedTypeError:
+            raise
         except Exception as error:  # the runtime's exceptions share no narrower class
             raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
+        for error in (
+            refused[name] for name in self._all if name in refused
+        ):  # not as the runtime orders nodes
+            raise (self._cause(sample, feed) if error.is_nan else None) or error from error
         ranges = {name: (float(found[name, "low"]), float(found[name, "high"])) for name in self._reduced}
         finite = all(math.isfinite(high - low) for low, high in ranges.values() if (low, high) != _EMPTY)
         if not finite or not all(math.isfinite(found[key]) for key in self._sums):

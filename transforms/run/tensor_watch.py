@@ -19,6 +19,10 @@ See = Callable[[str, NDArray[np.float32]], None]
 """Called with the name of a tensor and its numbers, in place: they are there during the call alone."""
 
 
+class WatchedTypeError(ValueError):
+    """A tensor that is watched is not of float32."""
+
+
 class TensorWatch:
     """The nodes in a model, and who looks at their tensors during the runs of each thread."""
 
@@ -64,7 +68,9 @@ class _Looking(threading.local):
             try:
                 if element != dtypes.FLOAT:
                     kind = onnx.TensorProto.DataType.Name(element).lower()
-                    raise ValueError(f"'{name}' is a tensor({kind}), only tensors of float32 have ranges")
+                    raise WatchedTypeError(
+                        f"'{name}' is a tensor({kind}), only tensors of float32 have ranges"
+                    )
                 if self.see:
                     self.see(name, np.ndarray(shape, np.float32, view))
             except BaseException as error:
