@@ -64,7 +64,7 @@ class _Balancer:
         self._names = walk.Names(model)
         self._exclude = exclude
         self._inputs = {id(tensor) for inner in walk.graphs(model) for tensor in inner.inputs}
-        self._outputs = {id(tensor) for inner in walk.graphs(model) for tensor in inner.outputs}
+        self._outputs = walk.outputs(model)
 
     def balance(self, graph: gs.Graph, rules: list[_Rule]) -> int:
         """Apply the rules to the nodes of one graph; return the number of nodes changed."""
@@ -88,7 +88,7 @@ class _Balancer:
 
     def _divide_weight(self, node: gs.Node, shift: Exponents) -> None:
         weight = node.inputs[1]
-        if len(walk.uses(weight)) > 1 or id(weight) in self._outputs:
+        if not walk.is_read_once(weight) or id(weight) in self._outputs:
             node.inputs[1] = gs.Constant(self._names.derive(weight.name, "balanced"), weight.values)
         layer = ScaledLayer(node)
         layer.in_shift -= shift

@@ -34,7 +34,7 @@ def fold_relu(graph: gs.Graph) -> int:
     points that are computed, for scales that are not positive, and for quantization to floating-point types.
     """
     constants = Constants(graph)
-    outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
+    outputs = walk.outputs(graph)
     return sum(_fold_in(inner, constants, outputs) for inner in walk.graphs(graph))
 
 

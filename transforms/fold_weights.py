@@ -21,14 +21,17 @@ def fold_weights(graph: gs.Graph) -> int:
     other than 1 or a zero point other than 0, to tensors that are computed, and if the bfloat16 value is
     itself an output of its graph.
     """
-    outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
+    outputs = walk.outputs(graph)
     return sum(_fold_in(inner, outputs) for inner in walk.graphs(graph))
 
 
 def _fold_in(graph: gs.Graph, outputs: set[int]) -> int:
     foldable = [node for node in graph.nodes if _is_foldable(node) and id(node.outputs[0]) not in outputs]
-    for node in foldable:
-        _fold(node, is_output=id(node.inputs[0]) in outputs)
+    pairs = [(node.inputs[0], node.outputs[0]) for node in foldable]
+    detach(*foldable)
+    last = {id(source): target for source, target in pairs}
+    for source, target in pairs:
+        _fold(source, target, is_last=target is last[id(source)] and id(source) not in outputs)
     if foldable:
         gone = {id(node) for node in foldable}
         graph.nodes = [node for node in graph.nodes if id(node) not in gone]
@@ -47,11 +50,8 @@ def _is_foldable(node: gs.Node) -> bool:
     return len(node.inputs) == 1 or is_neutral(node.inputs[1], node.inputs[2])
 
 
-def _fold(node: gs.Node, *, is_output: bool) -> None:
-    source, target = node.inputs[0], node.outputs[0]
-    values = ops.to_bfloat16(source.values)
-    detach(node)
-    target.to_constant(values)
-    if not source.outputs and not is_output:
+def _fold(source: gs.Constant, target: gs.Tensor, *, is_last: bool) -> None:
+    target.to_constant(ops.to_bfloat16(source.values))
+    if not source.outputs and is_last:
         target.name = source.name
         source.values = np.empty(0, ml_dtypes.bfloat16)  # unused: free its memory

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from transforms.algebra.context import Context, is_float, make_context
-from transforms.algebra.interpret import RULES, interpret
+from transforms.algebra.interpret import RULES, Order, interpret
 from transforms.algebra.polynomial import monomial
 from transforms.graph import walk
 from transforms.graph.constants import Constants
 from transforms.graph.dtypes import element_type
-from transforms.graph.rewire import STANDARD_DOMAINS, replace, take_over
+from transforms.graph.rewire import STANDARD_DOMAINS, Replacements, take_over
 from transforms.graph.selection import Exclusion, resolve
 
 log = logging.getLogger(__name__)
@@ -55,31 +55,31 @@ def fuse_gelu(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
         log.debug("Gelu needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     names = walk.Names(graph)
-    return _visit(graph, resolve(exclude, graph), lambda inner, match: _replace(inner, match, names))
+    return _visit(graph, resolve(exclude, graph), lambda fused, match: _replace(fused, match, names))
 
 
 def find_gelu(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Return how many GELUs :func:`fuse_gelu` would replace if the opset were 20."""
-    return _visit(graph, resolve(exclude, graph), lambda inner, match: None)
+    return _visit(graph, resolve(exclude, graph), lambda fused, match: None)
 
 
-def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[gs.Graph, _Match], None]) -> int:
+def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[Replacements, _Match], None]) -> int:
     constants, seen = Constants(graph), set()
     for inner in walk.graphs(graph):
         cores = [node for node in inner.nodes if node.op in _CORES and node.domain in STANDARD_DOMAINS]
-        for match in (match for core in cores for match in _matches(inner, core, constants, exclude)):
+        order, fused = Order(inner), Replacements(inner)
+        for match in (match for core in cores for match in _matches(order, core, constants, exclude)):
             reason = _why_not(match)
             if reason:
                 log.debug("GELU '%s' is not fused: %s", match.output.name, reason)
             elif id(match.output) not in seen:
                 seen.add(id(match.output))
-                act(inner, match)
+                act(fused, match)
+        fused.place()
     return len(seen)
 
 
-def _matches(
-    graph: gs.Graph, core: gs.Node, constants: Constants, exclude: Container[gs.Node]
-) -> list[_Match]:
+def _matches(order: Order, core: gs.Node, constants: Constants, exclude: Container[gs.Node]) -> list[_Match]:
     """Return the GELUs around an Erf or Tanh, of the nearest tensor before it that has any."""
     for root in _ancestors(core, constants):
         element = element_type(root)
@@ -87,10 +87,9 @@ def _matches(
             continue
         context = make_context(root, element)
         values = interpret(context, constants, exclude)
-        outputs = [node.outputs[0] for node in graph.nodes if node.outputs and id(node.outputs[0]) in values]
         found = [
             _Match(context, output, approximate)
-            for output in outputs
+            for output in order.of(values)
             for approximate, form in _FORMS.items()
             if values[id(output)].polynomial.is_close(form, context.tolerance)
         ]
@@ -117,7 +116,7 @@ def _why_not(match: _Match) -> str | None:
     return None
 
 
-def _replace(graph: gs.Graph, match: _Match, names: walk.Names) -> None:
+def _replace(fused: Replacements, match: _Match, names: walk.Names) -> None:
     attributes = {"approximate": match.approximate}
     node = gs.Node("Gelu", names.derive(match.output.name, "gelu"), attributes, [match.context.root])
-    replace(graph, [take_over(node, match.output)], [node])
+    fused.replace([take_over(node, match.output)], [node])

@@ -16,13 +16,13 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.algebra.context import Context, is_float, make_context
-from transforms.algebra.interpret import interpret
+from transforms.algebra.interpret import Order, interpret
 from transforms.algebra.norm_terms import MEAN, RSQRT, X
 from transforms.algebra.polynomial import ONE, Polynomial, is_close
 from transforms.graph import shapes, walk
 from transforms.graph.constants import Constants
 from transforms.graph.dtypes import element_type
-from transforms.graph.rewire import STANDARD_DOMAINS, replace, take_over
+from transforms.graph.rewire import STANDARD_DOMAINS, Replacements, take_over
 from transforms.graph.selection import Exclusion, resolve
 
 log = logging.getLogger(__name__)
@@ -63,23 +63,25 @@ def fuse_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
         log.debug("LayerNormalization needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     names = walk.Names(graph)
-    return _visit(graph, resolve(exclude, graph), lambda inner, match: _replace(inner, match, names))
+    return _visit(graph, resolve(exclude, graph), lambda fused, match: _replace(fused, match, names))
 
 
 def find_layernorm(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Return how many layer normalisations :func:`fuse_layernorm` would replace if the opset were 17."""
-    return _visit(graph, resolve(exclude, graph), lambda inner, match: None)
+    return _visit(graph, resolve(exclude, graph), lambda fused, match: None)
 
 
-def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[gs.Graph, _Match], None]) -> int:
+def _visit(graph: gs.Graph, exclude: Container[gs.Node], act: Callable[[Replacements, _Match], None]) -> int:
     """Call ``act`` on every match that can be replaced; return how many there were."""
     constants, seen = Constants(graph), set()
     for inner in walk.graphs(graph):
+        order, fused = Order(inner), Replacements(inner)
         for context in list(_contexts(inner, constants)):
-            for match in _matches(inner, context, constants, exclude):
+            for match in _matches(order, context, constants, exclude):
                 if id(match.output) not in seen:
                     seen.add(id(match.output))
-                    act(inner, match)
+                    act(fused, match)
+        fused.place()
     return len(seen)
 
 
@@ -108,14 +110,15 @@ def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
 
 
 def _matches(
-    graph: gs.Graph, context: Context, constants: Constants, exclude: Container[gs.Node]
+    order: Order, context: Context, constants: Constants, exclude: Container[gs.Node]
 ) -> list[_Match]:
     """Return the normalisations of its tensor, each extended while no other node uses its results."""
     values = interpret(context, constants, exclude)
-    outputs = [node.outputs[0] for node in graph.nodes if node.outputs and id(node.outputs[0]) in values]
-    matches = [m for output in outputs if (m := _match(context, output, values[id(output)].polynomial))]
+    matches = [
+        m for output in order.of(values) if (m := _match(context, output, values[id(output)].polynomial))
+    ]
     reasons = {id(match.output): _why_not(match) for match in matches}
-    found = _largest(graph, [match for match in matches if reasons[id(match.output)] is None])
+    found = _largest(order.graph, [match for match in matches if reasons[id(match.output)] is None])
     if matches and not found:
         name = matches[-1].output.name
         log.debug("layer normalisation '%s' is not fused: %s", name, reasons[id(matches[-1].output)])
@@ -171,7 +174,7 @@ def _is_last(context: Context) -> bool:
     return context.axes == tuple(range(-len(context.axes), 0))
 
 
-def _replace(graph: gs.Graph, match: _Match, names: walk.Names) -> None:
+def _replace(fused: Replacements, match: _Match, names: walk.Names) -> None:
     context, output = match.context, match.output
     if _is_last(context):
         normalize = _layer_norm(match, context.root, names)
@@ -188,7 +191,7 @@ def _replace(graph: gs.Graph, match: _Match, names: walk.Names) -> None:
         normalize.outputs.append(normal)
         back = [int(axis) for axis in np.argsort(perm)]
         news = [before, normalize, gs.Node("Transpose", normal.name, {"perm": back}, [normal])]
-    replace(graph, [take_over(news[-1], output)], news)
+    fused.replace([take_over(news[-1], output)], news)
 
 
 def _moved(tensor: gs.Tensor, perm: list[int], name: str) -> gs.Variable:

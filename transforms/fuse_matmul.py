@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from transforms.graph import shapes, walk
 from transforms.graph.constants import Constants
-from transforms.graph.rewire import STANDARD_DOMAINS, release, replace, take_over
+from transforms.graph.rewire import STANDARD_DOMAINS, Replacements, release, take_over
 from transforms.graph.selection import Exclusion, resolve
 
 log = logging.getLogger(__name__)
@@ -61,31 +61,35 @@ def fuse_matmul(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
         log.debug("fusing products needs opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     constants, names, count = Constants(graph), walk.Names(graph), 0
-    kept = resolve(exclude, graph)
+    kept, outputs = resolve(exclude, graph), walk.outputs(graph)
     for inner in walk.graphs(graph):
+        fused = Replacements(inner)
         for group in _groups(inner, constants, kept):
             reason = _why_not(group, graph.opset)
             if reason:
                 log.debug("'%s' and its siblings are not fused: %s", group[0].output.name, reason)
             else:
-                _replace(inner, group, constants, names, graph.opset)
-                release(graph, [member.weight for member in group])
+                _replace(fused, group, constants, names, graph.opset)
+                fused.forget()
+                release([member.weight for member in group], outputs)
                 count += 1
+        fused.place()
     return count
 
 
 def _groups(graph: gs.Graph, constants: Constants, exclude: Container[gs.Node]) -> list[list[_Member]]:
     """Return the products that could be one, two or more each, in the order of the graph."""
     groups: dict[tuple[object, ...], list[_Member]] = {}
+    inside = {id(node) for node in graph.nodes}
     for node in graph.nodes:
-        member = _member(graph, node, constants)
+        member = _member(graph, inside, node, constants)
         if member is not None and not any(node in exclude for node in member.nodes):
             key = (id(node.inputs[0]), node.op, member.element_type, *_attributes(node))
             groups.setdefault(key, []).append(member)
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _member(graph: gs.Graph, node: gs.Node, constants: Constants) -> _Member | None:
+def _member(graph: gs.Graph, inside: set[int], node: gs.Node, constants: Constants) -> _Member | None:
     """Return the product of a tensor and constants that a node computes, or None for other nodes."""
     if node.op not in ("MatMul", "Gemm") or node.domain not in STANDARD_DOMAINS:
         return None
@@ -97,16 +101,16 @@ def _member(graph: gs.Graph, node: gs.Node, constants: Constants) -> _Member | N
     member = _Member((node,), node.inputs[1], None, width, element)
     if width == 0:
         return None
-    return _with_add(graph, member, constants) if node.op == "MatMul" else _with_c(member, constants)
+    return _with_add(graph, inside, member, constants) if node.op == "MatMul" else _with_c(member, constants)
 
 
-def _with_add(graph: gs.Graph, member: _Member, constants: Constants) -> _Member:
+def _with_add(graph: gs.Graph, inside: set[int], member: _Member, constants: Constants) -> _Member:
     """Return the MatMul with an Add of a bias that alone uses it, or unchanged."""
     product = member.output
     if len(product.outputs) != 1 or walk.is_output(product, graph):
         return member
     add = product.outputs[0]
-    if add.op != "Add" or add.domain not in STANDARD_DOMAINS or all(add is not node for node in graph.nodes):
+    if add.op != "Add" or add.domain not in STANDARD_DOMAINS or id(add) not in inside:
         return member
     bias = add.inputs[1] if add.inputs[0] is product else add.inputs[0]
     rank = len(shapes.shape_of(product) or (None,))
@@ -144,7 +148,7 @@ def _why_not(group: list[_Member], opset: int) -> str | None:
 
 
 def _replace(
-    graph: gs.Graph, group: list[_Member], constants: Constants, names: walk.Names, opset: int
+    fused: Replacements, group: list[_Member], constants: Constants, names: walk.Names, opset: int
 ) -> None:
     first = group[0]
     weight_axis = 0 if first.nodes[0].attrs.get("transB") else 1
@@ -157,7 +161,7 @@ def _replace(
     news.append(_split(group, news[-1].outputs[0], opset, names))
     for member in group:
         take_over(news[-1], member.output)
-    replace(graph, [node for member in group for node in member.nodes], news)
+    fused.replace([node for member in group for node in member.nodes], news)
 
 
 def _join(arrays: list[NDArray | None], axis: int) -> NDArray:

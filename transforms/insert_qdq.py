@@ -60,7 +60,7 @@ class _Insertion:
             needed = least_opset(plan.scheme)
             raise ModelError(f"the scheme needs opset {needed}, the model has {graph.opset}: raise it first")
         self._graph, self._plan = graph, plan
-        self._outputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.outputs}
+        self._outputs = walk.outputs(graph)
         self._parameters = QParamsTable(plan, ranges, memory)
         self._writer = QdqWriter(graph, plan.scheme, memory)
         self._insertions = Insertions()

@@ -29,7 +29,9 @@ from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.read_model import ModelError, check_opsets, read
 
-__all__ = ["ModelError", "check", "check_output", "load", "refuse_source", "save"]
+__all__ = ["ModelError", "check", "check_output", "export", "load", "refuse_source", "save"]
+
+Exported = tuple[onnx.ModelProto, dict[str, np.ndarray]]
 
 _ALIGNMENT = 4096  # runtimes map external data into memory by pages
 
@@ -80,17 +82,21 @@ def save(
     metadata: Mapping[str, str] | None = None,
     external_data: bool = False,
     force: bool = True,
+    exported: Exported | None = None,
 ) -> list[Path]:
     """Check the graph as a model and write it; return the files written, the model first.
 
     Large weights go to ``NAME.HASH.data`` beside the model, HASH being theirs, if ``external_data`` is given
     or the model would exceed the 2 GiB limit of protobuf. Such a file of a replaced model is removed, unless
-    a file beside it mentions it. ``metadata`` is added to the model's metadata_props. Raises ModelError if
-    the model does not pass ``onnx.checker`` with full_check, ValueError if a file of the source would be
-    overwritten, OSError if writing fails or, without ``force``, a file exists; nothing is changed then.
+    a file beside it mentions it. ``metadata`` is added to the model's metadata_props. ``exported`` is the
+    graph as :func:`export` returns it, to which data are added, for callers who look at it, too.
+
+    Raises ModelError if the model does not pass ``onnx.checker`` with full_check, ValueError if a file of the
+    source would be overwritten, OSError if writing fails or, without ``force``, a file exists; nothing is
+    changed then.
     """
     path = Path(path)
-    light, weights = graph_proto.export_light(graph)
+    light, weights = exported or graph_proto.export_light(graph)
     properties = {entry.key: entry.value for entry in light.metadata_props} | dict(metadata or {})
     onnx.helper.set_model_props(light, properties)
     check(light, weights)
@@ -115,6 +121,11 @@ def save(
         _write(model_file, light)
         put_in_place(model_file, target, (data_file, data_path), force=force, sources=sources)
     return [path, data_path]
+
+
+def export(graph: gs.Graph) -> Exported:
+    """Return a graph as a model whose large initializers have no data, and their arrays by name."""
+    return graph_proto.export_light(graph)
 
 
 def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:

@@ -48,7 +48,7 @@ def _quantization(node: gs.Node, graph: gs.Graph) -> gs.Node | None:
         return None
     source, result = node.inputs[0], node.outputs[0]
     makers, uses = [maker.op for maker in source.inputs], walk.uses(result)
-    if len(walk.uses(source)) != 1 or walk.is_output(source, graph) or not _LAYERS.issuperset(makers):
+    if not walk.is_read_once(source) or walk.is_output(source, graph) or not _LAYERS.issuperset(makers):
         return None
     if not makers or len(uses) != 1 or walk.is_output(result, graph):
         return None

@@ -6,7 +6,16 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from tests.helpers import fusion
-from transforms.graph.rewire import Insertions, detach, position, release, remove_unused, replace, take_over
+from transforms.graph import walk
+from transforms.graph.rewire import (
+    Insertions,
+    Replacements,
+    detach,
+    position,
+    release,
+    remove_unused,
+    take_over,
+)
 
 
 def chain(body: str, outputs: str = "float[N] y") -> gs.Graph:
@@ -29,7 +38,9 @@ def test_new_node_takes_name_and_place_and_dead_producers_go() -> None:
     graph = chain("a = Relu(x) b = Abs(a) y = Neg(b) z = Exp(y)", "float[N] z")
     y = graph.nodes[2].outputs[0]
     node = gs.Node("Sin", "new", {}, [graph.inputs[0]])
-    replace(graph, [take_over(node, y)], [node])
+    fused = Replacements(graph)
+    fused.replace([take_over(node, y)], [node])
+    fused.place()
     assert [(node.op, node.outputs[0].name) for node in graph.nodes] == [("Sin", "y"), ("Exp", "z")]
     assert y.inputs == [node]
     assert fusion.run(fusion.export(graph), x=np.zeros(2, np.float32), c=np.array(True))[0].tolist() == [1, 1]
@@ -45,14 +56,14 @@ def test_outputs_and_captured_tensors_keep_their_producers() -> None:
 def test_arrays_are_released_only_where_nobody_uses_them() -> None:
     graph = chain("a = Add(x, w) y = Neg(a)")
     weight = graph.nodes[0].inputs[1]
-    release(graph, [weight])
+    release([weight], walk.outputs(graph))
     assert weight.values.shape == (3,)
     detach(graph.nodes[0])
     graph.outputs.append(weight)
-    release(graph, [weight])
+    release([weight], walk.outputs(graph))
     assert weight.values.shape == (3,)
     graph.outputs.pop()
-    release(graph, [weight])
+    release([weight], walk.outputs(graph))
     assert weight.values.size == 0
 
 

@@ -101,7 +101,7 @@ def quantize(name: str, config: str, target: Path, **changes: object) -> None:
     scheme = preset(config).with_(**changes)
     quantize_graph(graph, scheme, CalibrationData(calibration_feeds(name)))
     model_io.save(graph, target)  # runs the full checker
-    assert why_not_on_cpu(graph) is None
+    assert why_not_on_cpu(*model_io.export(graph)) is None
 
 
 def measure(name: str, model: Path) -> Figures:

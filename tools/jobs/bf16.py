@@ -16,6 +16,7 @@ from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
+from transforms.runtime.session import why_not_on_cpu
 from transforms.search.target import TargetError
 
 
@@ -46,8 +47,11 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
         return
     entries = provenance.entries(tool, _recorded(chosen, job), graph.source_sha256)
     with phases("writing"):
-        files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
-    for line in bf16.lines(done, graph, files):
+        exported = model_io.export(graph)
+        files = model_io.save(
+            graph, output, metadata=entries, external_data=external, force=job.force, exported=exported
+        )
+    for line in bf16.lines(done, graph, files, why_not_on_cpu(*exported)):
         print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)

@@ -22,7 +22,7 @@ from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.run.feeds import open_feeds
 from transforms.runtime.inputs import model_inputs
-from transforms.runtime.session import RunOptions
+from transforms.runtime.session import RunOptions, why_not_on_cpu
 from transforms.scheme import Scheme
 from transforms.search.assign_precision import Step
 
@@ -109,8 +109,11 @@ def finish(
     entries[_SCHEME] = used.to_toml()
     external = job.save_as_external_data
     with phases("writing"):
-        files = model_io.save(graph, output, metadata=entries, external_data=external, force=job.force)
-    for line in quantize.lines(made.done, graph, files):
+        exported = model_io.export(graph)
+        files = model_io.save(
+            graph, output, metadata=entries, external_data=external, force=job.force, exported=exported
+        )
+    for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported)):
         print(line)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tools.summaries.operator_library import needed_library
 from tools.summaries.words import counted, written
-from transforms.runtime.session import why_not_on_cpu
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -25,7 +24,7 @@ _TENSORS = {
 _BF16_RUNTIMES = "a runtime with BF16 kernels, such as ONNX Runtime with CUDA or with VitisAI on an NPU, can"
 
 
-def lines(done: Conversion, graph: gs.Graph, files: list[Path]) -> Iterator[str]:
+def lines(done: Conversion, graph: gs.Graph, files: list[Path], cpu_error: str | None) -> Iterator[str]:
     """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs."""
     yield from done.notes
     fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
@@ -37,7 +36,7 @@ def lines(done: Conversion, graph: gs.Graph, files: list[Path]) -> Iterator[str]
     yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
     yield from _kept(done)
     yield written(graph.source_files, files)
-    yield _runs(done, needed_library(graph) or "none, standard ONNX", why_not_on_cpu(graph))
+    yield _runs(done, needed_library(graph) or "none, standard ONNX", cpu_error)
 
 
 def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:

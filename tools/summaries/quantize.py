@@ -15,10 +15,9 @@ from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.rounding_plan import is_downcast, is_upcast
-from transforms.runtime.session import why_not_on_cpu
 
 
-def lines(done: Quantized, graph: gs.Graph, files: list[Path]) -> Iterator[str]:
+def lines(done: Quantized, graph: gs.Graph, files: list[Path], cpu_error: str | None) -> Iterator[str]:
     """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs."""
     yield from done.notes
     for what, count in done.changes.items():
@@ -31,7 +30,7 @@ def lines(done: Quantized, graph: gs.Graph, files: list[Path]) -> Iterator[str]:
         yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
     yield _kept(graph)
     yield written(graph.source_files, files)
-    yield _runs(graph)
+    yield _runs(graph, cpu_error)
 
 
 def _kept(graph: gs.Graph) -> str:
@@ -71,8 +70,7 @@ def _ends_of_layers(graph: gs.Graph) -> set[int]:
     return ends
 
 
-def _runs(graph: gs.Graph) -> str:
-    cpu_error = why_not_on_cpu(graph)
+def _runs(graph: gs.Graph, cpu_error: str | None) -> str:
     needed = needed_library(graph) or "none"
     answer = "yes" if cpu_error is None else f"no ({cpu_error})"
     return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"

@@ -44,6 +44,20 @@ def interpret(context: Context, constants: Constants, exclude: Container[gs.Node
     return _Reader(context, constants, exclude).read()
 
 
+class Order:
+    """The first outputs of the nodes of a graph, in its order when it was asked for."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        """Number them."""
+        self.graph = graph
+        firsts = (node.outputs[0] for node in graph.nodes if node.outputs)
+        self._places = {id(tensor): (place, tensor) for place, tensor in enumerate(firsts)}
+
+    def of(self, values: dict[int, Value]) -> list[gs.Tensor]:
+        """Return those that have a value, in order."""
+        return [tensor for _, tensor in sorted(self._places[key] for key in values if key in self._places)]
+
+
 class _Reader:
     def __init__(self, context: Context, constants: Constants, exclude: Container[gs.Node]) -> None:
         self.context = context

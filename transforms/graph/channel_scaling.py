@@ -131,7 +131,7 @@ class PairFinder:
 
     def _is_own(self, tensor: gs.Tensor) -> bool:
         own = isinstance(tensor, gs.Constant) and id(tensor) not in self._fixed
-        return own and dtypes.is_type(tensor, dtypes.FLOAT) and len(walk.uses(tensor)) == 1
+        return own and dtypes.is_type(tensor, dtypes.FLOAT) and walk.is_read_once(tensor)
 
 
 def _outputs(node: gs.Node) -> int:

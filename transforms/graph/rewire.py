@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -38,52 +38,90 @@ class Insertions:
             inner.nodes = placed
 
 
-def replace(graph: gs.Graph, olds: Sequence[gs.Node], news: Sequence[gs.Node]) -> None:
-    """Put ``news`` where the first of ``olds`` stands; ``olds`` must have no output left that is used.
+class Replacements:
+    """New nodes for old ones of one graph: disconnected at once, listed in the graph by :meth:`place`."""
 
-    The new nodes may already have taken over outputs of the old ones. Old nodes, and producers in the same
-    graph that become unused, are removed.
-    """
-    first = min(position(graph, node) for node in olds)
-    graph.nodes[first:first] = list(news)
-    remove_unused(graph, olds)
+    def __init__(self, graph: gs.Graph) -> None:
+        """Start without any."""
+        self._graph = graph
+        self._places = {id(node): place for place, node in enumerate(graph.nodes)}
+        self._news: dict[int, list[gs.Node]] = {}
+        self._gone: list[gs.Node] = []
+        self._shared: list[list[gs.Node]] = []
+
+    def replace(self, olds: Sequence[gs.Node], news: Sequence[gs.Node]) -> None:
+        """Put ``news`` where the first of ``olds`` stands; ``olds`` must have no output left that is used.
+
+        The new nodes may already have taken over outputs of the old ones. Old nodes, and producers in the
+        same graph that become unused, are removed.
+        """
+        first = min(self._places[id(node)] for node in olds)
+        self._news.setdefault(first, []).extend(news)
+        self._places.update((id(node), first) for node in news)
+        self.remove_unused(olds)
+
+    def remove_unused(self, nodes: Sequence[gs.Node]) -> None:
+        """Remove those of the nodes whose outputs are unused, then in turn the producers of their inputs."""
+        pending = list(nodes)
+        while pending:
+            node = pending.pop()
+            if id(node) in self._places and not _is_used(self._graph, node):
+                del self._places[id(node)]
+                pending += [producer for tensor in node.inputs for producer in tensor.inputs]
+                self._detach(node)
+
+    def place(self) -> None:
+        """Put all nodes in their places."""
+        self.forget()
+        nodes = (node for i, old in enumerate(self._graph.nodes) for node in (*self._news.get(i, ()), old))
+        self._graph.nodes = [node for node in nodes if id(node) in self._places]
+
+    def forget(self) -> None:
+        """Disconnect old nodes from constants, which :meth:`place` does for those that many nodes share."""
+        _strike(self._shared, self._gone)
+        self._shared, self._gone = [], []
+
+    def _detach(self, node: gs.Node) -> None:
+        """Disconnect a node, but from constants: many nodes share one, whose users are listed once."""
+        self._gone.append(node)
+        self._shared += [tensor.outputs for tensor in node.inputs if isinstance(tensor, gs.Constant)]
+        node_inputs = [tensor for tensor in node.inputs if not isinstance(tensor, gs.Constant)]
+        list.__setitem__(node.inputs, slice(None), node_inputs)
+        detach(node)
 
 
 def remove_unused(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
-    """Remove those of the nodes whose outputs are unused, then in turn the producers of their inputs."""
-    members = {id(node) for node in graph.nodes}
-    pending, removed = list(nodes), set()
-    while pending:
-        node = pending.pop()
-        if id(node) not in members or id(node) in removed or _is_used(graph, node):
-            continue
-        removed.add(id(node))
-        producers = [producer for tensor in node.inputs for producer in tensor.inputs]
-        detach(node)
-        pending += producers
-    graph.nodes = [node for node in graph.nodes if id(node) not in removed]
+    """Remove nodes as :meth:`Replacements.remove_unused` does, and place the others."""
+    rest = Replacements(graph)
+    rest.remove_unused(nodes)
+    rest.place()
 
 
-def detach(node: gs.Node) -> None:
-    """Disconnect this node, and no other, from its inputs and outputs.
+def detach(*nodes: gs.Node) -> None:
+    """Disconnect these nodes, and no others, from their inputs and outputs, many at once in one pass.
 
-    Graph-surgeon's own clear() removes the first node that *equals* this one, and two nodes without a name
-    that compute the same are equal.
+    Graph-surgeon's own clear() removes the first node that *equals* one, and two nodes without a name that
+    compute the same are equal; for each node it searches all users of a tensor.
     """
-    for tensors, users in ((node.inputs, "outputs"), (node.outputs, "inputs")):
-        for tensor in tensors:
-            nodes = getattr(tensor, users)
-            list.pop(nodes, next(i for i, other in enumerate(nodes) if other is node))
-        list.clear(tensors)
+    _strike([tensor.outputs for node in nodes for tensor in node.inputs], nodes)
+    _strike([tensor.inputs for node in nodes for tensor in node.outputs], nodes)
+    for node in nodes:
+        list.clear(node.inputs)
+        list.clear(node.outputs)
 
 
-def release(model: gs.Graph, tensors: Sequence[gs.Tensor]) -> None:
-    """Free the arrays of those constants that no node of the whole model uses any more.
+def _strike(lists: Sequence[list[gs.Node]], nodes: Sequence[gs.Node]) -> None:
+    gone = {id(node) for node in nodes}
+    for users in {id(users): users for users in lists}.values():
+        list.__setitem__(users, slice(None), [user for user in users if id(user) not in gone])
+
+
+def release(tensors: Sequence[gs.Tensor], outputs: Container[int]) -> None:
+    """Free the arrays of those constants that no node uses any more; ``outputs``: :func:`walk.outputs`.
 
     A tensor and its list of users refer to each other, so that a large weight would otherwise stay in memory
     until Python collects the cycle.
     """
-    outputs = {id(tensor) for graph in walk.graphs(model) for tensor in graph.outputs}
     for tensor in tensors:
         if isinstance(tensor, gs.Constant) and not tensor.outputs and id(tensor) not in outputs:
             tensor.values = np.empty(0)

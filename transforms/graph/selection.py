@@ -55,7 +55,7 @@ class Selection:
     def __init__(self, graph: gs.Graph | None = None, nodes: Iterable[gs.Node] = ()) -> None:
         """Choose nodes of a graph."""
         self._nodes = {id(node): node for node in nodes}
-        marked = list(_marked(graph)) if graph is not None else []
+        marked = list(_marked(graph)) if graph is not None and self._nodes else []
         self._marks = frozenset(mark for node, marks in marked if id(node) in self._nodes for mark in marks)
         self._known = frozenset(mark for _, marks in marked for mark in marks)
 
@@ -66,6 +66,8 @@ class Selection:
         same tensors, each in the same body: branches of an If often use one name twice. New nodes, such as a
         Cast of an input or a helper node of a newer opset, are chosen if their readers are.
         """
+        if not self._nodes:
+            return NodeSet((), self)
         marked = list(_marked(graph))
         found = {id(node) for node, marks in marked if id(node) in self._nodes or marks & self._marks}
         if found and self._known:

@@ -11,8 +11,9 @@ def graphs(graph: gs.Graph) -> Iterator[gs.Graph]:
     """Yield the graph and then every graph nested in it (bodies of If, Loop and Scan), outer before inner."""
     yield graph
     for node in graph.nodes:
-        for body in bodies(node):
-            yield from graphs(body)
+        for value in node.attrs.values():  # as bodies() would, which takes twice the time
+            if isinstance(value, gs.Graph):
+                yield from graphs(value)
 
 
 def bodies(node: gs.Node) -> Iterator[gs.Graph]:
@@ -94,6 +95,11 @@ def uses(tensor: gs.Tensor) -> list[tuple[gs.Node, int]]:
     return [(node, index) for node in users for index, other in enumerate(node.inputs) if other is tensor]
 
 
+def is_read_once(tensor: gs.Tensor) -> bool:
+    """Return whether one input of one node alone reads the tensor; its users are not listed."""
+    return len(tensor.outputs) == 1
+
+
 def redirect(tensor: gs.Tensor, target: gs.Tensor) -> None:
     """Make every node that reads the tensor read the target instead."""
     for node, index in uses(tensor):
@@ -108,6 +114,11 @@ def replace_output(node: gs.Node, tensor: gs.Tensor, target: gs.Tensor) -> None:
 def is_output(tensor: gs.Tensor, graph: gs.Graph) -> bool:
     """Return whether the tensor is an output of the graph itself, not of a graph nested in it."""
     return any(tensor is output for output in graph.outputs)
+
+
+def outputs(graph: gs.Graph) -> set[int]:
+    """Return ``id`` of each output of the graph and of the graphs nested in it."""
+    return {id(tensor) for inner in graphs(graph) for tensor in inner.outputs}
 
 
 class Names:

@@ -118,9 +118,9 @@ def without_data(
     graph: gs.Graph, hide: Callable[[gs.Constant], bool] | None
 ) -> Iterator[dict[str, np.ndarray]]:
     """Let the large constants of the graph look empty to the exporter, and yield their arrays by name."""
-    owners = walk.constant_owners(graph)
-    large = [t for t in walk.constants(graph) if owners[id(t)] is graph and _is_large(t)]
-    large = [t for t in large if hide is None or hide(t)]
+    large = [t for t in walk.constants(graph) if _is_large(t) and (hide is None or hide(t))]
+    owners = walk.constant_owners(graph) if large else {}
+    large = [tensor for tensor in large if owners[id(tensor)] is graph]
     weights = {tensor.name: tensor.values for tensor in large}
     for tensor in large:
         tensor.values = LazyValues(_empty(tensor.name, weights[tensor.name]))

@@ -24,7 +24,7 @@ from transforms.model.constant_size import count_constants
 from transforms.model.detached_weights import fill, sparse_to_dense, split, without_data
 from transforms.model.function_types import infer_types
 from transforms.model.inlined_size import refuse_explosion
-from transforms.model.metadata import attach_metadata, read_info, restore_metadata, write_info
+from transforms.model.metadata import attach_metadata, bodies_of, read_info, restore_metadata, write_info
 from transforms.model.tangles import refuse_tangles
 
 _MOST_SIZES = 1 << 23
@@ -137,8 +137,10 @@ def _forget_rare_types(graph: gs.Graph) -> None:
 
 def _store_constants_once(root: gs.Graph, proto: onnx.GraphProto) -> None:
     """Move each captured initializer to the graph that it belongs to, and drop the copies in the bodies."""
-    owners = walk.constant_owners(root)
     pairs = list(_pairs(root, proto))
+    if len(pairs) == 1:
+        return
+    owners = walk.constant_owners(root)
     protos = {id(inner): target for inner, target in pairs}
     for inner, target in pairs:
         local = {t.name: t for node in inner.nodes for t in node.inputs if isinstance(t, gs.Constant)}
@@ -162,10 +164,8 @@ def _drop_foreign_values(graph: gs.Graph, proto: onnx.GraphProto) -> None:
 def _pairs(graph: gs.Graph, proto: onnx.GraphProto) -> Iterator[tuple[gs.Graph, onnx.GraphProto]]:
     yield graph, proto
     for node, target in zip(graph.nodes, proto.node, strict=True):
-        inner = {attribute.name: attribute.g for attribute in target.attribute}
-        for name, body in node.attrs.items():
-            if isinstance(body, gs.Graph):
-                yield from _pairs(body, inner[name])
+        for inner, body in bodies_of(target, node):
+            yield from _pairs(body, inner)
 
 
 @contextmanager

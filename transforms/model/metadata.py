@@ -72,15 +72,23 @@ def attach_metadata(proto: onnx.GraphProto, graph: gs.Graph) -> None:
     """Give each node what graph-surgeon does not keep, and drop what it cannot export again."""
     for source, made in zip(proto.node, graph.nodes, strict=True):
         node = Node.adopt(made)
-        node.doc_string = source.doc_string
-        node.metadata = {entry.key: entry.value for entry in source.metadata_props}
-        node.lost = [attribute for attribute in source.attribute if _is_lost(attribute)]
-        for attribute in node.lost:
+        if source.doc_string or source.metadata_props:  # each assignment to a node takes its time
+            node.doc_string = source.doc_string
+            node.metadata = {entry.key: entry.value for entry in source.metadata_props}
+        lost = [attribute for attribute in source.attribute if _is_lost(attribute)]
+        if lost:
+            node.lost = lost
+        for attribute in lost:
             node.attrs.pop(attribute.name, None)
-        inner = {attribute.name: attribute.g for attribute in source.attribute}
-        for name, body in node.attrs.items():
-            if isinstance(body, gs.Graph):
-                attach_metadata(inner[name], body)
+        for inner, body in bodies_of(source, node):
+            attach_metadata(inner, body)
+
+
+def bodies_of(source: onnx.NodeProto, node: gs.Node) -> Iterator[tuple[onnx.GraphProto, gs.Graph]]:
+    """Yield the bodies of a node as they are in the proto and in the graph."""
+    for attribute in source.attribute:
+        if isinstance(body := node.attrs.get(attribute.name), gs.Graph):
+            yield attribute.g, body
 
 
 def restore_metadata(graph: gs.Graph, proto: onnx.GraphProto) -> None:
@@ -91,10 +99,8 @@ def restore_metadata(graph: gs.Graph, proto: onnx.GraphProto) -> None:
             target.doc_string = node.doc_string
             _write_entries(target, node.metadata)
             target.attribute.extend(node.lost)
-        inner = {attribute.name: attribute.g for attribute in target.attribute}
-        for name, body in node.attrs.items():
-            if isinstance(body, gs.Graph):
-                restore_metadata(body, inner[name])
+        for inner, body in bodies_of(target, node):
+            restore_metadata(body, inner)
 
 
 def _is_lost(attribute: onnx.AttributeProto) -> bool:

@@ -9,10 +9,16 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, schemas, walk
-from transforms.graph.selection import Exclusion
+from transforms.graph.selection import Exclusion, resolve
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
-from transforms.plan.rounding_plan import RoundingPlan, is_downcast, is_saturation, is_upcast
+from transforms.plan.rounding_plan import (
+    RoundingPlan,
+    is_downcast,
+    is_saturation,
+    is_upcast,
+    shape_arithmetic,
+)
 
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
 _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}
@@ -62,29 +68,30 @@ def require(state: State, source: str, name: str) -> None:
 
 def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:
     """Count the nodes of a graph just converted to a format."""
-    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude)
+    excluded, shape_nodes = resolve(exclude, graph), shape_arithmetic(graph)
     opsets = schemas.versions(graph)
     kept: dict[str, Counter[str]] = {}
     converted = 0
     for node in walk.nodes(graph):
-        inputs = [] if id(node) in plan.shape_nodes else node.inputs  # Shape only looks at a float tensor
+        inputs = [] if id(node) in shape_nodes else node.inputs  # Shape only looks at a float tensor
         tensors = [*inputs, *node.outputs]
         if is_downcast(node, dtypes.BFLOAT16) or is_upcast(node, dtypes.BFLOAT16) or is_saturation(node):
             continue
         if not any(dtypes.is_type(t, dtypes.FLOAT) or dtypes.is_type(t, dtypes.BFLOAT16) for t in tensors):
             continue
-        reason = _reason_kept(node, plan, opsets, form)
+        if node in excluded:
+            reason: str | None = "excluded by option"
+        elif id(node) in shape_nodes and not _has_bfloat16(node):
+            reason = "arithmetic on shapes"
+        else:
+            reason = _reason_kept(node, opsets, form)
         converted += reason is None
         if reason is not None:
             kept.setdefault(reason, Counter())[node.op] += 1
     return Tally(converted, kept)
 
 
-def _reason_kept(node: gs.Node, plan: RoundingPlan, opsets: dict[str, int], form: str) -> str | None:
-    if node in plan.excluded:
-        return "excluded by option"
-    if id(node) in plan.shape_nodes and not _has_bfloat16(node):
-        return "arithmetic on shapes"
+def _reason_kept(node: gs.Node, opsets: dict[str, int], form: str) -> str | None:
     if form == "simulate_bf16":
         return "computes in float32 in this format"
     if form != "bf16" or _has_bfloat16(node):

@@ -167,7 +167,7 @@ class IntegerSites:
         maker = walk.producer(tensor)
         if maker is None or maker.op not in makers or walk.is_output(tensor, self._graph):
             return False
-        return maker.domain in STANDARD_DOMAINS and len(walk.uses(tensor)) == 1
+        return maker.domain in STANDARD_DOMAINS and walk.is_read_once(tensor)
 
 
 def _is_move(node: gs.Node) -> bool:
