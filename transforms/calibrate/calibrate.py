@@ -7,8 +7,7 @@ number of tensors, not on the number of samples.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -17,16 +16,21 @@ import onnx_graphsurgeon as gs
 from ops.formats import Format
 from transforms.calibrate.methods import CalibrationOptions, choose_range
 from transforms.calibrate.range_statistics import RangeStats
-from transforms.calibrate.sample_statistics import SampleStatistics, Statistics, add_array
-from transforms.calibrate.shared_samples import Sharing, no_statistics, shared_statistics
+from transforms.calibrate.sample_statistics import (
+    EachSample,
+    Progress,
+    SampleStatistics,
+    Statistics,
+    add_array,
+    no_statistics,
+)
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.runtime.session import RunOptions
 
-__all__ = ["Calibration", "CalibrationOptions", "calibrate"]
+__all__ = ["Calibration", "CalibrationOptions", "Progress", "calibrate"]
 
 NamedFeeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
-Progress = Callable[[int, int | None], None]
 
 
 class Calibration:
@@ -63,7 +67,7 @@ def calibrate(
     *,
     channels: Collection[TensorAxis] = (),
     run: RunOptions | None = None,
-    sharing: Sharing | None = None,
+    sharing: EachSample | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Run a float model on every feed, once, and return the statistics of its float32 tensors.
@@ -71,9 +75,9 @@ def calibrate(
     Tensors are constants, inputs and whatever the nodes of the main graph make. Of those in ``channels`` the
     moments along the axis are found, too; a tensor may be there with several axes. ``progress`` is called
     with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
-    constants, no feed is taken. The graph is not changed. ``sharing``: workers run the samples; the result
-    does not depend on how many they are. Without it each run has the threads that ``run`` says, and numbers
-    may differ from those in the last bits.
+    constants, no feed is taken. The graph is not changed. ``sharing``: what runs the samples in place of
+    this process, :class:`transforms.calibrate.shared_samples.Sharing`; without it each run has the threads
+    that ``run`` says.
 
     Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
     tensor, for NaN in a tensor or an output, with the infinity that it comes of, and without any feed at
@@ -86,9 +90,8 @@ def calibrate(
         add_array(observed[name], values, options, f"constant '{name}'")
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
-    each = _each_sample if sharing is None else partial(shared_statistics, sharing=sharing)
-    is_empty = True
-    for sample, found in each(graph, observed, feeds, options, run, progress=progress):
+    each, is_empty = sharing or _each_sample, True
+    for sample, found in each(graph, observed, feeds, options, run, progress):
         _merge(observed, found, options, sample)
         is_empty = False
     if is_empty:

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
-from transforms.calibrate.shared_samples import Sharing
+from transforms.calibrate.sample_statistics import EachSample
 from transforms.plan.qparams import WEIGHTED, weighed_inputs
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import Feeds, Source, open_feeds
@@ -32,7 +32,7 @@ class CalibrationData:
     limit: int | None = None
     cache: Path | None = None
     run: RunOptions | None = None
-    sharing: Sharing | None = None
+    sharing: EachSample | None = None
 
     def feeds(self, graph: gs.Graph) -> Feeds:
         """Return the feeds of the source for the inputs of a graph; raises what ``open_feeds`` does."""

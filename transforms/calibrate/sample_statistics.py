@@ -6,24 +6,53 @@ No tensor leaves the model, and none lives longer than in a run without statisti
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Protocol
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.not_finite import first_nan, where_nan_ends
-from transforms.calibrate.range_statistics import RangeStats
+from transforms.calibrate.range_statistics import Moments, RangeStats
 from transforms.graph import walk
+from transforms.graph.dot_products import TensorAxis
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
 from transforms.run.tensor_watch import WatchedTypeError
 from transforms.runtime.session import RunOptions
 
 Statistics = dict[str, RangeStats]
+Progress = Callable[[int, int | None], None]
 
 _FLOAT = "tensor(float)"
 _EMPTY = (math.inf, -math.inf)
 """The range of no numbers: what ONNX Runtime's ReduceMin and ReduceMax make of an empty tensor."""
+
+
+class EachSample(Protocol):
+    """Makes the statistics of one sample after another."""
+
+    def __call__(
+        self,
+        graph: gs.Graph,
+        wanted: Statistics,
+        feeds: Iterable[tuple[str, Mapping[str, np.ndarray]]],
+        options: CalibrationOptions,
+        run: RunOptions | None,
+        progress: Progress | None,
+    ) -> Iterator[tuple[str, Statistics]]:
+        """Yield name and statistics of each sample, in order; ``wanted`` as in SampleStatistics."""
+
+
+def no_statistics(names: Iterable[str], channels: Iterable[TensorAxis], *, histogram: bool) -> Statistics:
+    """Return what is wanted of each tensor, with nothing counted: moments along the axes of some of them."""
+    channels = list(channels)
+    asked = dict.fromkeys((*names, *(name for name, _ in channels)))
+    wanted = {name: RangeStats(histogram=Histogram() if histogram else None) for name in asked}
+    for name, axis in channels:
+        wanted[name].moments[axis] = Moments(axis)
+    return wanted
 
 
 class SampleStatistics:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -21,13 +21,11 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms import model_io
-from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
-from transforms.calibrate.range_statistics import Moments, RangeStats, decode, encode
-from transforms.calibrate.sample_statistics import SampleStatistics, Statistics
+from transforms.calibrate.range_statistics import decode, encode
+from transforms.calibrate.sample_statistics import Progress, SampleStatistics, Statistics, no_statistics
 from transforms.files import cleanup
 from transforms.files.atomic_write import replacing
-from transforms.graph.dot_products import TensorAxis
 from transforms.model import provenance
 from transforms.model.provenance import model_hash
 from transforms.run.feeds import Feeds
@@ -39,8 +37,16 @@ _MODEL, _ABOUT, _LOG = "float.onnx", "about.json", "samples.jsonl"
 
 
 @dataclass(frozen=True)
+class SampleTask:
+    """A sample by its number, and the folder in which it is."""
+
+    folder: str
+    number: int
+
+
+@dataclass(frozen=True)
 class Sharing:
-    """Who makes the statistics of samples: ``workers``.
+    """Makes the statistics of samples by ``workers``: an EachSample of a calibration.
 
     ``folder``: where these are kept, for another run on the same model, data and options to go on from; on
     disks that all workers share. Without it they go to a temporary folder of this machine.
@@ -49,54 +55,35 @@ class Sharing:
     workers: Workers = SerialExecutor
     folder: Path | None = None
 
+    def __call__(
+        self,
+        graph: gs.Graph,
+        wanted: Statistics,
+        feeds: Iterable[tuple[str, Feed]],
+        options: CalibrationOptions,
+        run: RunOptions | None,
+        progress: Progress | None,
+    ) -> Iterator[tuple[str, Statistics]]:
+        """Yield name and statistics of each sample, in order, all of which workers have made by then.
 
-@dataclass(frozen=True)
-class SampleTask:
-    """A sample by its number, and the folder in which it is."""
+        Each run has two threads unless ``run`` says how many, since numbers may depend on that. Raises
+        ValueError as :meth:`SampleStatistics.of`, and if workers die again and again.
+        """
+        run = run if run and run.threads else with_fixed_threads(run)
+        with _open_folder(graph, wanted, feeds, options, run, self.folder) as folder:
+            names = _write(folder, graph, wanted, feeds, options, run)
+            tasks = {f"sample {i}": SampleTask(str(folder), i) for i in range(len(names))}
 
-    folder: str
-    number: int
+            def _show(done: int, total: int, _: str) -> None:
+                if progress:
+                    progress(done, total)
 
-
-def no_statistics(names: Iterable[str], channels: Iterable[TensorAxis], *, histogram: bool) -> Statistics:
-    """Return what is wanted of each tensor, with nothing counted: moments along the axes of some of them."""
-    channels = list(channels)
-    asked = dict.fromkeys((*names, *(name for name, _ in channels)))
-    wanted = {name: RangeStats(histogram=Histogram() if histogram else None) for name in asked}
-    for name, axis in channels:
-        wanted[name].moments[axis] = Moments(axis)
-    return wanted
-
-
-def shared_statistics(
-    graph: gs.Graph,
-    wanted: Statistics,
-    feeds: Iterable[tuple[str, Feed]],
-    options: CalibrationOptions,
-    run: RunOptions | None,
-    sharing: Sharing,
-    progress: Callable[[int, int | None], None] | None = None,
-) -> Iterator[tuple[str, Statistics]]:
-    """Yield name and statistics of each sample, in order, all of which workers have made by then.
-
-    Each run has two threads unless ``run`` says how many, since numbers may depend on that. Raises ValueError
-    as :meth:`SampleStatistics.of`, and if workers die again and again.
-    """
-    run = run if run and run.threads else with_fixed_threads(run)
-    with _open_folder(graph, wanted, feeds, options, run, sharing) as folder:
-        names = _write(folder, graph, wanted, feeds, options, run)
-        tasks = {f"sample {i}": SampleTask(str(folder), i) for i in range(len(names))}
-
-        def _show(done: int, total: int, _: str) -> None:
-            if progress:
-                progress(done, total)
-
-        try:
-            run_tasks(measure, tasks, sharing.workers, TaskLog(folder / _LOG), _show)
-        finally:
-            _open.cache_clear()
-        for i, name in enumerate(names):
-            yield name, _read(folder / _result(i))
+            try:
+                run_tasks(measure, tasks, self.workers, TaskLog(folder / _LOG), _show)
+            finally:
+                _open.cache_clear()
+            for i, name in enumerate(names):
+                yield name, _read(folder / _result(i))
 
 
 def measure(task: SampleTask) -> tuple[float, ...]:
@@ -120,10 +107,10 @@ def _open_folder(
     feeds: Iterable[tuple[str, Feed]],
     options: CalibrationOptions,
     run: RunOptions,
-    sharing: Sharing,
+    kept: Path | None,
 ) -> Iterator[Path]:
     """Yield the folder of this model, data and options, which stays; or a temporary one."""
-    if sharing.folder is None:
+    if kept is None:
         with cleanup.temporary_folder() as folder:
             yield folder
         return
@@ -132,7 +119,7 @@ def _open_folder(
     said = json.dumps([_kinds(wanted), options.averaging_constant, asdict(run)])
     parts = [provenance.software(), model_hash(graph), feeds.hash(), said]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    folder = sharing.folder.resolve() / f"calibration-{key}"
+    folder = kept.resolve() / f"calibration-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
 
