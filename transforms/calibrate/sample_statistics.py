@@ -120,10 +120,9 @@ class SampleStatistics:
             raise
         except Exception as error:  # the runtime's exceptions share no narrower class
             raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
-        for error in (
-            refused[name] for name in self._all if name in refused
-        ):  # not as the runtime orders nodes
-            raise (self._cause(sample, feed) if error.is_nan else None) or error from error
+        first = next((refused[name] for name in self._all if name in refused), None)  # in the graph's order
+        if first is not None:
+            raise (self._cause(sample, feed) if first.is_nan else None) or first from first
         ranges = {name: (float(found[name, "low"]), float(found[name, "high"])) for name in self._reduced}
         finite = all(math.isfinite(high - low) for low, high in ranges.values() if (low, high) != _EMPTY)
         if not finite or not all(math.isfinite(found[key]) for key in self._sums):
