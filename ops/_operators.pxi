@@ -42,7 +42,7 @@ cdef const char* kind_name(OperatorKind kind) noexcept nogil:
     if kind == DEQUANTIZE:
         return "ExtendedDequantizeLinear"
     if kind == SHOW:
-        return "Show"
+        return "Size"  # ONNX Runtime takes nodes of this name first, as soon as they can run
     return "BFPQuantizeDequantize" if kind == BFP else "MXQuantizeDequantize"
 
 

@@ -1,4 +1,4 @@
-# The operator Show: hands its input, where it is, to a function of Python while the model runs. Its output is empty.
+# The operator that shows: hands its input, where it is, to a function of Python while the model runs. Its output is empty.
 # Nothing of the tensor is copied, and it lives no longer than without the operator.
 
 cdef bint python_is_ready  # not if ONNX Runtime loaded this library by its path, and nobody imported it

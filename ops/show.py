@@ -1,7 +1,9 @@
 """The operator that hands a tensor to Python while a model runs, in place: nothing of it is copied or kept.
 
-Models in which it stands are never written to a file. Registered with our own library; the tensor is any, the
-output a float32 tensor without elements, and the attribute ``number`` says who looks.
+It has the name of a standard operator, in a domain of its own: of the nodes that can run, ONNX Runtime takes
+those called Size first, so that a tensor is seen, and let go of, before the next is made. Models in which it
+stands are never written to a file. It is registered with our own library. Its input is any tensor, its output a
+float32 tensor without elements, and its attribute ``number`` says who looks.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable
 from ops._library import look
 
 DOMAIN = "narrow.show"
-OP = "Show"
+OP = "Size"
 
 Watcher = Callable[[memoryview, int, tuple[int, ...]], object]
 """Called with the bytes of a float32 tensor, which are there during the call alone, its element type as ONNX

@@ -98,5 +98,5 @@ def test_a_model_with_a_number_that_nobody_has_fails() -> None:
     model.opset_import.add(domain=show.DOMAIN, version=1)
     model.graph.output.add(name="s")
     graph = graph_proto.import_model(model)
-    with pytest.raises(Exception, match="Show: who looks at the tensor refuses it"):
+    with pytest.raises(Exception, match="Size: who looks at the tensor refuses it"):
         InstrumentedModel(graph, ["s"]).run(rows(1))

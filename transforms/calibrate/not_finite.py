@@ -1,8 +1,8 @@
-"""Where NaN shows up in a model, and the origin of the first one: its tensor, and the infinity before it."""
+"""The origin of the first NaN of a model: its tensor, and the infinity before it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,25 +16,6 @@ _OPSET = 10
 """First opset with IsInf."""
 
 _NONE = np.zeros(())
-
-_HANDING_ON = frozenset(
-    {"Add", "Sub", "Mul", "Div", "MatMul", "Gemm", "LayerNormalization", "Softmax"}
-    | {"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Identity"}
-)
-"""Operators whose output holds NaN when an input does, so that looking at the output is enough."""
-
-
-def where_nan_ends(graph: gs.Graph, watched: Collection[str]) -> list[str]:
-    """Return tensors of which at least one holds NaN when any of the watched ones does."""
-    ends: list[str] = []
-    telling: set[str] = set()  # that NaN in these shows up in one of the ends
-    for node in reversed(graph.nodes):
-        made, read = ([t.name for t in tensors] for tensors in (node.outputs, node.inputs))
-        ends += [name for name in made if name in watched and name not in telling]
-        telling.update(ends)
-        if node.op in _HANDING_ON and not node.domain and made[0] in telling:
-            telling.update(read)
-    return ends + [t.name for t in graph.inputs if t.name in watched and t.name not in telling]
 
 
 @dataclass(frozen=True)

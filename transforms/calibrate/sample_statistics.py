@@ -5,8 +5,7 @@ No tensor leaves the model, and none lives longer than in a run without statisti
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
-from transforms.calibrate.not_finite import first_nan, where_nan_ends
+from transforms.calibrate.not_finite import first_nan
 from transforms.calibrate.range_statistics import Moments, RangeStats
 from transforms.graph import walk
 from transforms.graph.dot_products import TensorAxis
@@ -24,10 +23,6 @@ from transforms.runtime.session import RunOptions
 
 Statistics = dict[str, RangeStats]
 Progress = Callable[[int, int | None], None]
-
-_FLOAT = "tensor(float)"
-_EMPTY = (math.inf, -math.inf)
-"""The range of no numbers: what ONNX Runtime's ReduceMin and ReduceMax make of an empty tensor."""
 
 
 class EachSample(Protocol):
@@ -67,41 +62,16 @@ class SampleStatistics:
     ) -> None:
         """Open the model; ``wanted``: empty statistics by the tensor's name, of what is to be found.
 
-        Constants among them are passed over. ValueError for a tensor that is not of float32.
+        Constants among them are passed over, outputs of the model looked at for NaN.
         """
         self._graph, self._wanted, self._options, self._run = graph, wanted, options, run
-        self._outputs = set(float_outputs(graph))
+        outputs = set(float_outputs(graph))
         variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
-        self._all = [name for name in variables if name in wanted or name in self._outputs]
-        asked = [name for name in self._all if name in wanted]
-        with_moments = [name for name in asked if wanted[name].moments]
-        self._open(asked, self._all if options.needs_histogram else with_moments)
-
-    def _open(self, asked: Collection[str], watched: Collection[str]) -> None:
-        """Open the model to watch some tensors, and find of the others that are asked for the extremes.
-
-        Sums, which are not finite when a term is not, tell of NaN: ReduceMin and ReduceMax can pass over it.
-        """
-        self._reduced = [name for name in asked if name not in watched]
-        ends = where_nan_ends(self._graph, {*self._reduced, *self._outputs} - {*watched})
-        self._sums = [(name, "sum") for name in ends]
-        ranges = [(name, end) for name in self._reduced for end in ("low", "high")]
-        self._model = InstrumentedModel(self._graph, [*ranges, *self._sums], self._run, watched=watched)
-        for (name, _), kind in self._model.types().items():
-            if kind != _FLOAT:
-                raise ValueError(f"'{name}' is a {kind}, only tensors of float32 have ranges")
+        self._all = [name for name in variables if name in wanted or name in outputs]
+        self._model: InstrumentedModel[str] = InstrumentedModel(graph, [], run, watched=self._all)
 
     def of(self, sample: str, feed: Mapping[str, np.ndarray]) -> Statistics:
         """Return the statistics of a sample; ValueError for NaN, or if the model fails."""
-        statistics = self._observe(sample, feed)
-        if statistics is None:
-            self._open([], self._all)  # from now on, for what is infinite once tends to be so always
-            statistics = self._observe(sample, feed)
-        assert statistics is not None, "all of it was watched"
-        return statistics
-
-    def _observe(self, sample: str, feed: Mapping[str, np.ndarray]) -> Statistics | None:
-        """Return the statistics of a sample, None if sums are not finite, which may hide NaN."""
         statistics = Statistics()
         refused = dict[str, Refused]()
 
@@ -115,7 +85,7 @@ class SampleStatistics:
                 statistics[name] = one
 
         try:
-            found = self._model.run(feed, see=_see)
+            self._model.run(feed, see=_see)
         except WatchedTypeError:
             raise
         except Exception as error:  # the runtime's exceptions share no narrower class
@@ -123,13 +93,6 @@ class SampleStatistics:
         first = next((refused[name] for name in self._all if name in refused), None)  # in the graph's order
         if first is not None:
             raise (self._cause(sample, feed) if first.is_nan else None) or first from first
-        ranges = {name: (float(found[name, "low"]), float(found[name, "high"])) for name in self._reduced}
-        finite = all(math.isfinite(high - low) for low, high in ranges.values() if (low, high) != _EMPTY)
-        if not finite or not all(math.isfinite(found[key]) for key in self._sums):
-            return None
-        for name, extremes in ranges.items():
-            statistics[name] = self._wanted[name].alike()
-            statistics[name].add_range(*extremes, self._options.averaging_constant)
         return statistics
 
     def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
