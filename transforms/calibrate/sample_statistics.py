@@ -6,6 +6,7 @@ No tensor leaves the model, and none lives longer than in a run without statisti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +24,9 @@ from transforms.runtime.session import RunOptions
 
 Statistics = dict[str, RangeStats]
 Progress = Callable[[int, int | None], None]
+
+_SMALL = 1 << 20
+"""Bytes of a sample whose tensors may live longer, for the speed of convolutions on blocks of channels."""
 
 
 class EachSample(Protocol):
@@ -68,7 +72,16 @@ class SampleStatistics:
         outputs = set(float_outputs(graph))
         variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
         self._all = [name for name in variables if name in wanted or name in outputs]
-        self._model: InstrumentedModel[str] = InstrumentedModel(graph, [], run, watched=self._all)
+        self._models: dict[bool, InstrumentedModel[str]] = {}
+
+    def _model(self, feed: Mapping[str, np.ndarray]) -> InstrumentedModel[str]:
+        """Return the model for a sample; in a large one no tensor lives longer than it is read."""
+        small = sum(array.nbytes for array in feed.values()) <= _SMALL
+        if small not in self._models:
+            self._models.clear()  # one is open at a time
+            run = replace(self._run or RunOptions(), blocked=small)
+            self._models[small] = InstrumentedModel(self._graph, [], run, watched=self._all)
+        return self._models[small]
 
     def of(self, sample: str, feed: Mapping[str, np.ndarray]) -> Statistics:
         """Return the statistics of a sample; ValueError for NaN, or if the model fails."""
@@ -85,7 +98,7 @@ class SampleStatistics:
                 statistics[name] = one
 
         try:
-            self._model.run(feed, see=_see)
+            self._model(feed).run(feed, see=_see)
         except WatchedTypeError:
             raise
         except Exception as error:  # the runtime's exceptions share no narrower class
