@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.channel_scaling import Exponents, Ranges, ScaledLayer
 from transforms.graph.dot_products import is_dot_product, sum_axis
+from transforms.graph.lazy_values import constant
 from transforms.graph.rewire import position
 from transforms.graph.selection import Exclusion, resolve
 
@@ -89,7 +90,7 @@ class _Balancer:
     def _divide_weight(self, node: gs.Node, shift: Exponents) -> None:
         weight = node.inputs[1]
         if not walk.is_read_once(weight) or id(weight) in self._outputs:
-            node.inputs[1] = gs.Constant(self._names.derive(weight.name, "balanced"), weight.values)
+            node.inputs[1] = constant(self._names.derive(weight.name, "balanced"), weight._values)
         layer = ScaledLayer(node)
         layer.in_shift -= shift
         layer.apply()
@@ -98,9 +99,9 @@ class _Balancer:
         tensor = node.inputs[0]
         balanced = dtypes.variable(self._names.derive(tensor.name, "balanced"), dtypes.FLOAT, tensor)
         factors = np.ldexp(np.float32(1), shift).reshape(_factors_shape(node, len(shift)))
-        constant = gs.Constant(self._names.derive(tensor.name, "balance"), factors)
+        multiplier = gs.Constant(self._names.derive(tensor.name, "balance"), factors)
         name = self._names.derive(balanced.name, "mul")
-        multiply = gs.Node("Mul", name, inputs=[tensor, constant], outputs=[balanced])
+        multiply = gs.Node("Mul", name, inputs=[tensor, multiplier], outputs=[balanced])
         node.inputs[0] = balanced
         graph.nodes.insert(position(graph, node), multiply)
 

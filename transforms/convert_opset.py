@@ -72,7 +72,7 @@ def _raise(model: onnx.ModelProto, graph: gs.Graph, version: int) -> onnx.ModelP
     raised = aside.put_back(onnx.version_converter.convert_version(aside.model, aside.least))
     if any(_is_new(node, graph.opset, aside.least) for node in walk.nodes(graph)):
         hidden = {value.name for value in model.graph.input}
-        weights = {t.name: t.values for t in walk.constants(graph) if t.name in hidden}
+        weights = {t.name: t._values for t in walk.constants(graph) if t.name in hidden}
         compare_raised(model, raised, weights)
     return raised
 

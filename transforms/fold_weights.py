@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.graph import dtypes, walk
+from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.rewire import detach
 from transforms.plan.rounding_plan import is_downcast, is_neutral
 
@@ -51,7 +52,7 @@ def _is_foldable(node: gs.Node) -> bool:
 
 
 def _fold(source: gs.Constant, target: gs.Tensor, *, is_last: bool) -> None:
-    target.to_constant(ops.to_bfloat16(source.values))
+    become_constant(target, derived(source._values, ops.to_bfloat16, ml_dtypes.bfloat16))
     if not source.outputs and is_last:
         target.name = source.name
         source.values = np.empty(0, ml_dtypes.bfloat16)  # unused: free its memory

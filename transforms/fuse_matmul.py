@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
+from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms.graph import shapes, walk
 from transforms.graph.constants import Constants
+from transforms.graph.lazy_values import Computed, Weight, constant, is_weightless, load_values
 from transforms.graph.rewire import STANDARD_DOMAINS, Replacements, release, take_over
 from transforms.graph.selection import Exclusion, resolve
 
@@ -152,16 +154,26 @@ def _replace(
 ) -> None:
     first = group[0]
     weight_axis = 0 if first.nodes[0].attrs.get("transB") else 1
-    weights = _join([constants.values(member.weight) for member in group], weight_axis)
-    operands = [gs.Constant(names.derive(first.weight.name, "fused"), weights)]
+    weights = _joined([constants.source(member.weight) for member in group], weight_axis)
+    operands = [constant(names.derive(first.weight.name, "fused"), weights)]
     if any(member.bias is not None for member in group):
-        biases = _join([_bias(member, constants, weights.dtype) for member in group], 0)
+        biases = _join([_bias(member, constants, np.dtype(weights.dtype)) for member in group], 0)
         operands.append(gs.Constant(names.derive(first.output.name, "bias"), biases))
     news = [*_product(group, operands, names)]
     news.append(_split(group, news[-1].outputs[0], opset, names))
     for member in group:
         take_over(news[-1], member.output)
     fused.replace([node for member in group for node in member.nodes], news)
+
+
+def _joined(sources: list[Weight | LazyValues | None], axis: int) -> Weight:
+    """Return weights side by side, computed when needed if one of them takes no memory itself."""
+    parts = [source for source in sources if source is not None]
+    if not any(map(is_weightless, parts)):
+        return _join([load_values(part) for part in parts], axis)
+    shape = list(parts[0].shape)
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    return Computed(shape, parts[0].dtype, lambda: _join([load_values(part) for part in parts], axis))
 
 
 def _join(arrays: list[NDArray | None], axis: int) -> NDArray:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx_graphsurgeon as gs
+from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms.graph import walk
+from transforms.graph.lazy_values import Weight, become_constant
 
 _VALUES: dict[str, Callable[[object], np.ndarray]] = {
     "value_float": lambda value: np.array(value, np.float32),
@@ -37,20 +39,21 @@ def _lift_in(graph: gs.Graph) -> int:
             continue
         tensor = node.outputs[0]
         node.outputs.clear()
-        tensor.to_constant(values)
+        become_constant(tensor, values)
     lifted = len(graph.nodes) - len(kept)
     if lifted:
         graph.nodes = kept
     return lifted
 
 
-def _constant_value(node: gs.Node) -> object | None:
+def _constant_value(node: gs.Node) -> Weight | LazyValues | None:
     """Return the value of the node, lazily if it is a tensor that graph-surgeon has not read yet."""
     if node.op != "Constant" or node.domain:
         return None
     tensor = node.attrs.get("value")
     if isinstance(tensor, gs.Constant):
-        return tensor._values  # `.values` would convert types without a NumPy form
+        values: Weight | LazyValues = tensor._values  # `.values` would convert types without a NumPy form
+        return values
     for name, convert in _VALUES.items():
         if name in node.attrs:
             return convert(node.attrs[name])

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
@@ -24,14 +23,16 @@ from transforms.files.data_files import data_name
 from transforms.files.model_files import clear_leftovers, put_in_place
 from transforms.files.named_file import named
 from transforms.files.temporary_files import temporary
+from transforms.graph.lazy_values import PACKED, Weight, stored, stored_bytes
 from transforms.graph.typed import Graph, source_files
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.read_model import ModelError, check_opsets, read
+from transforms.model.wire_format import Piece, pieces
 
 __all__ = ["ModelError", "check", "check_output", "export", "load", "refuse_source", "save"]
 
-Exported = tuple[onnx.ModelProto, dict[str, np.ndarray]]
+Exported = tuple[onnx.ModelProto, dict[str, Weight]]
 
 _ALIGNMENT = 4096  # runtimes map external data into memory by pages
 
@@ -45,10 +46,10 @@ def load(source: str | Path | onnx.ModelProto) -> Graph:
     if isinstance(source, onnx.ModelProto):
         check_opsets(source)
         return graph_proto.import_model(source)
-    model, digest, files = read(Path(source))
+    file = read(Path(source))
     with named(source, ModelError):
-        graph = graph_proto.import_model(model)
-    graph.source_sha256, graph.source_files = digest, files
+        graph = graph_proto.import_model(file.model, file.mapped)
+    graph.source_sha256, graph.source_files = file.digest, file.files
     return graph
 
 
@@ -100,25 +101,26 @@ def save(
     properties = {entry.key: entry.value for entry in light.metadata_props} | dict(metadata or {})
     onnx.helper.set_model_props(light, properties)
     check(light, weights)
-    total = light.ByteSize() + sum(array.nbytes for array in weights.values())
+    total = light.ByteSize() + sum(map(stored_bytes, weights.values()))
     external_data = external_data or total > PROTOBUF_LIMIT
     check_output(path, force=force, external_data=external_data)
     refuse_source(graph, path)
     target, sources = _destination(path), source_files(graph)
     clear_leftovers(target.parent)
-    if not (external_data and weights):
-        detached_weights.fill(light, weights)
+    beside = _beside(light, weights) if external_data else {}
+    if not beside:
         with naming(path), temporary(target) as model_file:
-            _write(model_file, light)
+            _write(model_file, pieces(light, weights))
             put_in_place(model_file, target, force=force, sources=sources)
         return [path]
     with naming(path), temporary(target) as data_file, temporary(target) as model_file:
         digest = _write_arrays(
-            data_file, (weights[t.name] for t in light.graph.initializer if t.name in weights)
+            data_file, (beside[t.name] for t in light.graph.initializer if t.name in beside)
         )
         data_path = target.with_name(data_name(target.name, digest))
-        _refer_to_external(light, weights, data_path.name)
-        _write(model_file, light)
+        _refer_to_external(light, beside, data_path.name)
+        inside = {name: values for name, values in weights.items() if name not in beside}
+        _write(model_file, pieces(light, inside))
         put_in_place(model_file, target, (data_file, data_path), force=force, sources=sources)
     return [path, data_path]
 
@@ -128,10 +130,17 @@ def export(graph: gs.Graph) -> Exported:
     return graph_proto.export_light(graph)
 
 
-def check(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> None:
+def _beside(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> Mapping[str, Weight]:
+    """Return the weights that lie beside a model: integers of 4 bits do only if it had no room for them."""
+    wide = {name: values for name, values in weights.items() if values.dtype not in PACKED}
+    packed = sum(stored_bytes(values) for name, values in weights.items() if name not in wide)
+    return wide if light.ByteSize() + packed <= PROTOBUF_LIMIT else weights
+
+
+def check(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
     """Raise ModelError if a light model does not pass ``onnx.checker.check_model(full_check=True)``."""
     try:
-        onnx.checker.check_model(detached_weights.as_inputs(light, dict(weights)), full_check=True)
+        onnx.checker.check_model(detached_weights.as_inputs(light, weights), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"the result does not pass onnx.checker: {error}") from error
 
@@ -148,19 +157,20 @@ def _destination(path: Path) -> Path:
         raise ValueError(f"output {error}") from error
 
 
-def _write(path: Path, model: onnx.ModelProto) -> None:
+def _write(path: Path, content: Iterator[Piece]) -> None:
     with path.open("wb") as file:
-        file.write(model.SerializeToString(deterministic=True))
+        for piece in content:
+            file.write(piece)
         _flush(file)
 
 
-def _write_arrays(path: Path, arrays: Iterator[np.ndarray]) -> str:
+def _write_arrays(path: Path, arrays: Iterator[Weight]) -> str:
     """Write arrays one after another, each at a multiple of the alignment; return the SHA-256 of the file."""
     digest = hashlib.sha256()
     with path.open("wb") as file, ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
         hashing = beside.submit(digest.update, b"")
         for array in arrays:
-            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            content = stored(array).data
             for part in (b"\0" * (-file.tell() % _ALIGNMENT), content):
                 hashing.result()
                 hashing = beside.submit(digest.update, part)
@@ -175,14 +185,14 @@ def _flush(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _refer_to_external(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], location: str) -> None:
+def _refer_to_external(light: onnx.ModelProto, weights: Mapping[str, Weight], location: str) -> None:
     """Point the initializers at the places in the data file where ``_write_arrays`` puts them."""
     offset = 0
     for tensor in light.graph.initializer:
         if tensor.name not in weights:
             continue
         offset += -offset % _ALIGNMENT
-        length = weights[tensor.name].nbytes
+        length = stored_bytes(weights[tensor.name])
         tensor.data_location = onnx.TensorProto.EXTERNAL
         for key, value in (("location", location), ("offset", offset), ("length", length)):
             tensor.external_data.add(key=key, value=str(value))

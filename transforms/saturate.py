@@ -6,6 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.selection import Exclusion, NodeSet, resolve
 
 
@@ -18,8 +19,9 @@ def saturate(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """
     changed = 0
     for tensor in _float_constants(graph, resolve(exclude, graph)):
-        if tensor.values.size and _exceeds(tensor.values):
-            tensor.values = np.clip(tensor.values, -dtypes.BFLOAT16_MAX, dtypes.BFLOAT16_MAX)
+        values = tensor.values
+        if values.size and _exceeds(values):
+            become_constant(tensor, derived(tensor._values, _clipped, np.float32))
             changed += 1
     return changed
 
@@ -27,7 +29,15 @@ def saturate(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
 def tensors_with_nan(graph: gs.Graph) -> list[str]:
     """Return the names of float32 and float16 initializers that hold a NaN, in graph order."""
     found = [t for t in walk.constants(graph) if dtypes.element_type(t) in (dtypes.FLOAT, dtypes.FLOAT16)]
-    return [t.name for t in found if t.values.size and np.isnan(t.values.max())]
+    return [t.name for t in found if _has_nan(t.values)]
+
+
+def _has_nan(values: np.ndarray) -> bool:
+    return bool(values.size) and bool(np.isnan(values.max()))
+
+
+def _clipped(values: np.ndarray) -> np.ndarray:
+    return np.asarray(np.clip(values, -dtypes.BFLOAT16_MAX, dtypes.BFLOAT16_MAX))
 
 
 def _exceeds(values: np.ndarray) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 
 import ops
 from transforms.graph import dtypes, walk
+from transforms.graph.lazy_values import become_constant, constant, derived
 from transforms.graph.selection import Exclusion
 from transforms.insert_cast import cast_pair
 from transforms.plan.rounding_plan import RoundingPlan
@@ -27,12 +30,12 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: 
     names = walk.Names(graph)
     changed = 0
     for rounding in weights:
-        rounded = ops.from_bfloat16(ops.to_bfloat16(rounding.tensor.values))
-        if rounded.tobytes() == rounding.tensor.values.tobytes():
+        if _is_rounded(rounding.tensor.values):
             continue
+        source = rounding.tensor._values
         changed += 1
         target = _target(rounding.tensor, len(rounding.uses), names)
-        target.values = rounded
+        become_constant(target, derived(source, _rounded, np.float32))
         rounding.redirect(target)
     pair = cast_pair("bfloat16")
     return changed + insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)
@@ -49,4 +52,12 @@ def _target(tensor: gs.Constant, rounded_uses: int, names: walk.Names) -> gs.Con
     """Return the constant to round: the tensor itself, or a copy if some uses need it unrounded."""
     if rounded_uses == len(tensor.outputs):
         return tensor
-    return gs.Constant(names.derive(tensor.name, "bf16"), tensor.values)
+    return constant(names.derive(tensor.name, "bf16"), tensor._values)
+
+
+def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    return ops.from_bfloat16(ops.to_bfloat16(values))
+
+
+def _is_rounded(values: NDArray[np.float32]) -> bool:
+    return np.array_equal(_rounded(values).view(np.uint32), values.view(np.uint32))

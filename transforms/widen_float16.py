@@ -7,6 +7,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.lazy_values import Weight, become_constant, constant, derived
 from transforms.graph.rewire import detach, position
 from transforms.graph.typed import Node, info_of
 from transforms.model import metadata
@@ -106,11 +107,15 @@ def _widen_constants(graph: gs.Graph, fixed: set[int], names: walk.Names) -> int
     narrow = [t for t in walk.constants(graph) if dtypes.is_type(t, dtypes.FLOAT16)]
     for tensor in narrow:
         if id(tensor) not in fixed:
-            tensor.values = tensor.values.astype(np.float32)
+            become_constant(tensor, _widened(tensor))
         elif tensor.outputs:
-            wide = gs.Constant(names.derive(tensor.name, "float32"), tensor.values.astype(np.float32))
+            wide = constant(names.derive(tensor.name, "float32"), _widened(tensor))
             walk.redirect(tensor, wide)
     return sum(id(tensor) not in fixed or bool(tensor.outputs) for tensor in narrow)
+
+
+def _widened(tensor: gs.Constant) -> Weight:
+    return derived(tensor._values, lambda values: values.astype(np.float32), np.float32)
 
 
 def _widen_variables(graph: gs.Graph, fixed: set[int]) -> int:

@@ -82,9 +82,12 @@ class Builder:
         return self.node("Mul", f"{name}/Mul_1", self.node("Mul", f"{name}/Mul", x, shifted), "half")
 
 
-def transformer(size: Size = SMALL, seed: int = 0) -> onnx.ModelProto:
-    """Return the encoder: ``input_ids`` and ``attention_mask`` ``[batch, sequence]`` int64 in, states out."""
-    builder = Builder(np.random.default_rng(seed))
+def transformer(size: Size = SMALL, seed: int = 0, *, builder: Builder | None = None) -> onnx.ModelProto:
+    """Return the encoder: ``input_ids`` and ``attention_mask`` ``[batch, sequence]`` int64 in, states out.
+
+    ``builder`` makes its weights, of the seed if there is none.
+    """
+    builder = builder or Builder(np.random.default_rng(seed))
     scalars = {"two": 2, "half": 0.5, "one": 1, "sqrt_two": np.sqrt(2), "epsilon": 1e-12, "masked": MASKED}
     for name, value in scalars.items():
         builder.constant(name, np.float32(value))

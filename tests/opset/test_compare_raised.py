@@ -92,6 +92,7 @@ def test_sizes_that_never_fit_cost_little(monkeypatch: pytest.MonkeyPatch) -> No
     ("(seq(float[3]) s) => (float[3] y) <int64 i = {0}> { y = SequenceAt(s, i) }", "cannot be fed"),
     ("(float[3] x) => (float[3] y) <int64[1] w = {5}> { y = Gather(x, w) }", "out of data bounds"),
     ("(float[99999,99999] x) => (float[99999,99999] y) { y = Abs(x) }", r"tensor 'x' of \[99999, 99999\]"),
+    ("(float[N,K] x) => (float[A,B] y) <float[2,0] w = {}> { y = Concat <axis = 1> (x, w) }", "no elements"),
 ])  # fmt: skip
 def test_what_can_not_be_compared_is_passed_over(
     old: str, reason: str, caplog: pytest.LogCaptureFixture

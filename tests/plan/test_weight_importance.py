@@ -211,3 +211,14 @@ def test_which_method_is_chosen(format: str, axis: int | None, expected: str) ->
     assert weight_method(automatic, step) == expected
     for method in ("MinMax", "MSE", "WeightedMSE"):
         assert weight_method(automatic.with_(weight_method=method), step) == method
+
+
+def test_stored_data_of_a_grouped_conv_with_filters_that_are_fed() -> None:
+    """The filters' mean squares, along their axis of the sum, count for the channels of every group."""
+    text = "(float[6,2,1,1] x) => (float[3,6,3,3] y) { y = Conv <group = 2> (w, x) }"
+    plan = planned(text, {"w": (3, 4, 3, 3)})
+    assert weighed_inputs(plan) == [("x", 1)]
+    weight = plan.graph.nodes[0].inputs[0]
+    found = importance(plan, weight, {("x", 1): np.array([1.0, 2.0])})
+    assert found is not None and found.shape == (1, 4, 1, 1)
+    assert found.reshape(-1).tolist() == [1.0, 2.0, 1.0, 2.0]

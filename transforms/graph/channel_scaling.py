@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import bias, is_dot_product
+from transforms.graph.lazy_values import Weight, become_constant, derived
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
@@ -185,10 +186,16 @@ class ScaledLayer:
         """Scale the weight by the shifts."""
         shift = self._by_input(self.in_shift) - self._by_output(self.out_shift)
         if shift.any():
-            values = np.array(self.weight.values)
-            view = self._channels(values)
-            np.ldexp(view, shift[..., None], out=view)
-            self.weight.values = values
+            source: Weight = self.weight._values
+            become_constant(
+                self.weight, derived(source, lambda values: self._scaled(values, shift), np.float32)
+            )
+
+    def _scaled(self, values: NDArray[np.float32], shift: Exponents) -> NDArray[np.float32]:
+        values = np.array(values)
+        view = self._channels(values)
+        np.ldexp(view, shift[..., None], out=view)
+        return values
 
     def _channels(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the weight as a view ``[groups, outputs of a group, inputs of a group, taps]``.

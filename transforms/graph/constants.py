@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
-from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
+from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms.graph import walk
 from transforms.graph.dtypes import element_type
+from transforms.graph.lazy_values import LARGE, PACKED, Computed, Weight, load_values, stored_bytes
 
 _PLAIN_VALUES = {
     "value_float": np.float32,
@@ -18,8 +18,6 @@ _PLAIN_VALUES = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
-
-_PACKED = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
 
 
 class Constants:
@@ -41,6 +39,11 @@ class Constants:
         """Return the array of a constant, or None if the tensor is not constant."""
         source = self._source(tensor)
         return load(source) if isinstance(source, gs.Constant) else source
+
+    def source(self, tensor: gs.Tensor) -> Weight | LazyValues | None:
+        """Return the array of a constant, or what loads it, or None if the tensor is not constant."""
+        source = self._source(tensor)
+        return source._values if isinstance(source, gs.Constant) else source
 
     def element_type(self, tensor: gs.Tensor) -> int | None:
         """Return the ``onnx.TensorProto.DataType`` of a constant, or None if the tensor is not constant."""
@@ -76,12 +79,14 @@ class Constants:
 
 def load(constant: gs.Constant) -> NDArray:
     """Return the array of a constant. Lazy values stay lazy: ``.values`` would keep a second copy."""
-    values = constant._values
-    if isinstance(values, LazyValues) and not isinstance(values, SparseValues):
-        return onnx.numpy_helper.to_array(values.tensor)
-    return constant.values
+    return load_values(constant._values)
 
 
-def exportable(values: NDArray[np.generic]) -> NDArray[np.generic] | LazyValues:
+def exportable(values: Weight) -> Weight | LazyValues:
     """Return 4-bit integers as the model stores them, two to a byte; graph-surgeon cannot pack them."""
-    return LazyValues(onnx.numpy_helper.from_array(values)) if values.dtype in _PACKED else values
+    if isinstance(values, Computed) or values.dtype not in PACKED:
+        return values
+    packed = onnx.numpy_helper.from_array(values)
+    if stored_bytes(values) < LARGE:
+        return LazyValues(packed)
+    return Computed(values.shape, values.dtype, lambda: onnx.numpy_helper.to_array(packed))

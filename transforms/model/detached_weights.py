@@ -1,4 +1,4 @@
-"""Light models: large weights stay NumPy arrays beside a model in which they have no data.
+"""Light models: large weights stay arrays, or lazy, beside a model in which they have no data.
 
 Whatever an onnx or ONNX Runtime pass has to see is the light model, so that its cost does not depend on the
 size of the weights. Sparse tensors become ordinary ones, which every later step can read.
@@ -7,8 +7,9 @@ size of the weights. Sparse tensors become ordinary ones, which every later step
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -18,16 +19,9 @@ from numpy.typing import NDArray
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms.graph import walk
+from transforms.graph.lazy_values import LARGE, Computed, Weight, stored, stored_bytes
+from transforms.model.mapped_weights import is_heavy
 from transforms.model.read_model import ModelError
-
-LARGE = 1 << 16
-"""Bytes from which a weight is kept out of the light model."""
-
-_ARRAY_TYPE_NAMES = (
-    *("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL"),
-    *("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64"),
-)
-_ARRAY_TYPES = frozenset(onnx.TensorProto.DataType.Value(name) for name in _ARRAY_TYPE_NAMES)
 
 MOST_BYTES = 1 << 28
 """Bytes that all sparse tensors of a model may come to when dense, however few are stored."""
@@ -36,19 +30,25 @@ GROWTH = 1000
 """Or so many times the bytes that are stored, if that is more: one value in a thousand is sparse enough."""
 
 
-def split(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return a copy of the model in which large weights are graph inputs, and their arrays by name."""
+def split(
+    model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingProxyType({})
+) -> tuple[onnx.ModelProto, dict[str, Weight]]:
+    """Return a copy of the model in which large weights are graph inputs, and their arrays by name.
+
+    Those in ``mapped`` have no data in the model.
+    """
     light = onnx.ModelProto()
     _copy_fields(model, light, skip={"graph"})
     _copy_fields(model.graph, light.graph, skip={"initializer"})
     sparse_to_dense(light.graph)
     inputs = {value.name for value in model.graph.input}
-    weights = {}
+    weights: dict[str, Weight] = {}
     for tensor in model.graph.initializer:
-        if not _is_heavy(tensor):
+        if not is_heavy(tensor):
             light.graph.initializer.append(tensor)
             continue
-        weights[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        held = tensor.name not in mapped
+        weights[tensor.name] = onnx.numpy_helper.to_array(tensor) if held else mapped[tensor.name]
         if tensor.name not in inputs:
             light.graph.input.append(placeholder(tensor))
     return light, weights
@@ -61,7 +61,7 @@ def hollow(model: onnx.ModelProto) -> set[str]:
     """
     refuse_large_sparse(sparse_tensors(model.graph.node, model.graph))
     inputs = {value.name for value in model.graph.input}
-    large = [t for t in model.graph.initializer if external.uses_external_data(t) or _is_heavy(t)]
+    large = [t for t in model.graph.initializer if external.uses_external_data(t) or is_heavy(t)]
     model.graph.input.extend(placeholder(tensor) for tensor in large if tensor.name not in inputs)
     names = {tensor.name for tensor in large}
     kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]
@@ -70,7 +70,7 @@ def hollow(model: onnx.ModelProto) -> set[str]:
     return names
 
 
-def as_inputs(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
+def as_inputs(light: onnx.ModelProto, weights: Container[str]) -> onnx.ModelProto:
     """Return the light model with its initializers without data as graph inputs, for passes to see."""
     result = onnx.ModelProto()
     _copy_fields(light, result, skip={"graph"})
@@ -83,22 +83,16 @@ def as_inputs(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> onnx.Mo
     return result
 
 
-def fill(light: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
+def fill(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
     """Give the initializers of a light model their data."""
     for tensor in light.graph.initializer:
         if tensor.name in weights:
-            tensor.raw_data = weights[tensor.name].tobytes()
+            tensor.raw_data = stored(weights[tensor.name]).tobytes()
 
 
 def placeholder(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
     """Return a graph input of the name, type and shape of an initializer."""
     return onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-
-
-def _is_heavy(tensor: onnx.TensorProto) -> bool:
-    if tensor.data_type not in _ARRAY_TYPES:
-        return False
-    return math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize >= LARGE
 
 
 def _copy_fields(source: object, target: object, *, skip: set[str]) -> None:
@@ -114,29 +108,27 @@ def _copy_fields(source: object, target: object, *, skip: set[str]) -> None:
 
 
 @contextmanager
-def without_data(
-    graph: gs.Graph, hide: Callable[[gs.Constant], bool] | None
-) -> Iterator[dict[str, np.ndarray]]:
+def without_data(graph: gs.Graph, hide: Callable[[gs.Constant], bool] | None) -> Iterator[dict[str, Weight]]:
     """Let the large constants of the graph look empty to the exporter, and yield their arrays by name."""
     large = [t for t in walk.constants(graph) if _is_large(t) and (hide is None or hide(t))]
     owners = walk.constant_owners(graph) if large else {}
     large = [tensor for tensor in large if owners[id(tensor)] is graph]
-    weights = {tensor.name: tensor.values for tensor in large}
+    weights: dict[str, Weight] = {tensor.name: tensor._values for tensor in large}
     for tensor in large:
-        tensor.values = LazyValues(_empty(tensor.name, weights[tensor.name]))
+        tensor._values = LazyValues(_empty(tensor.name, weights[tensor.name]))
     try:
         yield weights
     finally:
         for tensor in large:
-            tensor.values = weights[tensor.name]
+            tensor._values = weights[tensor.name]
 
 
 def _is_large(tensor: gs.Constant) -> bool:
     values = tensor._values  # `.values` would load what is lazy
-    return isinstance(values, np.ndarray) and values.nbytes >= LARGE
+    return isinstance(values, (np.ndarray, Computed)) and stored_bytes(values) >= LARGE
 
 
-def _empty(name: str, values: np.ndarray) -> onnx.TensorProto:
+def _empty(name: str, values: Weight) -> onnx.TensorProto:
     kind = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
     return onnx.TensorProto(name=name, data_type=kind, dims=values.shape)
 

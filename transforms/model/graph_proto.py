@@ -8,16 +8,17 @@ part of the graph proper. What is kept of a model beside its graph is the matter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
-import numpy as np
 import onnx
 import onnx.inliner
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from transforms.graph import walk
+from transforms.graph.lazy_values import Weight, become_constant
 from transforms.graph.typed import Graph, ModelInfo, info_of
 from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
@@ -31,22 +32,22 @@ _MOST_SIZES = 1 << 23
 """Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""
 
 
-def import_model(model: onnx.ModelProto) -> Graph:
+def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingProxyType({})) -> Graph:
     """Return the model as a graph, with types and shapes inferred. The model is not changed.
+
+    Initializers in ``mapped`` have no data in the model.
 
     Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
     that is also a graph input (the rule in IR version 3) becomes a constant. Raises ModelError for a model
     that inlining, sparse tensors or constants would make too large, or whose nodes have no order.
     """
-    light, weights = split(model)
+    light, weights = split(model, mapped)
     light = inline(light)
     refuse_tangles(light.graph)
     return _import_inferred(infer(light, weights), weights, read_info(light))
 
 
-def import_light(
-    light: onnx.ModelProto, weights: dict[str, np.ndarray], info: ModelInfo | None = None
-) -> Graph:
+def import_light(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo | None = None) -> Graph:
     """Return a light model with its weights as a graph, with types and shapes inferred."""
     return _import_inferred(infer(light, weights), weights, info or ModelInfo())
 
@@ -78,12 +79,12 @@ def infer(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
     return infer_types(light, data_prop=True)
 
 
-def _import_inferred(light: onnx.ModelProto, weights: dict[str, np.ndarray], info: ModelInfo) -> Graph:
+def _import_inferred(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo) -> Graph:
     with _quiet():
         graph = Graph.adopt(gs.import_onnx(light), info)
     for tensor in graph.inputs:
         if tensor.name in weights:
-            tensor.to_constant(weights[tensor.name])
+            become_constant(tensor, weights[tensor.name])
     graph.inputs = [tensor for tensor in graph.inputs if not isinstance(tensor, gs.Constant)]
     _forget_rare_types(graph)
     attach_metadata(light.graph, graph)
@@ -99,7 +100,7 @@ def export_model(graph: gs.Graph) -> onnx.ModelProto:
 
 def export_light(
     graph: gs.Graph, *, hide: Callable[[gs.Constant], bool] | None = None
-) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     """Return the graph as a model whose large initializers have type and shape but no data, and their arrays.
 
     Of the large ones only those are hidden for which ``hide`` is true, where it is given.

@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from importlib import metadata
 
-import numpy as np
 import onnx_graphsurgeon as gs
 import onnxruntime
 
+from transforms.graph.lazy_values import stored
 from transforms.model import graph_proto
 
 PREFIX = "onnx_narrow."
@@ -60,5 +60,5 @@ def model_hash(graph: gs.Graph) -> str:
     digest = hashlib.sha256(light.SerializeToString(deterministic=True))
     for name in sorted(weights):
         digest.update(name.encode())
-        digest.update(np.ascontiguousarray(weights[name]).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+        digest.update(stored(weights[name]).data)
     return digest.hexdigest()

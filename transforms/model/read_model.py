@@ -5,16 +5,21 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.external_data_helper as external
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
+from transforms.files.mapped_file import map_file
 from transforms.files.named_file import named
+from transforms.graph.lazy_values import Weight
+from transforms.model.mapped_weights import parse_in_place, unique_heavy, weight_at
 
 _BLOCK = 1 << 22
 """Bytes of external data that are hashed at a time."""
@@ -24,6 +29,9 @@ _LARGEST_FILE = (1 << 31) - 1
 
 _MOST_DIMENSIONS, _MOST_ELEMENTS = 64, 1 << 59
 """What NumPy can index, also of arrays without elements."""
+
+IN_PLACE = 500_000_000
+"""Bytes of a model's file from which large initializers stay in it, mapped."""
 
 _SHARED = 16
 """Tensors may share bytes of external data, but claim at most this many times the size of the files."""
@@ -43,19 +51,31 @@ class ModelError(ValueError):
     """A model that cannot be read, or cannot be converted as requested; the message names the reason."""
 
 
-def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
-    """Return the model in a file with its external data, the SHA-256 of its files, and those files.
+@dataclass(frozen=True)
+class ModelFile:
+    """A model as it was read, the SHA-256 of its files, and those files.
+
+    Initializers in ``mapped`` have no data in the model, which says that they are external.
+    """
+
+    model: onnx.ModelProto
+    digest: str
+    files: list[Path]
+    mapped: dict[str, Weight]
+
+
+def read(path: Path) -> ModelFile:
+    """Return the model in a file; large initializers in external data or a large file stay there, mapped.
 
     Raises ModelError if the file is not an ONNX model, is cut short, or names external data that is missing,
     lies outside of its folder or is shorter than claimed; OSError if it cannot be opened.
     """
     with named(path, ModelError):
-        data = read_bytes(path)
-    model = onnx.ModelProto()
+        data = _content(path)
     with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
-        hashing = beside.submit(hashlib.sha256, data)
+        hashing = beside.submit(hashlib.sha256, data if isinstance(data, bytes) else data.data)
         try:
-            model.ParseFromString(data)
+            model, inside = (_parsed(data), {}) if isinstance(data, bytes) else parse_in_place(data)
         except DecodeError:
             raise ModelError(f"'{path}' is not an ONNX model, or is cut short ({len(data)} bytes)") from None
         digest = hashing.result()
@@ -65,14 +85,36 @@ def read(path: Path) -> tuple[onnx.ModelProto, str, list[Path]]:
         raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
     with named(path, ModelError):
         check_opsets(model)
-        files = [path, *_read_external(model, path)]
-        for file in files[1:]:
+        external_files, mapped = _read_external(model, path, inside)
+        files = [path, *external_files]
+        for file in external_files:
             with file.open("rb") as stream:
                 while block := stream.read(_BLOCK):
                     digest.update(block)
-        for tensor in tensors(model):
+        mapped |= inside
+        for tensor in _others(model, mapped):
             _check_size(tensor, path)
-    return model, digest.hexdigest(), files
+    return ModelFile(model, digest.hexdigest(), files, mapped)
+
+
+def _others(model: onnx.ModelProto, names: Container[str]) -> list[onnx.TensorProto]:
+    """Return every tensor of a model but the initializers of its graph that have one of the names."""
+    named_so = [tensor for tensor in model.graph.initializer if tensor.name in names]
+    left_out = set(map(id, named_so))
+    return [tensor for tensor in tensors(model) if id(tensor) not in left_out]
+
+
+def _content(path: Path) -> bytes | NDArray[np.uint8]:
+    """Return the content of a model's file, mapped if it is large; raises as :func:`read_bytes` does."""
+    if path.is_file() and IN_PLACE <= path.stat().st_size <= _LARGEST_FILE:
+        return map_file(path)
+    return read_bytes(path)
+
+
+def _parsed(data: bytes) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    model.ParseFromString(data)
+    return model
 
 
 def check_opsets(model: onnx.ModelProto) -> None:
@@ -137,22 +179,37 @@ def _of_sparse(found: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorP
         yield sparse.indices
 
 
-def _read_external(model: onnx.ModelProto, path: Path) -> list[Path]:
-    outside = [t for t in tensors(model) if external.uses_external_data(t)]
-    files = {_check_external(tensor, path) for tensor in outside}
+def _read_external(
+    model: onnx.ModelProto, path: Path, inside: Container[str]
+) -> tuple[list[Path], dict[str, Weight]]:
+    """Return the files of external data and large initializers mapped from them; read all other tensors.
+
+    Those ``inside`` the model's file are mapped already.
+    """
+    outside = [t for t in _others(model, inside) if external.uses_external_data(t)]
+    places = {id(tensor): _check_external(tensor, path) for tensor in outside}
+    files = sorted(set(places.values()))
     claimed, stored = sum(map(_claimed_bytes, outside)), sum(file.stat().st_size for file in files)
     if claimed > _SHARED * stored:
         raise ModelError(
             f"external data of '{path}': tensors claim {claimed:,} bytes, more than {_SHARED} times the "
             f"{stored:,} in the files"
         )
+    contents = {file: map_file(file) for file in files if file.stat().st_size}
+    heavy = [t for t in unique_heavy(model.graph) if id(t) in places]
+    mapped = {t.name: weight_at(contents[places[id(t)]], _offset(t), t) for t in heavy}
+    kept = {id(tensor) for tensor in heavy}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of keys that no version of the format has
-        for tensor in outside:
+        for tensor in (tensor for tensor in outside if id(tensor) not in kept):
             external.load_external_data_for_tensor(tensor, str(path.parent))
             tensor.ClearField("data_location")
             del tensor.external_data[:]
-    return sorted(files)
+    return files, mapped
+
+
+def _offset(tensor: onnx.TensorProto) -> int:
+    return int({entry.key: entry.value for entry in tensor.external_data}.get("offset", 0))
 
 
 def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from transforms.graph.lazy_values import Weight, load_values
 from transforms.model.proto_facts import bodies
 from transforms.model.quiet_settings import SILENT
 from transforms.model.read_model import ModelError
@@ -49,22 +50,20 @@ _OTHERS = 0.01
 """Share of an output's integers, or of its infinities and NaN, that another order of sums may change."""
 
 
-def compare_raised(
-    before: onnx.ModelProto, after: onnx.ModelProto, weights: Mapping[str, np.ndarray]
-) -> bool:
+def compare_raised(before: onnx.ModelProto, after: onnx.ModelProto, weights: Mapping[str, Weight]) -> bool:
     """Return whether two models with the same inputs could be compared, on the same random numbers.
 
-    ``weights`` are arrays for inputs that hold weights, used without a copy. The sessions do not optimize.
-    Not compared are models that are large, whose inputs cannot be generated, whose original ONNX Runtime does
-    not run, that draw random numbers or run too long. Raises ModelError naming an output that differs by more
-    than rounding, or the reason why the raised model does not run.
+    ``weights`` are arrays, used without a copy, or lazy values for inputs that hold weights. The sessions do
+    not optimize. Not compared are models that are large, whose inputs cannot be generated, whose original
+    ONNX Runtime does not run, that draw random numbers or run too long. Raises ModelError naming an output
+    that differs by more than rounding, or the reason why the raised model does not run.
     """
     if reason := _why_not(before, weights):
         log.debug("raised model not compared: %s", reason)
         return False
     try:
         old = _open(before)
-        feed, expected = _first_run(old, weights)
+        feed, expected = _first_run(old, {name: load_values(held) for name, held in weights.items()})
     except Exception as error:  # of the runtime, on the original model: not caused by the raise
         log.debug("raised model not compared: %s", error)
         return False
@@ -81,7 +80,7 @@ def compare_raised(
     return True
 
 
-def _why_not(model: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> str:
+def _why_not(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
     if random := next(_random_operators(model.graph), ""):
         return f"{random} draws other numbers in each run"
     held = sum(array.nbytes for array in weights.values())
@@ -91,6 +90,11 @@ def _why_not(model: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> str:
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
             return f"tensor '{value.name}' of {shape}"
+    for tensor in model.graph.initializer:
+        if len(tensor.dims) > 1 and 0 in tensor.dims:  # [0] stands for an input that is left out
+            return (
+                f"constant '{tensor.name}' has no elements: a Concat with others may leave memory as it was"
+            )
     return ""
 
 

@@ -167,11 +167,21 @@ class SpecChooser:
             return None
         formats = self.formats[node]
         if self._scheme.quantize_all_op_types:
-            return self._computed(node)
+            fmt = self._computed(node)
+            return None if fmt is not None and fmt.is_integer and self._is_for_bodies(node) else fmt
         if formats.other is not None:
             return formats.other
         producer = walk.producer(node.inputs[edge[1]])
         return self.formats[producer].other if producer is not None else None
+
+    def _is_for_bodies(self, node: gs.Node) -> bool:
+        """Return whether bodies alone read what a node makes.
+
+        ONNX Runtime 1.31 ends the process when it moves a DequantizeLinear to the other side of such a node.
+        """
+        users = [user for tensor in node.outputs for user in tensor.outputs]
+        is_output = any(walk.is_output(tensor, self._graph) for tensor in node.outputs)
+        return bool(users) and not is_output and not any(id(user) in self._main for user in users)
 
     def _computed(self, node: gs.Node) -> ops.Format | None:
         """Return the format of activations of a node, None for integers in a body."""

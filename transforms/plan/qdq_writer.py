@@ -14,6 +14,7 @@ from ops.array_types import QParams
 from ops.integers import as_float_type, quantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
+from transforms.graph.lazy_values import Computed, Weight, constant, derived, is_weightless
 from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
@@ -68,8 +69,7 @@ class QdqWriter:
             nodes = self.put(source, step, parameters, None)
             return nodes[-1].outputs[0], nodes
         if fmt.op in (ops.formats.BFP, ops.formats.MX):
-            values = self._memory.recall(source.values, step, lambda: on_blocks(source.values, step))
-            return self._constant(source, fmt.name, values), []
+            return self._constant(source, fmt.name, self._on_grid(source, step, parameters)), []
         (_, op), domain = self._pair(fmt)
         return self._store(source, step, parameters, op, domain)
 
@@ -82,14 +82,24 @@ class QdqWriter:
     def _store(
         self, source: gs.Constant, step: QuantSpec, parameters: QParams | None, op: str, domain: str
     ) -> tuple[gs.Tensor, list[gs.Node]]:
-        grid = None if parameters is None else tuple(part.tobytes() for part in parameters)
-        values = self._memory.recall(
-            source.values, (step, grid), lambda: _stored(source.values, step, parameters)
-        )
-        stored = self._constant(source, "quantized", values)
+        stored = self._constant(source, "quantized", self._on_grid(source, step, parameters))
         inputs = [stored, *self._inputs(source, step, parameters)]
         target = self._variable(source, "dequantized")
         return target, [self._node(op, domain, inputs, target, _axis(step))]
+
+    def _on_grid(self, source: gs.Constant, step: QuantSpec, parameters: QParams | None) -> Weight:
+        """Return what is stored of a constant, computed when needed if the constant takes no memory."""
+        values = source._values
+        blocks = step.format.op in (ops.formats.BFP, ops.formats.MX)
+        grid = None if parameters is None else (parameters[0].tobytes(), parameters[1].tobytes())
+        dtype = values.dtype if blocks else step.format.dtype
+
+        def compute(array: NDArray[np.floating]) -> NDArray[np.generic]:
+            return on_blocks(array, step) if blocks else _stored(array, step, parameters)
+
+        if is_weightless(values):
+            return derived(values, compute, dtype)
+        return self._memory.recall(source.values, (step, grid), lambda: compute(source.values))
 
     def _pair(self, fmt: ops.Format) -> tuple[tuple[str, str], str]:
         if fmt.is_float or fmt.bits > _WIDEST_STANDARD:
@@ -122,8 +132,9 @@ class QdqWriter:
     def _variable(self, like: gs.Tensor, suffix: str) -> gs.Variable:
         return dtypes.variable(self.names.derive(like.name, suffix), dtypes.FLOAT, like)
 
-    def _constant(self, like: gs.Tensor, suffix: str, values: NDArray[np.generic]) -> gs.Constant:
-        return gs.Constant(self.names.derive(like.name, suffix), exportable(np.asarray(values)))
+    def _constant(self, like: gs.Tensor, suffix: str, values: Weight) -> gs.Constant:
+        held = values if isinstance(values, Computed) else np.asarray(values)
+        return constant(self.names.derive(like.name, suffix), exportable(held))
 
 
 def neutral_inputs(names: walk.Names, prefix: str, float_type: str) -> tuple[gs.Constant, gs.Constant]:

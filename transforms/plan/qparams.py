@@ -20,14 +20,18 @@ from numpy.typing import NDArray
 import ops
 from ops.array_types import QParams
 from ops.integers import finite_range, range_scale, weight_scale
-from transforms.graph import dot_products
+from transforms.graph import dot_products, walk
 from transforms.graph.dot_products import TensorAxis
+from transforms.graph.lazy_values import Computed, LazyConstant
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import AUTO, Scheme
 
 MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
+
+_FEW = 2
+"""Weights at a time whose scales are chosen if their values are computed for it."""
 
 _COARSE = 4  # bits from which down the largest weight of a channel is a poor measure of its scale
 _LARGEST_BIAS = np.float64(2**31 - 1)
@@ -65,7 +69,9 @@ class QParamsTable:
             for step in quantization.steps:
                 if step.needs_range and quantization.role != BIAS:
                     wanted.setdefault((id(quantization.tensor), step), (quantization, step))
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # scales of large weights take long to find
+        lazy = any(isinstance(tensor, LazyConstant) for tensor in walk.constants(plan.graph))
+        workers = _FEW if lazy else os.cpu_count()
+        with ThreadPoolExecutor(workers) as pool:  # scales of large weights take long to find
             found = pool.map(lambda pair: self._choose(*pair), wanted.values())
             self._chosen = dict(zip(wanted, found, strict=True))
         self._operands = {
@@ -111,8 +117,9 @@ class QParamsTable:
         counts = importance(self._plan, tensor, self._mean_squares) if method == WEIGHTED else None
         plain = MSE if method == WEIGHTED else method
         weighed = None if counts is None else (counts.shape, counts.tobytes())
+        source = tensor._values if isinstance(tensor._values, Computed) else values
         scale = self._memory.recall(
-            values,
+            source,
             ("scale", step, plain, weighed),
             lambda: weight_scale(values, step.format, step.axis, method=plain, importance=counts),
         )
@@ -208,7 +215,9 @@ def _along(
     """Lay one number per input channel along the axis of the sum; groups of channels along the outputs."""
     axis = dot_products.sum_axis(node, index, len(shape))
     groups = int(node.attrs.get("group", 1))
-    if node.op != "Conv" or groups == 1:
-        return mean_square.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    of_outputs = np.repeat(mean_square.reshape(groups, -1), shape[0] // groups, axis=0)
-    return of_outputs.reshape(*of_outputs.shape, *[1] * (len(shape) - 2))
+    if node.op == "Conv" and index == 0:  # data are stored and filters fed: their axis is that of each group
+        mean_square = np.tile(mean_square, groups)
+    elif node.op == "Conv" and groups > 1:
+        of_outputs = np.repeat(mean_square.reshape(groups, -1), shape[0] // groups, axis=0)
+        return of_outputs.reshape(*of_outputs.shape, *[1] * (len(shape) - 2))
+    return mean_square.reshape([-1 if i == axis else 1 for i in range(len(shape))])

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-import numpy as np
-
-from transforms.model.detached_weights import LARGE
+from transforms.graph.lazy_values import LARGE, Weight
 
 _T = TypeVar("_T")
 
@@ -20,9 +18,9 @@ class WeightMemory:
 
     def __init__(self) -> None:
         """Start without any."""
-        self._known: dict[tuple[int, Hashable], tuple[np.ndarray[Any, Any], Any]] = {}
+        self._known: dict[tuple[int, Hashable], tuple[Weight, Any]] = {}
 
-    def recall(self, values: np.ndarray[Any, Any], what: Hashable, compute: Callable[[], _T]) -> _T:
+    def recall(self, values: Weight, what: Hashable, compute: Callable[[], _T]) -> _T:
         """Return what ``compute`` returns, or returned earlier for the same array and ``what``."""
         if values.nbytes < LARGE:
             return compute()

@@ -1,8 +1,8 @@
 """Sessions of ONNX Runtime on models of any size: large weights of a graph are handed over, never serialized.
 
-What the runtime makes of them for its kernels is then the only copy. It could be told to use the arrays
-themselves (``SessionOptions.add_initializer``), but its optimizer transposes some weights in place and would
-compute with the untransposed ones.
+What the runtime makes of them for its kernels is then the only copy; files of weights it maps itself. It
+could be told to use the arrays themselves (``SessionOptions.add_initializer``), but its optimizer transposes
+some weights in place and would compute with the untransposed ones.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 from ops.registration import register_custom_ops
+from transforms.graph.lazy_values import Weight, load_values
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT, refuse_bomb
 from transforms.model.distinct_nodes import distinct_nodes
@@ -25,9 +26,13 @@ from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.inputs import session_input
+from transforms.runtime.share_mapped import share_mapped
 
 _BLOCKS = "NchwcTransformer"
 _NO_PREPACKING = "session.disable_prepacking"
+_MOST_PREPACKED = 1 << 31
+"""Bytes in files above which the runtime uses weights as they are there: copies might not fit into memory."""
+
 _NO_INTEGER_KERNELS = "session.disable_quant_qdq"
 _MANY_NODES = 4000  # a session on as many is open in 0.2 s
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
@@ -94,13 +99,14 @@ def open_session(source: str | Path | gs.Graph, options: RunOptions | None = Non
 
 
 def open_light(
-    light: onnx.ModelProto, weights: Mapping[str, np.ndarray], options: RunOptions | None = None
+    light: onnx.ModelProto, weights: Mapping[str, Weight], options: RunOptions | None = None
 ) -> OpenModel:
     """Return a light model with its weights ready to run; ``light`` is changed by this.
 
     Raises as :func:`open_session` does.
     """
-    return OpenModel(_start_light(light, weights, options or RunOptions()), weights)
+    arrays = _arrays(weights)
+    return OpenModel(_start_light(light, arrays, options or RunOptions()), arrays)
 
 
 def start_session(
@@ -109,7 +115,8 @@ def start_session(
     """Return a session, whatever its inputs are, and the arrays that have to live as long as it does."""
     options = options or RunOptions()
     if isinstance(source, gs.Graph):
-        light, weights = graph_proto.export_light(source)
+        light, lazy = graph_proto.export_light(source)
+        weights = _arrays(lazy)
         return _start_light(light, weights, options), weights
     provider_name(options.provider)
     refuse_bomb(Path(source))
@@ -195,6 +202,10 @@ def _start(
 
 def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> None:
     """Let the runtime find the arrays where they are; those that it cannot read go into the model."""
+    mapped = share_mapped(light, weights, settings)
+    if sum(place.length for place in mapped.values()) > _MOST_PREPACKED:
+        settings.add_session_config_entry(_NO_PREPACKING, "1")
+    weights = {name: array for name, array in weights.items() if name not in mapped}
     shared = {name: array for name, array in weights.items() if _is_readable(array)}
     detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
     for tensor in light.graph.initializer:
@@ -203,6 +214,10 @@ def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: 
             tensor.external_data.add(key="location", value=_NOWHERE)
     values = [ort.OrtValue.ortvalue_from_numpy(array) for array in shared.values()]
     settings.add_external_initializers(list(shared), values)
+
+
+def _arrays(weights: Mapping[str, Weight]) -> dict[str, np.ndarray]:
+    return {name: load_values(values) for name, values in weights.items()}
 
 
 def _is_readable(array: np.ndarray) -> bool:

@@ -231,14 +231,12 @@ _INTEGERS = ("A8W8", "U8S8", "A16W8", "U16S8", "W4A8")
 _OF_INTEGERS: tuple[tuple[str, ...], ...] = (
     *(("--per-channel",), ("--calibrate-method", "Percentile"), ("--calibrate-method", "Entropy")),
     *(("--qdq-domain", "com.microsoft"), ("--set", "quantize_before_relu=true")),
+    ("--set", "quantize_all_op_types=true"),
 )
 _OF_BLOCKS: tuple[tuple[str, ...], ...] = (
     *(("--domain", "com.amd.quark"), ("--set", "quantize_all_op_types=true")),
 )
-"""Options that the presets are tried with in turn.
-
-Integers for every operator are left out: ONNX Runtime ends the process when it fuses some of them.
-"""
+"""Options that the presets are tried with in turn."""
 
 
 def _variant(trial: _Trial, preset: str, rng: np.random.Generator) -> list[str]:

@@ -74,7 +74,7 @@ class Runner:
         names = [name for name in dict.fromkeys((*node.input, *captured(node))) if name]
         fed = {name: values[name] for name in names if name not in fixed}
         kinds = tuple((name, *_kind(value)) for name, value in fed.items())
-        held = tuple(values[name].tobytes() for name in names if name in fixed)
+        held = tuple((values[name].shape, values[name].tobytes()) for name in names if name in fixed)
         key = (node.SerializeToString(deterministic=True), kinds, held)
         if key not in self._sessions:
             constants = [numpy_helper.from_array(values[name], name) for name in names if name in fixed]

@@ -1,0 +1,86 @@
+"""Memory that a conversion takes does not grow with the model: the peak of fresh processes is measured.
+
+Oracle: the bound, which is the peak of the same tool on a model of the same nodes and small weights, and four
+times the largest tensor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.benchmarks.large_models import write_sparse
+from tests.benchmarks.transformer import Size
+from tests.helpers.peak_memory import anonymous_peak
+
+LARGE = Size(layers=4, width=1024, heads=8, vocabulary=4000)  # 220 MB, sparse on disk
+SMALL = dataclasses.replace(LARGE, width=64, vocabulary=500)
+LARGEST = 4 * 4 * LARGE.width**2  # bytes of the largest tensor
+SLACK = 24 << 20
+IN_PLACE = "from transforms.model import read_model; read_model.IN_PLACE = 0; "
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[Size, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    paths = {size: folder / f"{size.width}.onnx" for size in (LARGE, SMALL)}
+    for size, path in paths.items():
+        write_sparse(path, size)
+    return paths
+
+
+def peak(tool: tuple[str, ...], path: Path, folder: Path, before: str = "") -> int:
+    name, *options = tool
+    run = f"{before}from tools.{name} import main; import sys; sys.exit(main(sys.argv[1:]))"
+    target = folder / "result.onnx"
+    found = anonymous_peak(["-c", run, *options, "--input", str(path), "--output", str(target), "--force"])
+    for file in folder.glob("result.onnx*"):
+        file.unlink()
+    return found
+
+
+TOOLS = (
+    ("convert_fp32_to_bf16", "--format", "with_cast"),
+    ("convert_fp32_to_bf16", "--format", "customqdq", "--save_as_external_data"),
+    ("quantize", "--config", "BFP16", "--save_as_external_data"),
+)
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=" ".join)
+def test_weights_are_in_memory_one_at_a_time(
+    models: dict[Size, Path], tmp_path: Path, tool: tuple[str, ...]
+) -> None:
+    """Oracle: the bound of this file."""
+    bound = peak(tool, models[SMALL], tmp_path) + 4 * LARGEST + SLACK
+    assert peak(tool, models[LARGE], tmp_path) <= bound
+
+
+def test_ranges_that_are_known_need_no_run(models: dict[Size, Path], tmp_path: Path) -> None:
+    """Oracle: the bound of this file, for a second run with the ranges that the first has stored."""
+    data = tmp_path / "data"
+    data.mkdir()
+    feed = {name: np.ones((1, 4), np.int64) for name in ("input_ids", "attention_mask")}
+    np.savez(data / "sample.npz", **feed)
+    peaks = {}
+    for size in (SMALL, LARGE):
+        cache = tmp_path / f"{size.width}.json"
+        tool = ("quantize", "--config", "W4A8", "--data", str(data), "--calibration-cache", str(cache))
+        peak(tool, models[size], tmp_path)
+        peaks[size] = peak(tool, models[size], tmp_path)
+    assert peaks[LARGE] <= peaks[SMALL] + 4 * LARGEST + SLACK
+
+
+def test_a_model_in_one_file_is_read_in_place(models: dict[Size, Path], tmp_path: Path) -> None:
+    """Oracle: the bound of this file."""
+    tool = ("convert_fp32_to_bf16", "--format", "with_cast")
+    whole = tmp_path / "whole.onnx"
+    onnx.save(onnx.load(models[LARGE]), whole)
+    bound = peak(tool, models[SMALL], tmp_path) + 4 * LARGEST + SLACK
+    assert peak(tool, whole, tmp_path, IN_PLACE) <= bound

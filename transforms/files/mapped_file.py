@@ -1,0 +1,66 @@
+"""Files mapped into memory, and where in which file an array lies that is a view of one."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class MappedFile(mmap.mmap):
+    """A file that is mapped to be read, with its path and its state at that time."""
+
+    path: Path
+    state: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FilePlace:
+    """Where in a file the bytes of an array are; the path is absolute."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+def map_file(path: Path) -> NDArray[np.uint8]:
+    """Return the bytes of a file that is not empty, read-only and mapped; OSError if it cannot be opened."""
+    with path.open("rb") as file:
+        content = MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
+        content.path, content.state = path.resolve(), _state(os.fstat(file.fileno()))
+    return np.frombuffer(content, np.uint8)
+
+
+def file_of(array: NDArray[Any]) -> MappedFile | None:
+    """Return the mapped file of which an array is a view, or None."""
+    base: object = array
+    while isinstance(base, (np.ndarray, memoryview)):
+        base = base.obj if isinstance(base, memoryview) else base.base
+    return base if isinstance(base, MappedFile) else None
+
+
+def place_of(array: NDArray[Any]) -> FilePlace | None:
+    """Return where the bytes of an array are in its file.
+
+    None for other arrays, for views whose numbers do not follow one another, and if the path no longer leads
+    to the file that was mapped, or that has changed.
+    """
+    file = file_of(array)
+    if file is None or not array.flags.c_contiguous:
+        return None
+    try:
+        if _state(file.path.stat()) != file.state:
+            return None
+    except OSError:
+        return None
+    offset = array.ctypes.data - np.frombuffer(file, np.uint8).ctypes.data
+    return FilePlace(file.path, offset, array.nbytes)
+
+
+def _state(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

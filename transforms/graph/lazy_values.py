@@ -1,0 +1,136 @@
+"""Values of large weights that are computed each time they are needed, and never kept.
+
+A weight that is mapped from a file takes no memory. What is made of it would, so it stays a function of its
+source until it is written: one weight at a time is in memory, whatever the size of the model.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from numpy.typing import DTypeLike, NDArray
+from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
+
+LARGE = 1 << 16
+"""Bytes from which a weight is large: kept out of light models, and lazy if it comes from a mapped file."""
+
+PACKED = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
+"""Types that models store two to a byte, and NumPy one."""
+
+
+class Computed(LazyValues):
+    """The result of a function of no arguments that returns the same array at each call."""
+
+    def __init__(
+        self, shape: Sequence[int], dtype: DTypeLike, compute: Callable[[], NDArray[np.generic]]
+    ) -> None:
+        """Take what is known of the array, and the function."""
+        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        self.nbytes = int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+        self._compute = compute
+
+    def load(self) -> NDArray[np.generic]:
+        """Return a new array."""
+        return self._compute()
+
+    @property
+    def tensor(self) -> onnx.TensorProto:
+        """The array as graph-surgeon exports it."""
+        return onnx.numpy_helper.from_array(self.load())
+
+
+Weight = NDArray[Any] | Computed
+"""An array or how it is computed; both have shape, dtype and nbytes."""
+
+
+class LazyConstant(gs.Constant):
+    """A constant whose ``values`` are computed anew each time if they are :class:`Computed`."""
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The array."""
+        return load_values(self._values)
+
+    @values.setter
+    def values(self, values: Weight | LazyValues) -> None:
+        self._values = values
+
+    def copy(self) -> gs.Constant:
+        """Return a constant with the same values, without inputs and outputs."""
+        return constant(self.name, self._values)
+
+
+def load_values(values: Weight | LazyValues) -> NDArray[Any]:
+    """Return an array; what is lazy stays lazy."""
+    if isinstance(values, Computed):
+        return values.load()
+    if not isinstance(values, LazyValues):
+        return values
+    if isinstance(values, SparseValues):
+        return np.asarray(values.load())
+    return onnx.numpy_helper.to_array(values.tensor)
+
+
+def constant(name: str, values: Weight | LazyValues) -> gs.Constant:
+    """Return a constant; of values that are computed it keeps none."""
+    kind = LazyConstant if isinstance(values, Computed) else gs.Constant
+    return kind(name, values)
+
+
+def become_constant(tensor: gs.Tensor, values: Weight | LazyValues) -> gs.Constant:
+    """Turn a variable into a constant, or give a constant other values, in place; return it."""
+    if isinstance(tensor, gs.Constant):
+        tensor.values = values
+    else:
+        tensor.to_constant(values)
+    if isinstance(values, Computed):
+        tensor.__class__ = LazyConstant
+    return tensor
+
+
+def derived(
+    source: Weight | LazyValues,
+    compute: Callable[[NDArray[Any]], NDArray[Any]],
+    dtype: DTypeLike,
+    shape: Sequence[int] | None = None,
+) -> Weight:
+    """Return what a function makes of an array: at once, or of a weight that takes no memory when needed.
+
+    ``dtype`` and ``shape`` are those of the result, the latter by default that of the source.
+    """
+    if not is_weightless(source):
+        return compute(load_values(source))
+    return Computed(source.shape if shape is None else shape, dtype, lambda: compute(load_values(source)))
+
+
+def is_weightless(values: Weight | LazyValues) -> bool:
+    """Return whether the values of a large weight take no memory: they are computed, or in a mapped file."""
+    if isinstance(values, Computed) or not isinstance(values, np.ndarray):
+        return isinstance(values, Computed)
+    return values.nbytes >= LARGE and _is_mapped(values)
+
+
+def _is_mapped(array: NDArray[Any]) -> bool:
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
+
+
+def stored(values: Weight) -> NDArray[np.uint8]:
+    """Return the bytes of an array as a model stores them, integers of 4 bits two to a byte."""
+    array = load_values(values)
+    if array.dtype in PACKED:
+        return np.frombuffer(onnx.numpy_helper.from_array(array).raw_data, np.uint8)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def stored_bytes(values: Weight) -> int:
+    """Return how many bytes a model stores for an array."""
+    return (int(values.nbytes) + 1) // 2 if values.dtype in PACKED else int(values.nbytes)

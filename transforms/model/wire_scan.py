@@ -1,0 +1,129 @@
+"""Large raw data of initializers found in the bytes of a model, so that protobuf parses only the rest.
+
+The inverse of :mod:`transforms.model.wire_format`: fields of the model, its graph and its initializers are
+walked by their tags and lengths, and everything is handed on but the raw data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx
+from google.protobuf.message import DecodeError
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
+_INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+_RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
+_LONGEST_VARINT = 10  # bytes
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the raw data of an initializer are: its number in the graph, and the bytes of the file."""
+
+    number: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Field:
+    number: int
+    begin: int  # of its tag
+    content: int
+    end: int
+    is_bytes: bool
+
+
+def without_raw_data(content: memoryview, least: int) -> tuple[bytes, list[Place]]:
+    """Return the bytes of a model without raw data of initializers, and where those are.
+
+    Less than ``least`` bytes stay. Raises DecodeError for what is no message, or has the groups of old
+    versions of protobuf.
+    """
+    scan = _Scan(content, least)
+    return scan.model(), scan.places
+
+
+class _Scan:
+    def __init__(self, content: memoryview, least: int) -> None:
+        self._content, self._least = content, least
+        self._initializers = 0
+        self.places: list[Place] = []
+
+    def model(self) -> bytes:
+        return b"".join(self._parts(0, len(self._content), _GRAPH, self._graph))
+
+    def _graph(self, begin: int, end: int) -> bytes:
+        return b"".join(self._parts(begin, end, _INITIALIZER, self._initializer))
+
+    def _initializer(self, begin: int, end: int) -> bytes:
+        number = self._initializers
+        self._initializers += 1
+        raw = [f for f in _fields(self._content, begin, end) if f.number == _RAW_DATA and f.is_bytes]
+        if all(field.end - field.content < self._least for field in raw):
+            return bytes(self._content[begin:end])
+        self.places.append(Place(number, raw[-1].content, raw[-1].end))  # of several the last one counts
+        borders = [begin, *(border for field in raw for border in (field.begin, field.end)), end]
+        return b"".join(self._content[a:b] for a, b in zip(borders[::2], borders[1::2], strict=True))
+
+    def _parts(
+        self, begin: int, end: int, number: int, inner: Callable[[int, int], bytes]
+    ) -> Iterator[bytes | memoryview]:
+        """Yield the bytes of a message, those of its fields of a number as ``inner`` makes them."""
+        for field in _fields(self._content, begin, end):
+            if field.number == number and field.is_bytes:
+                made = inner(field.content, field.end)
+                yield opening(number, len(made))
+                yield made
+            else:
+                yield self._content[field.begin : field.end]
+
+
+def _fields(content: memoryview, begin: int, end: int) -> Iterator[_Field]:
+    place = begin
+    while place < end:
+        tag, start = _varint(content, place, end)
+        kind = tag & 7
+        if kind == _BYTES:
+            length, start = _varint(content, start, end)
+            stop = start + length
+        elif kind == _VARINT:
+            stop = _varint(content, start, end)[1]
+        elif kind in (_FIXED64, _FIXED32):
+            stop = start + (8 if kind == _FIXED64 else 4)
+        else:
+            raise DecodeError(f"a field of kind {kind}")
+        if stop > end:
+            raise DecodeError("a field that ends after its message")
+        yield _Field(tag >> 3, place, start, stop, kind == _BYTES)
+        place = stop
+
+
+def _varint(content: memoryview, place: int, end: int) -> tuple[int, int]:
+    """Return a number in groups of seven bits, the lowest first, and the place after it."""
+    value = 0
+    for count in range(_LONGEST_VARINT):
+        if place + count >= end:
+            break
+        byte = content[place + count]
+        value |= (byte & 127) << 7 * count
+        if byte < 128:
+            return value, place + count + 1
+    raise DecodeError("a number without end")
+
+
+def opening(number: int, length: int) -> bytes:
+    """Return the tag and the length in front of a field."""
+    return _written(number << 3 | _BYTES) + _written(length)
+
+
+def _written(value: int) -> bytes:
+    """Return a number in groups of seven bits, the lowest first; the top bit says that more follow."""
+    groups = bytearray()
+    while value >= 128:
+        groups.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*groups, value))
