@@ -2,8 +2,8 @@
 
 It has the name of a standard operator, in a domain of its own: of the nodes that can run, ONNX Runtime takes
 those called Size first, so that a tensor is seen, and let go of, before the next is made. Models in which it
-stands are never written to a file. It is registered with our own library. Its input is any tensor, its output a
-float32 tensor without elements, and its attribute ``number`` says who looks.
+stands are never written to a file. It is registered with our own library. Its input is any tensor, its output
+a float32 tensor without elements, and its attribute ``number`` says who looks.
 """
 
 from __future__ import annotations

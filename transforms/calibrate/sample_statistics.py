@@ -6,7 +6,7 @@ No tensor leaves the model, and none lives longer than in a run without statisti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -14,9 +14,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
-from transforms.calibrate.not_finite import first_nan
 from transforms.calibrate.range_statistics import Moments, RangeStats
-from transforms.graph import walk
+from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
 from transforms.run.tensor_watch import WatchedTypeError
@@ -24,6 +23,11 @@ from transforms.runtime.session import RunOptions
 
 Statistics = dict[str, RangeStats]
 Progress = Callable[[int, int | None], None]
+
+_OPSET = 10
+"""First opset with IsInf."""
+
+_NONE = np.zeros(())
 
 _SMALL = 1 << 20
 """Bytes of a sample whose tensors may live longer, for the speed of convolutions on blocks of channels."""
@@ -134,3 +138,60 @@ def add_array(one: RangeStats, array: np.ndarray, options: CalibrationOptions, p
         one.add_array(array, options.averaging_constant)
     except ValueError as error:
         raise Refused(f"{place}: {error}", bool(np.isnan(array.min(initial=0)))) from error
+
+
+@dataclass(frozen=True)
+class FirstNaN:
+    """The first tensor that holds NaN, and the tensor, if any, whose infinity caused it.
+
+    ``kind`` of the latter: input, constant or tensor.
+    """
+
+    name: str
+    infinite: str | None
+    kind: str
+
+
+def first_nan(graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions | None) -> FirstNaN | None:
+    """Return the first tensor of the main graph that holds NaN for a feed; None where no float32 tensor does.
+
+    Nothing but one number a tensor leaves the model. None below opset 10, too.
+    """
+    if graph.opset < _OPSET:
+        return None
+    floats = [tensor for tensor in _in_order(graph) if dtypes.is_type(tensor, dtypes.FLOAT)]
+    names = [tensor.name for tensor in floats if isinstance(tensor, gs.Variable)]
+    probes = [(name, probe) for name in names for probe in ("nan", "inf")]
+    found = InstrumentedModel(graph, probes, run).run(feed)
+    first = next((tensor for tensor in floats if found.get((tensor.name, "nan"), _NONE) > 0), None)
+    if first is None:
+        return None
+    ancestors = _ancestors(first)
+    for tensor in floats:
+        constant = isinstance(tensor, gs.Constant)
+        infinite = np.isinf(tensor.values).any() if constant else found[tensor.name, "inf"] > 0
+        if id(tensor) in ancestors and infinite:
+            is_input = any(tensor is one for one in graph.inputs)
+            kind = "constant" if constant else "input" if is_input else "tensor"
+            return FirstNaN(first.name, tensor.name, kind)
+    return FirstNaN(first.name, None, "tensor")
+
+
+def _in_order(graph: gs.Graph) -> Iterator[gs.Tensor]:
+    """Yield inputs, then for each node its constants and its outputs."""
+    yield from graph.inputs
+    for node in graph.nodes:
+        yield from (tensor for tensor in walk.reads(node) if isinstance(tensor, gs.Constant))
+        yield from (tensor for tensor in node.outputs if tensor.name)
+
+
+def _ancestors(tensor: gs.Tensor) -> set[int]:
+    """Return the ids of all tensors that a tensor depends on."""
+    seen: set[int] = set()
+    waiting = [tensor]
+    while waiting:
+        for node in waiting.pop().inputs:
+            new = [one for one in walk.reads(node) if id(one) not in seen]
+            seen.update(id(one) for one in new)
+            waiting += new
+    return seen
