@@ -123,13 +123,25 @@ def _cases() -> list[tuple[str, str, str]]:
     run = "--input m.onnx --output n.onnx"
     cases += [
         ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --data")
-        for one in (*OF_DATA, "--calibration-cache f")
+        for one in (*OF_DATA, "--calibration-cache f", "--jobs 2", "--dask local", "--resume r")
     ]
     cases += [
         ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --data")
         for one in (*OF_SAMPLES, "--calibration-cache f")
     ]
     cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
+    cases += [
+        (
+            "quantize",
+            f"{run} --data d --dask tcp://a:1",
+            "--dask with the address of a scheduler needs --resume",
+        ),
+        (
+            "quantize",
+            f"{run} --data d --dask tcp://a:1 --resume r --jobs 2",
+            "--jobs goes with --dask local: ",
+        ),
+    ]
     alone = ("--data d", "--calibration-cache f", "--random-data 3", "--force")
     alone += ("--save_as_external_data", "--no-functions", "--allow-code")
     cases += [
@@ -192,6 +204,10 @@ WITH_A_SCHEME = [
         "MX9",
         "--data d --calibration-cache f",
         f"--calibration-cache goes with {MEASURED} mx9",
+    ),
+    *(
+        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {MEASURED} mx9")
+        for one in ("--jobs 1", "--dask local", "--resume r")
     ),
     (
         "auto_mixed_precision",

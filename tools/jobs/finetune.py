@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,9 @@ def finetune_file(job: FinetuneJob) -> None:
         files = job.save(done.graph, output, entries)
     for line in tuning.lines(done, len(feeds), quantized.source_files, files):
         print(line)
+    broken = tuning.broken_limit(done, job.memory_limit)
+    if broken:
+        print(broken, file=sys.stderr)
     if job.checkpoint:
         Path(job.checkpoint).unlink(missing_ok=True)
 
