@@ -15,7 +15,7 @@ import onnxruntime
 
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
-from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.selection import Exclusion, label_of, resolve
 from transforms.graph.unique_names import rename_made
 from transforms.model import proto_pass
 from transforms.model.empty_tensors import unsafe_optimizers
@@ -54,7 +54,7 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
         raise ModelError("float16 arithmetic has to be widened before it is optimized")
     for node in walk.nodes(graph):
         if node.op == "GroupNormalization" and not node.domain:
-            raise ModelError(f"ONNX Runtime would take the GroupNormalization '{node.name}' to pieces")
+            raise ModelError(f"ONNX Runtime would take the GroupNormalization '{label_of(node)}' to pieces")
     before = sum(1 for _ in walk.nodes(graph))
     names = walk.Names(graph)
     pinned = _pinned(graph, resolve(exclude, graph))
