@@ -84,11 +84,21 @@ class _Trial:
                 self.notes.append(
                     f"a fault of ONNX Runtime: {next(k for k in _RUNTIME_FAULTS if k in str(error))}"
                 )
+            elif "does not run" in str(error) and not self._runs_optimized():
+                self.notes.append("ONNX Runtime optimizes the float model to one that does not run, too")
             elif "does not run" in str(error) and self._rounds_do_not_run():
                 self.notes.append("sizes that rounding changes: does not run either way")
             else:
                 self.fallen.append(f"{what}: {error}")
         return None
+
+    def _runs_optimized(self) -> bool:
+        """Return whether the float model loads and runs in a session with its own optimization."""
+        try:
+            run(self.built.model, self.built.feeds, optimized=True)
+        except Fallen:
+            return False
+        return True
 
     def _rounds_do_not_run(self) -> bool:
         """Return whether rounded numbers fail the evaluation, too: the size of a Unique is one of them."""
