@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import ops
 from transforms import model_io
+from transforms.model import graph_proto
 from transforms.widen_bf16 import widen_bf16
 
 FORMATS = ("with_cast", "bf16", "simulate_bf16", "customqdq")
@@ -32,6 +33,15 @@ def convert(
     return onnx.load(target)
 
 
+def round_trip(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Import and export a model; the checker takes the result, and the source is not changed."""
+    before = model.SerializeToString(deterministic=True)
+    result = graph_proto.export_model(graph_proto.import_model(model))
+    assert model.SerializeToString(deterministic=True) == before, "the source is never changed"
+    onnx.checker.check_model(result, full_check=True)
+    return result
+
+
 def run(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """Return the outputs by name, each node computed as it stands in the file, with our operators at hand."""
     options = onnxruntime.SessionOptions()
@@ -48,7 +58,7 @@ def run_wrapped(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> dict[st
     """Run a bfloat16 model on float32 kernels, every node's result rounded."""
     graph = model_io.load(model)
     widen_bf16(graph)
-    return run(model_io.graph_proto.export_model(graph), feeds)
+    return run(graph_proto.export_model(graph), feeds)
 
 
 def same(a: Mapping[str, NDArray], b: Mapping[str, NDArray]) -> bool:

@@ -8,18 +8,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.helpers import build, conversion, corpus
+from tests.helpers.conversion import round_trip
 from transforms.model import detached_weights, graph_proto
 
 LARGE = np.arange(detached_weights.LARGE // 4, dtype=np.float32).reshape(4, -1)
 SMALL = np.array([0.5, -2], np.float32)
-
-
-def round_trip(model: onnx.ModelProto) -> onnx.ModelProto:
-    before = model.SerializeToString(deterministic=True)
-    result = graph_proto.export_model(graph_proto.import_model(model))
-    assert model.SerializeToString(deterministic=True) == before, "the source is never changed"
-    onnx.checker.check_model(result, full_check=True)
-    return result
 
 
 def documented() -> onnx.ModelProto:

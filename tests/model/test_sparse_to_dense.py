@@ -8,18 +8,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.helpers import conversion, corpus
+from tests.helpers.conversion import round_trip
 from transforms.model import graph_proto
 from transforms.model.read_model import ModelError
 
 SMALL = np.array([0.5, -2], np.float32)
-
-
-def round_trip(model: onnx.ModelProto) -> onnx.ModelProto:
-    before = model.SerializeToString(deterministic=True)
-    result = graph_proto.export_model(graph_proto.import_model(model))
-    assert model.SerializeToString(deterministic=True) == before, "the source is never changed"
-    onnx.checker.check_model(result, full_check=True)
-    return result
 
 
 @pytest.mark.parametrize("indices", ([0, 3], [[0, 0], [1, 1]]))
