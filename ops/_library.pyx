@@ -20,12 +20,15 @@ of another Cython module nor variables with initial values would be there.
     _attributes.pxi        attributes of a node, checked
     _linear_operators.pxi  the operators of _linear.pxi
     _block_operators.pxi   the operators of _blocks.pxi
+    _show.pxi              the operator that shows a tensor to Python
     _registration.pxi      all operators, handed to ONNX Runtime
     _arrays.pxi            what NumPy callers use
 """
 
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.limits cimport INT_MAX
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strcmp, strcpy, strlen, strstr
@@ -73,5 +76,6 @@ include "_operators.pxi"
 include "_attributes.pxi"
 include "_linear_operators.pxi"
 include "_block_operators.pxi"
+include "_show.pxi"
 include "_registration.pxi"
 include "_arrays.pxi"

@@ -6,6 +6,7 @@ cdef enum OperatorKind:
     DEQUANTIZE
     BFP
     MX
+    SHOW
 
 cdef enum:
     OPERATORS = 22
@@ -25,7 +26,7 @@ cdef struct Operator:
 cdef struct Kernel:  # what a node keeps; never written after its creation, so that threads may share it
     const OrtApi* api
     const Operator* op
-    int64_t axis
+    int64_t axis  # or, of a node that shows, who looks
     Grid grid  # of the block formats
 
 cdef struct Tensor:
@@ -40,6 +41,8 @@ cdef const char* kind_name(OperatorKind kind) noexcept nogil:
         return "ExtendedQuantizeLinear"
     if kind == DEQUANTIZE:
         return "ExtendedDequantizeLinear"
+    if kind == SHOW:
+        return "Size"  # ONNX Runtime takes nodes of this name first, as soon as they can run
     return "BFPQuantizeDequantize" if kind == BFP else "MXQuantizeDequantize"
 
 
@@ -73,12 +76,13 @@ cdef int input_type(const OrtCustomOp* abi, size_t i) noexcept nogil:
 
 
 cdef size_t input_count(const OrtCustomOp* abi) noexcept nogil:
-    return 1 if is_block_kind((<const Operator*>abi).kind) else 3
+    cdef OperatorKind kind = (<const Operator*>abi).kind
+    return 1 if is_block_kind(kind) or kind == SHOW else 3
 
 
 cdef int output_type(const OrtCustomOp* abi, size_t i) noexcept nogil:
     cdef const Operator* op = <const Operator*>abi
-    return FLOAT32 if op.kind == DEQUANTIZE else op.element_type
+    return FLOAT32 if op.kind == DEQUANTIZE or op.kind == SHOW else op.element_type
 
 
 cdef size_t output_count(const OrtCustomOp* abi) noexcept nogil:
@@ -172,7 +176,12 @@ cdef Status create_kernel(const OrtCustomOp* abi, const OrtApi* api, const OrtKe
     node.api = api
     node.info = info
     node.operator_name = kind_name(checked.op.kind)
-    status = read_blocks(&checked, &node) if is_block_kind(checked.op.kind) else read_linear(&checked, &node)
+    if checked.op.kind == SHOW:
+        status = read_show(&checked, &node)
+    elif is_block_kind(checked.op.kind):
+        status = read_blocks(&checked, &node)
+    else:
+        status = read_linear(&checked, &node)
     if status != NULL:
         return status
     kernel[0] = malloc(sizeof(Kernel))
@@ -189,7 +198,9 @@ cdef void destroy_kernel(void* kernel) noexcept nogil:
 cdef Status compute(void* kernel, OrtKernelContext* context) noexcept nogil:
     cdef uint64_t flushes = stop_flushing()
     cdef Status status
-    if is_block_kind((<const Kernel*>kernel).op.kind):
+    if (<const Kernel*>kernel).op.kind == SHOW:
+        status = compute_show(<const Kernel*>kernel, context)
+    elif is_block_kind((<const Kernel*>kernel).op.kind):
         status = compute_blocks(<const Kernel*>kernel, context)
     else:
         status = compute_linear(<const Kernel*>kernel, context)
@@ -268,5 +279,7 @@ cdef void fill_operator(Operator* op, OperatorKind kind, int element_type, bint 
     op.abi.CreateKernelV2 = create_kernel
     op.abi.KernelComputeV2 = compute
     op.abi.InferOutputShapeFn = infer_shape
+    if kind == SHOW:
+        op.abi.InferOutputShapeFn = NULL
     op.abi.GetStartVersion = first_version
     op.abi.GetEndVersion = last_version

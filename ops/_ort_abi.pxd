@@ -41,6 +41,7 @@ cdef enum:
     INVALID_ARGUMENT = 2  # OrtErrorCode
 
 cdef enum OrtElementType:
+    UNDEFINED = 0
     FLOAT32 = 1
     UINT8 = 2
     INT8 = 3

@@ -2,7 +2,9 @@
 
 cdef Operator own_operators[OPERATORS]  # in domain com.amd.quark, registered by this library
 cdef Operator shared_operators[OPERATORS]  # in domain ai.onnx.contrib, registered by onnxruntime-extensions
+cdef Operator show_operator  # in domain narrow.show, registered by this library
 cdef OrtCustomOpDomain* own_domain  # never freed: sessions keep pointers to it
+cdef OrtCustomOpDomain* show_domain
 cdef const OrtApi* shape_api  # what infer_shape calls, which is not handed one
 cdef long fresh_names
 
@@ -31,11 +33,18 @@ cdef Status create_domain(const OrtApi* api, OrtCustomOpDomain** domain) noexcep
     return status
 
 
+cdef Status create_show_domain(const OrtApi* api, OrtCustomOpDomain** domain) noexcept nogil:
+    cdef Status status = api.CreateCustomOpDomain("narrow.show", domain)
+    fill_operator(&show_operator, SHOW, UNDEFINED, False)
+    return api.CustomOpDomain_Add(domain[0], &show_operator.abi) if status == NULL else status
+
+
 cdef public OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) noexcept nogil:
     """What ONNX Runtime calls when a session registers this library. Python's lock is held, so there is one at a time."""
-    global own_domain, shape_api
+    global own_domain, show_domain, shape_api
     cdef const OrtApi* api = base.GetApi(API_VERSION)
     cdef OrtCustomOpDomain* domain = NULL
+    cdef OrtCustomOpDomain* showing = NULL
     cdef Status status
     if api == NULL:
         return NULL  # older than ONNX Runtime 1.17: it has no way to be told more
@@ -44,8 +53,12 @@ cdef public OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtAp
         status = create_domain(api, &domain)
         if status != NULL:
             return status
-        own_domain = domain
-    return api.AddCustomOpDomain(options, own_domain)
+        status = create_show_domain(api, &showing)
+        if status != NULL:
+            return status
+        own_domain, show_domain = domain, showing
+    status = api.AddCustomOpDomain(options, own_domain)
+    return api.AddCustomOpDomain(options, show_domain) if status == NULL else status
 
 
 def add_to_extensions(size_t add_external_custom_op):

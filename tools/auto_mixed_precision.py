@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tools.cli import command_line
 from tools.cli.command_line import Parser, make_parser
 from tools.cli.job_options import SAMPLES_HELP
+from tools.cli.worker_options import why_not_on_a_cluster
 from tools.jobs.mix_options import KEYS, MixJob
 
 _COMMANDS = """\
@@ -59,17 +60,7 @@ def _why_not(job: MixJob) -> str | None:
         return "give one of --output and --analyze-only, and only one"
     if job.analyze_only and job.plot:
         return "--plot draws the models tried, and --analyze-only tries none"
-    return _why_not_on_a_cluster(job) if job.data is not None else None
-
-
-def _why_not_on_a_cluster(job: MixJob) -> str | None:
-    if job.dask in (None, "local"):
-        return None
-    if job.resume is None:
-        return "--dask with the address of a scheduler needs --resume DIR, on disks that all workers share"
-    if "jobs" in job.given:
-        return f"--jobs goes with --dask local: the cluster at '{job.dask}' has its own workers"
-    return None
+    return why_not_on_a_cluster(job) if job.data is not None else None
 
 
 def _parser() -> Parser:

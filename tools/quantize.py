@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tools.cli import command_line
 from tools.cli.command_line import Parser, make_parser
 from tools.cli.job_options import SAMPLES_HELP
+from tools.cli.worker_options import why_not_on_a_cluster
 from tools.jobs.quantize_options import KEYS, QuantizeJob, in_vain
 
 _COMMANDS = """\
@@ -66,7 +67,7 @@ def _why_not(job: QuantizeJob) -> str | None:
         return "--input and --output go together"
     if job.data is not None and job.random_data:
         return "--random-data and --data do not go together"
-    return None if job.input else in_vain(job)
+    return why_not_on_a_cluster(job) if job.input else in_vain(job)
 
 
 def _parser() -> Parser:

@@ -29,6 +29,7 @@ from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.read_model import ModelError, check_opsets, read
 from transforms.model.wire_format import Piece, pieces
+from transforms.twins.attach_functions import attach_functions
 
 __all__ = ["ModelError", "check", "check_output", "export", "load", "refuse_source", "save"]
 
@@ -83,14 +84,17 @@ def save(
     metadata: Mapping[str, str] | None = None,
     external_data: bool = False,
     force: bool = True,
+    functions: bool = True,
     exported: Exported | None = None,
 ) -> list[Path]:
     """Check the graph as a model and write it; return the files written, the model first.
 
     Large weights go to ``NAME.HASH.data`` beside the model, HASH being theirs, if ``external_data`` is given
     or the model would exceed the 2 GiB limit of protobuf. Such a file of a replaced model is removed, unless
-    a file beside it mentions it. ``metadata`` is added to the model's metadata_props. ``exported`` is the
-    graph as :func:`export` returns it, to which data are added, for callers who look at it, too.
+    a file beside it mentions it. Operators of ours get their ``functions``, with which the model needs no
+    library (:mod:`transforms.twins.attach_functions`). ``metadata`` is added to the model's metadata_props.
+    ``exported`` is the graph as :func:`export` returns it, to which data are added, for callers who look at
+    it, too.
 
     Raises ModelError if the model does not pass ``onnx.checker`` with full_check, ValueError if a file of the
     source would be overwritten, OSError if writing fails or, without ``force``, a file exists; nothing is
@@ -100,6 +104,8 @@ def save(
     light, weights = exported or graph_proto.export_light(graph)
     properties = {entry.key: entry.value for entry in light.metadata_props} | dict(metadata or {})
     onnx.helper.set_model_props(light, properties)
+    if functions:
+        attach_functions(light)
     check(light, weights)
     total = light.ByteSize() + sum(map(stored_bytes, weights.values()))
     external_data = external_data or total > PROTOBUF_LIMIT

@@ -15,7 +15,7 @@ import onnxruntime
 
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
-from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.selection import Exclusion, label_of, resolve
 from transforms.graph.unique_names import rename_made
 from transforms.model import proto_pass
 from transforms.model.empty_tensors import unsafe_optimizers
@@ -42,7 +42,8 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     are in ``exclude`` keep their outputs: no later node is merged into them. Raises ModelError, with the
     reason and the graph unchanged, if ONNX Runtime cannot load the model, because of an operator of another
     library, for example, or float16 arithmetic, for which its CPU provider would insert Casts (widen such a
-    graph first); and if the result does not pass onnx's checker.
+    graph first); for a GroupNormalization, whose parts would lose its variance if they were rounded; and if
+    the result does not pass onnx's checker.
     """
     if any(
         dtypes.is_type(t, dtypes.FLOAT16)
@@ -51,6 +52,9 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
         if node.op != "Cast"
     ):
         raise ModelError("float16 arithmetic has to be widened before it is optimized")
+    for node in walk.nodes(graph):
+        if node.op == "GroupNormalization" and not node.domain:
+            raise ModelError(f"ONNX Runtime would take the GroupNormalization '{label_of(node)}' to pieces")
     before = sum(1 for _ in walk.nodes(graph))
     names = walk.Names(graph)
     pinned = _pinned(graph, resolve(exclude, graph))

@@ -124,3 +124,25 @@ def test_memory_does_not_grow_with_the_array() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2_000_000 < x.nbytes
+
+
+@pytest.mark.parametrize("spread", [1e-30, 1.0, 2.0**20, 3e30])
+def test_histograms_that_are_merged_are_that_of_all_numbers(spread: float) -> None:
+    """Bit for bit, in any order, with numbers that underflow when they are divided by the bound."""
+    normal = RANDOM.standard_normal(5000).astype(np.float32)
+    tiny = np.float32([-1e-45, 1e-45, -1e-40, -0.0, 0.0, -1e-38])
+    arrays = [tiny, (normal * spread).astype(np.float32), normal, -tiny[::-1]]
+    whole = filled(np.concatenate(arrays))
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2], [2, 0, 3, 1]):
+        merged = Histogram()
+        for i in order:
+            merged.merge(filled(arrays[i]))
+        assert merged.exponent == whole.exponent and np.array_equal(merged.counts, whole.counts)
+        assert np.array_equal(filled(*(arrays[i] for i in order)).counts, whole.counts)
+
+
+def test_infinite_numbers_are_passed_over() -> None:
+    x = np.float32([1, np.inf, -2, -np.inf])
+    histogram = Histogram()
+    histogram.add(x, -2, 1, finite=False)
+    assert np.array_equal(histogram.counts, filled(x[np.isfinite(x)]).counts)

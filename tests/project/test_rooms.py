@@ -19,6 +19,7 @@ ROOMS = [
     *(
         "files",
         "graph",
+        "twins",
         "model",
         "search",
         "scheme",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_graphsurgeon as gs
 import pytest
 
@@ -69,6 +70,16 @@ def test_half_arithmetic_is_refused() -> None:
     graph = model_io.load(build.dense(4, dtype=np.float16))
     with pytest.raises(model_io.ModelError, match="widened"):
         optimize(graph)
+
+
+def test_a_group_normalization_is_not_taken_to_pieces() -> None:
+    """Its mean of squares less the square of its mean, is no variance if rounded: -88 for -2."""
+    text = """<ir_version: 11, opset_import: ["": 21]> main (float[1,2,2] x) => (float[1,2,2] y)
+        <float[2] s = {1, 1}, float[2] b = {0, 0}> { y = GroupNormalization <num_groups = 2> (x, s, b) }"""
+    graph = model_io.load(onnx.parser.parse_model(text))
+    with pytest.raises(model_io.ModelError, match=r"GroupNormalization 'y' to pieces$"):
+        optimize(graph)
+    assert [node.op for node in graph.nodes] == ["GroupNormalization"]
 
 
 def test_words_and_interface_survive() -> None:

@@ -4,6 +4,7 @@ that tuning has not seen."""
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +119,18 @@ def test_options_that_change_no_number(folder: Path, options: list[str]) -> None
     assert _run(folder, output="one.onnx") == 0
     assert _run(folder, *options, output="two.onnx") == 0
     assert _weights(folder / "one.onnx") == _weights(folder / "two.onnx")
+
+
+@pytest.mark.parametrize(("limit", "holds"), [("1K", False), ("1G", True)])
+def test_a_memory_limit_that_cannot_hold(
+    folder: Path, limit: str, holds: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The input of a layer and its output are there at once, whatever is kept in files."""
+    assert _run(folder, "--memory-limit", limit) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "imit" in line]
+    assert not lines if holds else len(lines) == 1
+    words = r"Memory limit: 1,0\d\d bytes cannot hold, one sample has tensors of [\d,]+ bytes in one step"
+    assert holds or re.fullmatch(words, lines[0])
 
 
 def test_selective_update(folder: Path) -> None:

@@ -7,13 +7,16 @@ from pathlib import Path
 from types import ModuleType
 
 import onnx
+import onnxruntime
 import pytest
 
 from tests.helpers import corpus
 from tools import convert_fp32_to_bf16, quantize
+from transforms.twins.own_functions import is_own
 
 FOREIGN = "(float[2] x) => (float[2] y) { a = Tanh(x) b = org.example.Odd(a) y = Neg(b) }"
 OURS = "this package's (ops.register_custom_ops, or ops.get_library_path)"
+INSIDE = "none (standard-operator functions inside; faster with ours)"
 OTHER = "one that is not this package's, for the operators of domain 'org.example'"
 
 
@@ -22,8 +25,8 @@ OTHER = "one that is not this package's, for the operators of domain 'org.exampl
     (
         (convert_fp32_to_bf16, ("--format", "with_cast"), OTHER),
         (convert_fp32_to_bf16, ("--format", "bf16"), OTHER),
-        (convert_fp32_to_bf16, ("--format", "customqdq"), f"{OURS} and {OTHER}"),
-        (quantize, ("--config", "BF16"), f"{OURS} and {OTHER}"),
+        (convert_fp32_to_bf16, ("--format", "customqdq"), OTHER),
+        (quantize, ("--config", "BF16"), OTHER),
     ),
 )
 def test_a_foreign_domain_is_told(
@@ -47,3 +50,22 @@ def test_what_the_runtime_brings_along_needs_none(tmp_path: Path, capsys: pytest
     onnx.save(corpus.parse(text, domains=', "com.microsoft": 1'), source)
     assert convert_fp32_to_bf16.main(["--input", str(source), "--output", str(target)]) == 0
     assert "CPU: yes. Operator library needed: none" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("options", "needed"), (((), INSIDE), (("--no-functions",), OURS)))
+def test_functions_take_the_library_s_place(
+    options: tuple[str, ...], needed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    text = "(float[2, 16] x, float[16, 16] w) => (float[2, 16] y) { y = MatMul(x, w) }"
+    onnx.save(corpus.parse(text), source)
+    assert quantize.main(["--input", str(source), "--output", str(target), "--config", "MX6", *options]) == 0
+    assert capsys.readouterr().out.endswith(f"Operator library needed: {needed}\n")
+    assert [is_own(one) for one in onnx.load(target).functions] == ([] if options else [True])
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4
+    if options:
+        with pytest.raises(Exception, match="BFPQuantizeDequantize"):
+            onnxruntime.InferenceSession(target, settings)
+    else:
+        onnxruntime.InferenceSession(target, settings)

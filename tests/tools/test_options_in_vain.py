@@ -45,13 +45,13 @@ ALWAYS = {
     "auto_mixed_precision": "help verbose input output config assignments target activation_target "
     "weight_target target_op_types include_nodes exclude_nodes evaluate dual_quant_nodes data",
     "convert_fp16_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
-    "optimize save_as_external_data force",
+    "optimize save_as_external_data functions force",
     "convert_fp32_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
-    "optimize save_as_external_data force",
+    "optimize save_as_external_data functions force",
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
     "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
-    "save_as_external_data threads",
+    "save_as_external_data functions threads",
     "formats": "help verbose input plot",
     "infer": "help verbose input output force data provider threads",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
@@ -92,7 +92,7 @@ def _cases() -> list[tuple[str, str, str]]:
         for one in (*measured, *OF_DATA)
     ]
     moving = ("--strategy speed", "--bits-target 8", "--bytes-target 9", "--labels l.npy")
-    moving += ("--save_as_external_data",)
+    moving += ("--save_as_external_data", "--no-functions")
     cases += [
         (tool, f"--analyze-only --data d {one}", f"{one.split()[0]} goes with --output, not with --analyze")
         for one in moving
@@ -123,15 +123,27 @@ def _cases() -> list[tuple[str, str, str]]:
     run = "--input m.onnx --output n.onnx"
     cases += [
         ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --data")
-        for one in (*OF_DATA, "--calibration-cache f")
+        for one in (*OF_DATA, "--calibration-cache f", "--jobs 2", "--dask local", "--resume r")
     ]
     cases += [
         ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --data")
         for one in (*OF_SAMPLES, "--calibration-cache f")
     ]
     cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
+    cases += [
+        (
+            "quantize",
+            f"{run} --data d --dask tcp://a:1",
+            "--dask with the address of a scheduler needs --resume",
+        ),
+        (
+            "quantize",
+            f"{run} --data d --dask tcp://a:1 --resume r --jobs 2",
+            "--jobs goes with --dask local: ",
+        ),
+    ]
     alone = ("--data d", "--calibration-cache f", "--random-data 3", "--force")
-    alone += ("--save_as_external_data", "--allow-code")
+    alone += ("--save_as_external_data", "--no-functions", "--allow-code")
     cases += [
         ("quantize", f"--print-config {one}", f"{one.split()[0]} goes with --input and --output")
         for one in (*alone, *OF_DATA)
@@ -192,6 +204,10 @@ WITH_A_SCHEME = [
         "MX9",
         "--data d --calibration-cache f",
         f"--calibration-cache goes with {MEASURED} mx9",
+    ),
+    *(
+        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {MEASURED} mx9")
+        for one in ("--jobs 1", "--dask local", "--resume r")
     ),
     (
         "auto_mixed_precision",

@@ -25,6 +25,7 @@ from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import Scheme, preset, read_scheme
 from transforms.scheme.presets import PLAIN
+from transforms.twins.attach_functions import attach_functions
 
 FOLDED = {"fold_relu": True}
 RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy\n"
@@ -85,7 +86,9 @@ def called(bench: EvaluationSet, chosen: Scheme) -> bytes:
     """Return what the Python call makes of the same model and data, without metadata."""
     graph = model_io.load(bench.source)
     quantize_graph(graph, chosen, CalibrationData(bench.feeds))
-    return bare(graph_proto.export_model(graph))
+    model = graph_proto.export_model(graph)
+    attach_functions(model)
+    return bare(model)
 
 
 def bare(model: onnx.ModelProto) -> bytes:
@@ -166,7 +169,8 @@ def test_weights_outside_the_model_file(name: str, bench: EvaluationSet) -> None
     bench.with_data(name, "--force", "--save_as_external_data")
     assert (bench.source.read_bytes(), weights.read_bytes()) == before
     (result,) = bench.folder.glob("q.onnx.*.data")
-    assert result.stat().st_size >= 256 * 256 > 10 * bench.target.stat().st_size
+    functions = sum(one.ByteSize() for one in onnx.load(bench.target).functions)
+    assert result.stat().st_size >= 256 * 256 > 10 * (bench.target.stat().st_size - functions)
     assert bare(bench.result()) == expected
 
 
@@ -212,7 +216,7 @@ def test_the_summary_of_blocks(bench: EvaluationSet) -> None:
     assert lines[0] == "No ranges measured: the formats of this scheme need none"
     assert "Quantized to mx9: 1 activation, 1 weight" in lines
     assert any(line.startswith("Kept in float: ") and "Gemm 1" in line for line in lines)
-    assert lines[-1].endswith("this package's (ops.register_custom_ops, or ops.get_library_path)")
+    assert lines[-1].endswith(" none (standard-operator functions inside; faster with ours)")
 
 
 def test_the_summary_of_casts(bench: EvaluationSet) -> None:
@@ -413,3 +417,24 @@ def test_help_starts_fast() -> None:
     assert done.stdout.endswith("[]\n")
     for name in PLAIN:
         assert f" {name} " in done.stdout.replace("\n", " ")
+
+
+def test_workers_measure_the_same_ranges(bench: EvaluationSet) -> None:
+    """The model is the same to the last bit for any number of workers, and when it is made a second time."""
+    kept = bench.folder / "kept"
+    made = []
+    for options in (["--jobs", "1"], ["--jobs", "2"], ["--resume", kept], ["--jobs", "3", "--resume", kept]):
+        out, _ = bench.with_data("U8S8", "--calibrate-method", "Percentile", "--force", *options)
+        made.append((bench.target.read_bytes(), out))
+    assert len(set(made)) == 1 and len(list(kept.iterdir())) == 1
+
+
+def test_a_scheduler_that_is_not_there(bench: EvaluationSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("tools.cli.dask_executor._PATIENCE", 1.0)
+    where = ["--input", bench.source, "--output", bench.target, "--config", "A8W8", "--data", bench.data]
+    assert bench.run(*where, "--dask", "tcp://127.0.0.1:9", "--resume", bench.folder / "kept") == 1
+    error = bench.printed()[1]
+    assert "no Dask scheduler answers at 'tcp://127.0.0.1:9': " in error
+    assert error.strip().splitlines()[-1].startswith("tools.quantize: error: ")
+    assert not bench.target.exists()

@@ -16,6 +16,9 @@ from tools.cli.option_values import MOST_AT_ONCE, number, numbers, size, whole
 from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 
 if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
+
+    from transforms.model_io import Exported
     from transforms.run.run_model import RunOptions
     from transforms.run.samples import ImageOptions
 
@@ -115,6 +118,12 @@ def save_as_external_data(*needs: Need) -> Any:
     return option("--save_as_external_data", words, group=OTHER, needs=needs)
 
 
+def functions(*needs: Need) -> Any:
+    """Return the field of that name, true unless the option is given."""
+    words = "leave out the functions by which a model runs without this package's operator library"
+    return option("--no-functions", words, group=OTHER, needs=needs, action="store_false")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelOutput(Options):
     """Which model is written, and how; ``output`` is empty if none is."""
@@ -122,6 +131,23 @@ class ModelOutput(Options):
     output: str
     force: bool = force("an existing output")
     save_as_external_data: bool = save_as_external_data()
+    functions: bool = functions()
+
+    def save(
+        self, graph: gs.Graph, output: Path, entries: Mapping[str, str], exported: Exported | None = None
+    ) -> list[Path]:
+        """Write the model and return its files, as :func:`transforms.model_io.save` does."""
+        from transforms import model_io
+
+        return model_io.save(
+            graph,
+            output,
+            metadata=entries,
+            external_data=self.save_as_external_data,
+            force=self.force,
+            functions=self.functions,
+            exported=exported,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

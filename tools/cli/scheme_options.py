@@ -74,14 +74,18 @@ def _added(before: Any, given: Any) -> Any:
     return {**before, **{key: _added(before.get(key), value) for key, value in given.items()}}
 
 
-def check_effect(scheme: Scheme, job: SchemeJob) -> None:
-    """Raise ValueError for an option, or a key of ``--set``, whose need is not met."""
+def check_effect(scheme: Scheme, job: SchemeJob, needs: Mapping[str, Need] | None = None) -> None:
+    """Raise ValueError for an option, or a key of ``--set``, whose need is not met.
+
+    ``needs``: what options of the tool alone go with in the scheme.
+    """
+    of_formats = {**_OF_FORMATS, **(needs or {})}
     paths = [assignment.partition("=")[0].strip() for assignment in job.assignments]
     given = {name: f"--set {path}" for path in paths for name in (path.partition(".")[0], path)}
     for name, words in {**given, **job.given}.items():
-        if name in _OF_FORMATS and not _OF_FORMATS[name].is_met(scheme):
+        if name in of_formats and not of_formats[name].is_met(scheme):
             here = ", ".join(fmt.name for fmt in scheme.named_formats) or "float32"
-            raise ValueError(f"{words} goes with {_OF_FORMATS[name].words}; the formats here are {here}")
+            raise ValueError(f"{words} goes with {of_formats[name].words}; the formats here are {here}")
         if name in _OF_WORK and not _OF_WORK[name].is_met(job):
             raise ValueError(f"{words} goes with {_OF_WORK[name].words}")
 
@@ -126,14 +130,17 @@ def _has_own_operators(scheme: Scheme) -> bool:
 
 _ACTIVATIONS = Need("integer activations", _measures)
 _INTEGERS = Need("integers", _has_integers)
+CALIBRATION = Need(
+    _ACTIVATIONS.words,
+    lambda scheme: _measures(scheme) or (_has_integers(scheme) and scheme.weight_method == WEIGHTED),
+)
+"""What options of a calibration go with."""
+
 _OF_FORMATS: Mapping[str, Need] = {
     "calibrate_method": _ACTIVATIONS,
     "activation_symmetric": _ACTIVATIONS,
     "moving_average": _ACTIVATIONS,
-    "calibration_cache": Need(
-        _ACTIVATIONS.words,
-        lambda scheme: _measures(scheme) or (_has_integers(scheme) and scheme.weight_method == WEIGHTED),
-    ),
+    "calibration_cache": CALIBRATION,
     "percentile": Need(
         f"{_ACTIVATIONS.words} and calibrate_method 'Percentile'",
         lambda scheme: _measures(scheme) and scheme.calibrate_method == "Percentile",

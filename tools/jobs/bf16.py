@@ -18,6 +18,7 @@ from transforms.pipelines import inspect_bf16
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.runtime.session import why_not_on_cpu
 from transforms.search.target import TargetError
+from transforms.twins.attach_functions import has_all_functions
 
 
 def convert_file(tool: str, source: str, job: Bf16Job) -> None:
@@ -48,10 +49,9 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
     entries = provenance.entries(tool, _recorded(chosen, job), graph.source_sha256)
     with phases("writing"):
         exported = model_io.export(graph)
-        files = model_io.save(
-            graph, output, metadata=entries, external_data=external, force=job.force, exported=exported
-        )
-    for line in bf16.lines(done, graph, files, why_not_on_cpu(*exported)):
+        files = job.save(graph, output, entries, exported)
+    functions = has_all_functions(exported[0])
+    for line in bf16.lines(done, graph, files, why_not_on_cpu(*exported), functions=functions):
         print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,12 @@ def finetune_file(job: FinetuneJob) -> None:
     done = tune(twin, quantized, data, chosen, phases, checkpoint=checkpoint)
     entries = provenance.entries("finetune", _recorded(job), quantized.source_sha256)
     with phases("writing"):
-        files = model_io.save(done.graph, output, metadata=entries, external_data=external, force=job.force)
+        files = job.save(done.graph, output, entries)
     for line in tuning.lines(done, len(feeds), quantized.source_files, files):
         print(line)
+    broken = tuning.broken_limit(done, job.memory_limit)
+    if broken:
+        print(broken, file=sys.stderr)
     if job.checkpoint:
         Path(job.checkpoint).unlink(missing_ok=True)
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import SchemeJob, force, samples_folder, save_as_external_data
+from tools.cli.job_options import SchemeJob, force, functions, samples_folder, save_as_external_data
 from tools.cli.needs import DATA, Need
-from tools.cli.option_values import LARGEST, MOST_AT_ONCE, number, whole
-from tools.cli.options import RUNNING, SEARCH, Option, declare, option
+from tools.cli.option_values import LARGEST, number, whole
+from tools.cli.options import SEARCH, Option, declare, option
+from tools.cli.worker_options import dask, jobs, resume
 
 _MODEL = Need("--output, not with --analyze-only", lambda job: job.output)
 _FILE = Need("--output, --json, --csv or --chart", lambda job: job.output or job.json or job.csv or job.chart)
@@ -18,7 +19,6 @@ _FILE = Need("--output, --json, --csv or --chart", lambda job: job.output or job
 _format = partial(declare, group="formats and layers")
 _target = partial(declare, group="targets")
 _search = partial(declare, group=SEARCH)
-_worker = partial(option, group=RUNNING, needs=(DATA,))
 _result = partial(option, group="results", needs=(DATA,), type=Path)
 
 
@@ -40,23 +40,12 @@ class MixJob(SchemeJob):
     csv: Path | None = _result("--csv FILE", "write the sensitivities as CSV")
     chart: Path | None = _result("--chart FILE", "draw sensitivities as bars, .png or .svg")
     plot: Path | None = _result("--plot FILE", "draw bits against error, .png or .svg")
-    jobs: int = _worker(
-        "--jobs N",
-        "processes for --sensitivity measured (default: 1)",
-        type=whole(1, MOST_AT_ONCE),
-        default=1,
-    )
-    dask: str | None = _worker(
-        "--dask ADDRESS",
-        "the same on a Dask cluster: tcp://host:port of its scheduler, 'local' for --jobs workers here",
-    )
-    resume: Path | None = _worker(
-        "--resume DIR",
-        "store results in this folder, and resume from those of the same model, data and options",
-        type=Path,
-    )
+    jobs: int = jobs("processes for --sensitivity measured (default: 1)", DATA, 1)
+    dask: str | None = dask(DATA)
+    resume: Path | None = resume(DATA)
     force: bool = force("an existing output", _FILE)
     save_as_external_data: bool = save_as_external_data(_MODEL)
+    functions: bool = functions(_MODEL)
 
 
 KEYS: Mapping[str, Option] = {

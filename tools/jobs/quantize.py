@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
+from tools.cli.executors import workers
 from tools.cli.progress import Phases
-from tools.cli.scheme_options import check_effect, quantization_scheme
+from tools.cli.scheme_options import CALIBRATION, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.calibrate.shared_samples import Sharing
 from transforms.finetune.float_reference import float_reference
 from transforms.mix_precision.mix import MixingOptions
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
@@ -34,7 +37,7 @@ def quantize_file(job: QuantizeJob) -> None:
         print(scheme.to_toml(), end="")
     if not job.input:
         return
-    check_effect(scheme, job)
+    check_effect(scheme, job, dict.fromkeys(("jobs", "dask", "resume"), CALIBRATION))
     check_code(scheme, job)
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
@@ -73,5 +76,14 @@ def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, pha
 
 def _data(graph: gs.Graph, job: QuantizeJob) -> CalibrationData | None:
     if job.random_data:
-        return CalibrationData(random_feeds(model_inputs(graph), job.random_data), run=job.run)
-    return calibration_data(job, job.run)
+        feeds = random_feeds(model_inputs(graph), job.random_data)
+        return CalibrationData(feeds, run=job.run, sharing=_sharing(job))
+    data = calibration_data(job, job.run)
+    return data and replace(data, sharing=_sharing(job))
+
+
+def _sharing(job: QuantizeJob) -> Sharing | None:
+    """Return the workers that measure ranges, None unless the command line says something of them."""
+    if not (job.jobs or job.dask or job.resume):
+        return None
+    return Sharing(workers(job.jobs or 1, job.dask), job.resume)

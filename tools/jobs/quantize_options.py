@@ -12,6 +12,7 @@ from tools.cli.job_options import SchemeJob, provider, samples_folder, threads
 from tools.cli.needs import Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
+from tools.cli.worker_options import dask, jobs, resume
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
 _NEEDS_NO_MODEL = {"print_config", "config", "assignments", "verbose"}
@@ -32,6 +33,11 @@ class QuantizeJob(SchemeJob):
     )
     provider: str = provider(_ANY_DATA)
     threads: int = threads(_ANY_DATA)
+    jobs: int | None = jobs(
+        "processes that measure ranges, the same ones for any N (default: this one alone)", _ANY_DATA, None
+    )
+    dask: str | None = dask(_ANY_DATA)
+    resume: Path | None = resume(_ANY_DATA)
     print_config: bool = option(
         "--print-config", "print the full scheme in use as TOML; without --input, only that", group=OTHER
     )

@@ -25,6 +25,7 @@ from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions, why_not_on_cpu
 from transforms.scheme import Scheme
 from transforms.search.assign_precision import Step
+from transforms.twins.attach_functions import has_all_functions
 
 _SCHEME = provenance.PREFIX + "scheme"
 
@@ -107,13 +108,11 @@ def finish(
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
-    external = job.save_as_external_data
     with phases("writing"):
         exported = model_io.export(graph)
-        files = model_io.save(
-            graph, output, metadata=entries, external_data=external, force=job.force, exported=exported
-        )
-    for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported)):
+        files = job.save(graph, output, entries, exported)
+    functions = has_all_functions(exported[0])
+    for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions):
         print(line)
 
 

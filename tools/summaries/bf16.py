@@ -24,8 +24,13 @@ _TENSORS = {
 _BF16_RUNTIMES = "a runtime with BF16 kernels, such as ONNX Runtime with CUDA or with VitisAI on an NPU, can"
 
 
-def lines(done: Conversion, graph: gs.Graph, files: list[Path], cpu_error: str | None) -> Iterator[str]:
-    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs."""
+def lines(
+    done: Conversion, graph: gs.Graph, files: list[Path], cpu_error: str | None, *, functions: bool
+) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs.
+
+    ``functions``: whether operators of ours have functions.
+    """
     yield from done.notes
     fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
     if fused:
@@ -36,7 +41,7 @@ def lines(done: Conversion, graph: gs.Graph, files: list[Path], cpu_error: str |
     yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
     yield from _kept(done)
     yield written(graph.source_files, files)
-    yield _runs(done, needed_library(graph) or "none, standard ONNX", cpu_error)
+    yield _runs(done, needed_library(graph, functions=functions) or "none, standard ONNX", cpu_error)
 
 
 def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:

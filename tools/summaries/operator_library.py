@@ -10,21 +10,24 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 _OURS = ("ai.onnx.contrib", "com.amd.quark")
 _BUILT_IN = ("ai.onnx.ml", "com.microsoft")
 _LIBRARY = "this package's (ops.register_custom_ops, or ops.get_library_path)"
+_INSIDE = "none (standard-operator functions inside; faster with ours)"
 
 
-def needed_library(graph: gs.Graph) -> str | None:
-    """Return the libraries to register for the nodes of a graph, or None.
+def needed_library(graph: gs.Graph, *, functions: bool) -> str | None:
+    """Return the libraries to register for the nodes of a graph that was saved, or None.
 
+    With ``functions`` the model has them for all operators of ours.
     Operators of onnx and those that ONNX Runtime brings along need nothing. No library of ours has the
     operators of any other domain.
     """
     domains = {node.domain for node in walk.nodes(graph) if node.domain not in STANDARD_DOMAINS}
     foreign = sorted(domain for domain in domains if domain not in _OURS and not _is_built_in(domain))
-    needed = [_LIBRARY] if domains & set(_OURS) else []
+    has_ours = bool(domains & set(_OURS))
+    needed = [_LIBRARY] if has_ours and not functions else []
     if foreign:
         names = ", ".join(f"'{domain}'" for domain in foreign)
         needed.append(f"one that is not this package's, for the operators of domain {names}")
-    return " and ".join(needed) or None
+    return " and ".join(needed) or (_INSIDE if has_ours else None)
 
 
 def _is_built_in(domain: str) -> bool:

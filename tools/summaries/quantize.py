@@ -17,8 +17,13 @@ from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 
-def lines(done: Quantized, graph: gs.Graph, files: list[Path], cpu_error: str | None) -> Iterator[str]:
-    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs."""
+def lines(
+    done: Quantized, graph: gs.Graph, files: list[Path], cpu_error: str | None, *, functions: bool
+) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs.
+
+    ``functions``: whether operators of ours have functions.
+    """
     yield from done.notes
     for what, count in done.changes.items():
         if count:
@@ -30,7 +35,7 @@ def lines(done: Quantized, graph: gs.Graph, files: list[Path], cpu_error: str | 
         yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
     yield _kept(graph)
     yield written(graph.source_files, files)
-    yield _runs(graph, cpu_error)
+    yield _runs(graph, cpu_error, functions=functions)
 
 
 def _kept(graph: gs.Graph) -> str:
@@ -70,7 +75,7 @@ def _ends_of_layers(graph: gs.Graph) -> set[int]:
     return ends
 
 
-def _runs(graph: gs.Graph, cpu_error: str | None) -> str:
-    needed = needed_library(graph) or "none"
+def _runs(graph: gs.Graph, cpu_error: str | None, *, functions: bool) -> str:
+    needed = needed_library(graph, functions=functions) or "none"
     answer = "yes" if cpu_error is None else f"no ({cpu_error})"
     return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"

@@ -22,6 +22,16 @@ def lines(done: TunedModel, samples: int, before: list[Path], after: list[Path])
     yield f"Size: {sizes[0]:,} -> {sizes[1]:,} bytes, written to '{after[0]}'"
 
 
+def broken_limit(done: TunedModel, limit: int | None) -> str | None:
+    """Return what to say of a limit of ``--memory-limit`` that does not hold, or None."""
+    needed = done.walk.largest_step
+    if limit is None or needed <= limit:
+        return None
+    return (
+        f"Memory limit: {limit:,} bytes cannot hold, one sample has tensors of {needed:,} bytes in one step"
+    )
+
+
 def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     """Yield what became of each layer, those left alone, and the outputs."""
     width = max(len(layer.name) for layer in done.walk.layers)

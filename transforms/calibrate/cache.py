@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
 from transforms.calibrate.range_statistics import RangeStats, decode, encode
+from transforms.calibrate.sample_statistics import EachSample
 from transforms.files.atomic_write import destination, replacing
 from transforms.files.folder_lock import locked
 from transforms.files.model_files import clear_leftovers
@@ -45,6 +46,7 @@ def calibrate_cached(
     *,
     channels: Collection[TensorAxis] = (),
     run: RunOptions | None = None,
+    sharing: EachSample | None = None,
     progress: Progress | None = None,
 ) -> tuple[Calibration, int]:
     """Calibrate what the file at ``path`` lacks; see :func:`transforms.calibrate.calibrate.calibrate`.
@@ -72,6 +74,7 @@ def calibrate_cached(
         options,
         channels=[(n, axis) for n in missing for axis in _axes(axes[n], stored.get(n))],
         run=run,
+        sharing=sharing,
         progress=progress,
     )
     _add(path, key, new.observed)

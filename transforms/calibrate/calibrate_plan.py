@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.calibrate.sample_statistics import EachSample
 from transforms.plan.qparams import WEIGHTED, weighed_inputs
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import Feeds, Source, open_feeds
@@ -23,7 +24,7 @@ class CalibrationData:
     """The source of ranges: a folder, a reader or any iterable of feeds, and how it is read.
 
     ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
-    what was measured. ``run``: how the float model runs.
+    what was measured. ``run``: how the float model runs. ``sharing``: workers that run it.
     """
 
     source: Source | Feeds
@@ -31,6 +32,7 @@ class CalibrationData:
     limit: int | None = None
     cache: Path | None = None
     run: RunOptions | None = None
+    sharing: EachSample | None = None
 
     def feeds(self, graph: gs.Graph) -> Feeds:
         """Return the feeds of the source for the inputs of a graph; raises what ``open_feeds`` does."""
@@ -73,5 +75,7 @@ def calibrate_plan(
     )
     what = plan.graph, names, data.feeds(plan.graph), options
     if data.cache is None:
-        return calibrate(*what, channels=channels, run=data.run, progress=progress)
-    return calibrate_cached(data.cache, *what, channels=channels, run=data.run, progress=progress)[0]
+        return calibrate(*what, channels=channels, run=data.run, sharing=data.sharing, progress=progress)
+    return calibrate_cached(
+        data.cache, *what, channels=channels, run=data.run, sharing=data.sharing, progress=progress
+    )[0]

@@ -18,8 +18,8 @@ class Histogram:
     """Counts of float32 numbers in ``BINS`` equal bins over [-bound, bound), where bound is a power of two.
 
     The bound is the smallest one above every magnitude so far. When it grows, bins are merged in pairs, which
-    is exact: the counts do not depend on the order of the numbers, except for the sign of those that
-    underflow when they are divided by the bound. A bin holds its lower edge.
+    is exact: the counts depend neither on the order of the numbers nor on how several histograms share them
+    that are merged. A bin holds its lower edge.
     """
 
     def __init__(self, exponent: int = _LEAST_EXPONENT, counts: NDArray[np.int64] | None = None) -> None:
@@ -57,16 +57,32 @@ class Histogram:
         counts[BINS // 2] = min(counts[BINS // 2 : BINS // 2 + 2])
         return counts
 
-    def add(self, x: NDArray[np.float32], low: float, high: float) -> None:
-        """Count the numbers of an array of any shape, all of them finite and from ``low`` to ``high``."""
+    def add(self, x: NDArray[np.float32], low: float, high: float, *, finite: bool = True) -> None:
+        """Count the numbers of an array of any shape, from ``low`` to ``high``.
+
+        No NaN is there; infinite numbers are passed over, if they are there because not all are ``finite``.
+        """
         x = x.reshape(-1)
         self._reach(max(-low, high))
         scale = np.float32(math.ldexp(BINS / 2, -self.exponent))
         for start in range(0, x.size, _CHUNK):
-            scaled = x[start : start + _CHUNK] * scale  # exact, the scale is a power of two
+            numbers = x[start : start + _CHUNK]
+            if not finite:
+                numbers = numbers[np.isfinite(numbers)]
+            scaled = numbers * scale  # exact, the scale is a power of two
+            if scale < 1:  # numbers that underflow keep their sign
+                np.copyto(scaled, -1, where=(scaled == 0) & (numbers < 0))
             places = np.floor(scaled, out=scaled).astype(np.intp)
             places += BINS // 2
             self.counts += np.bincount(places, minlength=BINS)
+
+    def merge(self, other: Histogram) -> None:
+        """Add what another histogram has counted."""
+        exponent = max(self.exponent, other.exponent)
+        self.counts = _merge(self.counts, exponent - self.exponent) + _merge(
+            other.counts, exponent - other.exponent
+        )
+        self.exponent = exponent
 
     def _reach(self, magnitude: float) -> None:
         """Let the bound be above a magnitude."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from transforms.calibrate.histogram import BINS, Histogram
 
 _LARGEST_ARRAY = 1 << 28  # bytes: a longer one is not a statistic of ours
+_SLICE = 1 << 22  # numbers that are squared at a time: 32 MiB in float64
 
 
 @dataclass
@@ -46,8 +47,33 @@ class Moments:
         if x.size:
             others = tuple(i for i in range(x.ndim) if i != self.axis % x.ndim)
             self.total += x.sum(axis=others, dtype=np.float64)
-            self.squares += np.square(x, dtype=np.float64).sum(axis=others)
+            for part in self._slices(x.shape):
+                index = (slice(None),) * (self.axis % x.ndim) + (part,)
+                self.squares[part] += np.square(x[index], dtype=np.float64).sum(axis=others)
             self.count += x.size // channels
+
+    def _slices(self, shape: tuple[int, ...]) -> list[slice]:
+        """Return slices of channels in which squares add up as in the whole.
+
+        One channel alone would: of several blocks it makes one, whose numbers are added in another order.
+        """
+        axis, channels = self.axis % len(shape), shape[self.axis]
+        least = 1 if math.prod(shape[:axis]) == 1 else 2
+        width = max(least, _SLICE * channels // math.prod(shape))
+        starts = [*range(0, channels - least + 1, width)] or [0]
+        return [slice(a, b) for a, b in zip(starts, [*starts[1:], channels], strict=True)]
+
+    def merge(self, other: Moments) -> None:
+        """Add the sums of another sample; ValueError if it has other channels."""
+        if other.total is None or other.squares is None:
+            return
+        if self.total is None or self.squares is None:
+            self.total, self.squares = np.zeros_like(other.total), np.zeros_like(other.squares)
+        if len(self.total) != len(other.total):
+            raise ValueError(f"{len(other.total)} channels instead of {len(self.total)} in earlier samples")
+        self.total += other.total
+        self.squares += other.squares
+        self.count += other.count
 
 
 @dataclass
@@ -86,17 +112,41 @@ class RangeStats:
         low, high = _range(x)
         if math.isnan(low):
             raise ValueError("it holds NaN")
-        if math.isinf(low) or math.isinf(high):
-            finite = np.isfinite(x)
-            low, high = _range(x[finite])
-        else:
-            finite = None
+        is_finite = not (math.isinf(low) or math.isinf(high))
+        if not is_finite:
+            low, high = _finite_range(x)
         self.add_range(low, high, averaging_constant)
         if self.histogram:
-            self.histogram.add(x if finite is None else x[finite], low, high)
-        counted = x if finite is None or not self.moments else np.where(finite, x, 0)
+            self.histogram.add(x, low, high, finite=is_finite)
+        counted = x if is_finite or not self.moments else np.where(np.isfinite(x), x, 0)
         for moments in self.moments.values():
             moments.add(counted)
+
+    def alike(self) -> RangeStats:
+        """Return statistics of the same kinds in which nothing is counted yet."""
+        return RangeStats(
+            histogram=Histogram() if self.histogram else None,
+            moments={axis: Moments(axis) for axis in self.moments},
+        )
+
+    def merge(self, sample: RangeStats, averaging_constant: float) -> None:
+        """Add the statistics of the next sample, of the same kinds; ValueError if they do not fit.
+
+        The result is that of adding the sample's numbers themselves, bit for bit.
+        """
+        self.add_range(sample.low, sample.high, averaging_constant)
+        if self.histogram and sample.histogram:
+            self.histogram.merge(sample.histogram)
+        for axis, moments in sample.moments.items():
+            self.moments[axis].merge(moments)
+
+
+def _finite_range(x: NDArray[np.float32]) -> tuple[float, float]:
+    """Return lowest and highest finite number, (inf, -inf) without any, of a piece at a time."""
+    numbers = x.reshape(-1)
+    pieces = (numbers[i : i + _SLICE] for i in range(0, x.size, _SLICE))
+    ranges = [(math.inf, -math.inf), *(_range(piece[np.isfinite(piece)]) for piece in pieces)]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def _range(x: NDArray[np.float32]) -> tuple[float, float]:

@@ -61,13 +61,18 @@ class GramReader:
         ]
         streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
         targets = [user.target for user in users] + [name for name in streams if name is not None]
-        reference = SegmentedRun(float_graph, feeds, targets, floats, options.run)
+        self._reference = SegmentedRun(float_graph, feeds, targets, floats, options.run)
         choice = RowSampler(len(feeds), options.most_rows, options.least_rows, options.seed)
         ahead = AHEAD if options.memory_limit is None else min(AHEAD, options.memory_limit)
-        self._wanted = SampledRowReader(reference, users, streams, choice, sampled, ahead)
+        self._wanted = SampledRowReader(self._reference, users, streams, choice, sampled, ahead)
         self._inputs = [layer_input(user.source) for user in users]
         sources = [one.name for one in self._inputs]
         self._given = SegmentedRun(quantized_graph, feeds, sources, quantized, options.run)
+
+    @property
+    def largest_step(self) -> int:
+        """The most bytes that tensors of one sample had in a step: no limit keeps those from memory."""
+        return max(self._reference.largest_step, self._given.largest_step)
 
     def read(self, number: int) -> tuple[SharedGramStats, SharedGramStats]:
         """Return a layer's sums over the rows of the fitting samples, and of the held-out ones.

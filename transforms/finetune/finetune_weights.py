@@ -46,10 +46,14 @@ class LayerReport:
 
 @dataclass
 class TunedLayers:
-    """The layers in order, and those that were skipped."""
+    """The layers in order, and those that were skipped.
+
+    ``largest_step``: the most bytes of tensors of one sample that were in memory at once.
+    """
 
     layers: list[LayerReport] = field(default_factory=list)
     left_alone: list[SkippedLayer] = field(default_factory=list)
+    largest_step: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ def finetune_weights(
             done.layers.append(report)
             if progress:
                 progress(report, number + 1, len(layers))
+        done.largest_step = sums.largest_step
     return done
 
 

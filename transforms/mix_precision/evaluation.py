@@ -79,7 +79,7 @@ def repeatable(data: CalibrationData, graph: gs.Graph) -> CalibrationData:
     feeds = data.feeds(graph)
     if not feeds.is_repeatable:
         feeds = open_feeds([feed for _, feed in feeds], model_inputs(graph))
-    return CalibrationData(feeds, cache=data.cache, run=data.run)
+    return CalibrationData(feeds, cache=data.cache, run=data.run, sharing=data.sharing)
 
 
 @contextmanager

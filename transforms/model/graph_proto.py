@@ -27,6 +27,7 @@ from transforms.model.function_types import infer_types
 from transforms.model.inlined_size import refuse_explosion
 from transforms.model.metadata import attach_metadata, bodies_of, read_info, restore_metadata, write_info
 from transforms.model.tangles import refuse_tangles
+from transforms.twins.own_functions import drop_own
 
 _MOST_SIZES = 1 << 23
 """Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""
@@ -55,8 +56,10 @@ def import_light(light: onnx.ModelProto, weights: dict[str, Weight], info: Model
 def inline(light: onnx.ModelProto) -> onnx.ModelProto:
     """Return a light model without local functions, and without sparse tensors that were in them.
 
-    Raises ModelError for functions that would make it too large.
+    Those that stand for our operators are dropped, for their calls are the operators themselves. Raises
+    ModelError for functions that would make it too large.
     """
+    drop_own(light)
     if not light.functions:
         return light
     refuse_explosion(light)

@@ -1,7 +1,7 @@
 """A model that shows its inner tensors: the one way to look at what a running model computes.
 
 Probes look at a tensor inside the model, so that a large one neither leaves it nor lives longer than it would
-without them.
+without them. Whoever watches a tensor sees all of it while the model runs, where it lies.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ops.array_types import Feed
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.model import graph_proto
+from transforms.run.tensor_watch import See, TensorWatch
 from transforms.runtime.session import RunOptions, open_light
 
 Key = TypeVar("Key", bound="str | tuple[str, str]")
@@ -50,11 +51,13 @@ class InstrumentedModel(Generic[Key]):
         options: RunOptions | None = None,
         *,
         inputs: Mapping[str, np.dtype] | None = None,
+        watched: Iterable[str] = (),
     ) -> None:
         """Open a copy of the graph whose outputs are what is shown, and nothing else.
 
         bfloat16 tensors are shown as float32, for NumPy has no such type. ``inputs``: the types of tensors,
-        of any shape, that are fed because no node of the graph makes them. Raises KeyError for a name that
+        of any shape, that are fed because no node of the graph makes them. ``watched``: tensors of float32,
+        no constants, that are seen while the model runs. Raises KeyError for a name that
         is not in the main graph, and what :func:`transforms.runtime.session.open_session` does.
         """
         light, weights = graph_proto.export_light(graph)
@@ -76,8 +79,12 @@ class InstrumentedModel(Generic[Key]):
             nodes = _chain(name, probe, names) if probe else []
             after.setdefault(name, []).extend(nodes)
             self._places[key] = nodes[-1].output[0] if nodes else name
+        self._watch = TensorWatch(light, names)
+        for name in dict.fromkeys(watched):
+            after.setdefault(known[name].name, []).append(self._watch.node(name))
         _insert_after(light.graph, after)
-        outputs = dict.fromkeys(place for place in self._places.values() if place not in fed)
+        shown_places = (place for place in self._places.values() if place not in fed)
+        outputs = dict.fromkeys((*shown_places, *self._watch.outputs))
         del light.graph.output[:]  # types of the new ones are the runtime's to infer
         light.graph.output.extend(onnx.ValueInfoProto(name=place) for place in outputs)
         self._model = open_light(light, weights, options)
@@ -88,11 +95,19 @@ class InstrumentedModel(Generic[Key]):
         types = {argument.name: argument.type for argument in arguments}
         return {key: types[place] for key, place in self._places.items()}
 
-    def run(self, feed: Feed, shown: Collection[Key] | None = None) -> dict[Key, np.ndarray]:
-        """Return what is shown, or some of it, for a feed; from several threads at once, if need be."""
+    def run(
+        self, feed: Feed, shown: Collection[Key] | None = None, see: See | None = None
+    ) -> dict[Key, np.ndarray]:
+        """Return what is shown, or some of it, for a feed; from several threads at once, if need be.
+
+        ``see`` is called, in the thread of the caller, with each tensor that is watched when it is made: its
+        name, and its numbers, which are there during the call alone. What it raises ends the run.
+        """
         keys = [*self._constants, *self._places] if shown is None else shown
         places = {key: self._places[key] for key in keys if key not in self._constants}
-        made = self._model.run(feed, list(dict.fromkeys(p for p in places.values() if p not in feed)))
+        outputs = dict.fromkeys(p for p in places.values() if p not in feed)
+        with self._watch.seen_by(see):
+            made = self._model.run(feed, [*outputs, *(self._watch.outputs if see else ())])
         found = {key: feed[place] if place in feed else made[place] for key, place in places.items()}
         return found | {key: self._constants[key] for key in keys if key in self._constants}
 

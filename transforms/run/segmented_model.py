@@ -84,7 +84,12 @@ class SegmentedRun:
         store: ActivationStore,
         options: RunOptions | None = None,
     ) -> None:
-        """Start in front of the first node; ``wanted`` are all tensors that will be asked for."""
+        """Start in front of the first node; ``wanted`` are all tensors that will be asked for.
+
+        ``largest_step`` tells how many bytes the tensors have that one sample brings into a step and takes
+        out of it: so much is in memory, whatever the store's limit.
+        """
+        self.largest_step = 0
         self._graph, self._store, self._options = graph, store, options
         self._feeds, self._count = feeds, len(feeds)
         self._done: set[int] = set()
@@ -119,6 +124,8 @@ class SegmentedRun:
         run = self._runner(ahead, inputs, needed | set(names))
         feeds = ({name: self._store.get(i, name) for name in inputs} for i in range(self._count))
         for i, found in enumerate(run_each(run, feeds, self._options)):
+            held = [*found.values(), *(self._store.get(i, name) for name in inputs if name not in found)]
+            self.largest_step = max(self.largest_step, sum(array.nbytes for array in held))
             asked = {name: found[name] if name in found else self._store.get(i, name) for name in names}
             for name in needed & found.keys():
                 self._keep(i, name, found[name])

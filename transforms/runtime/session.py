@@ -28,6 +28,7 @@ from transforms.model.read_model import ModelError
 from transforms.runtime.inputs import session_input
 from transforms.runtime.share_mapped import share_mapped
 
+_BLOCKS = "NchwcTransformer"
 _NO_PREPACKING = "session.disable_prepacking"
 _MOST_PREPACKED = 1 << 31
 """Bytes in files above which the runtime uses weights as they are there: copies might not fit into memory."""
@@ -51,7 +52,8 @@ class RunOptions:
     kernels for integers. The runtime then leaves weights alone, too, which it would otherwise quantize itself
     where they are float32 and the rest of a layer is integers: with 16-bit inputs to something useless.
     ``prepack``: a copy of each weight is put in order for the kernels when the model is opened, which pays
-    where there are dozens of runs.
+    where there are dozens of runs. ``blocked``: convolutions may compute on blocks of channels; tensors
+    between them that are looked at are then brought into their own layout late, and live long.
     """
 
     provider: str = "CPU"
@@ -59,6 +61,7 @@ class RunOptions:
     optimize: bool = True
     simulate: bool = False
     prepack: bool = True
+    blocked: bool = True
 
 
 class OpenModel:
@@ -188,8 +191,9 @@ def _start(
     model: str | bytes, settings: ort.SessionOptions, options: RunOptions, disabled: Sequence[str] = ()
 ) -> ort.InferenceSession:
     provider = provider_name(options.provider)
+    disabled = [*disabled, *(() if options.blocked else (_BLOCKS,))]
     try:
-        return ort.InferenceSession(model, settings, providers=[provider], disabled_optimizers=list(disabled))
+        return ort.InferenceSession(model, settings, providers=[provider], disabled_optimizers=disabled)
     except KernelMissing as error:
         raise MissingKernelError(f"{provider} cannot run the model: {error}") from error
     except Exception as error:  # the runtime's exceptions share no narrower class

@@ -1,0 +1,57 @@
+"""Memory of calibration. Oracle: the peak of a plain run of the same sample, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LAYERS, NUMBERS = 20, 8_000_000  # 20 tensors of 32 MB
+MB = 1_000_000
+
+_CODE = """
+import sys
+import numpy as np
+import onnx
+from onnx import helper
+from pathlib import Path
+from transforms.calibrate.calibrate import CalibrationOptions, calibrate
+from transforms.model import graph_proto
+from transforms.runtime.session import open_session
+
+method, layers, numbers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+names = [f"t{i}" for i in range(layers)]
+read = ["x", *names]
+nodes = [helper.make_node("Tanh" if i % 2 else "Neg", [read[i]], [read[i + 1]]) for i in range(layers)]
+nodes.append(helper.make_node("ReduceMax", [names[-1]], ["y"], keepdims=0))
+ends = [helper.make_tensor_value_info("x", 1, [1, 8, "n"]), helper.make_tensor_value_info("y", 1, [])]
+opset = [helper.make_opsetid("", 17)]
+graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+graph = graph_proto.import_model(model)
+feed = {"x": np.linspace(-1, 2, numbers, dtype=np.float32).reshape(1, 8, -1)}
+if method == "plain":
+    open_session(graph).run(feed)
+else:
+    channels = [(name, 1) for name in names[:3]] if method == "moments" else []
+    options = CalibrationOptions("MinMax" if method == "moments" else method)
+    found = calibrate(graph, ["x", *names], [("s", feed)], options, channels=channels)
+    assert found.observed["t0"].low == -2
+status = Path("/proc/self/status").read_text()
+print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+"""
+
+
+def peak(method: str) -> int:
+    """Return the largest resident memory of a process, in bytes."""
+    command = [sys.executable, "-c", _CODE, method, str(LAYERS), str(NUMBERS)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) * 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+@pytest.mark.parametrize("method", ["MinMax", "Percentile", "MSE", "moments"])
+def test_statistics_take_little_memory_beside_the_run(method: str) -> None:
+    """At most a fifth of the sample's activations and 200 MB."""
+    activations = LAYERS * NUMBERS * 4
+    assert peak(method) - peak("plain") <= activations / 5 + 200 * MB

@@ -1,0 +1,56 @@
+"""Options of tools that share work out: to processes of this machine, or to a Dask cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from tools.cli.needs import Need
+from tools.cli.option_values import MOST_AT_ONCE, whole
+from tools.cli.options import RUNNING, option
+
+
+class SharedJob(Protocol):
+    """A job whose work may be shared out."""
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """The options on the command line."""
+
+    @property
+    def dask(self) -> str | None:
+        """The address of a scheduler, or ``local``."""
+
+    @property
+    def resume(self) -> Path | None:
+        """The folder of results."""
+
+
+def jobs(what: str, needs: Need, default: int | None) -> Any:
+    """Return the field of ``--jobs``: how many processes do what."""
+    kind = whole(1, MOST_AT_ONCE)
+    return option("--jobs N", what, group=RUNNING, needs=(needs,), type=kind, default=default)
+
+
+def dask(needs: Need) -> Any:
+    """Return the field of ``--dask``."""
+    words = "the same on a Dask cluster: tcp://host:port of its scheduler, 'local' for --jobs workers here"
+    return option("--dask ADDRESS", words, group=RUNNING, needs=(needs,))
+
+
+def resume(needs: Need) -> Any:
+    """Return the field of ``--resume``."""
+    words = "store results in this folder, and resume from those of the same model, data and options"
+    return option("--resume DIR", words, group=RUNNING, needs=(needs,), type=Path)
+
+
+def why_not_on_a_cluster(job: SharedJob) -> str | None:
+    """Return the error of options that do not fit a cluster that is there already, or None."""
+    if job.dask in (None, "local"):
+        return None
+    if job.resume is None:
+        return "--dask with the address of a scheduler needs --resume DIR, on disks that all workers share"
+    if "jobs" in job.given:
+        return f"--jobs goes with --dask local: the cluster at '{job.dask}' has its own workers"
+    return None

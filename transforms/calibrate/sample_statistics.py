@@ -1,0 +1,197 @@
+"""The statistics of the tensors of one sample, made tensor by tensor while the model runs.
+
+No tensor leaves the model, and none lives longer than in a run without statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.histogram import Histogram
+from transforms.calibrate.methods import CalibrationOptions
+from transforms.calibrate.range_statistics import Moments, RangeStats
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import TensorAxis
+from transforms.run.instrumented_model import InstrumentedModel, float_outputs
+from transforms.run.tensor_watch import WatchedTypeError
+from transforms.runtime.session import RunOptions
+
+Statistics = dict[str, RangeStats]
+Progress = Callable[[int, int | None], None]
+
+_OPSET = 10
+"""First opset with IsInf."""
+
+_NONE = np.zeros(())
+
+_SMALL = 1 << 20
+"""Bytes of a sample whose tensors may live longer, for the speed of convolutions on blocks of channels."""
+
+
+class EachSample(Protocol):
+    """Makes the statistics of one sample after another."""
+
+    def __call__(
+        self,
+        graph: gs.Graph,
+        wanted: Statistics,
+        feeds: Iterable[tuple[str, Mapping[str, np.ndarray]]],
+        options: CalibrationOptions,
+        run: RunOptions | None,
+        progress: Progress | None,
+    ) -> Iterator[tuple[str, Statistics]]:
+        """Yield name and statistics of each sample, in order; ``wanted`` as in SampleStatistics."""
+
+
+def no_statistics(names: Iterable[str], channels: Iterable[TensorAxis], *, histogram: bool) -> Statistics:
+    """Return what is wanted of each tensor, with nothing counted: moments along the axes of some of them."""
+    channels = list(channels)
+    asked = dict.fromkeys((*names, *(name for name, _ in channels)))
+    wanted = {name: RangeStats(histogram=Histogram() if histogram else None) for name in asked}
+    for name, axis in channels:
+        wanted[name].moments[axis] = Moments(axis)
+    return wanted
+
+
+class SampleStatistics:
+    """A model that makes statistics of its tensors, those of each sample anew."""
+
+    def __init__(
+        self,
+        graph: gs.Graph,
+        wanted: Mapping[str, RangeStats],
+        options: CalibrationOptions,
+        run: RunOptions | None,
+    ) -> None:
+        """Open the model; ``wanted``: empty statistics by the tensor's name, of what is to be found.
+
+        Constants among them are passed over, outputs of the model looked at for NaN.
+        """
+        self._graph, self._wanted, self._options, self._run = graph, wanted, options, run
+        outputs = set(float_outputs(graph))
+        variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
+        self._all = [name for name in variables if name in wanted or name in outputs]
+        self._models: dict[bool, InstrumentedModel[str]] = {}
+
+    def _model(self, feed: Mapping[str, np.ndarray]) -> InstrumentedModel[str]:
+        """Return the model for a sample; in a large one no tensor lives longer than it is read."""
+        small = sum(array.nbytes for array in feed.values()) <= _SMALL
+        if small not in self._models:
+            self._models.clear()  # one is open at a time
+            run = replace(self._run or RunOptions(), blocked=small)
+            self._models[small] = InstrumentedModel(self._graph, [], run, watched=self._all)
+        return self._models[small]
+
+    def of(self, sample: str, feed: Mapping[str, np.ndarray]) -> Statistics:
+        """Return the statistics of a sample; ValueError for NaN, or if the model fails."""
+        statistics = Statistics()
+        refused = dict[str, Refused]()
+
+        def _see(name: str, array: np.ndarray) -> None:
+            one = self._wanted[name].alike() if name in self._wanted else RangeStats()  # NaN alone matters
+            try:
+                add_array(one, array, self._options, f"sample '{sample}', tensor '{name}'")
+            except Refused as error:
+                refused[name] = error
+            if name in self._wanted:
+                statistics[name] = one
+
+        try:
+            self._model(feed).run(feed, see=_see)
+        except WatchedTypeError:
+            raise
+        except Exception as error:  # the runtime's exceptions share no narrower class
+            raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
+        first = next((refused[name] for name in self._all if name in refused), None)  # in the graph's order
+        if first is not None:
+            raise (self._cause(sample, feed) if first.is_nan else None) or first from first
+        return statistics
+
+    def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
+        """Return the cause of a NaN, if it is an infinity."""
+        found = first_nan(self._graph, feed, self._run)
+        if found is None or found.infinite is None:
+            return None
+        return ValueError(
+            f"sample '{sample}', {found.kind} '{found.infinite}': it holds inf, "
+            f"of which tensor '{found.name}' becomes NaN"
+        )
+
+
+class Refused(ValueError):
+    """Statistics cannot be made of an array; ``is_nan``: because it holds NaN."""
+
+    def __init__(self, message: str, is_nan: bool = False) -> None:
+        """Say why."""
+        super().__init__(message)
+        self.is_nan = is_nan
+
+
+def add_array(one: RangeStats, array: np.ndarray, options: CalibrationOptions, place: str) -> None:
+    """Add the numbers of an array to statistics; Refused, naming the place, if they do not fit."""
+    try:
+        one.add_array(array, options.averaging_constant)
+    except ValueError as error:
+        raise Refused(f"{place}: {error}", bool(np.isnan(array.min(initial=0)))) from error
+
+
+@dataclass(frozen=True)
+class FirstNaN:
+    """The first tensor that holds NaN, and the tensor, if any, whose infinity caused it.
+
+    ``kind`` of the latter: input, constant or tensor.
+    """
+
+    name: str
+    infinite: str | None
+    kind: str
+
+
+def first_nan(graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions | None) -> FirstNaN | None:
+    """Return the first tensor of the main graph that holds NaN for a feed; None where no float32 tensor does.
+
+    Nothing but one number a tensor leaves the model. None below opset 10, too.
+    """
+    if graph.opset < _OPSET:
+        return None
+    floats = [tensor for tensor in _in_order(graph) if dtypes.is_type(tensor, dtypes.FLOAT)]
+    names = [tensor.name for tensor in floats if isinstance(tensor, gs.Variable)]
+    probes = [(name, probe) for name in names for probe in ("nan", "inf")]
+    found = InstrumentedModel(graph, probes, run).run(feed)
+    first = next((tensor for tensor in floats if found.get((tensor.name, "nan"), _NONE) > 0), None)
+    if first is None:
+        return None
+    ancestors = _ancestors(first)
+    for tensor in floats:
+        constant = isinstance(tensor, gs.Constant)
+        infinite = np.isinf(tensor.values).any() if constant else found[tensor.name, "inf"] > 0
+        if id(tensor) in ancestors and infinite:
+            is_input = any(tensor is one for one in graph.inputs)
+            kind = "constant" if constant else "input" if is_input else "tensor"
+            return FirstNaN(first.name, tensor.name, kind)
+    return FirstNaN(first.name, None, "tensor")
+
+
+def _in_order(graph: gs.Graph) -> Iterator[gs.Tensor]:
+    """Yield inputs, then for each node its constants and its outputs."""
+    yield from graph.inputs
+    for node in graph.nodes:
+        yield from (tensor for tensor in walk.reads(node) if isinstance(tensor, gs.Constant))
+        yield from (tensor for tensor in node.outputs if tensor.name)
+
+
+def _ancestors(tensor: gs.Tensor) -> set[int]:
+    """Return the ids of all tensors that a tensor depends on."""
+    seen: set[int] = set()
+    waiting = [tensor]
+    while waiting:
+        for node in waiting.pop().inputs:
+            new = [one for one in walk.reads(node) if id(one) not in seen]
+            seen.update(id(one) for one in new)
+            waiting += new
+    return seen

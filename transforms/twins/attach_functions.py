@@ -1,0 +1,99 @@
+"""Our operators as ONNX functions in standard operators, attached to the models that use them.
+
+A runtime without our library inlines the functions; with our library registered it takes the native
+kernels, from the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+from ops.formats import format_of
+from ops.registration import AMD_DOMAIN, DOMAIN
+from transforms.twins.own_functions import FIRST_OPSET, GENERIC_OPSET, TWINS, drop_own, make_function
+
+_LEAST_IR_VERSION = 8
+"""The first with functions in a model."""
+
+_Calls = list[tuple[onnx.NodeProto, int]]  # nodes with the element type that types them, 0 if it is unknown
+
+
+def attach_functions(model: onnx.ModelProto) -> int:
+    """Attach the functions of our operators to a model, in place; return how many it has.
+
+    Nodes get the attributes that they leave to the defaults, which not every reader of functions knows. An
+    operator has no function, and so needs the library, if the model's opset is below 13, or is 13 or 14 (no
+    CastLike) and its tensors are not of one known type; if a node has attributes that the operator refuses;
+    and if the model has a function of that name already.
+    """
+    drop_own(model)
+    taken = {(function.domain, function.name) for function in model.functions}
+    opset = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
+    for (domain, op), calls in _calls(model.graph).items():
+        types = {kind for _, kind in calls} if TWINS[op].typing_input is not None else {0}
+        is_generic = opset >= GENERIC_OPSET or TWINS[op].typing_input is None
+        if opset < FIRST_OPSET or (domain, op) in taken or not all(_is_legal(node) for node, _ in calls):
+            continue
+        if is_generic or (len(types) == 1 and 0 not in types):
+            for node, _ in calls:
+                _write_defaults(node)
+            model.functions.append(make_function(op, domain, opset, min(types)))
+    if model.functions:
+        model.ir_version = max(model.ir_version, _LEAST_IR_VERSION)
+    return sum(1 for function in model.functions if (function.domain, function.name) not in taken)
+
+
+def has_all_functions(model: onnx.ModelProto) -> bool:
+    """Return whether a model has a function for each node in our domains."""
+    made = {(function.domain, function.name) for function in model.functions}
+    called = {(node.domain, node.op_type) for node, _ in _nodes(model.graph, {})}
+    return all(one in made for one in called if one[0] in (DOMAIN, AMD_DOMAIN))
+
+
+def _calls(graph: onnx.GraphProto) -> dict[tuple[str, str], _Calls]:
+    """Return the nodes of our operators in a graph and its bodies, by domain and operator."""
+    found: dict[tuple[str, str], _Calls] = {}
+    for node, types in _nodes(graph, {}):
+        if node.op_type in TWINS and node.domain in (DOMAIN, AMD_DOMAIN):
+            place = TWINS[node.op_type].typing_input or 0
+            kind = types.get(node.input[place], 0) if place < len(node.input) else 0
+            found.setdefault((node.domain, node.op_type), []).append((node, kind))
+    return found
+
+
+def _nodes(graph: onnx.GraphProto, outer: dict[str, int]) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
+    """Yield the nodes of a graph and of the bodies in it, with the element types known there by name."""
+    types = outer | _types((*graph.input, *graph.output, *graph.value_info))
+    types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
+    for node in graph.node:
+        yield node, types
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _nodes(body, types)
+
+
+def _types(values: Iterable[onnx.ValueInfoProto]) -> dict[str, int]:
+    return {value.name: value.type.tensor_type.elem_type for value in values}
+
+
+def _is_legal(node: onnx.NodeProto) -> bool:
+    """Return whether an operator takes the attributes of its node; the axis is the runtime's to check."""
+    try:
+        format_of(node.op_type, _attributes(node))
+    except ValueError:
+        return False
+    return len(node.input) == len(TWINS[node.op_type].inputs) and all(node.input)
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, object]:
+    values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return {key: value.decode() if isinstance(value, bytes) else value for key, value in values.items()}
+
+
+def _write_defaults(node: onnx.NodeProto) -> None:
+    known = {attribute.name for attribute in node.attribute}
+    for key, default in TWINS[node.op_type].attributes.items():
+        if key not in known:
+            node.attribute.append(onnx.helper.make_attribute(key, default))
