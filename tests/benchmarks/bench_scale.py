@@ -198,7 +198,7 @@ def draw(figures: list[Figure], path: Path) -> None:
     parts = list(dict.fromkeys(figure.part for figure in figures))
     drawing, axes = pyplot.subplots(2, len(parts), figsize=(3.2 * len(parts), 5), squeeze=False)
     for column, part in enumerate(parts):
-        of_part = [figure for figure in figures if figure.part == part]
+        of_part = [f for f in figures if f.part == part and (part, f.amount) != ("nodes", FEW_NODES)]
         _curves(axes[0, column], of_part, "seconds")
         _curves(axes[1, column], of_part, "megabytes")
         axes[1, column].set_xlabel(part)
