@@ -4,6 +4,8 @@ counts; by ONNX Runtime. Kernels of 1 x 1, so that no border sees fewer inputs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -14,9 +16,19 @@ from numpy.typing import NDArray
 from ops.integers import weight_scale
 from tests.helpers import plans
 from tests.helpers.quantization import Given, random, scheme
+from transforms.calibrate.calibrate import Calibration
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.plan.qparams import QParamsTable, importance, weighed_inputs, weight_method
-from transforms.plan.quant_spec import QuantSpec
+from transforms.calibrate.methods import CalibrationOptions
+from transforms.calibrate.range_statistics import RangeStats
+from transforms.plan import qparams
+from transforms.plan.qparams import (
+    QParamsTable,
+    importance,
+    weighed_inputs,
+    weighed_uses,
+    weight_method,
+)
+from transforms.plan.quant_spec import QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme, preset
@@ -91,7 +103,9 @@ def test_an_error_counts_as_what_it_does_to_the_output(name: str) -> None:
     plan = planned(text, {"w": shape})
     assert weighed_inputs(plan) == [("x", axis)]
     weight = next(t for node in plan.graph.nodes for t in node.inputs if t.name == "w")
-    found = np.broadcast_to(importance(plan, weight, {("x", axis): mean_square(x, axis)}), shape)
+    found = np.broadcast_to(
+        importance(weighed_uses(plan), weight, {("x", axis): mean_square(x, axis)}), shape
+    )
     expected = probed(plans.model(text, {"w": shape}), x, shape)
     np.testing.assert_allclose(found / found.sum(), expected / expected.sum(), rtol=1e-6)
     assert found.max() > 3 * found.min()  # so that a wrong axis shows
@@ -104,10 +118,36 @@ def test_a_shared_weight_takes_the_sum() -> None:
     assert weighed_inputs(plan) == [("a", 1), ("b", 1)]
     weight = plan.graph.nodes[0].inputs[1]
     first, second = np.arange(1.0, 5), np.arange(5.0, 9)
-    found = importance(plan, weight, {("a", 1): first, ("b", 1): second})
+    found = importance(weighed_uses(plan), weight, {("a", 1): first, ("b", 1): second})
     assert found is not None and np.array_equal(found, first[:, None] + second[None])
-    assert np.array_equal(importance(plan, weight, {("b", 1): second}), second[None])  # type: ignore[arg-type]
-    assert importance(plan, weight, {}) is None
+    assert np.array_equal(importance(weighed_uses(plan), weight, {("b", 1): second}), second[None])  # type: ignore[arg-type]
+    assert importance(weighed_uses(plan), weight, {}) is None
+
+
+def test_the_uses_of_a_plan_are_walked_as_often_for_many_weights_as_for_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Oracle: the number of walks; one for every weight makes the time quadratic."""
+    walks: list[QuantizationPlan] = []
+    walk = qparams.each_use
+
+    def counted(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, QuantSite]]:
+        walks.append(plan)
+        return walk(plan)
+
+    monkeypatch.setattr(qparams, "each_use", counted)
+
+    def walked(layers: int) -> int:
+        nodes = " ".join(f"x{i + 1} = MatMul(x{i}, w{i})" for i in range(layers))
+        text = f"(float[2,4] x0) => (float[2,4] x{layers}) {{ {nodes} }}"
+        graph = plans.graph(text, {f"w{i}": (4, 4) for i in range(layers)})
+        plan = QuantizationPlan(graph, WEIGHTED.with_(per_channel=False))
+        observed = {f"x{i}": RangeStats(-1, 1) for i in range(layers + 1)}
+        walks.clear()
+        QParamsTable(plan, Calibration(CalibrationOptions(), observed))
+        return len(walks)
+
+    assert walked(12) == walked(2)
 
 
 TWO_AXES = {
@@ -148,7 +188,7 @@ def test_a_tensor_that_is_read_along_two_axes(name: str) -> None:
         (index,) = (i for i, tensor in enumerate(node.inputs) if isinstance(tensor, gs.Constant))
         weight = node.inputs[index]
         shape, axis = weights[weight.name]
-        counts = np.asarray(importance(plan, weight, squares))
+        counts = np.asarray(importance(weighed_uses(plan), weight, squares))
         np.testing.assert_allclose(counts.reshape(-1), mean_square(x.astype(np.float32), axis), rtol=1e-6)
         (step,) = (one.steps[-1] for one in plan.quantizations if one.tensor is weight)
         scale, _ = QParamsTable(plan, calibration).of(weight, step)
@@ -219,6 +259,6 @@ def test_stored_data_of_a_grouped_conv_with_filters_that_are_fed() -> None:
     plan = planned(text, {"w": (3, 4, 3, 3)})
     assert weighed_inputs(plan) == [("x", 1)]
     weight = plan.graph.nodes[0].inputs[0]
-    found = importance(plan, weight, {("x", 1): np.array([1.0, 2.0])})
+    found = importance(weighed_uses(plan), weight, {("x", 1): np.array([1.0, 2.0])})
     assert found is not None and found.shape == (1, 4, 1, 1)
     assert found.reshape(-1).tolist() == [1.0, 2.0, 1.0, 2.0]

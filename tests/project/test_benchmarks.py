@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
-from tests.benchmarks import bench_convert
+from tests.benchmarks import bench_convert, bench_scale
 from tests.benchmarks.bench_convert import Cost, Costs
 from tests.benchmarks.transformer import SMALL, Size, transformer
 
@@ -92,3 +93,31 @@ def test_printed_ratios_are_medians_of_rounds_beside_their_targets() -> None:
     assert lines[-1].endswith(": met")
     slow = Costs([Cost(4, 100)] * 3, tiny=0.75)
     assert list(bench_convert.conversion_lines(plain, slow))[-3].endswith(": MISSED")
+
+
+def test_scale_measures_every_part_and_draws_it(tmp_path: Path) -> None:
+    """Oracle: what was asked for, named in the table and in the drawing."""
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "scale.svg"
+    parts = ["--sizes", "1", "--nodes", "60", "120", "--samples", "1", "--sides", "8", "--plot", str(plot)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.bench_scale", *parts],
+        cwd=bench_convert.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for part, jobs in {"size, MB": 2, "nodes": 12, "samples": 1, "image side": 1}.items():
+        assert len([line for line in done.stdout.splitlines() if line.startswith(f"{part} ")]) == jobs
+    assert done.stdout.count("exponent over nodes") == 3
+    assert "<svg" in plot.read_text(encoding="utf-8")
+
+
+def test_exponent_is_that_of_the_times_less_the_start() -> None:
+    times = {30: 2.0, 1000: 3.0, 2000: 6.0, 4000: 18.0}  # net 1, 4, 16: quadratic
+    figures = [bench_scale.Figure("nodes", "job", n, seconds, 1.0) for n, seconds in times.items()]
+    assert bench_scale.exponent(figures) == pytest.approx(2)
+    plain = [bench_scale.Figure("nodes", "plain", n, 3.0, 1.0) for n in times]
+    slope, ratio = bench_scale.target_lines([*figures, *plain])
+    assert "2.00  target 1.1: MISSED" in slope
+    assert "4,000 nodes to plain job" in ratio and "6.00  target 4.0: MISSED" in ratio

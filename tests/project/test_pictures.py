@@ -14,6 +14,7 @@ from tests.examples.pictures import FOLDER
 from tests.helpers.documents import DOCUMENTS, ROOT, read
 
 PICTURES = sorted(path.name for path in FOLDER.iterdir())
+MEASURED = {"scale.svg"}  # by tests.benchmarks.bench_scale, different on each machine
 LARGEST = 100_000
 
 
@@ -30,7 +31,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_draws_the_pictures_that_are_kept(drawn: Path) -> None:
-    assert sorted(path.name for path in drawn.iterdir()) == PICTURES
+    assert sorted(path.name for path in drawn.iterdir()) == sorted({*PICTURES} - MEASURED)
 
 
 def test_pictures_are_small_drawings_with_a_background_of_their_own(drawn: Path) -> None:

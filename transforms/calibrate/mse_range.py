@@ -31,9 +31,11 @@ def clip_by_error(
     make = _symmetric_grids if symmetric else _grids
 
     def _best(lows: NDArray[np.float64], highs: NDArray[np.float64]) -> tuple[float, float]:
-        lows, highs = np.maximum(lows, low), np.minimum(highs, high)
-        i = int(np.argmin(error(make(lows, highs, levels))[::-1]))  # the widest of equals
-        return float(lows[::-1][i]), float(highs[::-1][i])
+        lows, highs = _distinct(np.maximum(lows, low), np.minimum(highs, high))
+        if len(lows) == 1:
+            return float(lows[0]), float(highs[0])
+        i = int(np.argmin(error(make(lows, highs, levels))))  # the widest of equals
+        return float(lows[i]), float(highs[i])
 
     clipped = _best(low * _COARSE, high * _COARSE)
     clipped = _best(clipped[0] * _FINE, clipped[1] * _FINE)
@@ -43,6 +45,16 @@ def clip_by_error(
             clipped = _best(clipped[0] * still, clipped[1] * _FINE)
             clipped = _best(clipped[0] * _FINE, clipped[1] * still)
     return clipped
+
+
+def _distinct(
+    lows: NDArray[np.float64], highs: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the ranges, the widest first, without those equal to the one before: the extremes cut many."""
+    lows, highs = lows[::-1], highs[::-1]
+    differs = np.ones(len(lows), bool)
+    differs[1:] = (np.diff(lows) != 0) | (np.diff(highs) != 0)
+    return lows[differs], highs[differs]
 
 
 def _error_function(
@@ -60,14 +72,22 @@ def _error_function(
     widths = np.diff(edges)
     weights = np.divide(counts, widths, out=np.zeros(len(counts)), where=widths > 0)
 
+    scratch = np.empty((3, len(_COARSE), len(edges)))  # pages are made once, not for every operation
+
     def _error(grids: Grids) -> NDArray[np.float64]:
         scale, lowest, highest = (figure[:, None] for figure in grids)
-        v = edges / scale
-        k = np.rint(v)
-        np.clip(k, lowest, highest, out=k)
+        v, k, integral = scratch[:, : len(scale)]
+        np.divide(edges, scale, out=v)
+        np.rint(v, out=k)
+        np.maximum(k, lowest, out=k)
+        np.minimum(k, highest, out=k)
         v -= k
-        integral = k / 12 + v * v * v / 3
-        return (np.diff(integral) @ weights) * grids[0] ** 3
+        np.multiply(v, v, out=integral)
+        integral *= v
+        integral /= 3
+        k /= 12
+        integral += k
+        return (np.subtract(integral[:, 1:], integral[:, :-1], out=v[:, 1:]) @ weights) * grids[0] ** 3
 
     return _error
 

@@ -39,6 +39,11 @@ _BIAS_STEPS = 2**15
 _LEAST_SCALE = 2.0**-60  # two factors of it are far from underflow
 _MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to float32 on its way to int32
 
+WeighedUse = tuple[tuple[gs.Node, int], gs.Tensor, int]
+"""Node and index of the input, what it is multiplied with, and the axis of the sum in that."""
+
+WeighedUses = dict[int, list[WeighedUse]]
+
 
 class Ranges(Protocol):
     """What calibration has measured."""
@@ -63,6 +68,7 @@ class QParamsTable:
         """
         self._plan, self._ranges, self._memory = plan, ranges, memory or WeightMemory()
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
+        self._weighed = weighed_uses(plan)
         self._zeros: dict[tuple[int, QuantSpec], tuple[NDArray[np.bool_], int]] = {}
         wanted: dict[tuple[int, QuantSpec], tuple[QuantSite, QuantSpec]] = {}
         for quantization in plan.quantizations:
@@ -114,7 +120,7 @@ class QParamsTable:
             low, high = finite_range(values, step.axis)
             return range_scale(low, high, step.format, symmetric=False)
         method = weight_method(self._plan.scheme, step)
-        counts = importance(self._plan, tensor, self._mean_squares) if method == WEIGHTED else None
+        counts = importance(self._weighed, tensor, self._mean_squares) if method == WEIGHTED else None
         plain = MSE if method == WEIGHTED else method
         weighed = None if counts is None else (counts.shape, counts.tobytes())
         source = tensor._values if isinstance(tensor._values, Computed) else values
@@ -181,23 +187,32 @@ def weighed_inputs(plan: QuantizationPlan) -> list[TensorAxis]:
     return list(dict.fromkeys((tensor.name, axis) for _, tensor, axis in _weighed(plan)))
 
 
+def weighed_uses(plan: QuantizationPlan) -> WeighedUses:
+    """Return, by the id of a weight, its uses whose errors are weighted."""
+    found: WeighedUses = {}
+    for use, tensor, axis in _weighed(plan):
+        found.setdefault(id(use[0].inputs[use[1]]), []).append((use, tensor, axis))
+    return found
+
+
 def importance(
-    plan: QuantizationPlan, weight: gs.Constant, mean_squares: Mapping[TensorAxis, NDArray[np.float64]]
+    uses: WeighedUses, weight: gs.Constant, mean_squares: Mapping[TensorAxis, NDArray[np.float64]]
 ) -> NDArray[np.float64] | None:
     """Return the importance of each number of a weight, in a shape that broadcasts to the weight's.
 
-    ``mean_squares`` has one number per channel, by tensor and axis. None where what the weight is multiplied
+    ``uses`` are ``weighed_uses`` of the plan. ``mean_squares`` has one number per channel, by tensor and
+    axis. None where what the weight is multiplied
     with was not measured. A weight that several layers share takes the sum of theirs.
     """
     found = [
         _along(node, index, weight.shape, mean_squares[tensor.name, axis])
-        for (node, index), tensor, axis in _weighed(plan)
-        if node.inputs[index] is weight and (tensor.name, axis) in mean_squares
+        for (node, index), tensor, axis in uses.get(id(weight), ())
+        if (tensor.name, axis) in mean_squares
     ]
     return sum(found[1:], found[0]) if found else None
 
 
-def _weighed(plan: QuantizationPlan) -> Iterator[tuple[tuple[gs.Node, int], gs.Tensor, int]]:
+def _weighed(plan: QuantizationPlan) -> Iterator[WeighedUse]:
     """Yield uses of weights whose errors are weighted, what each multiplies, and its axis of the sum."""
     for node, index, quantization in each_use(plan):
         step = quantization.steps[-1]
