@@ -46,6 +46,8 @@ def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) ->
             if node.op in _SLOTS and node not in kept and schemas.allows(node, pair.element, opsets):
                 for slot in list(_SLOTS[node.op](node)):
                     count += _convert(node, slot, pair, names, outputs)
+    for inner in walk.graphs(graph):
+        inner.nodes = [node for node in inner.nodes if node.outputs]  # without the Casts that moved
     return count
 
 
