@@ -1,7 +1,7 @@
 """The operator that hands a tensor to Python while a model runs, in place: nothing of it is copied or kept.
 
 It has the name of a standard operator, in a domain of its own: of the nodes that can run, ONNX Runtime takes
-those called Size first, so that a tensor is seen, and let go of, before the next is made. Models in which it
+those called Size first, so that a tensor is seen, and freed, before the next is made. Models in which it
 stands are never written to a file. It is registered with our own library. Its input is any tensor, its output
 a float32 tensor without elements, and its attribute ``number`` says who looks.
 """

@@ -27,7 +27,7 @@ class Option:
 
     @property
     def is_required(self) -> bool:
-        """Whether there is no run without it."""
+        """Whether every run needs it."""
         return bool(self.settings.get("required"))
 
 

@@ -20,6 +20,7 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from transforms.graph import walk
 from transforms.graph.lazy_values import LARGE, Computed, Weight, stored, stored_bytes
+from transforms.model.copy_fields import copy_fields
 from transforms.model.mapped_weights import is_heavy
 from transforms.model.read_model import ModelError
 
@@ -37,9 +38,7 @@ def split(
 
     Those in ``mapped`` have no data in the model.
     """
-    light = onnx.ModelProto()
-    _copy_fields(model, light, skip={"graph"})
-    _copy_fields(model.graph, light.graph, skip={"initializer"})
+    light = _without_initializers(model)
     sparse_to_dense(light.graph)
     inputs = {value.name for value in model.graph.input}
     weights: dict[str, Weight] = {}
@@ -72,15 +71,20 @@ def hollow(model: onnx.ModelProto) -> set[str]:
 
 def as_inputs(light: onnx.ModelProto, weights: Container[str]) -> onnx.ModelProto:
     """Return the light model with its initializers without data as graph inputs, for passes to see."""
-    result = onnx.ModelProto()
-    _copy_fields(light, result, skip={"graph"})
-    _copy_fields(light.graph, result.graph, skip={"initializer"})
+    result = _without_initializers(light)
     for tensor in light.graph.initializer:
         if tensor.name in weights:
             result.graph.input.append(placeholder(tensor))
         else:
             result.graph.initializer.append(tensor)
     return result
+
+
+def _without_initializers(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy_fields(model, copy, lambda field: field.name != "graph")
+    copy_fields(model.graph, copy.graph, lambda field: field.name != "initializer")
+    return copy
 
 
 def fill(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
@@ -93,18 +97,6 @@ def fill(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
 def placeholder(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
     """Return a graph input of the name, type and shape of an initializer."""
     return onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-
-
-def _copy_fields(source: object, target: object, *, skip: set[str]) -> None:
-    for descriptor, value in source.ListFields():  # type: ignore[attr-defined]
-        if descriptor.name in skip:
-            continue
-        if hasattr(value, "extend"):
-            getattr(target, descriptor.name).extend(value)
-        elif hasattr(value, "CopyFrom"):
-            getattr(target, descriptor.name).CopyFrom(value)
-        else:
-            setattr(target, descriptor.name, value)
 
 
 @contextmanager

@@ -13,9 +13,10 @@ import onnx
 from google.protobuf.message import DecodeError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
-_INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
-_RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
+GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
+INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
+"""Numbers of the fields on the way to the large data of a model."""
 _LONGEST_VARINT = 10  # bytes
 
 
@@ -40,8 +41,8 @@ class _Field:
 def without_raw_data(content: memoryview, least: int) -> tuple[bytes, list[Place]]:
     """Return the bytes of a model without raw data of initializers, and where those are.
 
-    Less than ``least`` bytes stay. Raises DecodeError for what is no message, or has the groups of old
-    versions of protobuf.
+    Less than ``least`` bytes stay. Raises DecodeError for other bytes than a message, and for the
+    groups of old versions of protobuf.
     """
     scan = _Scan(content, least)
     return scan.model(), scan.places
@@ -54,15 +55,16 @@ class _Scan:
         self.places: list[Place] = []
 
     def model(self) -> bytes:
-        return b"".join(self._parts(0, len(self._content), _GRAPH, self._graph))
+        """Return the bytes without raw data, whose places are known then."""
+        return b"".join(self._parts(0, len(self._content), GRAPH, self._graph))
 
     def _graph(self, begin: int, end: int) -> bytes:
-        return b"".join(self._parts(begin, end, _INITIALIZER, self._initializer))
+        return b"".join(self._parts(begin, end, INITIALIZER, self._initializer))
 
     def _initializer(self, begin: int, end: int) -> bytes:
         number = self._initializers
         self._initializers += 1
-        raw = [f for f in _fields(self._content, begin, end) if f.number == _RAW_DATA and f.is_bytes]
+        raw = [f for f in _fields(self._content, begin, end) if f.number == RAW_DATA and f.is_bytes]
         if all(field.end - field.content < self._least for field in raw):
             return bytes(self._content[begin:end])
         self.places.append(Place(number, raw[-1].content, raw[-1].end))  # of several the last one counts
