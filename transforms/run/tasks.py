@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,6 +73,33 @@ class SerialExecutor(Executor):
         done: Future[Any] = Future()
         done.set_result(fn(*args, **kwargs))
         return done
+
+
+class KeptWorkers:
+    """Workers that stay open from one use to the next, until one fails; closed at the end of the block."""
+
+    def __init__(self, workers: Workers) -> None:
+        """Keep what opens them; it is called at the first use."""
+        self._workers, self._opened = workers, ExitStack()
+        self._executor: Executor | None = None
+
+    def __enter__(self) -> KeptWorkers:
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        self._executor = None
+        return self._opened.__exit__(*error)
+
+    @contextmanager
+    def __call__(self) -> Iterator[Executor]:
+        """Yield the executor; what the block raises closes it, and another is opened for the next use."""
+        if self._executor is None:
+            self._executor = self._opened.enter_context(self._workers())
+        try:
+            yield self._executor
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
 
 
 def run_tasks(
