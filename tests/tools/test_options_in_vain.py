@@ -164,6 +164,7 @@ def test_an_option_in_vain_is_wrong_usage(
 
 TARGETS = ("--l2-target", "--sqnr-target", "--sqnr-drop-target", "--top1-target", "--evaluate-target")
 MEASURED = "integer activations; the formats here are"
+SHARED = "integer activations or a table [finetune]; the formats here are"
 
 WITH_A_SCHEME = [
     ("quantize", "MX9", "--calibrate-method MSE", f"--calibrate-method goes with {MEASURED} mx9"),
@@ -206,7 +207,7 @@ WITH_A_SCHEME = [
         f"--calibration-cache goes with {MEASURED} mx9",
     ),
     *(
-        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {MEASURED} mx9")
+        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {SHARED} mx9")
         for one in ("--jobs 1", "--dask local", "--resume r")
     ),
     (

@@ -22,14 +22,13 @@ from transforms.finetune.row_sums import PartReader, RowsOfPart, RowSums, RowUse
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
 from transforms.finetune.shared_rows import SharedRowReader
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.run.folder_store import FolderStore, parts_of
 from transforms.run.segmented_model import ActivationStore, SegmentedRun
 from transforms.run.shared_steps import (
-    FolderStore,
     SharedSteps,
     StepSharing,
     Visit,
     open_steps,
-    parts_of,
     pass_on,
 )
 

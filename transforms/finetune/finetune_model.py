@@ -18,7 +18,7 @@ from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, 
 from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.model.copy_graph import copy_graph
-from transforms.run.shared_steps import StepSharing
+from transforms.run.shared_steps import StepSharing, kept_open
 
 _LEAST_JUDGED, _LEAST_FITTED = 16, 4
 """Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
@@ -67,22 +67,23 @@ def finetune_model(
     acceptance = _AcceptanceTest(float_graph, quantized_graph, feeds, options)
     walked = TunedLayers()
     try:
-        for tried, (attempt, chosen) in enumerate(_attempts(options)):
-            graph = copy_graph(quantized_graph)
-            walked = finetune_weights(
-                float_graph,
-                graph,
-                feeds,
-                chosen,
-                formats=formats,
-                model_error=partial(acceptance.error, graph) if options.selective else None,
-                memory=Memory(checkpoint, attempt) if checkpoint else None,
-                sharing=sharing,
-                progress=progress,
-            )
-            after = acceptance.after(graph, tried)
-            if after is not None:
-                return TunedModel(graph, acceptance.before, after, attempt, walked)
+        with kept_open(sharing) as shared:
+            for tried, (attempt, chosen) in enumerate(_attempts(options)):
+                graph = copy_graph(quantized_graph)
+                walked = finetune_weights(
+                    float_graph,
+                    graph,
+                    feeds,
+                    chosen,
+                    formats=formats,
+                    model_error=partial(acceptance.error, graph) if options.selective else None,
+                    memory=Memory(checkpoint, attempt) if checkpoint else None,
+                    sharing=shared,
+                    progress=progress,
+                )
+                after = acceptance.after(graph, tried)
+                if after is not None:
+                    return TunedModel(graph, acceptance.before, after, attempt, walked)
     finally:
         if checkpoint:
             checkpoint.write()

@@ -7,6 +7,7 @@ wait for those of later parts. So the order of all additions depends on the samp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ops.array_types import AnyArray, Float64Array
 from transforms.finetune.gram import GramStats, Joined, RowBlock
 from transforms.finetune.layer_targets import Limits, relax
 from transforms.finetune.sample_rows import SampledRows
-from transforms.finetune.shared_rows import read_rows
+from transforms.finetune.shared_rows import read_rows, rows_of
 from transforms.finetune.stored_input import LayerInput, layer_input
 from transforms.layers.linear_layer import LinearLayer
 from transforms.layers.matched_layer import MatchedLayer
@@ -153,11 +154,15 @@ class PartReader:
         """Return the arrays of the part of each user, for both kinds of samples."""
         parts = {(number, is_held): RowsOfPart() for number in self.users for is_held in (False, True)}
         blocks = {key: RowBlock(_adder(self.users[key[0]], part)) for key, part in parts.items()}
-        for sample, inputs in samples:
-            for number, user in self.users.items():
-                chosen, made = read_rows(self.folder, sample, number)
-                stored = user.rows(inputs[user.source.name], chosen)
-                blocks[number, self.held[sample]].add(stored, made, chosen.weights)
+        with ExitStack() as opened:
+            rows: dict[int, Mapping[str, np.ndarray]] = {}
+            for sample, inputs in samples:
+                for number, user in self.users.items():
+                    if number not in rows:  # this is the first sample of the part
+                        rows[number] = opened.enter_context(read_rows(self.folder, sample, number))
+                    chosen, made = rows_of(rows[number], sample)
+                    stored = user.rows(inputs[user.source.name], chosen)
+                    blocks[number, self.held[sample]].add(stored, made, chosen.weights)
         found: dict[str, np.ndarray] = {}
         for key, part in parts.items():
             part.few = blocks[key].end_part()

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.files.atomic_write import replacing
 from transforms.finetune.sample_rows import AHEAD, RowSampler, RowSource, SampledRowReader, SampledRows
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.run.folder_store import FolderStore, write_arrays
 from transforms.run.segmented_model import SegmentedRun
-from transforms.run.shared_steps import FolderStore, SharedSteps
+from transforms.run.shared_steps import SharedSteps
 
 
 class SharedRowReader(SampledRowReader):
@@ -55,31 +55,39 @@ class RowWriter:
     folder: Path
 
     def __call__(self, samples: Iterable[tuple[int, Mapping[str, np.ndarray]]]) -> dict[str, np.ndarray]:
-        """Write the rows of a part."""
+        """Write the rows of a part, one file for each layer; they are in memory until then."""
+        arrays: dict[int, dict[str, np.ndarray]] = {number: {} for number in self.sources}
+        first = None
         for sample, found in samples:
+            first = sample if first is None else first
             for number, source in self.sources.items():
-                rows, outputs = source.choose(found, sample, self.choice)
-                _write(_path(self.folder, sample, number), rows, outputs)
+                arrays[number] |= _arrays(sample, *source.choose(found, sample, self.choice))
+        for number, made in arrays.items() if first is not None else ():
+            write_arrays(_path(self.folder, first, number), made)
         return {}
 
 
-def read_rows(folder: Path, sample: int, number: int) -> tuple[SampledRows, NDArray[Any]]:
-    """Return the rows of a layer in a sample, with the outputs of the float layer [G, R, N]."""
-    with np.load(_path(folder, sample, number), allow_pickle=False) as file:
-        picked = file["picked"] if "picked" in file else slice(None)
-        weights = file.get("weights")
-        return SampledRows(tuple(int(size) for size in file["shape"]), picked, weights), file["outputs"]
+def read_rows(folder: Path, first: int, number: int) -> np.lib.npyio.NpzFile:
+    """Return the rows of a layer in the part of a first sample, read as they are asked for."""
+    return np.load(_path(folder, first, number), allow_pickle=False)
 
 
-def _write(path: Path, rows: SampledRows, outputs: NDArray[Any]) -> None:
+def rows_of(arrays: Mapping[str, np.ndarray], sample: int) -> tuple[SampledRows, NDArray[Any]]:
+    """Return rows of a sample, with the outputs of the float layer [G, R, N]."""
+    shape, outputs = arrays[f"{sample}.shape"], arrays[f"{sample}.outputs"]
+    picked = arrays.get(f"{sample}.picked")
+    rows = slice(None) if picked is None else picked
+    return SampledRows(tuple(int(size) for size in shape), rows, arrays.get(f"{sample}.weights")), outputs
+
+
+def _arrays(sample: int, rows: SampledRows, outputs: NDArray[Any]) -> dict[str, np.ndarray]:
     arrays = {"shape": np.array(rows.shape, np.int64), "outputs": outputs}
     if not isinstance(rows.picked, slice):
         arrays["picked"] = rows.picked
     if rows.weights is not None:
         arrays["weights"] = rows.weights
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+    return {f"{sample}.{what}": array for what, array in arrays.items()}
 
 
-def _path(folder: Path, sample: int, number: int) -> Path:
-    return folder / f"{sample}-{number}.npz"
+def _path(folder: Path, first: int, number: int) -> Path:
+    return folder / f"{first}-{number}.npz"

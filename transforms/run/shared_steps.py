@@ -6,13 +6,12 @@ The parts depend on the number of samples alone, so what is made of them is the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,10 +19,10 @@ import numpy as np
 import onnx
 
 from transforms.files import cleanup
-from transforms.files.atomic_write import replacing
 from transforms.files.folder_lock import locked
 from transforms.graph.lazy_values import load_values
 from transforms.model.detached_weights import fill
+from transforms.run.folder_store import FolderStore, parts_of, read_arrays, write_arrays
 from transforms.run.instrumented_model import ShownModel
 from transforms.run.run_each import with_fixed_threads
 from transforms.run.segmented_model import SegmentedRun, Step
@@ -34,14 +33,7 @@ Arrays = dict[str, np.ndarray]
 Visit = Callable[[Iterable[tuple[int, Mapping[str, np.ndarray]]]], Arrays]
 """Takes number and tensors of one sample of a part after another; pickled for whoever does that."""
 
-_PARTS = 16
-_LIGHT, _WEIGHTS, _ABOUT, _LOG = "nodes.onnx", "weights.npz", "about.json", "parts.jsonl"
-
-
-def parts_of(count: int) -> list[range]:
-    """Return the numbers of ``count`` samples in parts of one size, at most 16; the last may be smaller."""
-    size = -(-count // _PARTS)
-    return [range(first, min(first + size, count)) for first in range(0, count, size)]
+_LIGHT, _WEIGHTS, _ABOUT = "nodes.onnx", "weights.npz", "about.json"
 
 
 @dataclass(frozen=True)
@@ -53,37 +45,6 @@ class StepSharing:
 
     workers: Workers
     folder: Path | None = None
-
-
-class FolderStore:
-    """Arrays by sample and name in the files of a folder, for any process that reads it."""
-
-    def __init__(self, folder: Path) -> None:
-        """Make the folder, if it is not there."""
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
-
-    def put(self, sample: int, name: str, array: np.ndarray) -> None:
-        """Keep an array; ValueError for strings."""
-        if array.dtype.hasobject:
-            raise ValueError(f"tensor '{name}' holds strings, which workers cannot hand on")
-        with replacing(self._path(sample, name)) as temporary, temporary.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
-
-    def get(self, sample: int, name: str) -> np.ndarray:
-        """Return an array that was kept."""
-        return np.asarray(np.load(self._path(sample, name), allow_pickle=False))
-
-    def drop(self, sample: int, name: str) -> None:
-        """Drop an array, if it is there."""
-        self._path(sample, name).unlink(missing_ok=True)
-
-    def type(self, sample: int, name: str) -> np.dtype:
-        """Return the type of an array that was kept."""
-        return np.dtype(np.load(self._path(sample, name), mmap_mode="r", allow_pickle=False).dtype)
-
-    def _path(self, sample: int, name: str) -> Path:
-        return self.folder / f"{sample}-{hashlib.sha256(name.encode()).hexdigest()[:16]}.npy"
 
 
 @dataclass(frozen=True)
@@ -101,12 +62,12 @@ class SharedSteps:
 
     def __init__(self, workers: Workers, folder: Path, samples: int) -> None:
         """Take a folder of this run alone."""
-        self._workers, self.folder, self._parts = workers, folder, parts_of(samples)
+        self._workers, self._folder, self._parts = workers, folder, parts_of(samples)
         self._steps = 0
 
     def store(self, name: str) -> FolderStore:
         """Return the store of a model, or of what else is kept."""
-        return FolderStore(self.folder / name)
+        return FolderStore(self._folder / name, len(self._parts[0]))
 
     def run(
         self,
@@ -122,7 +83,8 @@ class SharedSteps:
         ``last``: as of :meth:`SegmentedRun.advance`. Raises ValueError if workers die again and again.
         """
         step = model.begin(names, last=last)
-        folder = self.folder / f"step-{self._steps}"
+        store.commit()
+        folder = self._folder / f"step-{self._steps}"
         self._steps += 1
         folder.mkdir()
         _write(folder, step, model.show(step) if step.nodes else None, model.options, store)
@@ -131,15 +93,26 @@ class SharedSteps:
             for part in self._parts
         }
         try:
-            done = run_tasks(run_part, tasks, self._workers, TaskLog(folder / _LOG))
+            done = run_tasks(run_part, tasks, self._workers, TaskLog(None))
         finally:
             _open.cache_clear()
-        kept = {name: store.type(0, name) for name in step.needed & step.made}
+        kept = {name: store.get(0, name).dtype for name in step.needed & step.made}
+        store.commit()
         model.end(step, kept, int(max(size for (size,) in done.values())))
         for part in self._parts:
-            with np.load(folder / _result(part.start), allow_pickle=False) as file:
-                yield {name: file[name] for name in file.files}
+            made = folder / _result(part.start)
+            yield read_arrays(made) if made.exists() else {}
         shutil.rmtree(folder)
+
+
+@contextmanager
+def kept_open(sharing: StepSharing | None) -> Iterator[StepSharing | None]:
+    """Yield the same with workers that stay open until the end of the block."""
+    if sharing is None:
+        yield None
+        return
+    with KeptWorkers(sharing.workers) as workers:
+        yield replace(sharing, workers=workers)
 
 
 @contextmanager
@@ -172,18 +145,20 @@ def _folder_in(parent: Path) -> Iterator[Path]:
 def run_part(task: PartTask) -> tuple[float, ...]:
     """Run the samples of a part, and write what is made of them; returns the most bytes that one takes."""
     opened, most = _open(task.folder), 0
+    store = FolderStore(opened.tensors, opened.size)
 
     def _samples() -> Iterator[tuple[int, Arrays]]:
         nonlocal most
         for sample in range(task.first, task.end):
-            found = opened.run(opened.step.feed(sample, opened.store))
-            asked, size = opened.step.keep(sample, found, opened.store)
+            found = opened.run(opened.step.feed(sample, store))
+            asked, size = opened.step.keep(sample, found, store)
             most = max(most, size)
             yield sample, asked
 
     made = task.visit(_samples())
-    with replacing(Path(task.folder) / _result(task.first)) as temporary, temporary.open("wb") as file:
-        np.savez(file, **made)  # type: ignore[arg-type]
+    if made:
+        write_arrays(Path(task.folder) / _result(task.first), made)
+    store.commit()
     return (float(most),)
 
 
@@ -197,7 +172,8 @@ def pass_on(samples: Iterable[tuple[int, Mapping[str, np.ndarray]]]) -> Arrays:
 @dataclass(frozen=True)
 class _OpenStep:
     step: Step
-    store: FolderStore
+    tensors: Path
+    size: int
     model: OpenModel | None
     places: Mapping[str, str]
 
@@ -217,7 +193,8 @@ def _write(
         "inputs": list(step.inputs),
         "needed": sorted(step.needed & step.made),
         "run": asdict(with_fixed_threads(run)),
-        "store": str(store.folder),
+        "tensors": str(store.folder),
+        "size": store.size,
     }
     if model is not None:
         arrays = {name: load_values(values) for name, values in model.weights.items()}
@@ -236,13 +213,14 @@ def _open(name: str) -> _OpenStep:
     about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
     inputs = dict.fromkeys(about["inputs"], np.dtype(np.float32))  # types matter to its writer alone
     step = Step(tuple(about["names"]), [], inputs, frozenset(), frozenset(about["needed"]), ())
-    store, places = FolderStore(Path(about["store"])), about.get("places", {})
+    tensors, size, places = Path(about["tensors"]), int(about["size"]), about.get("places", {})
     if not places:
-        return _OpenStep(step, store, None, places)
+        return _OpenStep(step, tensors, size, None, places)
     with np.load(folder / _WEIGHTS, allow_pickle=False) as file:
         weights = {name: file[f"arr_{i}"] for i, name in enumerate(about["weights"])}
     light = onnx.load_model_from_string((folder / _LIGHT).read_bytes())
-    return _OpenStep(step, store, open_light(light, weights, RunOptions(**about["run"])), places)
+    model = open_light(light, weights, RunOptions(**about["run"]))
+    return _OpenStep(step, tensors, size, model, places)
 
 
 def _result(first: int) -> str:

@@ -34,11 +34,11 @@ class TaskLog:
     Numbers read back bit for bit. A last line that was cut off is passed over, and so is any other text.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Read what is there; OSError where it cannot be read."""
+    def __init__(self, path: Path | None) -> None:
+        """Read what is there; OSError where it cannot be read. Without a path results are in memory alone."""
         self._path = path
         self._known: dict[str, Numbers] = {}
-        if path.exists():
+        if path is not None and path.exists():
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 self._read(line)
 
@@ -49,6 +49,8 @@ class TaskLog:
     def put(self, name: str, numbers: Numbers) -> None:
         """Add a result, which is on disk when this returns."""
         self._known[name] = numbers
+        if self._path is None:
+            return
         written = [str(value) if value in _WORDS.values() else value for value in numbers]
         with self._path.open("a", encoding="utf-8") as file:
             file.write("\n" + json.dumps([name, *written]))  # a torn line before this one stays alone
