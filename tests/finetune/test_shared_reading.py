@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
@@ -265,12 +266,15 @@ def test_a_run_goes_on_in_the_same_steps(
     Oracle: sums and weights of a run that was not interrupted.
     """
     data = tunable.samples(MODELS[name], COUNT)
-    float_graph, quantized = tunable.pair(MODELS[name], "A8W8", data)
+    float_graph, quantized = tunable.pair(MODELS[name], "MX6", data)
     count = len(match_layers(float_graph, quantized)[0])
 
     def _tune(after: int | None, path: Path | None) -> tuple[bytes, list[np.ndarray]]:
         graph, sums = copy_graph(quantized), list[np.ndarray]()
-        judge = iter(np.linspace(2, 1, 100))
+
+        def _judge() -> float:
+            """Return a number that says nothing but which weights the model has."""
+            return int.from_bytes(hashlib.sha256(_bytes(graph)).digest()[:4])
 
         def _stop(layer: object, done: int, total: int) -> None:
             if done == after:
@@ -291,7 +295,7 @@ def test_a_run_goes_on_in_the_same_steps(
                     float_graph,
                     graph,
                     data,
-                    model_error=(lambda: next(judge)) if selective else None,
+                    model_error=_judge if selective else None,
                     memory=memory,
                     sharing=sharing,
                     progress=_stop,

@@ -51,7 +51,7 @@ ALWAYS = {
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
     "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
-    "save_as_external_data functions threads",
+    "jobs dask resume save_as_external_data functions threads",
     "formats": "help verbose input plot",
     "infer": "help verbose input output force data provider threads",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
@@ -116,6 +116,9 @@ def _cases() -> list[tuple[str, str, str]]:
             "--provider cpu --infer-device cpu",
             "--provider and --infer-device both select a device",
         ),
+        ("finetune", "--checkpoint c --resume r", "--checkpoint and --resume both store tuned layers"),
+        ("finetune", "--dask tcp://a:1", "--dask with the address of a scheduler needs --resume"),
+        ("finetune", "--dask tcp://a:1 --resume r --jobs 2", "--jobs goes with --dask local: "),
         ("evaluate", "--force", "--force goes with --json or --csv"),
         ("evaluate", "--json a --csv ./a", "--json and --csv are the same file, 'a'"),
         ("formats", "--force", "--force goes with --plot"),

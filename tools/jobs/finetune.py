@@ -30,7 +30,7 @@ from transforms.finetune.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
 from transforms.model import provenance
 from transforms.run.feeds import Feeds, batch_feeds
-from transforms.run.shared_steps import StepSharing
+from transforms.run.shared_steps import StepSharing, remove_left
 from transforms.runtime import devices
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
@@ -89,6 +89,7 @@ class SharedTuning:
         if job.resume:
             folder = job.resume / f"tuning-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
             folder.mkdir(parents=True, exist_ok=True)
+            remove_left(folder)
             checkpoint = Checkpoint.open(folder / "layers.npz", key)
         count = job.jobs or 1
         sharing = StepSharing(workers(count, job.dask), folder) if job.dask or count > 1 else None

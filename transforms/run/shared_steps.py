@@ -126,13 +126,19 @@ def open_steps(sharing: StepSharing, samples: int) -> Iterator[SharedSteps]:
         yield SharedSteps(opened.enter_context(KeptWorkers(sharing.workers)), folder, samples)
 
 
-@contextmanager
-def _folder_in(parent: Path) -> Iterator[Path]:
-    """Yield a new folder; those that a killed process has left beside it are removed."""
-    parent.mkdir(parents=True, exist_ok=True)
+def remove_left(parent: Path) -> None:
+    """Remove what killed processes have left in a folder of :class:`StepSharing`, unless another uses it."""
     with locked(parent, 0) as alone:
         for left in parent.glob("steps-*") if alone else ():
             shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _folder_in(parent: Path) -> Iterator[Path]:
+    """Yield a new folder."""
+    parent.mkdir(parents=True, exist_ok=True)
+    remove_left(parent)
+    with locked(parent, 0):
         folder = parent.resolve() / f"steps-{secrets.token_hex(8)}"
         with cleanup.noted(folder):
             folder.mkdir()
