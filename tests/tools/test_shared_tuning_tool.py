@@ -1,4 +1,4 @@
-"""Tuning by several workers from the command line. Oracle: the file that one process writes, byte for byte."""
+"""Tuning by several workers from the command line. Oracle: the file of one process, byte for byte."""
 
 from __future__ import annotations
 

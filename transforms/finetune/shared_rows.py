@@ -57,13 +57,13 @@ class RowWriter:
     def __call__(self, samples: Iterable[tuple[int, Mapping[str, np.ndarray]]]) -> dict[str, np.ndarray]:
         """Write the rows of a part, one file for each layer; they are in memory until then."""
         arrays: dict[int, dict[str, np.ndarray]] = {number: {} for number in self.sources}
-        first = None
+        first: list[int] = []
         for sample, found in samples:
-            first = sample if first is None else first
+            first = first or [sample]
             for number, source in self.sources.items():
                 arrays[number] |= _arrays(sample, *source.choose(found, sample, self.choice))
-        for number, made in arrays.items() if first is not None else ():
-            write_arrays(_path(self.folder, first, number), made)
+        for number, made in arrays.items():
+            write_arrays(_path(self.folder, first[0], number), made)
         return {}
 
 
