@@ -7,7 +7,6 @@ wait for those of later parts. So the order of all additions depends on the samp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -154,15 +153,14 @@ class PartReader:
         """Return the arrays of the part of each user, for both kinds of samples."""
         parts = {(number, is_held): RowsOfPart() for number in self.users for is_held in (False, True)}
         blocks = {key: RowBlock(_adder(self.users[key[0]], part)) for key, part in parts.items()}
-        with ExitStack() as opened:
-            rows: dict[int, Mapping[str, np.ndarray]] = {}
-            for sample, inputs in samples:
-                for number, user in self.users.items():
-                    if number not in rows:  # this is the first sample of the part
-                        rows[number] = opened.enter_context(read_rows(self.folder, sample, number))
-                    chosen, made = rows_of(rows[number], sample)
-                    stored = user.rows(inputs[user.source.name], chosen)
-                    blocks[number, self.held[sample]].add(stored, made, chosen.weights)
+        rows: dict[int, Mapping[str, np.ndarray]] = {}
+        for sample, inputs in samples:
+            for number, user in self.users.items():
+                if number not in rows:  # this is the first sample of the part
+                    rows[number] = read_rows(self.folder, sample, number)
+                chosen, made = rows_of(rows[number], sample)
+                stored = user.rows(inputs[user.source.name], chosen)
+                blocks[number, self.held[sample]].add(stored, made, chosen.weights)
         found: dict[str, np.ndarray] = {}
         for key, part in parts.items():
             part.few = blocks[key].end_part()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from transforms.finetune.sample_rows import AHEAD, RowSampler, RowSource, SampledRowReader, SampledRows
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.run.folder_store import FolderStore, write_arrays
+from transforms.run.folder_store import FolderStore, read_arrays, write_arrays
 from transforms.run.segmented_model import SegmentedRun
 from transforms.run.shared_steps import SharedSteps
 
@@ -67,9 +67,9 @@ class RowWriter:
         return {}
 
 
-def read_rows(folder: Path, first: int, number: int) -> np.lib.npyio.NpzFile:
+def read_rows(folder: Path, first: int, number: int) -> Mapping[str, np.ndarray]:
     """Return the rows of a layer in the part of a first sample, read as they are asked for."""
-    return np.load(_path(folder, first, number), allow_pickle=False)
+    return read_arrays(_path(folder, first, number))
 
 
 def rows_of(arrays: Mapping[str, np.ndarray], sample: int) -> tuple[SampledRows, NDArray[Any]]:
@@ -90,4 +90,4 @@ def _arrays(sample: int, rows: SampledRows, outputs: NDArray[Any]) -> dict[str, 
 
 
 def _path(folder: Path, first: int, number: int) -> Path:
-    return folder / f"{first}-{number}.npz"
+    return folder / f"{first}-{number}"

@@ -33,7 +33,7 @@ Arrays = dict[str, np.ndarray]
 Visit = Callable[[Iterable[tuple[int, Mapping[str, np.ndarray]]]], Arrays]
 """Takes number and tensors of one sample of a part after another; pickled for whoever does that."""
 
-_LIGHT, _WEIGHTS, _ABOUT = "nodes.onnx", "weights.npz", "about.json"
+_LIGHT, _WEIGHTS, _ABOUT = "nodes.onnx", "weights", "about.json"
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,8 @@ def _write(
         arrays = {name: load_values(values) for name, values in model.weights.items()}
         fill(model.light, {name: array for name, array in arrays.items() if not is_shareable(array)})
         apart = {name: array for name, array in arrays.items() if is_shareable(array)}
-        about |= {"places": dict(model.places), "weights": list(apart)}
-        np.savez(folder / _WEIGHTS, *apart.values())
+        about |= {"places": dict(model.places)}
+        write_arrays(folder / _WEIGHTS, apart)
         (folder / _LIGHT).write_bytes(model.light.SerializeToString())
     (folder / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
 
@@ -222,12 +222,11 @@ def _open(name: str) -> _OpenStep:
     tensors, size, places = Path(about["tensors"]), int(about["size"]), about.get("places", {})
     if not places:
         return _OpenStep(step, tensors, size, None, places)
-    with np.load(folder / _WEIGHTS, allow_pickle=False) as file:
-        weights = {name: file[f"arr_{i}"] for i, name in enumerate(about["weights"])}
+    weights = {name: np.array(array) for name, array in read_arrays(folder / _WEIGHTS).items()}
     light = onnx.load_model_from_string((folder / _LIGHT).read_bytes())
     model = open_light(light, weights, RunOptions(**about["run"]))
     return _OpenStep(step, tensors, size, model, places)
 
 
 def _result(first: int) -> str:
-    return f"part-{first}.npz"
+    return f"part-{first}"
