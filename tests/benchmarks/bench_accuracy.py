@@ -3,7 +3,7 @@
 Every preset quantizes every model on calibration samples, ``tools.finetune`` tunes the result on the same
 samples, and both are judged on evaluation data that neither has seen, beside onnxruntime's
 ``quantize_static`` (MinMax, after its pre-processing) per tensor and per channel. SNR is that of all
-evaluation samples together, in dB, the mean over outputs; seconds are those of the processor, from file to file.
+evaluation samples together, in dB, the mean over outputs; seconds are of the processor, from file to file.
 
 Models are those with evaluation data beside the project, where there are any, and otherwise the example of
 the guide with its test images.
