@@ -29,6 +29,7 @@ from transforms.finetune.options import FinetuneOptions, LayerwiseOptions
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
+from transforms.run import shared_steps
 from transforms.run.processes import open_processes
 from transforms.run.shared_steps import PartTask, StepSharing, parts_of
 from transforms.run.tasks import KeptWorkers, SerialExecutor
@@ -101,7 +102,9 @@ def test_sums_are_those_of_one_process(name: str, limit: int, monkeypatch: pytes
     monkeypatch.setattr(gram, "LIMIT", limit)
     options = LayerwiseOptions(following_relu=True, least_rows=150, most_rows=1)
     preset = "A8W8" if name == "conv" else "MX6"
-    _assert_same(_sums(MODELS[name], preset, SERIAL, options), _sums(MODELS[name], preset, None, options))
+    found, expected = (_sums(MODELS[name], preset, sharing, options) for sharing in (SERIAL, None))
+    assert len(found) == len(expected) > 1
+    _assert_same(found, expected)
 
 
 @pytest.mark.parametrize("limit", [0, 500])
@@ -191,6 +194,29 @@ def test_a_process_that_is_killed() -> None:
 
     assert _tuned(StepSharing(_open)) == _tuned(None)
     assert given.count(given[3]) >= 2
+
+
+def test_a_worker_of_a_cluster_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the third step; the other one finds the tensors of its samples in the folder."""
+    pytest.importorskip("distributed")
+    from tests.tools.test_dask_executor import Cluster
+
+    cluster, steps = Cluster(tmp_path), list[object]()
+    run = shared_steps.run_tasks
+
+    def _run(*given: Any) -> dict[str, tuple[float, ...]]:
+        steps.append(given)
+        if len(steps) == 3:
+            first.kill()
+        return run(*given)
+
+    monkeypatch.setattr(shared_steps, "run_tasks", _run)
+    try:
+        first, _ = cluster.add_worker(), cluster.add_worker()
+        found = _tuned(StepSharing(workers_of(1, cluster.address), tmp_path / "kept"))
+    finally:
+        cluster.end()
+    assert found == _tuned(None) and len(steps) >= 3
 
 
 def test_workers_are_opened_once_for_all_steps_and_attempts() -> None:
