@@ -49,12 +49,14 @@ class LayerReport:
 class TunedLayers:
     """The layers in order, and those that were skipped.
 
-    ``largest_step``: the most bytes of tensors of one sample that were in memory at once.
+    ``largest_step``: the most bytes of tensors of one sample that were in memory at once. ``matched``: where
+    the layers are in the graph.
     """
 
     layers: list[LayerReport] = field(default_factory=list)
     left_alone: list[SkippedLayer] = field(default_factory=list)
     largest_step: int = 0
+    matched: list[MatchedLayer] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def finetune_weights(
         first = f": '{left[0].name}' ({left[0].op}): {left[0].reason}" if left else ""
         raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")
     layers, skipped = of_operators(layers, options.op_types)
-    done = TunedLayers(left_alone=left + skipped)
+    done = TunedLayers(left_alone=left + skipped, matched=layers)
     with open_sums(float_graph, quantized_graph, feeds, layers, options, sharing) as sums:
         walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error)
         for number in range(len(layers)):
