@@ -11,7 +11,8 @@ fitted to cannot prove a gain, but they can prove a loss.
   sample, so that easy and hard samples do not add to the scatter.
 
 The threshold for the first model is one standard error, which a model without a gain passes once in six
-times. It rises for later ones, so that one of many passes by chance no more often than that. So does that of a
+times. With fewer than four held-out samples there is no scatter to go by: every output that changed has to be
+sure of its gain, and none may have a larger error. The threshold rises for later models, so that one of many passes by chance no more often than that. So does that of a
 loss with the number of outputs: of many that stay as they are, one looks worse by chance no more often.
 """
 
@@ -27,6 +28,9 @@ from ops.array_types import Float64Array
 from transforms.finetune.output_error import Errors
 
 Mask = NDArray[np.bool_]
+
+FEW = 4
+"""Held-out samples, from which on their scatter tells what is noise."""
 
 _LEAST_SCATTER = 1e-3
 """Of gains, which are at most 1: an output that scatters less counts no more for that."""
@@ -46,6 +50,8 @@ def is_significantly_better(
     kept = np.asarray(held)
     if len(harmed(before, after, kept)):
         return False
+    if kept.sum() < FEW:
+        return _is_each_better(before, after, kept, tried)
     if any(gain(before, after, part) < 0 for part in (kept, np.ones_like(kept))):
         return False
     gains = _gains(before, after)
@@ -54,6 +60,14 @@ def is_significantly_better(
         return False
     precision = [1 / max(_scatter(one, kept), _LEAST_SCATTER) ** 2 for one in changed.T]
     return _is_sure(np.average(changed, 1, precision), kept, _standard_errors(tried))
+
+
+def _is_each_better(before: Errors, after: Errors, held: Mask, tried: int) -> bool:
+    """Return whether no output has a larger error, and those that changed are sure of their gain."""
+    if any(np.any(_total(after, part) > _total(before, part)) for part in (held, np.ones_like(held))):
+        return False
+    changed = [gains for gains in _gains(before, after).T if gains.any()]
+    return bool(changed) and all(_is_sure(gains, held, _standard_errors(tried)) for gains in changed)
 
 
 def harmed(before: Errors, after: Errors, held: Mask) -> NDArray[np.intp]:

@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.finetune.acceptance import gain, harmed, is_significantly_better
+from transforms.finetune.acceptance import FEW, gain, harmed, is_significantly_better
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
 from transforms.finetune.options import FinetuneOptions, is_held_out
@@ -122,7 +122,7 @@ class _Best:
             if self.model.attempt is None:
                 self.model = dataclasses.replace(self.model, walk=walked, blocked=blocked)
             changed = [i for i, layer in enumerate(walked.layers) if layer.is_kept]
-            if changed:
+            if changed and self._acceptance.can_choose:
                 tried = SomeLayers(self._models, tuned, changed, self._formats, options.op_types)
                 graph, kept = keep_harmless(tried, frozenset(harmed), self._acceptance.harmless_gain)
                 put_back = frozenset(changed) - kept
@@ -164,6 +164,11 @@ class _AcceptanceTest:
     def before(self) -> float:
         """The error of the original model on held-out samples."""
         return self.of_held_out(self._first)
+
+    @property
+    def can_choose(self) -> bool:
+        """Whether there are samples enough to choose layers by: of few, one choice of many fits by chance."""
+        return bool(self._held.sum() >= FEW)
 
     def each(self, graph: gs.Graph) -> Errors:
         """Return the errors of a model on all samples that are compared."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ops.array_types import Float64Array, QParams
 from ops.grids import Grid
-from ops.rounding import LayerProblem, Quadratic, learn_scale, quadratic, solve_form
+from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadratic, solve_form
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.options import TuneOptions
 from transforms.finetune.round_bias import least_scale, round_biases
@@ -24,6 +24,13 @@ DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 _UNSHIFTED = 0.1
 """The same for weights that are rounded only. With 0.01, those of a sentence encoder did well on sentences
 like those that they were tuned on, held-out ones too, but worse than nearest rounding on shorter ones."""
+
+
+_LEARNED = Options(iterations=300)
+"""Steps of AdaRound in ``auto``, as many as take about as long as the rest of a layer."""
+
+_MOST_PRODUCTS = 20_000_000_000
+"""Multiplications that they may take in a layer: a fraction of a second."""
 
 
 @dataclass
@@ -68,6 +75,10 @@ def tune_layer(
         error = _error(held, candidate)
         if error < least:
             best, least = candidate, error
+    for candidate in tuning.learned(best):
+        error = _error(held, candidate)
+        if error < least:
+            best, least = candidate, error
     return Tuned(best, before, least, held.power())
 
 
@@ -85,6 +96,7 @@ class _Tuning:
         self._sums = fit.free()
         self._problem = LayerProblem(self._start, self._sums.xx, self._sums.yx)
         self._forms: dict[float | None, Quadratic] = {}
+        self._solved: dict[str, tuple[Grid, Quadratic, QParams | None]] = {}
 
     def candidates(self, current: LayerSolution, held: SharedGramStats) -> Iterator[LayerSolution]:
         """Yield the current weights with another bias, and then other weights."""
@@ -99,6 +111,19 @@ class _Tuning:
             yield self._solve(what, grid, self._form(None), scale)
         if self._options.algorithm == "adaquant" and self._options.rescale:
             yield from self._with_learned_scale(damping)
+
+    def learned(self, best: LayerSolution) -> Iterator[LayerSolution]:
+        """Yield the best weights of ``auto`` with roundings up or down that are learned, if they are few.
+
+        Those stay closer to the weights than the ones that make up for each other do: worse on the rows that
+        they are fitted to, they are sometimes better on others.
+        """
+        groups, outputs, inputs = self._start.shape
+        products = groups * outputs * inputs**2 * _LEARNED.iterations
+        if self._options.algorithm != "auto" or best.what not in self._solved or products > _MOST_PRODUCTS:
+            return
+        grid, form, scale = self._solved[best.what]
+        yield self._with_bias(f"{best.what}, learned", solve_form(form, grid, "adaround", _LEARNED), scale)
 
     def _with_learned_scale(self, damping: float | None) -> Iterator[LayerSolution]:
         """Yield weights on the scales that AdaQuant learns with them, if each output has its own scale."""
@@ -135,6 +160,7 @@ class _Tuning:
     def _solve(self, what: str, grid: Grid, form: Quadratic, scale: QParams | None) -> LayerSolution:
         algorithm = "gptq" if self._options.algorithm == "auto" else self._options.algorithm
         weights = solve_form(form, grid, algorithm, self._options.solver)
+        self._solved[what] = grid, form, scale
         return self._with_bias(what, weights, scale)
 
     def _with_bias(self, what: str, weights: Float64Array, scale: QParams | None) -> LayerSolution:
