@@ -49,6 +49,14 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     yield f"Outputs on held-out samples: {_of_outputs(done)}"
 
 
+def reasons(done: TunedModel) -> Iterator[str]:
+    """Yield for each layer how much of its error new weights cannot mend, if that can be said."""
+    for layer in done.walk.layers:
+        if layer.before > 0 and math.isfinite(layer.before) and math.isfinite(layer.of_inputs):
+            share = min(layer.of_inputs / layer.before, 1.0)
+            yield f"{layer.name}: {share:.0%} of its error is left by float weights, too: that of its inputs"
+
+
 def in_words(power: float, *errors: float) -> str:
     """Return squared errors of a layer one after another: in dB, as numbers where the power is none to go by.
 

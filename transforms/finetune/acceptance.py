@@ -25,12 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
+from transforms.finetune.options import FEW
 from transforms.finetune.output_error import Errors
 
 Mask = NDArray[np.bool_]
-
-FEW = 4
-"""Held-out samples, from which on their scatter tells what is noise."""
 
 _LEAST_SCATTER = 1e-3
 """Of gains, which are at most 1: an output that scatters less counts no more for that."""

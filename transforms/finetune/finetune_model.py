@@ -12,10 +12,10 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.finetune.acceptance import FEW, gain, harmed, is_significantly_better
+from transforms.finetune.acceptance import gain, harmed, is_significantly_better
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
-from transforms.finetune.options import FinetuneOptions, is_held_out
+from transforms.finetune.options import FEW, FinetuneOptions, is_held_out
 from transforms.finetune.output_error import Errors, OutputError
 from transforms.finetune.put_back import SomeLayers, keep_harmless
 from transforms.model.copy_graph import copy_graph

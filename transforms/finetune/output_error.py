@@ -19,6 +19,7 @@ from transforms.runtime.session import RunOptions
 Found = dict[str, NDArray[np.generic]]
 
 _PASSED = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Clip"})
+_SPREAD = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Expand"})
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
 
 
@@ -103,9 +104,25 @@ def _scores(graph: gs.Graph) -> dict[str, str]:
         node = walk.producer(output)
         while node is not None and (node.op in _PASSED or "quantize" in node.op.lower()):
             node = walk.producer(node.inputs[0])
-        if node is not None and node.op in _SOFTMAX:
-            found[output.name] = node.inputs[0].name
+        scores = None if node is None else _scores_of(node)
+        if scores is not None:
+            found[output.name] = scores.name
     return found
+
+
+def _scores_of(node: gs.Node) -> gs.Tensor | None:
+    """Return the input of a Softmax, also one that is written as Exp divided by its sum; None for others."""
+    if node.op in _SOFTMAX:
+        return node.inputs[0]
+    exponential = walk.producer(node.inputs[0]) if node.op == "Div" else None
+    if exponential is None or exponential.op != "Exp":
+        return None
+    total = walk.producer(node.inputs[1])
+    while total is not None and total.op in _SPREAD:
+        total = walk.producer(total.inputs[0])
+    if total is None or total.op != "ReduceSum" or total.inputs[0] is not exponential.outputs[0]:
+        return None
+    return exponential.inputs[0]
 
 
 def _compare(wanted: NDArray[np.generic], found: NDArray[np.generic]) -> tuple[float, float]:

@@ -48,12 +48,16 @@ class LayerSolution:
 
 @dataclass
 class Tuned:
-    """The candidate with the least error on held-out samples, and the errors there before and after."""
+    """The candidate with the least error on held-out samples, and the errors there before and after.
+
+    ``of_inputs`` is the error that float weights would leave: that of the inputs.
+    """
 
     best: LayerSolution
     before: float
     after: float
     power: float
+    of_inputs: float
 
 
 def tune_layer(
@@ -62,11 +66,13 @@ def tune_layer(
     fit: SharedGramStats,
     held: SharedGramStats,
     options: TuneOptions,
+    *,
+    learn: bool = True,
 ) -> Tuned:
     """Return the best weights and bias for a layer, ``current`` unless others are better on ``held``.
 
     ``fit`` and ``held`` are sums over the layer's inputs in the quantized model and its float outputs, bias
-    included.
+    included. ``learn``: whether ``auto`` may learn roundings, which only many held-out samples tell apart.
     """
     tuning = _Tuning(matched, fit, options)
     before = _error(held, current)
@@ -75,11 +81,11 @@ def tune_layer(
         error = _error(held, candidate)
         if error < least:
             best, least = candidate, error
-    for candidate in tuning.learned(best):
+    for candidate in tuning.learned(best) if learn else ():
         error = _error(held, candidate)
         if error < least:
             best, least = candidate, error
-    return Tuned(best, before, least, held.power())
+    return Tuned(best, before, least, held.power(), tuning.float_error(held))
 
 
 def _error(sums: SharedGramStats, candidate: LayerSolution) -> float:
@@ -153,6 +159,10 @@ class _Tuning:
             if error < least:
                 best, least = damping, error
         return best
+
+    def float_error(self, held: SharedGramStats) -> float:
+        """Return the error of the float weights, with the bias that suits them."""
+        return self._float_error(held, self._start)
 
     def _float_error(self, held: SharedGramStats, weights: Float64Array) -> float:
         return float(held.error(weights, self._fit.bias(weights)).sum())
