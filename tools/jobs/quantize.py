@@ -54,8 +54,9 @@ def quantize_file(job: QuantizeJob) -> bool:
             print(line)
     else:
         done = _quantize(graph, scheme, data, phases)
+        used = (done.scheme or scheme).with_(finetune=scheme.finetune)
         made = Made(
-            graph, done, scheme, lambda: float_reference(lambda: model_io.load(job.input), graph, scheme)
+            graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used)
         )
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")

@@ -22,8 +22,10 @@ from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
+from transforms.move_outliers import move_outliers
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import prepare
+from transforms.pipelines.settle_outliers import Maker, settle_outliers
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -45,12 +47,16 @@ _IN_INTEGERS = frozenset(
 
 @dataclass
 class Quantized:
-    """The result: tensors quantized by format and role, the changes of each step, and notes."""
+    """The result: tensors quantized by format and role, the changes of each step, and notes.
+
+    ``scheme``: the scheme with what was chosen on samples; it makes the same model of these samples again.
+    """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     calibrated: int = 0
+    scheme: Scheme | None = None
 
     @property
     def count(self) -> int:
@@ -86,6 +92,12 @@ def quantize_graph(
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
     done = Quantized()
     targets = prepare_for(graph, scheme, done)
+    if scheme.move_outliers and not scheme.outliers and data is not None:
+        maker = Maker(scheme, lambda copy: make_plan(copy, scheme, targets.resolve_in(copy), Quantized()))
+        moves = settle_outliers(graph, maker, data)
+        scheme = scheme.with_(outliers={name: str(move) for name, move in moves.items()})
+        _move_outliers(graph, scheme, targets, done)
+    done.scheme = scheme
     plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     calibration = calibrate_plan(plan, data, progress=progress)
     if calibration is not None:
@@ -176,7 +188,17 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
             outliers=_has_room_for_outliers(scheme),
             exclude=targets.excluded,
         )
+    _move_outliers(graph, scheme, targets, done)
     raise_opset(graph, scheme)
+
+
+def _move_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
+    """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
+    for name in scheme.outliers:
+        if not move_outliers(graph, {name: scheme.outlier_move(name)}, exclude=targets.excluded):
+            raise ValueError(f"outliers entry '{name}' is no tensor that layers multiply with a matrix")
+    if scheme.outliers:
+        done.changes["tensors with outliers moved into weights"] = len(scheme.outliers)
 
 
 def _has_room_for_outliers(scheme: Scheme) -> bool:

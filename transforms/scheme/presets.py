@@ -19,7 +19,8 @@ def _blocks(format: str) -> dict[str, Any]:
 def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
     """A scale per channel only if one for all is not enough."""
     wide = activation.endswith("16")  # enough bits to absorb the outliers of weights
-    return {"activation": activation, "weight": weight, "per_channel": "auto", "balance_channels": wide}
+    moved = {"balance_channels": wide, "move_outliers": not wide}
+    return {"activation": activation, "weight": weight, "per_channel": "auto", **moved}
 
 
 def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:

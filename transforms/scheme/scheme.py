@@ -21,6 +21,7 @@ from transforms.scheme.custom_formats import make_format
 from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
+from transforms.scheme.outlier_move import OutlierMove, parse_move
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme_table import SchemeTable
 from transforms.scheme.scheme_values import checked_value
@@ -65,6 +66,10 @@ class Scheme:
     (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel, ``MSE``
     for that of 4 bits) get theirs.
 
+    Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers`, if the outputs on samples get
+    better by it); ``outliers`` says by tensor, as ``"12:1 308:3 856:own"``, what is moved, and is what
+    ``move_outliers`` found in the file of a model.
+
     The rest: rewrites to run, and how nodes are written; ``qdq_domain`` is that of integer nodes, ``domain``
     that of our own operators. The constructor raises ValueError naming key, value and the legal values.
     """
@@ -93,6 +98,7 @@ class Scheme:
     keep_weight_nodes: bool = False
     equalize_layers: bool = False
     balance_channels: bool = False
+    move_outliers: bool = False
     optimize: bool = True
     qdq_domain: str = ""
     domain: str = DOMAIN
@@ -100,6 +106,7 @@ class Scheme:
     formats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     layers: Mapping[str, LayerRule] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
+    outliers: Mapping[str, str] = field(default_factory=dict)
     auto_mixed_precision: MixingRule | None = None
     finetune: FinetuneRule | None = None
 
@@ -114,6 +121,8 @@ class Scheme:
         object.__setattr__(self, "layers", rules)
         for name in self.formats:
             self.format(name)
+        for name in self.outliers:
+            self.outlier_move(name)
         for name, table in _TABLES.items():
             object.__setattr__(self, name, table.parse(name, getattr(self, name)))
         self._check_mixing()
@@ -127,6 +136,13 @@ class Scheme:
             return make_format(name, definition)
         refuse_unknown(name, self._legal_formats(), "format")
         return FORMATS.get(name)
+
+    def outlier_move(self, name: str) -> OutlierMove:
+        """Return what is done to the channels of a tensor; ValueError for a text that does not say it."""
+        try:
+            return parse_move(checked_value("it", "str", self.outliers[name]))
+        except ValueError as error:
+            raise ValueError(f"outliers entry '{name}': {error}") from error
 
     @property
     def other_format(self) -> Format | None:

@@ -1,0 +1,88 @@
+"""Which outlying channels of each tensor are moved, by the error of the layers that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ops.array_types import Float32Array, Float64Array
+from transforms.graph.left_operands import rows_of
+from transforms.outliers.find_operands import Operand
+from transforms.outliers.layer_error import LayerWeights, total_error
+from transforms.outliers.sample_rows import Sample
+from transforms.scheme.outlier_move import OutlierMove
+
+_LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shrink
+_TAKEN = (1, 2, 4, 8, 16)  # channels that may get products of their own
+_LEAST_ROWS = 32  # of either half
+_LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes: 1 dB
+
+Halves = tuple[Float32Array, Float32Array]
+
+
+def choose_moves(
+    operands: Sequence[Operand], samples: Sequence[Sample], *, clips: bool
+) -> dict[str, OutlierMove]:
+    """Return the moves, by the name of a tensor, that make the errors of its layers at least 1 dB smaller.
+
+    Each move is made of one half of the samples and judged on the other, in turn. ``clips``: whether ranges
+    of activations cut rare numbers off.
+    """
+    found = {}
+    for operand in operands:
+        rows = [sample.rows[operand.tensor.name] for sample in samples]
+        halves = [np.concatenate(rows[half::2]) for half in range(2)] if len(rows) > 1 else []
+        if halves and all(len(half) >= _LEAST_ROWS and np.isfinite(half).all() for half in halves):
+            move = _choose(operand, (halves[0], halves[1]), clips=clips)
+            if move is not None:
+                found[operand.tensor.name] = move
+    return found
+
+
+def _choose(operand: Operand, halves: Halves, *, clips: bool) -> OutlierMove | None:
+    weights = [
+        LayerWeights.of(np.asarray(rows_of(node, node.inputs[1].values), np.float32), grid)
+        for node, grid in zip(operand.layers, operand.weight_grids, strict=True)
+    ]
+
+    def _error(number: int | None) -> float:
+        total = 0.0
+        for rows in (halves, halves[::-1]):
+            channels = rows[0].shape[1]
+            move = OutlierMove() if number is None else _candidates(operand, rows[0])[number]
+            factors, own = _factors(move, channels), np.array(move.own, np.int64)
+            rest = np.setdiff1d(np.arange(channels), own)
+            parts = [rest, own] if own.size else [rest]
+            total += total_error(parts, factors, rows, weights, operand.grid, clips=clips)
+        return total
+
+    both = np.concatenate(halves)
+    moves = _candidates(operand, both)
+    errors = [_error(number) for number in range(len(moves))]
+    best = int(np.argmin(errors))
+    worthwhile = errors[best] < _LEAST_GAIN * _error(None) and str(moves[best])
+    return moves[best] if worthwhile else None
+
+
+def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
+    return list(_each_candidate(operand, np.abs(rows).max(0).astype(np.float64)))
+
+
+def _each_candidate(operand: Operand, ranges: Float64Array) -> Iterator[OutlierMove]:
+    """Yield as many moves for any ranges: outliers lowered to a share of the largest, or taken out."""
+    largest = float(ranges.max())
+    for power in _LOWERED:
+        limit = max(largest * 2.0**-power, np.finfo(np.float32).tiny)
+        exponents = np.rint(np.log2(np.maximum(ranges / limit, 1))).astype(int)
+        yield OutlierMove({int(i): int(exponents[i]) for i in np.flatnonzero(exponents)})
+    if operand.may_split:
+        order = np.argsort(-ranges, kind="stable")
+        for count in (count for count in _TAKEN if 4 * count <= len(ranges)):
+            yield OutlierMove(own=tuple(sorted(map(int, order[:count]))))
+
+
+def _factors(move: OutlierMove, channels: int) -> Float64Array:
+    factors = np.ones(channels)
+    factors[list(move.exponents)] = [2.0**exponent for exponent in move.exponents.values()]
+    return factors
