@@ -32,7 +32,8 @@ def move_outliers(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude:
       else reads it. Otherwise there is a Mul in front of the layers. What the model computes stays the same
       bit for bit, as long as nothing becomes subnormal or infinite.
     * ``own`` channels become 0 in the tensor and in the weights: X W = X' W' + X_own W_own, a second, narrow
-      product that an Add puts to the first. The same in real arithmetic; sums of float32 are ordered anew.
+      product that an Add puts to the first, and that no plan puts on integers. The same in real arithmetic;
+      sums of float32 are ordered anew.
 
     Does nothing to tensors that are not there, that no such layer reads, and for nodes in ``exclude``; nor
     with own channels for a Gemm whose alpha is not 1. Raises ValueError for a channel that a tensor does

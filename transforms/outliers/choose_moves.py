@@ -9,16 +9,15 @@ import numpy as np
 from ops.array_types import Float32Array, Float64Array
 from transforms.graph.left_operands import rows_of
 from transforms.outliers.find_operands import Operand
-from transforms.outliers.layer_error import LayerWeights, total_error
+from transforms.outliers.layer_error import Halves, LayerWeights, total_error
 from transforms.outliers.sample_rows import Sample
 from transforms.scheme.outlier_move import OutlierMove
 
 _LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shrink
 _TAKEN = (1, 2, 4, 8, 16)  # channels that may get products of their own
 _LEAST_ROWS = 32  # of either half
+_ALIKE = 10**0.05  # errors that differ by half a dB: the move with fewer channels will do
 _LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes: 1 dB
-
-Halves = tuple[Float32Array, Float32Array]
 
 
 def choose_moves(
@@ -52,17 +51,18 @@ def _choose(operand: Operand, halves: Halves, *, clips: bool) -> OutlierMove | N
             channels = rows[0].shape[1]
             move = OutlierMove() if number is None else _candidates(operand, rows[0])[number]
             factors, own = _factors(move, channels), np.array(move.own, np.int64)
-            rest = np.setdiff1d(np.arange(channels), own)
-            parts = [rest, own] if own.size else [rest]
-            total += total_error(parts, factors, rows, weights, operand.grid, clips=clips)
+            kept = np.setdiff1d(np.arange(channels), own)
+            total += total_error(kept, factors, rows, weights, operand.grid, clips=clips)
         return total
 
     both = np.concatenate(halves)
     moves = _candidates(operand, both)
     errors = [_error(number) for number in range(len(moves))]
-    best = int(np.argmin(errors))
-    worthwhile = errors[best] < _LEAST_GAIN * _error(None) and str(moves[best])
-    return moves[best] if worthwhile else None
+    best = min(errors)
+    few = (n for n, move in enumerate(moves) if errors[n] <= (_ALIKE if move.own else 1) * best)
+    least = next(few)
+    worthwhile = errors[least] < _LEAST_GAIN * _error(None) and str(moves[least])
+    return moves[least] if worthwhile else None
 
 
 def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:

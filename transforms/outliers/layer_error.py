@@ -14,7 +14,10 @@ from transforms.plan.quant_spec import QuantSpec
 
 _SHARES = (1.0, 0.8, 0.64)  # of the full range, for methods that clip
 
+_CLIPPED = 0.7  # of the largest weight: about what one scale of least error for all channels covers
+
 Channels = NDArray[np.int64]
+Halves = tuple[Float32Array, Float32Array]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class LayerWeights:
         """
         largest = (self.magnitudes[kept] * factors[kept, None].astype(np.float32)).max(0, initial=0)
         if self.grid.axis is None:
-            largest = np.full_like(largest, largest.max(initial=0))
+            largest = np.full_like(largest, _CLIPPED * largest.max(initial=0))
         steps = largest.astype(np.float64) / self.grid.format.highest
         return float(np.square(steps).sum() / 12 * (squares[kept] / factors[kept] ** 2).sum())
 
@@ -74,23 +77,20 @@ def _squares(
 
 
 def total_error(
-    parts: Sequence[Channels],
+    kept: Channels,
     factors: Float64Array,
-    rows: tuple[Float32Array, Float32Array],
+    rows: Halves,
     weights: Sequence[LayerWeights],
     grid: QuantSpec,
     *,
     clips: bool,
 ) -> float:
-    """Return the error of a layer whose channels are divided by factors, in products of parts of them.
+    """Return the error of layers of which some channels are divided by factors, and the others stay float.
 
     ``rows``: those that give the range, and those that are held out.
     """
     squares = np.square(rows[1], dtype=np.float64).mean(0)
     norms = sum((weight.norms for weight in weights), np.zeros(len(factors))) * factors**2
-    error = 0.0
-    for kept in parts:
-        seen, held_out = (half[:, kept] / factors[kept].astype(np.float32) for half in rows)
-        error += rounding_error(seen, held_out, norms[kept], grid, clips=clips)
-        error += sum(weight.error(squares, factors, kept) for weight in weights)
-    return error
+    seen, held_out = (half[:, kept] / factors[kept].astype(np.float32) for half in rows)
+    rounding = rounding_error(seen, held_out, norms[kept], grid, clips=clips)
+    return rounding + sum(weight.error(squares, factors, kept) for weight in weights)

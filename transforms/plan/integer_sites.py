@@ -3,7 +3,8 @@ quantization.
 
 Integers are read by
 
-* dot products: Conv, ConvTranspose, Gemm, MatMul, both operands;
+* dot products: Conv, ConvTranspose, Gemm, MatMul, both operands; not the narrow product of outlying channels
+  that were taken out of another one, which would set its range (:mod:`transforms.move_outliers`);
 * arithmetic on what those make: Add, Mul, Concat, AveragePool, GlobalAveragePool, LeakyRelu, Sigmoid, and so
   on, unless in a zone that stays float (:mod:`transforms.plan.float_only_nodes`);
 * operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
@@ -23,6 +24,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_operand
+from transforms.graph.left_operands import is_of_outliers
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.float_only_nodes import float_zone
 
@@ -96,7 +98,7 @@ class IntegerSites:
     def _find_layers(self) -> None:
         """Find the nodes that compute in integers: dot products, and the arithmetic on what those make."""
         for node in self._graph.nodes:
-            if self._takes(node) and (is_dot_product(node) or self._is_arithmetic(node)):
+            if self._takes(node) and (_is_whole_product(node) or self._is_arithmetic(node)):
                 self.layers.add(id(node))
 
     def _is_arithmetic(self, node: gs.Node) -> bool:
@@ -168,6 +170,11 @@ class IntegerSites:
         if maker is None or maker.op not in makers or walk.is_output(tensor, self._graph):
             return False
         return maker.domain in STANDARD_DOMAINS and walk.is_read_once(tensor)
+
+
+def _is_whole_product(node: gs.Node) -> bool:
+    """Return whether a node is a dot product, but not of outliers that were taken out of another one."""
+    return is_dot_product(node) and not is_of_outliers(node)
 
 
 def _is_move(node: gs.Node) -> bool:
