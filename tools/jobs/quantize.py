@@ -55,9 +55,7 @@ def quantize_file(job: QuantizeJob) -> bool:
     else:
         done = _quantize(graph, scheme, data, phases)
         used = (done.scheme or scheme).with_(finetune=scheme.finetune)
-        made = Made(
-            graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used)
-        )
+        made = Made(graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used))
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):

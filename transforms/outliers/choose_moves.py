@@ -44,33 +44,28 @@ def _choose(operand: Operand, halves: Halves, *, clips: bool) -> OutlierMove | N
         LayerWeights.of(np.asarray(rows_of(node, node.inputs[1].values), np.float32), grid)
         for node, grid in zip(operand.layers, operand.weight_grids, strict=True)
     ]
+    proposed = [_candidates(operand, half) for half in halves]
 
-    def _error(number: int | None) -> float:
-        total = 0.0
-        for rows in (halves, halves[::-1]):
-            channels = rows[0].shape[1]
-            move = OutlierMove() if number is None else _candidates(operand, rows[0])[number]
-            factors, own = _factors(move, channels), np.array(move.own, np.int64)
-            kept = np.setdiff1d(np.arange(channels), own)
-            total += total_error(kept, factors, rows, weights, operand.grid, clips=clips)
-        return total
+    def _error(number: int) -> float:
+        return sum(
+            total_error(moves[number], rows, weights, operand.grid, clips=clips)
+            for moves, rows in zip(proposed, (halves, halves[::-1]), strict=True)
+        )
 
-    both = np.concatenate(halves)
-    moves = _candidates(operand, both)
-    errors = [_error(number) for number in range(len(moves))]
+    moves = _candidates(operand, np.concatenate(halves))
+    unmoved, *errors = [_error(number) for number in range(len(moves))]
     best = min(errors)
-    few = (n for n, move in enumerate(moves) if errors[n] <= (_ALIKE if move.own else 1) * best)
-    least = next(few)
-    worthwhile = errors[least] < _LEAST_GAIN * _error(None) and str(moves[least])
-    return moves[least] if worthwhile else None
+    alike = (n for n, move in enumerate(moves[1:]) if errors[n] <= (_ALIKE if move.own else 1) * best)
+    found = moves[1:][next(alike)]
+    return found if best < _LEAST_GAIN * unmoved and str(found) else None
 
 
 def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
-    return list(_each_candidate(operand, np.abs(rows).max(0).astype(np.float64)))
+    """Return no move, and as many others for any rows: outliers lowered, or with products of their own."""
+    return [OutlierMove(), *_each_move(operand, np.abs(rows).max(0).astype(np.float64))]
 
 
-def _each_candidate(operand: Operand, ranges: Float64Array) -> Iterator[OutlierMove]:
-    """Yield as many moves for any ranges: outliers lowered to a share of the largest, or taken out."""
+def _each_move(operand: Operand, ranges: Float64Array) -> Iterator[OutlierMove]:
     largest = float(ranges.max())
     for power in _LOWERED:
         limit = max(largest * 2.0**-power, np.finfo(np.float32).tiny)
@@ -80,9 +75,3 @@ def _each_candidate(operand: Operand, ranges: Float64Array) -> Iterator[OutlierM
         order = np.argsort(-ranges, kind="stable")
         for count in (count for count in _TAKEN if 4 * count <= len(ranges)):
             yield OutlierMove(own=tuple(sorted(map(int, order[:count]))))
-
-
-def _factors(move: OutlierMove, channels: int) -> Float64Array:
-    factors = np.ones(channels)
-    factors[list(move.exponents)] = [2.0**exponent for exponent in move.exponents.values()]
-    return factors

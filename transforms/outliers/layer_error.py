@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ops.array_types import Float32Array, Float64Array
 from ops.integers import range_scale
 from transforms.plan.quant_spec import QuantSpec
+from transforms.scheme.outlier_move import OutlierMove
 
 _SHARES = (1.0, 0.8, 0.64)  # of the full range, for methods that clip
 
@@ -27,23 +28,31 @@ class LayerWeights:
     magnitudes: Float32Array
     grid: QuantSpec
     norms: Float64Array
+    largest: Float32Array
 
     @classmethod
     def of(cls, rows: Float32Array, grid: QuantSpec) -> LayerWeights:
         """Measure a weight whose channels are on the first axis."""
-        return cls(np.abs(rows), grid, np.square(rows, dtype=np.float64).sum(1))
+        magnitudes = np.abs(rows)
+        norms = np.einsum("ij,ij->i", magnitudes, magnitudes, dtype=np.float64)
+        return cls(magnitudes, grid, norms, magnitudes.max(0))
 
-    def error(self, squares: Float64Array, factors: Float64Array, kept: Channels) -> float:
+    def error(self, squares: Float64Array, factors: Float64Array, own: Channels) -> float:
         """Return the mean squared error of what the layer makes that rounding the weight causes.
 
-        ``squares``: mean squares of the channels before they are divided by ``factors``. An error that is
-        spread evenly over a step s has the mean square s^2 / 12.
+        ``squares``: mean squares of the channels before they are divided by ``factors``, which are 1 or more;
+        ``own`` channels stay out of it. An error that is spread evenly over a step s has the mean square
+        s^2 / 12.
         """
-        largest = (self.magnitudes[kept] * factors[kept, None].astype(np.float32)).max(0, initial=0)
+        largest = np.delete(self.magnitudes, own, 0).max(0) if own.size else self.largest
+        raised = np.flatnonzero(factors != 1)
+        scaled = self.magnitudes[raised] * factors[raised, None].astype(np.float32)
+        largest = np.maximum(largest, scaled.max(0, initial=0)).astype(np.float64)
         if self.grid.axis is None:
-            largest = np.full_like(largest, _CLIPPED * largest.max(initial=0))
-        steps = largest.astype(np.float64) / self.grid.format.highest
-        return float(np.square(steps).sum() / 12 * (squares[kept] / factors[kept] ** 2).sum())
+            largest = np.full_like(largest, _CLIPPED * largest.max())
+        steps = largest / self.grid.format.highest
+        kept = np.delete(squares / factors**2, own)
+        return float(np.square(steps).sum() / 12 * kept.sum())
 
 
 def rounding_error(
@@ -77,20 +86,16 @@ def _squares(
 
 
 def total_error(
-    kept: Channels,
-    factors: Float64Array,
-    rows: Halves,
-    weights: Sequence[LayerWeights],
-    grid: QuantSpec,
-    *,
-    clips: bool,
+    move: OutlierMove, rows: Halves, weights: Sequence[LayerWeights], grid: QuantSpec, *, clips: bool
 ) -> float:
-    """Return the error of layers of which some channels are divided by factors, and the others stay float.
+    """Return the error of layers with a move of outliers; those with products of their own stay float.
 
     ``rows``: those that give the range, and those that are held out.
     """
+    factors, own = np.ones(rows[0].shape[1]), np.array(move.own, np.int64)
+    factors[list(move.exponents)] = [2.0**exponent for exponent in move.exponents.values()]
     squares = np.square(rows[1], dtype=np.float64).mean(0)
-    norms = sum((weight.norms for weight in weights), np.zeros(len(factors))) * factors**2
-    seen, held_out = (half[:, kept] / factors[kept].astype(np.float32) for half in rows)
-    rounding = rounding_error(seen, held_out, norms[kept], grid, clips=clips)
-    return rounding + sum(weight.error(squares, factors, kept) for weight in weights)
+    norms = np.sum([weight.norms for weight in weights], axis=0) * factors**2
+    seen, held_out = (np.delete(half / factors.astype(np.float32), own, 1) for half in rows)
+    rounding = rounding_error(seen, held_out, np.delete(norms, own), grid, clips=clips)
+    return rounding + sum(weight.error(squares, factors, own) for weight in weights)

@@ -62,7 +62,7 @@ def settle_outliers(graph: gs.Graph, maker: Maker, data: CalibrationData) -> Mov
 
     scaled = [replace(operand, may_split=False) for operand in operands]
     before = None
-    for tried in (operands, scaled):
+    for tried in [operands, scaled] if scaled != operands else [operands]:
 
         def _choose(seen: Sequence[Sample], tried: Sequence = tried) -> Moves:
             return choose_moves(tried, seen, clips=clips)
