@@ -35,8 +35,9 @@ class Operand:
 def find_operands(plan: QuantizationPlan) -> list[Operand]:
     """Return the operands of a plan, in the order of first use, that are integers of up to 8 bits.
 
-    All layers that multiply the tensor are among them. Left out is a tensor made in integers: dividing its
-    channels would be one more layer of integers, on the range that was to be avoided.
+    All layers that multiply the tensor are among them. Left out are inputs of the model, and tensors made in
+    integers: dividing their channels would be one more layer of integers, on the range that was to be
+    avoided.
     """
     zone = float_zone(plan.graph)
     return [one for site in plan.quantizations for one in _operands(plan, site, zone)]
@@ -46,6 +47,8 @@ def _operands(plan: QuantizationPlan, site: QuantSite, zone: set[int]) -> Iterat
     grid, tensor = site.steps[-1], site.tensor
     coarse = grid.format.is_integer and grid.format.bits <= _MOST_BITS and len(site.steps) == 1
     if site.role != ACTIVATION or not coarse or not plan.specs.is_in_main_graph(tensor) or not tensor.shape:
+        return
+    if walk.producer(tensor) is None:
         return
     layers = layers_on(tensor)
     reads = {(id(node), index) for node, index in site.uses}
