@@ -39,6 +39,7 @@ Quantize, by a plan of the room plan:
     ``insert_qdq``             writes the plan as nodes that quantize and dequantize
     ``align_scales``           tensors that a Concat joins get one scale
     ``balance_channels``       moves powers of two from a weight to the other operand of its product
+    ``move_outliers``          moves outlying channels of activations into weights
     ``equalize_layers``        cross-layer equalization of weights
     ``dual_quant_nodes``       quantizes a tensor at the border of two formats in both
     ``fold_relu``              removes a Relu or Clip that the quantization after it applies already
@@ -48,6 +49,6 @@ Quantize, by a plan of the room plan:
 
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
 imports only rooms below it (files, graph, twins, model, search, scheme, plan, algebra, gradients, runtime,
-opset; then these rewrites; then run, calibrate, pipelines, layers, finetune, mix_precision, keep_float,
-compare).
+opset; then these rewrites; then run, calibrate, outliers, pipelines, layers, finetune, mix_precision,
+keep_float, compare).
 """

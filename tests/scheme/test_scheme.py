@@ -68,6 +68,7 @@ def test_what_presets_do_to_channels(name: str) -> None:
     wide = plain in ("A16W8", "U16S8", "S16S8_MIXED_S8S8")
     assert found.equalize_layers is blocks
     assert found.balance_channels is (blocks or wide)
+    assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8"))
     per_channel = "auto" if found.weight == "int8" else plain == "W4A8"
     assert found.per_channel == per_channel
 

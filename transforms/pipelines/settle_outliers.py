@@ -49,7 +49,7 @@ def settle_outliers(graph: gs.Graph, maker: Maker, data: CalibrationData) -> Mov
     model as before. The graph is not changed. None, without looking at data, if no layer of the model
     multiplies tokens; none of data of less than four samples, or that can be taken only once.
     """
-    operands = find_operands(maker.plan(copy_graph(graph)))
+    operands = find_operands(maker.plan(graph))
     feeds = pick(data.feeds(graph)) if operands else []
     if len(feeds) < _FEWEST:
         return {}
