@@ -120,7 +120,7 @@ class _Mover:
         """Return the tensor with divided channels, without those that go elsewhere."""
         producer = walk.producer(tensor)
         divided = dtypes.variable(self._names.derive(tensor.name, "moved"), dtypes.FLOAT, tensor)
-        if not own.size and takes_factors(tensor, layers, self._graph):
+        if producer is not None and not own.size and takes_factors(tensor, layers, self._graph):
             for index in _factors(producer):
                 old = producer.inputs[index]
                 values = np.ldexp(old.values, -exponents)

@@ -15,6 +15,7 @@ from transforms.scheme.outlier_move import OutlierMove
 
 _LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shrink
 _TAKEN = (1, 2, 4, 8, 16)  # channels that may get products of their own
+_TINY = float(np.finfo(np.float32).tiny)
 _LEAST_ROWS = 32  # of either half
 _ALIKE = 10**0.05  # errors that differ by half a dB: the move with fewer channels will do
 _LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes: 1 dB
@@ -68,7 +69,7 @@ def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
 def _each_move(operand: Operand, ranges: Float64Array) -> Iterator[OutlierMove]:
     largest = float(ranges.max())
     for power in _LOWERED:
-        limit = max(largest * 2.0**-power, np.finfo(np.float32).tiny)
+        limit = max(largest * 2.0**-power, _TINY)
         exponents = np.rint(np.log2(np.maximum(ranges / limit, 1))).astype(int)
         yield OutlierMove({int(i): int(exponents[i]) for i in np.flatnonzero(exponents)})
     if operand.may_split:

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed, Float64Array
 from transforms.outliers.sample_rows import Sample
 from transforms.run.run_each import run_each, with_fixed_threads
-from transforms.run.run_model import open_model
+from transforms.run.run_model import OpenModel, open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme.outlier_move import OutlierMove
 
@@ -43,7 +43,11 @@ def measure(
     for half in range(2):
         seen, held_out = samples[half::2], samples[1 - half :: 2]
         model = open_model(quantize(choose(seen), [sample.feed for sample in seen]), options)
-        sums += run_each(lambda sample, model=model: _sums(sample, model.run(sample.feed)), held_out, run)
+
+        def _run(sample: Sample, model: OpenModel = model) -> Float64Array:
+            return _sums(sample, model.run(sample.feed))
+
+        sums += run_each(_run, held_out, run)
     signal, error = np.sum(sums, axis=0)
     with np.errstate(all="ignore"):
         decibels = 10 * np.log10(signal / error)

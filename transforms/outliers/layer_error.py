@@ -96,6 +96,7 @@ def total_error(
     factors[list(move.exponents)] = [2.0**exponent for exponent in move.exponents.values()]
     squares = np.square(rows[1], dtype=np.float64).mean(0)
     norms = np.sum([weight.norms for weight in weights], axis=0) * factors**2
-    seen, held_out = (np.delete(half / factors.astype(np.float32), own, 1) for half in rows)
+    divisors = factors.astype(np.float32)
+    seen, held_out = (np.delete(np.divide(half, divisors, dtype=np.float32), own, 1) for half in rows)
     rounding = rounding_error(seen, held_out, np.delete(norms, own), grid, clips=clips)
     return rounding + sum(weight.error(squares, factors, own) for weight in weights)
