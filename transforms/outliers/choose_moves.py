@@ -8,8 +8,8 @@ import numpy as np
 
 from ops.array_types import Float32Array, Float64Array
 from transforms.graph.left_operands import rows_of
-from transforms.outliers.find_operands import Operand
 from transforms.outliers.layer_error import Halves, LayerWeights, total_error
+from transforms.outliers.operand import Operand
 from transforms.outliers.sample_rows import Sample
 from transforms.scheme.outlier_move import OutlierMove
 

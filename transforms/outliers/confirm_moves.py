@@ -19,7 +19,7 @@ _MOST_LOSS = 0.1  # dB, of any output
 
 Moves = Mapping[str, OutlierMove]
 Choose = Callable[[Sequence[Sample]], Moves]
-Quantize = Callable[[Moves, Sequence[Feed]], gs.Graph]
+Quantize = Callable[[Moves, list[Feed]], gs.Graph]
 
 
 def is_better(new: Float64Array, old: Float64Array) -> bool:

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.left_operands import channels_of, layers_on
 from transforms.move_outliers import takes_factors
+from transforms.outliers.operand import Operand
 from transforms.plan.float_only_nodes import float_zone
-from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
+from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite
 from transforms.plan.quantization_plan import QuantizationPlan
 
 _MOST_BITS = 8  # of activations: with more, one channel may set the range of all others
 _LEAST_CHANNELS = 8
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A computed tensor, the layers that multiply it with constant weights, and the grids of both.
-
-    ``may_split``: whether products of single channels and their sum bring no further rounding into the model.
-    """
-
-    tensor: gs.Tensor
-    layers: tuple[gs.Node, ...]
-    grid: QuantSpec
-    weight_grids: tuple[QuantSpec, ...]
-    may_split: bool
 
 
 def find_operands(plan: QuantizationPlan) -> list[Operand]:

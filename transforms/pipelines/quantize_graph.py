@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms.align_scales import align_concat
 from transforms.balance_channels import balance_channels
 from transforms.calibrate.calibrate import Progress
@@ -25,7 +26,7 @@ from transforms.model.read_model import ModelError
 from transforms.move_outliers import move_outliers
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import prepare
-from transforms.pipelines.settle_outliers import Maker, settle_outliers
+from transforms.pipelines.settle_outliers import settle_outliers
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -92,11 +93,7 @@ def quantize_graph(
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
     done = Quantized()
     targets = prepare_for(graph, scheme, done)
-    if scheme.move_outliers and not scheme.outliers and data is not None:
-        maker = Maker(scheme, lambda copy: make_plan(copy, scheme, targets.resolve_in(copy), Quantized()))
-        moves = settle_outliers(graph, maker, data)
-        scheme = scheme.with_(outliers={name: str(move) for name, move in moves.items()})
-        _move_outliers(graph, scheme, targets, done)
+    scheme = _choose_moves(graph, scheme, targets, data, done)
     done.scheme = scheme
     plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     calibration = calibrate_plan(plan, data, progress=progress)
@@ -107,6 +104,28 @@ def quantize_graph(
     write_plan(plan, calibration, done)
     finish_nodes(graph, scheme, done)
     return done
+
+
+def _choose_moves(
+    graph: gs.Graph,
+    scheme: Scheme,
+    targets: SchemeTargets,
+    data: CalibrationData | None,
+    done: Quantized,
+) -> Scheme:
+    """Move outliers of a prepared graph if its outputs get better; return the scheme that says which."""
+    if not scheme.move_outliers or scheme.outliers or data is None:
+        return scheme
+
+    def _quantize(copy: gs.Graph, feeds: list[Feed]) -> None:
+        plan = make_plan(copy, scheme, targets.resolve_in(copy), Quantized())
+        insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)))
+
+    plan = make_plan(graph, scheme, targets.resolve_in(graph), Quantized())
+    moves = settle_outliers(plan, lambda: data.feeds(graph), _quantize, data.run)
+    chosen = scheme.with_(outliers={name: str(move) for name, move in moves.items()})
+    _move_outliers(graph, chosen, targets, done)
+    return chosen
 
 
 def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Quantized) -> QuantizationPlan:
