@@ -24,6 +24,9 @@ from transforms.runtime.session import RunOptions
 Statistics = dict[str, RangeStats]
 Progress = Callable[[int, int | None], None]
 
+Take = Callable[[str, str, RangeStats], None]
+"""Called with the name of a sample, that of a tensor, and its statistics; ValueError if they do not fit."""
+
 _OPSET = 10
 """First opset with IsInf."""
 
@@ -44,8 +47,12 @@ class EachSample(Protocol):
         options: CalibrationOptions,
         run: RunOptions | None,
         progress: Progress | None,
-    ) -> Iterator[tuple[str, Statistics]]:
-        """Yield name and statistics of each sample, in order; ``wanted`` as in SampleStatistics."""
+        take: Take,
+    ) -> int:
+        """Hand over the statistics of each sample, in order, tensor by tensor; return how many samples.
+
+        ``wanted`` as in SampleStatistics.
+        """
 
 
 def no_statistics(names: Iterable[str], channels: Iterable[TensorAxis], *, histogram: bool) -> Statistics:
@@ -87,10 +94,12 @@ class SampleStatistics:
             self._models[small] = InstrumentedModel(self._graph, [], run, watched=self._all)
         return self._models[small]
 
-    def of(self, sample: str, feed: Mapping[str, np.ndarray]) -> Statistics:
-        """Return the statistics of a sample; ValueError for NaN, or if the model fails."""
-        statistics = Statistics()
-        refused = dict[str, Refused]()
+    def of(self, sample: str, feed: Mapping[str, np.ndarray], take: Take) -> None:
+        """Hand over the statistics of each tensor when it is made, so that one at a time is in memory.
+
+        Raises ValueError for NaN, if the model fails, or as ``take`` does first.
+        """
+        refused, not_taken = dict[str, Refused](), list[ValueError]()
 
         def _see(name: str, array: np.ndarray) -> None:
             one = self._wanted[name].alike() if name in self._wanted else RangeStats()  # NaN alone matters
@@ -99,7 +108,10 @@ class SampleStatistics:
             except Refused as error:
                 refused[name] = error
             if name in self._wanted:
-                statistics[name] = one
+                try:
+                    take(sample, name, one)
+                except ValueError as error:
+                    not_taken.append(error)
 
         try:
             self._model(feed).run(feed, see=_see)
@@ -110,7 +122,8 @@ class SampleStatistics:
         first = next((refused[name] for name in self._all if name in refused), None)  # in the graph's order
         if first is not None:
             raise (self._cause(sample, feed) if first.is_nan else None) or first from first
-        return statistics
+        for error in not_taken:
+            raise error
 
     def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
         """Return the cause of a NaN, if it is an infinity."""
