@@ -80,3 +80,51 @@ def test_histograms_of_many_tensors_take_little_memory() -> None:
 
     _peak("MSE")
     assert len(names) == 600 and _peak("MSE") - _peak("MinMax") < 4000 * len(names)
+
+
+_CONVOLUTIONS = """
+import sys
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from pathlib import Path
+from transforms.calibrate.calibrate import CalibrationOptions, calibrate
+from transforms.model import graph_proto
+from transforms.runtime.session import open_session
+
+how, sizes, layers, channels, side = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+first = np.ones((channels, 3, 1, 1), np.float32)
+each = np.full((channels, 1, 1, 1), 0.5, np.float32)
+weights = [numpy_helper.from_array(first, "first"), numpy_helper.from_array(each, "each")]
+nodes = [helper.make_node("Conv", ["x", "first"], ["t0"])]
+for i in range(layers - 1):
+    nodes.append(helper.make_node("Conv", [f"t{i}", "each"], [f"t{i + 1}"], group=channels))
+nodes.append(helper.make_node("GlobalAveragePool", [f"t{layers - 1}"], ["y"]))
+given = {"fixed": [1, 3, side, side], "free": [1, 3, "rows", "columns"]}[sizes]
+ends = [helper.make_tensor_value_info("x", 1, given), helper.make_tensor_value_info("y", 1, None)]
+opset = [helper.make_opsetid("", 17)]
+graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+graph = graph_proto.import_model(model)
+feed = {"x": np.ones((1, 3, side, side), np.float32)}
+if how == "plain":
+    open_session(graph).run(feed)
+else:
+    calibrate(graph, ["x", *(f"t{i}" for i in range(layers))], [("s", feed)], CalibrationOptions("MSE"))
+status = Path("/proc/self/status").read_text()
+print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+@pytest.mark.parametrize("sizes", ["fixed", "free"])
+def test_small_images_whose_convolutions_make_large_tensors(sizes: str) -> None:
+    """At most a fifth of the sample's activations and 200 MB; the image has less than 1 MB."""
+    layers, channels, side = 8, 256, 280
+
+    def _peak(how: str) -> int:
+        command = [sys.executable, "-c", _CONVOLUTIONS, how, sizes, *map(str, (layers, channels, side))]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) * 1024
+
+    activations = layers * channels * side * side * 4
+    assert _peak("calibrate") - _peak("plain") <= activations / 5 + 200 * MB

@@ -18,6 +18,7 @@ from transforms.calibrate.range_statistics import Moments, RangeStats
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
+from transforms.run.tensor_sizes import TensorSizes
 from transforms.run.tensor_watch import WatchedTypeError
 from transforms.runtime.session import RunOptions
 
@@ -33,7 +34,12 @@ _OPSET = 10
 _NONE = np.zeros(())
 
 _SMALL = 1 << 20
-"""Bytes of a sample whose tensors may live longer, for the speed of convolutions on blocks of channels."""
+_SMALL_TENSORS = 200_000_000
+"""Bytes of a sample, and of all its tensors, up to which these may live longer, for the speed of convolutions
+on blocks of channels."""
+
+_BLOCKED = frozenset(["Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"])
+"""Operators that the runtime computes on blocks of channels."""
 
 
 class EachSample(Protocol):
@@ -83,11 +89,15 @@ class SampleStatistics:
         outputs = set(float_outputs(graph))
         variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
         self._all = [name for name in variables if name in wanted or name in outputs]
+        self._sizes = TensorSizes(graph, self._all, run)
+        self._has_blocks = any(node.op in _BLOCKED for node in walk.nodes(graph))
         self._models: dict[bool, InstrumentedModel[str]] = {}
 
     def _model(self, feed: Mapping[str, np.ndarray]) -> InstrumentedModel[str]:
         """Return the model for a sample; in a large one no tensor lives longer than it is read."""
         small = sum(array.nbytes for array in feed.values()) <= _SMALL
+        if small and self._has_blocks:
+            small = self._sizes.of(feed).total <= _SMALL_TENSORS
         if small not in self._models:
             self._models.clear()  # one is open at a time
             run = replace(self._run or RunOptions(), blocked=small)
@@ -97,7 +107,7 @@ class SampleStatistics:
     def of(self, sample: str, feed: Mapping[str, np.ndarray], take: Take) -> None:
         """Hand over the statistics of each tensor when it is made, so that one at a time is in memory.
 
-        Raises ValueError for NaN, if the model fails, or as ``take`` does first.
+        Raises ValueError for NaN, if the model fails, or as ``take`` does first; LimitError before the run.
         """
         refused, not_taken = dict[str, Refused](), list[ValueError]()
 
@@ -114,8 +124,9 @@ class SampleStatistics:
                     not_taken.append(error)
 
         try:
+            self._check_limit(sample, feed)
             self._model(feed).run(feed, see=_see)
-        except WatchedTypeError:
+        except (WatchedTypeError, LimitError):
             raise
         except Exception as error:  # the runtime's exceptions share no narrower class
             raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
@@ -124,6 +135,14 @@ class SampleStatistics:
             raise (self._cause(sample, feed) if first.is_nan else None) or first from first
         for error in not_taken:
             raise error
+
+    def _check_limit(self, sample: str, feed: Mapping[str, np.ndarray]) -> None:
+        limit = self._options.memory_limit
+        if limit is not None and (needed := self._sizes.of(feed).at_once) > limit:
+            raise LimitError(
+                f"memory limit: {limit:,} bytes cannot hold, "
+                f"sample '{sample}' has tensors of {needed:,} bytes at once"
+            )
 
     def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
         """Return the cause of a NaN, if it is an infinity."""
@@ -134,6 +153,10 @@ class SampleStatistics:
             f"sample '{sample}', {found.kind} '{found.infinite}': it holds inf, "
             f"of which tensor '{found.name}' becomes NaN"
         )
+
+
+class LimitError(ValueError):
+    """The tensors of a sample are too large for the limit of memory."""
 
 
 class Refused(ValueError):
