@@ -72,7 +72,7 @@ class InstrumentedModel(Generic[Key]):
         for key in dict.fromkeys(shown):
             name, probe = (key, "") if isinstance(key, str) else key
             if not probe and isinstance(known[name], gs.Constant):
-                self._constants[key] = _readable(known[name])
+                self._constants[key] = readable(known[name])
                 continue
             if not probe and dtypes.is_type(known[name], dtypes.BFLOAT16):
                 probe = "float32"
@@ -118,7 +118,8 @@ def float_outputs(graph: gs.Graph) -> list[str]:
     return [tensor.name for tensor in made if dtypes.is_type(tensor, dtypes.FLOAT)]
 
 
-def _readable(tensor: gs.Constant) -> np.ndarray:
+def readable(tensor: gs.Constant) -> np.ndarray:
+    """Return the values of a constant, bfloat16 as float32."""
     values = load(tensor)
     return values.astype(np.float32) if dtypes.is_type(tensor, dtypes.BFLOAT16) else values
 

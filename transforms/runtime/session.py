@@ -20,18 +20,21 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Kernel
 from ops.registration import register_custom_ops
 from transforms.graph.lazy_values import Weight, load_values
 from transforms.model import detached_weights, graph_proto
-from transforms.model.bounds import PROTOBUF_LIMIT, refuse_bomb
+from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb
 from transforms.model.distinct_nodes import distinct_nodes
 from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.inputs import session_input
+from transforms.runtime.node_order import make_late
 from transforms.runtime.share_mapped import share_mapped
 
 _BLOCKS = "NchwcTransformer"
 _NO_PREPACKING = "session.disable_prepacking"
-_MOST_PREPACKED = 1 << 31
-"""Bytes in files above which the runtime uses weights as they are there: copies might not fit into memory."""
+_FOLDING = "ConstantFolding"
+_MOST_COPIED = 1 << 31
+"""Bytes of weights above which the runtime uses them as they are in files: copies, in the order of kernels or
+of another type, might not fit into memory."""
 
 _NO_INTEGER_KERNELS = "session.disable_quant_qdq"
 _MANY_NODES = 4000  # a session on as many is open in 0.2 s
@@ -119,8 +122,9 @@ def start_session(
         weights = _arrays(lazy)
         return _start_light(light, weights, options), weights
     provider_name(options.provider)
-    refuse_bomb(Path(source))
-    return _start(str(source), session_settings(options), options), {}
+    settings = session_settings(options)
+    disabled = _without_copies(settings, refuse_bomb(Path(source)))
+    return _start(str(source), settings, options, disabled), {}
 
 
 def why_not_on_cpu(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> str | None:
@@ -177,14 +181,16 @@ def _start_light(
     known = all(imported.domain in _BUILT_IN for imported in light.opset_import)
     settings = session_settings(options, with_operators=not known)
     settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    _share(light, weights, settings)
+    make_late(light.graph)
+    disabled = _without_copies(settings, _share(light, weights, settings))
     size = light.ByteSize()
     if size > PROTOBUF_LIMIT:
         raise ValueError(
             f"the model has {size:,} bytes beside its shared weights, too many to be run from memory: "
             f"the limit is {PROTOBUF_LIMIT:,}"
         )
-    return _start(light.SerializeToString(), settings, options, unsafe_optimizers(light.graph))
+    disabled += unsafe_optimizers(light.graph)
+    return _start(light.SerializeToString(), settings, options, disabled)
 
 
 def _start(
@@ -200,11 +206,13 @@ def _start(
         raise ModelError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
 
 
-def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> None:
-    """Let the runtime find the arrays where they are; those that it cannot read go into the model."""
+def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> int:
+    """Let the runtime find the arrays where they are; those that it cannot read go into the model.
+
+    Returns the bytes of those in files when the model is open.
+    """
     mapped = share_mapped(light, weights, settings)
-    if sum(place.length for place in mapped.values()) > _MOST_PREPACKED:
-        settings.add_session_config_entry(_NO_PREPACKING, "1")
+    stored = sum(bytes_in_runs(weights[name].dtype, weights[name].size) for name in mapped)
     weights = {name: array for name, array in weights.items() if name not in mapped}
     shared = {name: array for name, array in weights.items() if _is_readable(array)}
     detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
@@ -214,6 +222,18 @@ def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: 
             tensor.external_data.add(key="location", value=_NOWHERE)
     values = [ort.OrtValue.ortvalue_from_numpy(array) for array in shared.values()]
     settings.add_external_initializers(list(shared), values)
+    return stored
+
+
+def _without_copies(settings: ort.SessionOptions, stored: int) -> list[str]:
+    """Let the runtime use so many bytes of weights as they are in files, if they are many.
+
+    Returns the optimizers that have to be disabled for this.
+    """
+    if stored <= _MOST_COPIED:
+        return []
+    settings.add_session_config_entry(_NO_PREPACKING, "1")
+    return [_FOLDING]
 
 
 def _arrays(weights: Mapping[str, Weight]) -> dict[str, np.ndarray]:
