@@ -87,7 +87,7 @@ class InstrumentedModel(Generic[Key]):
         outputs = dict.fromkeys((*shown_places, *self._watch.outputs))
         del light.graph.output[:]  # types of the new ones are the runtime's to infer
         light.graph.output.extend(onnx.ValueInfoProto(name=place) for place in outputs)
-        self._model = open_light(light, weights, options)
+        self._model = open_light(light, weights, options, in_order=bool(self._watch.outputs))
 
     def types(self) -> dict[Key, str]:
         """Return the runtime's name for the type of all that is shown, constants aside."""

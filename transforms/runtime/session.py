@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -18,7 +19,8 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 from ops.registration import register_custom_ops
-from transforms.graph.lazy_values import Weight, load_values
+from transforms.graph import dtypes
+from transforms.graph.lazy_values import Weight
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb
 from transforms.model.distinct_nodes import distinct_nodes
@@ -26,8 +28,8 @@ from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.inputs import session_input
-from transforms.runtime.node_order import make_late
 from transforms.runtime.share_mapped import share_mapped
+from transforms.runtime.weight_arrays import weight_arrays
 
 _BLOCKS = "NchwcTransformer"
 _NO_PREPACKING = "session.disable_prepacking"
@@ -41,6 +43,8 @@ _MANY_NODES = 4000  # a session on as many is open in 0.2 s
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need no library
 _SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_TYPED = "ortvalue_from_numpy_with_onnx_type"  # not in the oldest versions
 
 
 class MissingKernelError(ModelError):
@@ -102,14 +106,21 @@ def open_session(source: str | Path | gs.Graph, options: RunOptions | None = Non
 
 
 def open_light(
-    light: onnx.ModelProto, weights: Mapping[str, Weight], options: RunOptions | None = None
+    light: onnx.ModelProto,
+    weights: Mapping[str, Weight],
+    options: RunOptions | None = None,
+    *,
+    in_order: bool = False,
 ) -> OpenModel:
     """Return a light model with its weights ready to run; ``light`` is changed by this.
 
+    ``in_order``: nodes run as early as their inputs allow, in the order of the model, so that one that looks
+    at a large tensor lets go of it at once. Else what reads weights alone runs when it is needed.
     Raises as :func:`open_session` does.
     """
-    arrays = _arrays(weights)
-    return OpenModel(_start_light(light, arrays, options or RunOptions()), arrays)
+    with weight_arrays(weights, _MOST_COPIED) as arrays:
+        session = _start_light(light, arrays, options or RunOptions(), in_order=in_order)
+    return OpenModel(session, arrays)
 
 
 def start_session(
@@ -119,8 +130,8 @@ def start_session(
     options = options or RunOptions()
     if isinstance(source, gs.Graph):
         light, lazy = graph_proto.export_light(source)
-        weights = _arrays(lazy)
-        return _start_light(light, weights, options), weights
+        with weight_arrays(lazy, _MOST_COPIED) as weights:
+            return _start_light(light, weights, options), weights
     provider_name(options.provider)
     settings = session_settings(options)
     disabled = _without_copies(settings, refuse_bomb(Path(source)))
@@ -171,17 +182,13 @@ def provider_name(short: str) -> str:
 
 
 def _start_light(
-    light: onnx.ModelProto, weights: Mapping[str, np.ndarray], options: RunOptions
+    light: onnx.ModelProto, weights: Mapping[str, np.ndarray], options: RunOptions, *, in_order: bool = False
 ) -> ort.InferenceSession:
-    """Return a session on a light model, to which operators are registered if they may be needed.
-
-    Nodes run as early as their inputs allow, in the order of the model, so that what follows a large tensor
-    lets go of it at once.
-    """
+    """Return a session on a light model, to which operators are registered if they may be needed."""
     known = all(imported.domain in _BUILT_IN for imported in light.opset_import)
     settings = session_settings(options, with_operators=not known)
-    settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    make_late(light.graph)
+    if in_order:
+        settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     disabled = _without_copies(settings, _share(light, weights, settings))
     size = light.ByteSize()
     if size > PROTOBUF_LIMIT:
@@ -209,10 +216,10 @@ def _start(
 def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> int:
     """Let the runtime find the arrays where they are; those that it cannot read go into the model.
 
-    Returns the bytes of those in files when the model is open.
+    Returns the bytes of all of them when the model is open.
     """
     mapped = share_mapped(light, weights, settings)
-    stored = sum(bytes_in_runs(weights[name].dtype, weights[name].size) for name in mapped)
+    stored = sum(bytes_in_runs(array.dtype, array.size) for array in weights.values())
     weights = {name: array for name, array in weights.items() if name not in mapped}
     shared = {name: array for name, array in weights.items() if _is_readable(array)}
     detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
@@ -220,7 +227,7 @@ def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: 
         if tensor.name in shared:
             tensor.data_location = onnx.TensorProto.EXTERNAL
             tensor.external_data.add(key="location", value=_NOWHERE)
-    values = [ort.OrtValue.ortvalue_from_numpy(array) for array in shared.values()]
+    values = [_value_of(array) for array in shared.values()]
     settings.add_external_initializers(list(shared), values)
     return stored
 
@@ -236,9 +243,12 @@ def _without_copies(settings: ort.SessionOptions, stored: int) -> list[str]:
     return [_FOLDING]
 
 
-def _arrays(weights: Mapping[str, Weight]) -> dict[str, np.ndarray]:
-    return {name: load_values(values) for name, values in weights.items()}
-
-
 def _is_readable(array: np.ndarray) -> bool:
-    return array.dtype.kind in _SHARED_KINDS and array.flags.c_contiguous
+    kind = array.dtype.kind in _SHARED_KINDS or (array.dtype == _BFLOAT16 and hasattr(ort.OrtValue, _TYPED))
+    return kind and array.flags.c_contiguous
+
+
+def _value_of(array: np.ndarray) -> ort.OrtValue:
+    if array.dtype != _BFLOAT16:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    return getattr(ort.OrtValue, _TYPED)(array.view(np.uint16), dtypes.BFLOAT16)
