@@ -10,8 +10,8 @@ _ZOOM_REACH = 10
 """Grid values to either side of the centre of the close look."""
 _ZOOM_QUANTILE = 0.75
 """Where the centre lies among the magnitudes: the finest values of a float grid are too dense to see."""
-_SLICE = 1 << 22
-"""Values that are counted at a time, in float64: 32 MiB."""
+_SLICE = 1 << 20
+"""Values that are counted at a time, in float64: 8 MiB."""
 
 
 class GridHistogram:

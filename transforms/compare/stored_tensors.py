@@ -16,8 +16,10 @@ from transforms.runtime.session import RunOptions
 from transforms.widen_bf16 import widen_bf16
 
 _ROUNDINGS = frozenset(
-    ["Cast", "Clip", "DequantizeLinear", "QuantizeLinear", "Identity", "Reshape", "Transpose"]
-    + ["ExtendedDequantizeLinear", "ExtendedQuantizeLinear", BFP, MX]
+    (
+        *("Cast", "Clip", "DequantizeLinear", "QuantizeLinear", "Identity", "Reshape", "Transpose"),
+        *("ExtendedDequantizeLinear", "ExtendedQuantizeLinear", BFP, MX),
+    )
 )
 """Operators between a constant and what a layer reads, which make the same of it in each run."""
 

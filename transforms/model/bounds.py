@@ -24,8 +24,8 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
 def refuse_bomb(path: Path) -> int:
     """Raise ModelError, naming the file, for what local functions, sparse tensors or constants come to.
 
-    Returns the bytes that its initializers take in runs. Other errors of a file are left to the runtime; OSError if
-    it cannot be opened.
+    Returns the bytes that its initializers take in runs. Other errors of a file are left to the runtime;
+    OSError if it cannot be opened.
     """
     with named(path, ModelError):
         try:

@@ -134,7 +134,7 @@ def start_session(
             return _start_light(light, weights, options), weights
     provider_name(options.provider)
     settings = session_settings(options)
-    disabled = _without_copies(settings, refuse_bomb(Path(source)))
+    disabled = _without_copies(settings, refuse_bomb(Path(source)), options)
     return _start(str(source), settings, options, disabled), {}
 
 
@@ -189,7 +189,7 @@ def _start_light(
     settings = session_settings(options, with_operators=not known)
     if in_order:
         settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    disabled = _without_copies(settings, _share(light, weights, settings))
+    disabled = _without_copies(settings, _share(light, weights, settings), options)
     size = light.ByteSize()
     if size > PROTOBUF_LIMIT:
         raise ValueError(
@@ -232,14 +232,17 @@ def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: 
     return stored
 
 
-def _without_copies(settings: ort.SessionOptions, stored: int) -> list[str]:
+def _without_copies(settings: ort.SessionOptions, stored: int, options: RunOptions) -> list[str]:
     """Let the runtime use so many bytes of weights as they are in files, if they are many.
 
-    Returns the optimizers that have to be disabled for this.
+    What it makes of one of them for a node is then given back after that. Returns the optimizers that have
+    to be disabled for this.
     """
     if stored <= _MOST_COPIED:
         return []
-    settings.add_session_config_entry(_NO_PREPACKING, "1")
+    settings.enable_cpu_mem_arena = False
+    if options.prepack:  # else it is said already
+        settings.add_session_config_entry(_NO_PREPACKING, "1")
     return [_FOLDING]
 
 
