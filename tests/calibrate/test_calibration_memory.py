@@ -100,7 +100,14 @@ nodes = [helper.make_node("Conv", ["x", "first"], ["t0"])]
 for i in range(layers - 1):
     nodes.append(helper.make_node("Conv", [f"t{i}", "each"], [f"t{i + 1}"], group=channels))
 nodes.append(helper.make_node("GlobalAveragePool", [f"t{layers - 1}"], ["y"]))
-given = {"fixed": [1, 3, side, side], "free": [1, 3, "rows", "columns"]}[sizes]
+if sizes == "from numbers":  # as many rows as there are numbers other than zero
+    found = ["NonZero", "Transpose", "GatherND", "Reshape"]
+    reads = [["x"], ["found0"], ["x", "found1"], ["found2", "shape"]]
+    made = [helper.make_node(op, reads[i], [f"found{i}"]) for i, op in enumerate(found)]
+    weights.append(numpy_helper.from_array(np.int64([1, 3, -1, side]), "shape"))
+    nodes[0].input[0] = "found3"
+    nodes[:0] = made
+given = [1, 3, "rows", "columns"] if sizes == "free" else [1, 3, side, side]
 ends = [helper.make_tensor_value_info("x", 1, given), helper.make_tensor_value_info("y", 1, None)]
 opset = [helper.make_opsetid("", 17)]
 graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
@@ -117,7 +124,7 @@ print(next(line.split()[1] for line in status.splitlines() if line.startswith("V
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
-@pytest.mark.parametrize("sizes", ["fixed", "free"])
+@pytest.mark.parametrize("sizes", ["fixed", "free", "from numbers"])
 def test_small_images_whose_convolutions_make_large_tensors(sizes: str) -> None:
     """At most a fifth of the sample's activations and 200 MB; the image has less than 1 MB."""
     layers, channels, side = 8, 256, 280

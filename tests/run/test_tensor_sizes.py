@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx
 import pytest
 
+from ops.array_types import Feed
 from transforms.model import graph_proto
 from transforms.run import tensor_sizes
 from transforms.run.tensor_sizes import SizesOfRun, TensorSizes
@@ -30,12 +33,15 @@ FOUND = """
     }"""
 
 
+def never(names: Collection[str], feed: Feed) -> dict[str, int]:
+    raise AssertionError(f"{names} need no run")
+
+
 @pytest.mark.parametrize("rows", ["5", "rows"])
 def test_sizes_that_follow_from_shapes(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No run is needed, and nothing is inferred for the second sample of a shape."""
-    monkeypatch.delattr(tensor_sizes, "InstrumentedModel")
     graph = graph_proto.import_model(onnx.parser.parse_model(CHAIN.format(rows=rows)))
-    sizes = TensorSizes(graph, ["x", "b", "y"])
+    sizes = TensorSizes(graph, ["x", "b", "y"], never)
     feed = {"x": np.zeros((5, 3), np.float32)}
     assert sizes.of(feed) == BY_HAND
     monkeypatch.delattr(tensor_sizes, "graph_proto")
@@ -44,7 +50,9 @@ def test_sizes_that_follow_from_shapes(rows: str, monkeypatch: pytest.MonkeyPatc
 
 def test_sizes_that_follow_from_numbers() -> None:
     """Another for the same shape; indices, which are no floats, are not counted."""
-    sizes = TensorSizes(graph_proto.import_model(onnx.parser.parse_model(FOUND)), ["g", "y"])
+    graph = graph_proto.import_model(onnx.parser.parse_model(FOUND))
+    count = 0
+    sizes = TensorSizes(graph, ["g", "y"], lambda names, feed: dict.fromkeys(names, 4 * count))
     for count in (7, 2, 0):
         x = np.float32(np.arange(9) < count)
         assert sizes.of({"x": x}) == SizesOfRun(2 * 4 * count, 4 * (9 + 2 * count))
@@ -53,5 +61,5 @@ def test_sizes_that_follow_from_numbers() -> None:
 def test_the_graph_is_not_changed() -> None:
     graph = graph_proto.import_model(onnx.parser.parse_model(CHAIN.format(rows="rows")))
     before = graph_proto.export_model(graph).SerializeToString()
-    TensorSizes(graph, ["y"]).of({"x": np.zeros((5, 3), np.float32)})
+    TensorSizes(graph, ["y"], never).of({"x": np.zeros((5, 3), np.float32)})
     assert graph_proto.export_model(graph).SerializeToString() == before

@@ -5,7 +5,7 @@ No tensor leaves the model, and none lives longer than in a run without statisti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -89,7 +89,7 @@ class SampleStatistics:
         outputs = set(float_outputs(graph))
         variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
         self._all = [name for name in variables if name in wanted or name in outputs]
-        self._sizes = TensorSizes(graph, self._all, run)
+        self._sizes = TensorSizes(graph, self._all, self._measure)
         self._has_blocks = any(node.op in _BLOCKED for node in walk.nodes(graph))
         self._models: dict[bool, InstrumentedModel[str]] = {}
 
@@ -103,6 +103,17 @@ class SampleStatistics:
             run = replace(self._run or RunOptions(), blocked=small)
             self._models[small] = InstrumentedModel(self._graph, [], run, watched=self._all)
         return self._models[small]
+
+    def _measure(self, names: Collection[str], feed: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the bytes of tensors in a run in which none lives longer than it is read."""
+        sizes: dict[str, int] = {}
+
+        def _see(name: str, array: np.ndarray) -> None:
+            sizes[name] = array.nbytes
+
+        run = replace(self._run or RunOptions(), blocked=False, prepack=False)
+        InstrumentedModel(self._graph, [], run, watched=names).run(feed, see=_see)
+        return sizes
 
     def of(self, sample: str, feed: Mapping[str, np.ndarray], take: Take) -> None:
         """Hand over the statistics of each tensor when it is made, so that one at a time is in memory.
@@ -133,8 +144,8 @@ class SampleStatistics:
         first = next((refused[name] for name in self._all if name in refused), None)  # in the graph's order
         if first is not None:
             raise (self._cause(sample, feed) if first.is_nan else None) or first from first
-        for error in not_taken:
-            raise error
+        if not_taken:
+            raise not_taken[0]
 
     def _check_limit(self, sample: str, feed: Mapping[str, np.ndarray]) -> None:
         limit = self._options.memory_limit

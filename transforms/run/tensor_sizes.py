@@ -6,20 +6,19 @@ Sizes follow from the shapes of the feed; where they depend on its numbers, one 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.graph import dtypes, walk
 from transforms.model import detached_weights, graph_proto
-from transforms.run.instrumented_model import InstrumentedModel
-from transforms.runtime.session import RunOptions
 
 Sizes = dict[str, int]
+Measure = Callable[[Collection[str], Feed], Mapping[str, int]]
+"""Runs the model on a feed and returns the bytes of float32 tensors of these names."""
 
 _FLOAT_BYTES = 4
 
@@ -35,9 +34,12 @@ class SizesOfRun:
 class TensorSizes:
     """The sizes of tensors of the main graph that nodes make or that are fed; bodies are left out."""
 
-    def __init__(self, graph: gs.Graph, names: Collection[str], run: RunOptions | None = None) -> None:
-        """Look at a graph that stays as it is; ``names``: the tensors whose sizes are added up."""
-        self._graph, self._names, self._run = graph, names, run
+    def __init__(self, graph: gs.Graph, names: Collection[str], measure: Measure) -> None:
+        """Look at a graph that stays as it is; ``names``: the tensors whose sizes are added up.
+
+        ``measure`` is asked for sizes that follow from no shape.
+        """
+        self._graph, self._names, self._measure = graph, names, measure
         found = walk.tensors(graph).items()
         self._made = {name: tensor for name, tensor in found if isinstance(tensor, gs.Variable)}
         self._known: dict[tuple[tuple[int, ...], ...], SizesOfRun] = {}
@@ -54,7 +56,7 @@ class TensorSizes:
             missing -= sizes.keys()
         floats = [name for name in self._made if name in missing and _is_float(self._made[name])]
         if floats:
-            sizes |= self._seen(floats, feed)
+            sizes |= self._measure(floats, feed)
         found = SizesOfRun(sum(sizes.get(name, 0) for name in self._names), self._most_alive(sizes))
         if not floats:  # else it may be another for the next feed of this shape
             self._known[key] = found
@@ -79,18 +81,7 @@ class TensorSizes:
                 kind = value.type.tensor_type.elem_type
                 fixed = onnx.helper.make_tensor_value_info(value.name, kind, feed[value.name].shape)
                 value.CopyFrom(fixed)
-        return dict(_sizes_of(graph_proto.infer(model, weights).graph))
-
-    def _seen(self, names: Collection[str], feed: Feed) -> Sizes:
-        """Return the sizes in a run, in which no tensor lives longer than it is read."""
-        sizes: Sizes = {}
-
-        def _see(name: str, array: np.ndarray) -> None:
-            sizes[name] = array.nbytes
-
-        run = RunOptions(threads=self._run.threads if self._run else 0, blocked=False, prepack=False)
-        InstrumentedModel(self._graph, [], run, watched=names).run(feed, see=_see)
-        return sizes
+        return dict(_sizes_of(graph_proto.infer(model, weights)[0].graph))
 
     def _most_alive(self, sizes: Mapping[str, int]) -> int:
         """Return the most bytes between the first and the last use of tensors, inputs being there always."""

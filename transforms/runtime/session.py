@@ -118,7 +118,7 @@ def open_light(
     at a large tensor lets go of it at once. Else what reads weights alone runs when it is needed.
     Raises as :func:`open_session` does.
     """
-    with weight_arrays(weights, _MOST_COPIED) as arrays:
+    with weight_arrays(weights, in_file=_bytes_in_runs(weights) > _MOST_COPIED) as arrays:
         session = _start_light(light, arrays, options or RunOptions(), in_order=in_order)
     return OpenModel(session, arrays)
 
@@ -130,7 +130,7 @@ def start_session(
     options = options or RunOptions()
     if isinstance(source, gs.Graph):
         light, lazy = graph_proto.export_light(source)
-        with weight_arrays(lazy, _MOST_COPIED) as weights:
+        with weight_arrays(lazy, in_file=_bytes_in_runs(lazy) > _MOST_COPIED) as weights:
             return _start_light(light, weights, options), weights
     provider_name(options.provider)
     settings = session_settings(options)
@@ -219,7 +219,7 @@ def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: 
     Returns the bytes of all of them when the model is open.
     """
     mapped = share_mapped(light, weights, settings)
-    stored = sum(bytes_in_runs(array.dtype, array.size) for array in weights.values())
+    stored = _bytes_in_runs(weights)
     weights = {name: array for name, array in weights.items() if name not in mapped}
     shared = {name: array for name, array in weights.items() if _is_readable(array)}
     detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
@@ -230,6 +230,11 @@ def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: 
     values = [_value_of(array) for array in shared.values()]
     settings.add_external_initializers(list(shared), values)
     return stored
+
+
+def _bytes_in_runs(weights: Mapping[str, Weight]) -> int:
+    sizes = ((one.dtype, one.nbytes // one.dtype.itemsize) for one in weights.values())
+    return sum(bytes_in_runs(dtype, size) for dtype, size in sizes)
 
 
 def _without_copies(settings: ort.SessionOptions, stored: int, options: RunOptions) -> list[str]:

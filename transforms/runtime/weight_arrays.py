@@ -12,23 +12,19 @@ from numpy.typing import NDArray
 from transforms.files import cleanup
 from transforms.files.mapped_file import map_file
 from transforms.graph.lazy_values import PACKED, Computed, Weight, load_values
-from transforms.model.bounds import bytes_in_runs
 
 _ALIGNMENT = 4096  # weights are mapped by pages
 
 
 @contextmanager
-def weight_arrays(weights: Mapping[str, Weight], most: int) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield weights as arrays; if all take more than ``most`` bytes in runs, computed ones are in a file.
+def weight_arrays(weights: Mapping[str, Weight], *, in_file: bool) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield weights as arrays; computed ones in memory, or ``in_file``.
 
     They are computed and written one at a time, and mapped. The file has a name during the block alone, in
     which it can be opened; the arrays are good for longer. Raises OSError if it cannot be written.
     """
     computed = {name: w for name, w in weights.items() if isinstance(w, Computed) and w.dtype not in PACKED}
-    total = sum(
-        bytes_in_runs(weight.dtype, weight.nbytes // weight.dtype.itemsize) for weight in weights.values()
-    )
-    if not computed or total <= most:
+    if not computed or not in_file:
         yield {name: load_values(weight) for name, weight in weights.items()}
         return
     with cleanup.temporary_folder() as folder:
