@@ -32,6 +32,9 @@ _NONE = np.zeros(())
 _SMALL = 1 << 20
 """Bytes of a sample whose tensors may live longer, for the speed of convolutions on blocks of channels."""
 
+_FEW = 5000
+"""Tensors of a model up to which it is brought into such blocks: the time for that is in their square."""
+
 
 class EachSample(Protocol):
     """Makes the statistics of one sample after another."""
@@ -80,7 +83,7 @@ class SampleStatistics:
 
     def _model(self, feed: Mapping[str, np.ndarray]) -> InstrumentedModel[str]:
         """Return the model for a sample; in a large one no tensor lives longer than it is read."""
-        small = sum(array.nbytes for array in feed.values()) <= _SMALL
+        small = sum(array.nbytes for array in feed.values()) <= _SMALL and len(self._all) <= _FEW
         if small not in self._models:
             self._models.clear()  # one is open at a time
             run = replace(self._run or RunOptions(), blocked=small)

@@ -23,6 +23,7 @@ from transforms.graph.typed import Graph, ModelInfo, info_of
 from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
 from transforms.model.detached_weights import fill, sparse_to_dense, split, without_data
+from transforms.model.export_graph import export_graph
 from transforms.model.function_types import infer_types
 from transforms.model.inlined_size import refuse_explosion
 from transforms.model.metadata import attach_metadata, bodies_of, read_info, restore_metadata, write_info
@@ -109,7 +110,7 @@ def export_light(
     Of the large ones only those are hidden for which ``hide`` is true, where it is given.
     """
     with _quiet(), without_data(graph, hide) as weights:
-        model = gs.export_onnx(graph, do_type_check=False)
+        model = export_graph(graph)
     _store_constants_once(graph, model.graph)
     restore_metadata(graph, model.graph)
     _unify_imports(model)

@@ -83,6 +83,7 @@ class InstrumentedModel(Generic[Key]):
         for name in dict.fromkeys(watched):
             after.setdefault(known[name].name, []).append(self._watch.node(name))
         _insert_after(light.graph, after)
+        light.graph.node.extend(self._watch.end())
         shown_places = (place for place in self._places.values() if place not in fed)
         outputs = dict.fromkeys((*shown_places, *self._watch.outputs))
         del light.graph.output[:]  # types of the new ones are the runtime's to infer
