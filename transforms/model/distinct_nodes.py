@@ -17,24 +17,25 @@ def distinct_nodes(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """
     kinds = {value.name: value.type for value in (*model.graph.value_info, *model.graph.output)}
     kinds |= {value.name: value.type for value in model.graph.input}
-    texts = {name: kind.SerializeToString() for name, kind in kinds.items()}
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    known: dict[str, object] = {name: kind.SerializeToString() for name, kind in kinds.items()}
+    known |= {name: _kind(tensor, by_value=False) for name, tensor in stored.items()} | {"": ""}
     found: dict[tuple[object, ...], onnx.NodeProto] = {}
     for node in model.graph.node:
-        read, made = list(filter(None, node.input)), list(filter(None, node.output))
-        if any(a.HasField("g") or a.graphs for a in node.attribute) or not texts.keys() >= {*made}:
+        attributes, inputs = node.attribute, [known.get(name) for name in node.input]
+        outputs = tuple([known.get(name) for name in node.output])
+        if None in inputs or None in outputs or any(a.HasField("g") or a.graphs for a in attributes):
             return None
-        if not all(name in stored or name in texts for name in read):
-            return None
-        by_value = node.op_type in _BY_VALUE
-        inputs = tuple(_kind(stored[n], by_value) if n in stored else texts.get(n) for n in node.input)
-        attributes = tuple(attribute.SerializeToString() for attribute in node.attribute)
-        outputs = tuple(texts.get(name) for name in node.output)
-        found.setdefault((node.op_type, node.domain, inputs, attributes, outputs), node)
+        if node.op_type in _BY_VALUE:
+            constants = ((place, stored.get(name)) for place, name in enumerate(node.input))
+            for place, tensor in constants:
+                inputs[place] = inputs[place] if tensor is None else _kind(tensor, by_value=True)
+        content = tuple([attribute.SerializeToString() for attribute in attributes])
+        found.setdefault((node.op_type, node.domain, tuple(inputs), content, outputs), node)
     return _alone(model, list(found.values()), kinds, stored)
 
 
-def _kind(tensor: onnx.TensorProto, by_value: bool) -> tuple[object, ...]:
+def _kind(tensor: onnx.TensorProto, *, by_value: bool) -> tuple[object, ...]:
     looked_at = by_value or tensor.data_type == onnx.TensorProto.INT64
     return tensor.data_type, tuple(tensor.dims), tensor.raw_data if looked_at else b""
 
