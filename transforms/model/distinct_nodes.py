@@ -28,7 +28,7 @@ def distinct_nodes(model: onnx.ModelProto) -> onnx.ModelProto | None:
     for node in model.graph.node:
         op, read, attributes = node.op_type, node.input, node.attribute
         inputs, outputs = [known.get(name) for name in read], [known.get(name) for name in node.output]
-        if None in inputs or None in outputs or any([a.type in _WITH_BODIES for a in attributes]):
+        if None in inputs or None in outputs or any(a.type in _WITH_BODIES for a in attributes):
             return None
         if op in _BY_VALUE:
             inputs = [_kind(stored[n], by_value=True) if n in stored else known[n] for n in read]

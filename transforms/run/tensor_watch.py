@@ -30,6 +30,8 @@ class TensorWatch:
         """Let nodes be put into a model, with names that are taken from now on."""
         self._light, self._names, self._looking = light, names, _Looking()
         self._seen: list[str] = []
+        self._numbers: list[int] = []
+        weakref.finalize(self, _forget, self._numbers)
         self.outputs: list[str] = []
 
     def node(self, name: str) -> onnx.NodeProto:
@@ -37,7 +39,7 @@ class TensorWatch:
         if not self._seen:
             self._light.opset_import.add(domain=show.DOMAIN, version=1)
         number = show.watch(self._looking.watcher(name))
-        weakref.finalize(self, show.unwatch, number)
+        self._numbers.append(number)
         output = self._names.derive(name, "seen")
         self._seen.append(output)
         return helper.make_node(show.OP, [name], [output], output, domain=show.DOMAIN, number=number)
@@ -63,6 +65,11 @@ class TensorWatch:
             raise
         finally:
             self._looking.see = self._looking.failure = None
+
+
+def _forget(numbers: list[int]) -> None:
+    for number in numbers:
+        show.unwatch(number)
 
 
 class _Looking(threading.local):
