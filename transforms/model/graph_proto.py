@@ -27,6 +27,8 @@ from transforms.model.function_types import infer_types
 from transforms.model.inlined_size import refuse_explosion
 from transforms.model.metadata import attach_metadata, bodies_of, read_info, restore_metadata, write_info
 from transforms.model.tangles import refuse_tangles
+from transforms.packed.read_packed import unpack_calls
+from transforms.packed.unpackers import attach_unpackers
 from transforms.twins.own_functions import drop_own
 
 _MOST_SIZES = 1 << 23
@@ -39,10 +41,11 @@ def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingP
     Initializers in ``mapped`` have no data in the model.
 
     Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
-    that is also a graph input (the rule in IR version 3) becomes a constant. Raises ModelError for a model
+    that is also a graph input (the rule in IR version 3) becomes a constant, and so do packed weights. Raises ModelError for a model
     that inlining, sparse tensors or constants would make too large, or whose nodes have no order.
     """
     light, weights = split(model, mapped)
+    unpack_calls(light, weights)
     light = inline(light)
     refuse_tangles(light.graph)
     return _import_inferred(infer(light, weights), weights, read_info(light))
@@ -116,6 +119,7 @@ def export_light(
     least = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     model.ir_version = max(model.ir_version, least, 4)
     write_info(info_of(graph), model)
+    attach_unpackers(model)
     return model, weights
 
 
