@@ -10,16 +10,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.formats import Format
+from ops.formats import FORMATS, Format
 from transforms.graph import dtypes, walk
+from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants
 from transforms.graph.lazy_values import Weight, constant, load_values
 from transforms.model.read_model import ModelError
-from transforms.packed.pack_constant import PackedConstant, may_be_packed, pack_constant
+from transforms.packed.pack_constant import LastEncoded, PackedConstant, may_be_packed, pack_constant
 from transforms.packed.unpackers import DOMAIN, FIRST_OPSET
 from transforms.plan.quant_spec import block_axis
 from transforms.plan.write_roundings import import_domains
-from transforms.scheme.recorded_scheme import candidate_formats
+from transforms.scheme.recorded_scheme import recorded_scheme
 
 _LOG = logging.getLogger(__name__)
 _OF_A_CALL = 400  # bytes that a node takes, about
@@ -45,23 +46,25 @@ def pack_weights(
     A weight becomes the output of a node, a call of a function in ONNX's own operators that decodes it to
     the same bits (:mod:`transforms.packed.unpackers`); runtimes fold it when a session is created. The last
     step before a model is saved: every rewrite that looks at weights comes before, and ``model_io.load``
-    gives the numbers back. ``formats`` are tried first, then those of the model's scheme, of its nodes and of
-    the table, with blocks along the axes by which nodes read the weight. ``done`` is filled with what was
-    packed, and what was not and why.
+    gives the numbers back. ``formats`` are tried, by default those of the model's scheme and of its nodes, or
+    those of the table if it has none, with blocks along the axes by which nodes read the weight. ``done`` is
+    filled with what was packed, and what was not and why.
 
     Does nothing to weights that are on no grid (those that nodes round in every run, too), integers, which
     are stored in their bits already, other float types, formats with more than 8 bits an element, inputs,
     outputs, and weights that packing would not make smaller. Raises ModelError below opset 13.
     """
     found = PackedWeights() if done is None else done
-    candidates = candidate_formats(graph, formats)
+    candidates = [fmt for fmt in formats or _formats_of(graph) if fmt.block > 1]
+    candidates.sort(key=lambda fmt: fmt.bits)  # a finer grid often holds the numbers of a coarser one
     known, outputs = Constants(graph), walk.outputs(graph)
     owners, names = walk.constant_owners(graph), walk.Names(graph)
     nodes: dict[int, list[gs.Node]] = {}
+    last = LastEncoded()
     for tensor in list(walk.constants(graph)):
         if not dtypes.is_type(tensor, dtypes.FLOAT) or known.shape(tensor) is None or id(tensor) in outputs:
             continue
-        packed, reason = _pack(tensor, candidates)
+        packed, reason = _pack(tensor, candidates, last)
         _note(found, tensor, packed, reason)
         if packed is not None:
             if graph.opset < FIRST_OPSET:
@@ -74,7 +77,17 @@ def pack_weights(
     return sum(map(len, nodes.values()))
 
 
-def _pack(tensor: gs.Constant, candidates: Sequence[Format]) -> tuple[PackedConstant | None, str]:
+def _formats_of(graph: gs.Graph) -> Sequence[Format]:
+    """Return the block formats of a model's scheme and of its nodes, those of the table if it has none."""
+    scheme = recorded_scheme(graph)
+    own = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
+    found = [fmt for fmt in (*(scheme.named_formats if scheme else ()), *own) if fmt.block > 1]
+    return list({fmt.name: fmt for fmt in found}.values()) or list(FORMATS.values())
+
+
+def _pack(
+    tensor: gs.Constant, candidates: Sequence[Format], last: LastEncoded
+) -> tuple[PackedConstant | None, str]:
     """Return a weight in codes, or None and why not."""
     source: Weight = tensor._values
     if not source.shape or source.nbytes < _OF_A_CALL:
@@ -86,7 +99,7 @@ def _pack(tensor: gs.Constant, candidates: Sequence[Format]) -> tuple[PackedCons
     axes = dict.fromkeys(block_axis(node, index, tensor) % values.ndim for node, index in users)
     for axis in axes:
         for fmt in candidates:
-            packed = pack_constant(source, fmt, axis)
+            packed = pack_constant(source, fmt, axis, last)
             if packed is not None and packed.nbytes + _OF_A_CALL < source.nbytes:
                 return packed, ""
     return None, "on no grid"

@@ -13,8 +13,7 @@ from tests.helpers import build, tunable
 from tests.helpers.operator_sessions import BFP, MX, assert_same, block_session
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers
-from transforms.layers.stored_constant import detect
-from transforms.scheme.recorded_scheme import candidate_formats
+from transforms.layers.stored_constant import candidate_formats, detect
 from transforms.scheme import preset
 
 CONV, MATMUL = tunable.conv_net(), tunable.matmul_net()

@@ -124,6 +124,12 @@ def functions(*needs: Need) -> Any:
     return option("--no-functions", words, group=OTHER, needs=needs, action="store_false")
 
 
+def storage(*needs: Need) -> Any:
+    """Return the field ``storage`` of a tool that writes block formats."""
+    words = "weights of block formats as float32 (plain, the default), or in their true bits"
+    return option("--storage", words, needs=needs, choices=("plain", "packed"), default="plain")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelOutput(Options):
     """Which model is written, and how; ``output`` is empty if none is."""
@@ -168,6 +174,7 @@ class SchemeJob(DataOptions, ModelOutput):
         "store measured ranges in this file, and reuse them for the same model and data",
         type=Path,
     )
+    storage: str = storage()
     allow_code: bool = option(
         "--allow-code",
         "allow the key evaluate of the scheme to run a file outside the scheme's folder",

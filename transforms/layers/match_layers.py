@@ -15,8 +15,7 @@ from transforms.graph.constants import Constants
 from transforms.layers.find_bias import added_constant, bias_place
 from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer, layer_of
 from transforms.layers.matched_layer import Bias, MatchedLayer, SkippedLayer
-from transforms.layers.stored_constant import SHARED, StoredConstant, weight_place
-from transforms.scheme.recorded_scheme import candidate_formats
+from transforms.layers.stored_constant import SHARED, StoredConstant, candidate_formats, weight_place
 
 _OF_INTEGERS = frozenset(
     {"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat"}

@@ -23,6 +23,7 @@ from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants, exportable, load
 from transforms.layers.linear_layer import UnsupportedLayer
+from transforms.scheme.recorded_scheme import recorded_scheme
 
 _BLOCKS = (BFP, MX)
 ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", *_BLOCKS}) | {
@@ -236,6 +237,19 @@ def _largest_of_blocks(values: NDArray[np.float32], block: int, axis: int) -> ND
     """Return for each number the largest magnitude in its block."""
     sizes = np.abs(finite_blocks(values, axis, block)[0])
     return join_blocks(np.broadcast_to(sizes.max(-1, keepdims=True), sizes.shape), values, axis)
+
+
+def candidate_formats(graph: gs.Graph, known: Sequence[Format] = ()) -> list[Format]:
+    """Return the block formats that weights of a model may have, likely ones first.
+
+    Those that are known, those of the scheme that it was quantized with, those of its nodes, those of the
+    table; the coarsest of each first, since finer grids often hold the same numbers.
+    """
+    scheme = recorded_scheme(graph)
+    own = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
+    ranks = [known, scheme.named_formats if scheme else (), own, ops.FORMATS.values()]
+    found = [fmt for rank in ranks for fmt in sorted(rank, key=lambda fmt: fmt.bits) if fmt.block > 1]
+    return list({fmt.name: fmt for fmt in found}.values())
 
 
 def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -> tuple[int, StoredConstant]:

@@ -41,8 +41,9 @@ def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingP
     Initializers in ``mapped`` have no data in the model.
 
     Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
-    that is also a graph input (the rule in IR version 3) becomes a constant, and so do packed weights. Raises ModelError for a model
-    that inlining, sparse tensors or constants would make too large, or whose nodes have no order.
+    that is also a graph input (the rule in IR version 3) becomes a constant, and so do packed weights. Raises
+    ModelError for a model that inlining, sparse tensors or constants would make too large, or whose nodes
+    have no order.
     """
     light, weights = split(model, mapped)
     unpack_calls(light, weights)

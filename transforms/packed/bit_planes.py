@@ -24,7 +24,8 @@ def plane_bytes(count: int, bits: int) -> list[int]:
 
 def split(codes: Bytes, bits: int) -> list[Bytes]:
     """Return the planes of flat codes; zeros fill the last byte of each."""
-    planes, low = [], 0
+    planes: list[Bytes] = []
+    low = 0
     for width in widths(bits):
         part = (codes >> low) & np.uint8(2**width - 1)
         low += width

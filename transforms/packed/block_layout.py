@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.formats import Format
-
 
 @dataclass(frozen=True)
 class BlockLayout:
@@ -24,17 +22,21 @@ class BlockLayout:
     group: int
 
     @classmethod
-    def of(cls, shape: Sequence[int], axis: int, fmt: Format) -> BlockLayout:
-        """Return the layout of a format's blocks along an axis of a tensor that is neither empty nor a
-        number."""
+    def along(cls, shape: Sequence[int], axis: int, block: int, group: int) -> BlockLayout:
+        """Return the layout of blocks along an axis of a tensor that is neither empty nor a single number."""
         axis %= len(shape)
         cut = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-        return cls(tuple(shape), cut, fmt.block, int(fmt.attributes.get("sub_block_size", 1)))
+        return cls(tuple(shape), cut, block, group)
 
     @property
     def size(self) -> int:
         """The number of elements."""
         return math.prod(self.cut)
+
+    @property
+    def place_type(self) -> np.dtype[Any]:
+        """The type of places in the flat tensor."""
+        return np.dtype(np.int32 if self.size < 2**31 else np.int64)
 
     def starts(self, size: int) -> NDArray[np.intp]:
         """Return the places along the length at which blocks of a size begin."""

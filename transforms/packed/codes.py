@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.formats import MX, Attributes, Format
-from ops.reference import ELEMENTS, Element
+from ops.elements import ELEMENTS, Element
+from ops.formats import MX, Format
 from ops.subnormals import keeps_subnormals
 from transforms.packed.block_layout import BlockLayout
 
@@ -31,8 +31,8 @@ _WIDEST = 8  # bits of a code
 class Codes:
     """The codes of a format: ``values`` by code, the exponent of their unit, bits of shifts of sub-blocks.
 
-    ``detour``: what is added to the exponent of a block that has no codes with the usual one. Negative numbers
-    are ``is_complement`` or have a bit for the sign.
+    ``detour``: what is added to the exponent of a block that has no codes with the usual one.
+    ``is_complement``: negative numbers are two's complement, and do not have a bit for the sign.
     """
 
     bits: int
@@ -88,7 +88,8 @@ def _step_codes(mantissa: int, shift_bits: int, complement: bool) -> Codes | Non
 def _element_codes(name: str) -> Codes:
     element = ELEMENTS[name]
     if not element.exponent_bits:
-        return Codes(8, _complement(np.arange(128, dtype=np.float32)), element.mantissa_bits, detour=-1, is_complement=True)
+        steps = _complement(np.arange(128, dtype=np.float32))
+        return Codes(8, steps, element.mantissa_bits, detour=-1, is_complement=True)
     numbers = _magnitudes(element)
     bits = 1 + element.exponent_bits + element.mantissa_bits
     return Codes(bits, np.concatenate([numbers, -numbers]), element.largest_exponent, detour=1)
@@ -96,7 +97,7 @@ def _element_codes(name: str) -> Codes:
 
 def _complement(steps: Float32) -> Float32:
     """Return the values of two's complement, in which the code of the lowest number stands for -0."""
-    return np.concatenate([steps, np.float32([-0.0]), -steps[:0:-1]])
+    return np.concatenate([steps, np.array([-0.0], np.float32), -steps[:0:-1]])
 
 
 def _magnitudes(element: Element) -> Float32:
@@ -110,8 +111,7 @@ def _magnitudes(element: Element) -> Float32:
 
 @keeps_subnormals
 def encode(values: Float32, codes: Codes, layout: BlockLayout) -> Encoded:
-    """Return numbers in codes; those whose codes would give other bits are in ``places``, of the flat
-    array."""
+    """Return numbers in codes; ``places``, in the flat array, are of those whose codes give other bits."""
     cut = np.ascontiguousarray(values, np.float32).reshape(layout.cut)
     found = _encode(cut, codes, layout)
     wrong = _differ(found, cut, codes, layout)
@@ -127,8 +127,7 @@ def encode(values: Float32, codes: Codes, layout: BlockLayout) -> Encoded:
 
 @keeps_subnormals
 def decode(found: Encoded, codes: Codes, layout: BlockLayout) -> Float32:
-    """Return the numbers that codes stand for, in the shape ``layout.cut``; those in ``places`` are not
-    right."""
+    """Return the numbers that codes stand for, in the shape ``layout.cut``; those in ``places`` are wrong."""
     numbers = codes.values[found.codes].reshape(layout.cut)
     with np.errstate(all="ignore"):
         if codes.shift_bits:
@@ -156,14 +155,15 @@ def _encode(cut: Float32, codes: Codes, layout: BlockLayout, exponents: Bytes | 
 def _places_of(units: Float32, codes: Codes) -> Bytes:
     """Return the code of each number, of some other number where it has none."""
     half = 1 << (codes.bits - 1)
-    magnitudes = codes.values[:half]
-    magnitudes = magnitudes[np.isfinite(magnitudes)]
-    place = np.searchsorted(magnitudes, np.abs(units)).astype(np.int16)
-    np.minimum(place, len(magnitudes) - 1, out=place)
-    if codes.is_complement:
-        negative = np.where(place == 0, half, 2 * half - place)
+    known = codes.values[:half]
+    known = known[np.isfinite(known)]
+    sizes = np.abs(units)
+    if known[-1] == len(known) - 1:  # whole numbers
+        with np.errstate(invalid="ignore"):
+            place = np.fmin(sizes, known[-1]).astype(np.int16)
     else:
-        negative = place + half
+        place = np.minimum(np.searchsorted(known, sizes), len(known) - 1).astype(np.int16)
+    negative = np.where(place == 0, half, 2 * half - place) if codes.is_complement else place + half
     return np.where(np.signbit(units), negative, place).astype(np.uint8)
 
 

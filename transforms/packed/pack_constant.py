@@ -1,21 +1,19 @@
-"""One weight in the codes of a block format, and back."""
+"""One weight in the codes of a block format."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ops.formats import Format
-from transforms.graph.lazy_values import Computed, Weight, derived, is_weightless, load_values
+from transforms.graph.lazy_values import Computed, Weight, is_weightless, load_values
 from transforms.packed import bit_planes
 from transforms.packed.block_layout import BlockLayout
-from transforms.packed.codes import Codes, Encoded, codes_of, decode, encode
-from transforms.packed.unpackers import attribute_names, input_names, op_of, shift_width
+from transforms.packed.codes import Codes, codes_of, encode
+from transforms.packed.unpackers import call_attributes, group_of, input_names, op_of, shift_width
 
 Arrays = list[NDArray[np.generic]]
 
@@ -28,7 +26,7 @@ _MANTISSA_BELOW = 0x7FFF  # bits of a float32 below the widest mantissa of any c
 
 @dataclass(frozen=True)
 class PackedConstant:
-    """A call of a function of :mod:`transforms.packed.unpackers`: its inputs by what they hold, attributes."""
+    """A call of a function of :mod:`transforms.packed.unpackers`, with its inputs by what they hold."""
 
     op: str
     inputs: dict[str, Weight]
@@ -48,48 +46,61 @@ def may_be_packed(values: NDArray[np.float32]) -> bool:
     return int(np.count_nonzero(fine & np.isfinite(front))) * MOST_PATCHED <= front.size
 
 
-def pack_constant(source: Weight, fmt: Format, axis: int) -> PackedConstant | None:
-    """Return float32 numbers in codes of a format with blocks along an axis, bit for bit; None without
-    codes.
+class LastEncoded:
+    """The arrays of the weight that was encoded last: those of one weight are written one after another."""
 
-    Of a weight that takes no memory the inputs are computed when needed.
+    def __init__(self) -> None:
+        """Start without any."""
+        self._key: object = None
+        self._arrays: Arrays = []
+
+    def recall(self, key: object, make: Callable[[], Arrays]) -> Arrays:
+        """Return what ``make`` returns, or returned at the last call if that had the same key."""
+        if key is not self._key:
+            self._key, self._arrays = None, []  # freed before others are made
+            self._key, self._arrays = key, make()
+        return self._arrays
+
+
+def pack_constant(source: Weight, fmt: Format, axis: int, last: LastEncoded) -> PackedConstant | None:
+    """Return float32 numbers in codes of a format with blocks along an axis; None if it has none for them.
+
+    The codes give the same bits again. Of a weight that takes no memory the inputs are computed when needed.
     """
     codes, values = codes_of(fmt), load_values(source)
     if codes is None or values.size < 2:
         return None
-    layout = BlockLayout.of(values.shape, axis, fmt)
+    layout = BlockLayout.along(values.shape, axis, fmt.block, group_of(fmt))
     if not _holds_front(values, codes, layout):
         return None
-    found = encode(values, codes, layout)
-    if found.places.size * MOST_PATCHED > values.size:
+    arrays = _arrays(values, codes, layout)
+    if arrays is None:
         return None
-    patched = bool(found.places.size)
+    names = input_names(fmt, patched=False)
+    patched = len(arrays) > len(names)
     names = input_names(fmt, patched=patched)
-    arrays: Sequence[Weight] = _arrays(values, found, codes, layout)
+    inputs: dict[str, Weight] = dict(zip(names, arrays, strict=True))
     if is_weightless(source):
-        arrays = [
-            derived(source, _part(number, codes, layout), array.dtype, array.shape)
-            for number, array in enumerate(arrays)
-        ]
-    inputs = dict(zip(names, arrays, strict=True))
-    return PackedConstant(op_of(fmt, patched=patched), inputs, _attributes(fmt, layout), fmt)
+        inputs = _when_needed(source, inputs, codes, layout, last)
+    return PackedConstant(op_of(fmt, patched=patched), inputs, call_attributes(fmt, layout), fmt)
 
 
-def unpack_constant(
-    fmt: Format,
-    inputs: Mapping[str, Weight],
-    attributes: Mapping[str, Sequence[int]],
-) -> Weight | None:
-    """Return the float32 numbers that a call makes, computed when needed; None if sizes do not fit."""
-    layout = _layout(fmt, attributes)
-    codes = codes_of(fmt)
-    if layout is None or codes is None or not _fit(inputs, codes, layout):
-        return None
+def _when_needed(
+    source: Weight, inputs: dict[str, Weight], codes: Codes, layout: BlockLayout, last: LastEncoded
+) -> dict[str, Weight]:
+    """Return inputs that are computed of the source each time, all of them at once."""
+    key = object()
 
-    def compute() -> NDArray[np.float32]:
-        return _decoded({name: load_values(values) for name, values in inputs.items()}, codes, layout)
+    def make() -> Arrays:
+        return _arrays(load_values(source), codes, layout) or []
 
-    return Computed(layout.shape, np.float32, compute)
+    def part(number: int) -> Callable[[], NDArray[np.generic]]:
+        return lambda: last.recall(key, make)[number]
+
+    return {
+        name: Computed(values.shape, values.dtype, part(number))
+        for number, (name, values) in enumerate(inputs.items())
+    }
 
 
 def _holds_front(values: NDArray[np.float32], codes: Codes, layout: BlockLayout) -> bool:
@@ -103,79 +114,16 @@ def _holds_front(values: NDArray[np.float32], codes: Codes, layout: BlockLayout)
     return encode(front, codes, part).places.size * MOST_PATCHED <= front.size * 4  # chance, in few numbers
 
 
-def _part(number: int, codes: Codes, layout: BlockLayout):  # type: ignore[no-untyped-def]
-    def compute(values: NDArray[np.float32]) -> NDArray[np.generic]:
-        return _arrays(values, encode(values, codes, layout), codes, layout)[number]
-
-    return compute
-
-
-def _arrays(values: NDArray[np.float32], found: Encoded, codes: Codes, layout: BlockLayout) -> Arrays:
+def _arrays(values: NDArray[np.float32], codes: Codes, layout: BlockLayout) -> Arrays | None:
+    """Return the inputs of a call, None if too many numbers have no code."""
+    found = encode(values, codes, layout)
+    if found.places.size * MOST_PATCHED > values.size:
+        return None
     outer, number, _, inner = layout.wide(layout.block)
     arrays: Arrays = [*bit_planes.split(found.codes, codes.bits)]
     arrays.append(found.exponents.reshape(outer, number, 1, inner))
     if codes.shift_bits:
         arrays += bit_planes.split(found.shifts.reshape(-1), shift_width(codes))
     if found.places.size:
-        arrays += [found.places.astype(_kind_of_places(layout)), values.reshape(-1)[found.places]]
+        arrays += [found.places.astype(layout.place_type), values.reshape(-1)[found.places]]
     return arrays
-
-
-def _attributes(fmt: Format, layout: BlockLayout) -> dict[str, list[int]]:
-    known = {
-        "shape": layout.shape,
-        "cut": layout.cut,
-        "blocks": layout.wide(layout.block),
-        "groups": layout.wide(layout.group),
-    }
-    return {name: list(known[name]) for name in attribute_names(fmt)}
-
-
-def _layout(fmt: Format, attributes: Mapping[str, Sequence[int]]) -> BlockLayout | None:
-    """Return the layout that attributes of a call tell of; None if they contradict each other."""
-    if set(attributes) != set(attribute_names(fmt)) or len(attributes["cut"]) != 3:
-        return None
-    shape, cut = tuple(attributes["shape"]), attributes["cut"]
-    if min((*shape, *cut), default=0) < 1 or math.prod(shape) != math.prod(cut):
-        return None
-    group = int(fmt.attributes.get("sub_block_size", 1))
-    layout = BlockLayout(shape, (cut[0], cut[1], cut[2]), fmt.block, group)
-    return layout if _attributes(fmt, layout) == {k: list(v) for k, v in attributes.items()} else None
-
-
-def _fit(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> bool:
-    """Return whether inputs of a call have the sizes and types that its attributes claim."""
-    sizes = bit_planes.plane_bytes(layout.size, codes.bits)
-    sizes.append(layout.count(layout.block))
-    if codes.shift_bits:
-        sizes += bit_planes.plane_bytes(layout.count(layout.group), shift_width(codes))
-    arrays = list(inputs.values())
-    found = [math.prod(array.shape) for array in arrays[: len(sizes)] if array.dtype == np.uint8]
-    others = arrays[len(sizes) :]
-    return found == sizes and (not others or _is_patch(others[0], others[1], layout))
-
-
-def _is_patch(places: Weight, others: Weight, layout: BlockLayout) -> bool:
-    if (places.dtype, others.dtype) != (_kind_of_places(layout), np.float32) or places.shape != others.shape:
-        return False
-    inside = load_values(places)
-    return len(places.shape) == 1 and bool(((inside >= 0) & (inside < layout.size)).all())
-
-
-def _kind_of_places(layout: BlockLayout) -> np.dtype[Any]:
-    return np.dtype(np.int32 if layout.size < 2**31 else np.int64)
-
-
-def _decoded(
-    arrays: Mapping[str, NDArray[np.generic]], codes: Codes, layout: BlockLayout
-) -> NDArray[np.float32]:
-    planes = [array.reshape(-1) for name, array in arrays.items() if name.startswith("codes")]
-    shifts = np.empty(0, np.uint8)
-    if codes.shift_bits:
-        shifts = bit_planes.join([arrays["shifts"]], shift_width(codes), layout.count(layout.group))
-    numbers = bit_planes.join(planes, codes.bits, layout.size)
-    found = Encoded(numbers, arrays["exponents"].reshape(-1), shifts, np.empty(0, np.int64))
-    values = decode(found, codes, layout).reshape(-1)
-    if "places" in arrays:
-        values[arrays["places"]] = arrays["others"]
-    return values.reshape(layout.shape)

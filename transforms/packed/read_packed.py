@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from ops.formats import Format
-from transforms.graph.lazy_values import LARGE, Weight, load_values
-from transforms.packed.pack_constant import unpack_constant
-from transforms.packed.unpackers import DOMAIN, format_of_own, input_names
+from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values
+from transforms.packed import bit_planes
+from transforms.packed.block_layout import BlockLayout
+from transforms.packed.codes import Codes, Encoded, codes_of, decode
+from transforms.packed.unpackers import (
+    DOMAIN,
+    attribute_names,
+    call_attributes,
+    format_of_own,
+    group_of,
+    input_names,
+    shift_width,
+)
 
 _Own = dict[str, tuple[Format, bool]]
 
@@ -78,7 +90,62 @@ def _result(
         for name, one in zip(names, node.input, strict=True)
     }
     attributes = {attribute.name: list(attribute.ints) for attribute in node.attribute}
-    return unpack_constant(fmt, arrays, attributes)
+    return _decoded(fmt, arrays, attributes)
+
+
+def _decoded(
+    fmt: Format, inputs: Mapping[str, Weight], attributes: Mapping[str, Sequence[int]]
+) -> Weight | None:
+    """Return the float32 numbers that a call makes, computed when needed; None if sizes do not fit."""
+    layout, codes = _layout(fmt, attributes), codes_of(fmt)
+    if layout is None or codes is None or not _fit(inputs, codes, layout):
+        return None
+    return Computed(layout.shape, np.float32, lambda: _decode(inputs, codes, layout))
+
+
+def _layout(fmt: Format, attributes: Mapping[str, Sequence[int]]) -> BlockLayout | None:
+    """Return the layout that attributes of a call tell of; None if they contradict each other."""
+    if set(attributes) != set(attribute_names(fmt)) or len(attributes["cut"]) != 3:
+        return None
+    shape, (outer, length, inner) = tuple(attributes["shape"]), attributes["cut"]
+    if min((*shape, outer, length, inner)) < 1 or math.prod(shape) != outer * length * inner:
+        return None
+    layout = BlockLayout(shape, (outer, length, inner), fmt.block, group_of(fmt))
+    return layout if call_attributes(fmt, layout) == attributes else None
+
+
+def _fit(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> bool:
+    """Return whether inputs of a call have the sizes and types that its attributes claim."""
+    sizes = [*bit_planes.plane_bytes(layout.size, codes.bits), layout.count(layout.block)]
+    if codes.shift_bits:
+        sizes += bit_planes.plane_bytes(layout.count(layout.group), shift_width(codes))
+    arrays = list(inputs.values())
+    found = [math.prod(array.shape) for array in arrays[: len(sizes)] if array.dtype == np.uint8]
+    others = arrays[len(sizes) :]
+    return found == sizes and (not others or _is_patch(others[0], others[1], layout))
+
+
+def _is_patch(places: Weight, others: Weight, layout: BlockLayout) -> bool:
+    types = (places.dtype, others.dtype) == (layout.place_type, np.float32)
+    if not types or places.shape != others.shape or len(places.shape) != 1:
+        return False
+    inside = load_values(places)
+    return bool(((inside >= 0) & (inside < layout.size)).all())
+
+
+def _decode(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> NDArray[np.float32]:
+    arrays = {name: load_values(values) for name, values in inputs.items()}
+    planes = [array.reshape(-1) for name, array in arrays.items() if name.startswith("codes")]
+    shifts = np.empty(0, np.uint8)
+    if codes.shift_bits:
+        count = layout.count(layout.group)
+        shifts = bit_planes.join([arrays["shifts"].reshape(-1)], shift_width(codes), count)
+    numbers = bit_planes.join(planes, codes.bits, layout.size)
+    found = Encoded(numbers, arrays["exponents"].reshape(-1), shifts, np.empty(0, np.int64))
+    values = decode(found, codes, layout).reshape(-1)
+    if "places" in arrays:
+        values[arrays["places"]] = arrays["others"]
+    return values.reshape(layout.shape)
 
 
 def _drop_unused(graph: onnx.GraphProto, names: set[str], weights: dict[str, Weight]) -> None:
@@ -95,9 +162,7 @@ def _drop_unused(graph: onnx.GraphProto, names: set[str], weights: dict[str, Wei
         del weights[name]
 
 
-def _store(
-    graph: onnx.GraphProto, name: str, values: Weight, weights: dict[str, Weight] | None
-) -> None:
+def _store(graph: onnx.GraphProto, name: str, values: Weight, weights: dict[str, Weight] | None) -> None:
     """Store a weight under the name of a call's output, in ``weights`` if given, else in the graph."""
     infos = [value for value in graph.value_info if value.name != name]
     del graph.value_info[:]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ops.formats import BFP, FORMATS, MX, Format, format_of
 from transforms.packed import bit_planes
+from transforms.packed.block_layout import BlockLayout
 from transforms.packed.codes import Codes, codes_of
 
 DOMAIN = "onnx_narrow"
@@ -48,7 +49,7 @@ def format_of_op(op: str) -> tuple[Format, bool] | None:
         fmt = FORMATS.get(words) or format_of(kind, given)
     except ValueError:
         return None
-    if fmt is None or fmt.block == 1 or codes_of(fmt) is None:
+    if fmt is None or fmt.op not in _NUMBERS or codes_of(fmt) is None:
         return None
     patched = op.endswith(_PATCHED)
     return (fmt, patched) if op_of(fmt, patched=patched) == op else None
@@ -95,6 +96,22 @@ def attribute_names(fmt: Format) -> tuple[str, ...]:
     codes = codes_of(fmt)
     groups = ("groups",) if codes is not None and codes.shift_bits else ()
     return ("shape", "cut", "blocks", *groups)
+
+
+def group_of(fmt: Format) -> int:
+    """Return the number of elements that share a shift, 1 if there are no shifts."""
+    return int(fmt.attributes.get("sub_block_size", 1))
+
+
+def call_attributes(fmt: Format, layout: BlockLayout) -> dict[str, list[int]]:
+    """Return the attributes of a call, as :func:`make_unpacker` tells."""
+    known = {
+        "shape": layout.shape,
+        "cut": layout.cut,
+        "blocks": layout.wide(layout.block),
+        "groups": layout.wide(layout.group),
+    }
+    return {name: list(known[name]) for name in attribute_names(fmt)}
 
 
 def format_of_own(function: onnx.FunctionProto) -> tuple[Format, bool] | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ops.elements import ELEMENTS, Element
 from ops.formats import ATTRIBUTES, MX
-from ops.reference import ELEMENTS, Element
 from transforms.twins.blocks import POWERS, START, blockwise, passed, vector
 from transforms.twins.text import choice, constant, either, power_of_two, rounded
 
