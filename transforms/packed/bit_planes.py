@@ -27,7 +27,7 @@ def split(codes: Bytes, bits: int) -> list[Bytes]:
     planes: list[Bytes] = []
     low = 0
     for width in widths(bits):
-        part = (codes >> low) & np.uint8(2**width - 1)
+        part: Bytes = (codes >> np.uint8(low)) & np.uint8(2**width - 1)
         low += width
         in_byte = 8 // width
         part = np.pad(part, (0, -part.size % in_byte)).reshape(-1, in_byte)
