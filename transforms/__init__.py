@@ -48,6 +48,7 @@ Quantize, by a plan of the room plan:
 
 Store, as the last step:
     ``pack_weights``           weights of block formats in their true bits
+    ``write_onnx_mx``          Microscaling in ONNX's own form, for runtimes to come
 
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
 imports only rooms below it (files, graph, twins, packed, model, search, scheme, plan, algebra, gradients,

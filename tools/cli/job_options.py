@@ -126,8 +126,10 @@ def functions(*needs: Need) -> Any:
 
 def storage(*needs: Need) -> Any:
     """Return the field ``storage`` of a tool that writes block formats."""
-    words = "weights of block formats as float32 (plain, the default), or in their true bits"
-    return option("--storage", words, needs=needs, choices=("plain", "packed"), default="plain")
+    words = (
+        "weights of block formats as float32 (plain, default), in their bits, or in ONNX's own form for MX"
+    )
+    return option("--storage", words, needs=needs, choices=("plain", "packed", "onnx-mx"), default="plain")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from ops.formats import Format
 from tools.summaries.words import counted
 from transforms.pack_weights import PackedWeights, pack_weights
+from transforms.write_onnx_mx import write_onnx_mx
 
 
 def store(graph: gs.Graph, storage: str, formats: Sequence[Format] = ()) -> list[str]:
@@ -18,6 +19,9 @@ def store(graph: gs.Graph, storage: str, formats: Sequence[Format] = ()) -> list
     """
     if storage == "plain":
         return []
+    if storage == "onnx-mx":
+        count = write_onnx_mx(graph, formats)
+        return [f"Written in ONNX's own form: {counted(count, 'tensor')}, opset {graph.opset}"]
     done = PackedWeights()
     pack_weights(graph, formats, done=done)
     return list(_packed(done))

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ops.formats import BFP, FORMATS, MX, Format, format_of
 from transforms.packed import bit_planes
 from transforms.packed.block_layout import BlockLayout
+from transforms.packed.block_scale import BLOCK_SCALE, DOMAIN, make_block_scale
 from transforms.packed.codes import Codes, codes_of
 
-DOMAIN = "onnx_narrow"
 FIRST_OPSET = 13
 _LEAST_IR_VERSION = 8  # the first with functions in a model
 
@@ -244,6 +244,8 @@ def attach_unpackers(model: onnx.ModelProto) -> None:
     for op in sorted(_called(model.graph) - known):
         if found := format_of_op(op):
             model.functions.append(make_unpacker(found[0], opset, patched=found[1]))
+        elif op == BLOCK_SCALE:
+            model.functions.append(make_block_scale(opset))
     model.ir_version = max(model.ir_version, _LEAST_IR_VERSION)
 
 
