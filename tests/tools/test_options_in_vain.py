@@ -55,7 +55,7 @@ ALWAYS = {
     "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
     "save_as_external_data functions threads storage",
     "formats": "help verbose input plot",
-    "infer": "help verbose input output force data provider threads",
+    "infer": "help verbose input output force data time provider threads",
     "inspect": "help verbose input against json",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
     "keep_weight_nodes optimize",
