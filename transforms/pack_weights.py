@@ -95,14 +95,15 @@ def _pack(
     values = load_values(source)
     if not may_be_packed(values):
         return None, "on no grid"
-    users = walk.uses(tensor)
-    axes = dict.fromkeys(block_axis(node, index, tensor) % values.ndim for node, index in users)
+    axes = dict.fromkeys(block_axis(node, index, tensor) % values.ndim for node, index in walk.uses(tensor))
+    reason = "on no grid"
     for axis in axes:
         for fmt in candidates:
             packed = pack_constant(source, fmt, axis, last)
             if packed is not None and packed.nbytes + _OF_A_CALL < source.nbytes:
                 return packed, ""
-    return None, "on no grid"
+            reason = reason if packed is None else "too small"
+    return None, reason
 
 
 def _note(found: PackedWeights, tensor: gs.Constant, packed: PackedConstant | None, reason: str) -> None:
