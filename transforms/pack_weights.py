@@ -16,8 +16,9 @@ from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants
 from transforms.graph.lazy_values import Weight, constant, load_values
 from transforms.model.read_model import ModelError
+from transforms.packed import DOMAIN
 from transforms.packed.pack_constant import LastEncoded, PackedConstant, may_be_packed, pack_constant
-from transforms.packed.unpackers import DOMAIN, FIRST_OPSET
+from transforms.packed.unpackers import FIRST_OPSET
 from transforms.plan.quant_spec import block_axis
 from transforms.plan.write_roundings import import_domains
 from transforms.scheme.recorded_scheme import recorded_scheme

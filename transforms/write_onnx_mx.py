@@ -22,7 +22,8 @@ from transforms.graph.rewire import STANDARD_DOMAINS, detach
 from transforms.graph.selection import label_of
 from transforms.model.read_model import ModelError
 from transforms.opset.raises import changes
-from transforms.packed.block_scale import BLOCK_SCALE, DOMAIN
+from transforms.packed import DOMAIN
+from transforms.packed.block_scale import BLOCK_SCALE
 from transforms.packed.native_types import NATIVE, SCALE, least_opset, native_weight
 from transforms.packed.pack_constant import may_be_packed
 from transforms.plan.quant_spec import block_axis

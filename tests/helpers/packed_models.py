@@ -12,8 +12,9 @@ from onnx import helper, numpy_helper
 
 import ops
 from ops.formats import Format
+from transforms.packed import DOMAIN
+from transforms.packed.attach_packed import attach_packed
 from transforms.packed.pack_constant import LastEncoded, PackedConstant, pack_constant
-from transforms.packed.unpackers import DOMAIN, attach_unpackers
 
 
 def packed(values: NDArray[np.float32], fmt: Format, axis: int) -> PackedConstant | None:
@@ -32,7 +33,7 @@ def model_of(found: PackedConstant, opset: int = 17) -> onnx.ModelProto:
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    attach_unpackers(model)
+    attach_packed(model)
     return model
 
 

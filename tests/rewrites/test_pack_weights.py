@@ -19,7 +19,7 @@ from transforms.model import graph_proto
 from transforms.model.read_model import ModelError
 from transforms.optimize import optimize
 from transforms.pack_weights import PackedWeights, pack_weights
-from transforms.packed.unpackers import DOMAIN
+from transforms.packed import DOMAIN
 from transforms.runtime.session import open_session
 
 BLOCKS = [name for name, fmt in FORMATS.items() if fmt.block > 1]

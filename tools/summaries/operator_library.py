@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.packed.unpackers import DOMAIN as PACKED
+from transforms.packed import DOMAIN as PACKED
 
 _OURS = ("ai.onnx.contrib", "com.amd.quark")
 _BUILT_IN = ("ai.onnx.ml", "com.microsoft", PACKED)

@@ -12,7 +12,7 @@ from tools.summaries.operator_library import needed_library
 from tools.summaries.words import counted, written
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
-from transforms.packed.unpackers import DOMAIN
+from transforms.packed import DOMAIN
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.rounding_plan import is_downcast, is_upcast

@@ -9,7 +9,7 @@ import onnx
 
 from ops.formats import ATTRIBUTES, format_of
 from transforms.compare.stored_formats import Row, graphs, tensor_bits, type_name
-from transforms.packed.unpackers import DOMAIN as PACKED
+from transforms.packed import DOMAIN as PACKED
 
 _QUANTIZE = frozenset({"QuantizeLinear", "ExtendedQuantizeLinear"})
 _DEQUANTIZE = frozenset({"DequantizeLinear", "ExtendedDequantizeLinear"})
@@ -40,7 +40,7 @@ class RoundedTensors:
         """Return the computed tensors by format, and whether all their sizes are known.
 
         Those are counted that are rounded to a format, in it, and floats that something but a rounding reads.
-        A size that is not known counts as 1. Weights that nodes round in every run are no computed tensors.
+        A size that is not known counts as 1. Weights that nodes round in every run do not count.
         """
         rows: dict[str, Row] = {}
         known = True

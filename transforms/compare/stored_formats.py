@@ -12,8 +12,8 @@ import onnx
 from ops.formats import FORMATS, Format
 from transforms.compare.light_file import LightFile
 from transforms.graph.lazy_values import Weight, load_values
+from transforms.packed import DOMAIN as PACKED
 from transforms.packed.pack_constant import LastEncoded, may_be_packed, pack_constant
-from transforms.packed.unpackers import DOMAIN as PACKED
 from transforms.packed.unpackers import format_of_op
 
 PACKED_WORDS, ON_GRID_WORDS = " in codes", " as float32"

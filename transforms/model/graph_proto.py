@@ -28,8 +28,8 @@ from transforms.model.function_types import infer_types
 from transforms.model.inlined_size import refuse_explosion
 from transforms.model.metadata import attach_metadata, bodies_of, read_info, restore_metadata, write_info
 from transforms.model.tangles import refuse_tangles
+from transforms.packed.attach_packed import attach_packed
 from transforms.packed.read_packed import unpack_calls
-from transforms.packed.unpackers import attach_unpackers
 from transforms.twins.own_functions import drop_own
 
 _MOST_SIZES = 1 << 23
@@ -125,7 +125,7 @@ def export_light(
     least = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     model.ir_version = max(model.ir_version, least, 4)
     write_info(info_of(graph), model)
-    attach_unpackers(model)
+    attach_packed(model)
     return model, weights
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import onnx
 import onnx.parser
 
+from transforms.packed import DOMAIN
 from transforms.twins.blocks import SIZES
 from transforms.twins.text import constant, power_of_two
-
-DOMAIN = "onnx_narrow"
-"""The domain of the functions that this package writes and no library has."""
 
 BLOCK_SCALE = "BlockScale"
 FIRST_OPSET = 24

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from ops.formats import Format
 from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values
-from transforms.packed import bit_planes
+from transforms.packed import DOMAIN, bit_planes
 from transforms.packed.block_layout import BlockLayout
 from transforms.packed.codes import Codes, Encoded, codes_of, decode
 from transforms.packed.unpackers import (
-    DOMAIN,
     attribute_names,
     call_attributes,
     format_of_own,
