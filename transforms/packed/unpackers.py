@@ -97,7 +97,7 @@ def attribute_names(fmt: Format) -> tuple[str, ...]:
 
 
 def group_of(fmt: Format) -> int:
-    """Return the number of elements that share a shift, 1 if there are no shifts."""
+    """Return the number of elements that share a shift, 1 without shifts."""
     return int(fmt.attributes.get("sub_block_size", 1))
 
 
