@@ -15,6 +15,7 @@ from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
 from tools.cli.worker_options import SharedJob
 from tools.jobs.finetune import SharedTuning, tune, tuning_options
+from tools.jobs.storage import store
 from tools.summaries import quantize
 from tools.summaries.tuning import broken_limit, tuning_lines
 from transforms import model_io
@@ -115,10 +116,12 @@ def finish(
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
     with phases("writing"):
+        stored = store(graph, job.storage, used.named_formats)
         exported = model_io.export(graph)
         files = job.save(graph, output, entries, exported)
     functions = has_all_functions(exported[0])
-    for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions):
+    summary = quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions)
+    for line in (*stored, *summary):
         print(line)
 
 
