@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import DataOptions, ModelOutput, sample_limit, samples_folder
+from tools.cli.job_options import (
+    DataOptions,
+    ModelOutput,
+    memory_limit,
+    sample_limit,
+    samples_folder,
+    storage,
+)
 from tools.cli.needs import DATA, Need
-from tools.cli.option_values import LARGEST, bytes_of, number, whole
+from tools.cli.option_values import LARGEST, number, whole
 from tools.cli.options import RUNNING, option
 from tools.cli.worker_options import dask, jobs, resume
 
@@ -30,6 +37,7 @@ class FinetuneJob(DataOptions, ModelOutput):
     quantized: str = option("--quantized MODEL", "the quantized model; never changed", required=True)
     output: str = option("--output MODEL", "the tuned model to write", required=True)
     data: Path = samples_folder(help="folder of samples to tune on", required=True)
+    storage: str = storage()
     algorithm: str = option(
         "--algorithm", "how weights are found, see below (default: auto)", choices=ALGORITHMS, default="auto"
     )
@@ -81,8 +89,6 @@ class FinetuneJob(DataOptions, ModelOutput):
         "--optim-device", "for linear algebra (CuPy)", choices=DEVICES, default="cpu"
     )
     infer_device: str = _running("--infer-device", "for inference", choices=DEVICES, default="cpu")
-    memory_limit: int | None = _running(
-        "--memory-limit SIZE",
-        "memory for tensors between layers, such as 500M or 4G; the rest goes to files",
-        type=bytes_of,
+    memory_limit: int | None = memory_limit(
+        "memory for tensors between layers, such as 500M or 4G; the rest goes to files"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
 from tools.cli.worker_options import SharedJob
 from tools.jobs.finetune import SharedTuning, tune, tuning_options
+from tools.jobs.storage import store
 from tools.summaries import quantize
-from tools.summaries.tuning import tuning_lines
+from tools.summaries.tuning import broken_limit, tuning_lines
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph.typed import info_of
@@ -56,7 +58,9 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     if job.data is None:
         return None
     report_litter(job.data)
-    return CalibrationData(job.data, job.images, job.limit, job.calibration_cache, run)
+    return CalibrationData(
+        job.data, job.images, job.limit, job.calibration_cache, run, memory_limit=job.memory_limit
+    )
 
 
 def phases_of(scheme: Scheme, *, has_data: bool) -> Phases:
@@ -112,10 +116,12 @@ def finish(
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
     with phases("writing"):
+        stored = store(graph, job.storage, used.named_formats)
         exported = model_io.export(graph)
         files = job.save(graph, output, entries, exported)
     functions = has_all_functions(exported[0])
-    for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions):
+    summary = quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions)
+    for line in (*stored, *summary):
         print(line)
 
 
@@ -140,7 +146,7 @@ def tune_quantized(
     named = open_feeds(job.data, model_inputs(float_graph), images=job.images, limit=limit)
     feeds = [feed for _, feed in named]
     output = None if rule.output_index < 0 else rule.output_index
-    options = tuning_options(rule, job.run, output_index=output)
+    options = tuning_options(rule, job.run, output_index=output, memory_limit=job.memory_limit)
     key = ""
     if shared and shared.resume:
         models = [provenance.model_hash(float_graph), provenance.model_hash(graph)]
@@ -149,6 +155,9 @@ def tune_quantized(
     done = tune(float_graph, graph, feeds, options, phases, formats=scheme.named_formats, shared=work)
     for line in tuning_lines(done, len(feeds)):
         print(line)
+    broken = broken_limit(done, job.memory_limit)
+    if broken:
+        print(broken, file=sys.stderr)
     return done.graph
 
 
