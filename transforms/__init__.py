@@ -14,6 +14,8 @@ Each has a function of its own name, which edits the graph in place; help("trans
 Prepare:
     ``lift_constants``         Constant nodes become initializers; call it first
     ``convert_opset``          raises the version of the standard operator set
+    ``lower_opset``            lowers it, if no node changes its meaning
+    ``fix_shapes``             free dimensions of inputs become fixed
     ``optimize``               ONNX Runtime's offline optimizer, at its basic level
     ``fuse_matmul``            products of one input with several weights become one, then a Split
     ``fuse_layernorm``         decomposed layer normalization becomes one node

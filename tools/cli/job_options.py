@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.cli.needs import DATA, Need
-from tools.cli.option_values import MOST_AT_ONCE, number, numbers, size, whole
+from tools.cli.option_values import MOST_AT_ONCE, input_shape, number, numbers, size, whole
 from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 
 if TYPE_CHECKING:
@@ -107,6 +107,27 @@ class DataOptions(Options):
         return RunOptions(self.provider, self.threads)
 
 
+def opset() -> Any:
+    """Return the field ``opset`` of a tool, 0 for whatever the model has or needs."""
+    words = "ONNX opset of the result: raised, or lowered as far as no node changes its meaning"
+    return option("--opset N", words, type=whole(13), default=0)
+
+
+def input_shapes() -> Any:
+    """Return the field ``input_shapes`` of a tool: pairs of name and shape."""
+    words = "fix the free dimensions of an input; repeatable"
+    return option("--input-shape NAME:1,3,224,224", words, type=input_shape, action="append", default=[])
+
+
+def by_name(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of inputs by name; ValueError for a name that is given twice."""
+    found = dict(shapes)
+    for name, shape in shapes:
+        if found[name] != shape:
+            raise ValueError(f"--input-shape '{name}' is given twice, with different sizes")
+    return found
+
+
 def force(what: str, *needs: Need) -> Any:
     """Return the field ``force`` of a tool."""
     return option("--force", f"overwrite {what}", needs=needs)
@@ -163,6 +184,8 @@ class SchemeJob(DataOptions, ModelOutput):
         action="append",
         default=[],
     )
+    opset: int = opset()
+    input_shapes: tuple[tuple[str, tuple[int, ...]], ...] = input_shapes()
     calibration_cache: Path | None = _sample(
         "--calibration-cache FILE",
         "store measured ranges in this file, and reuse them for the same model and data",

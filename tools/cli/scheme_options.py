@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ops
-from tools.cli.job_options import SchemeJob
+from tools.cli.job_options import SchemeJob, by_name
 from tools.cli.needs import DATA, Need
 from transforms.files.read_toml import parse_toml
 from transforms.plan.qparams import WEIGHTED
@@ -94,6 +94,10 @@ def _read(job: SchemeJob) -> Scheme:
     scheme = read_scheme(job.config)
     for assignment in job.assignments:
         scheme = scheme.with_(**parse_assignment(assignment, scheme))
+    if job.opset:
+        scheme = scheme.with_(opset=job.opset)
+    if job.input_shapes:
+        scheme = scheme.with_(input_shapes={**scheme.input_shapes, **by_name(job.input_shapes)})
     return scheme
 
 

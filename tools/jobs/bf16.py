@@ -7,8 +7,10 @@ from dataclasses import fields
 import onnx_graphsurgeon as gs
 
 from tools.cli.data_options import open_samples
+from tools.cli.job_options import by_name
 from tools.cli.progress import Phases
 from tools.jobs.bf16_options import Bf16Job
+from tools.jobs.load import load_model
 from tools.summaries import bf16
 from transforms import model_io
 from transforms.keep_float.keep import KeptFloat, keep_float
@@ -30,14 +32,14 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
     phases = Phases("loading", "measuring" if job.min_sqnr is not None else "", "converting", "writing")
     with phases("loading"):
-        graph = model_io.load(job.input)
+        graph = load_model(job.input, by_name(job.input_shapes))
         lift_constants(graph)
     before = inspect_bf16.describe(graph)
     if before.converted:
         print(f"Nothing to do: '{job.input}' is a BF16 model already ({before.format}).")
         return
     inspect_bf16.require(before, source, job.input)
-    chosen = Bf16Options(**{one.name: getattr(job, one.name) for one in fields(Bf16Options)})
+    chosen = _options(job)
     kept = None if job.min_sqnr is None else _keep(graph, chosen, job, phases)
     chosen = chosen.excluding(kept.patterns) if kept else chosen
     with phases("converting"):
@@ -55,6 +57,11 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
         print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)
+
+
+def _options(job: Bf16Job) -> Bf16Options:
+    values = {one.name: getattr(job, one.name) for one in fields(Bf16Options)}
+    return Bf16Options(**{**values, "input_shapes": by_name(job.input_shapes)})
 
 
 def _keep(graph: gs.Graph, chosen: Bf16Options, job: Bf16Job, phases: Phases) -> KeptFloat:
@@ -81,5 +88,7 @@ def _refuse_float(kept: KeptFloat | None, job: Bf16Job) -> None:
 
 
 def _recorded(chosen: Bf16Options, job: Bf16Job) -> dict[str, object]:
-    recorded = {name: value for name, value in vars(chosen).items() if name != "strict"}
+    rare = {"opset": chosen.opset, "input_shapes": chosen.input_shapes}
+    left_out = {"strict", *(name for name, value in rare.items() if not value)}
+    recorded = {name: value for name, value in vars(chosen).items() if name not in left_out}
     return recorded if job.min_sqnr is None else recorded | {"min_sqnr": job.min_sqnr}

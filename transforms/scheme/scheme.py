@@ -23,7 +23,7 @@ from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme_table import SchemeTable
-from transforms.scheme.scheme_values import checked_value
+from transforms.scheme.scheme_values import check_shapes, checked_value
 from transforms.scheme.toml_writer import to_toml
 
 __all__ = ["AUTO", "FLOAT32", "LayerRule", "Scheme", "preset", "read_scheme"]
@@ -65,8 +65,9 @@ class Scheme:
     (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel, ``MSE``
     for that of 4 bits) get theirs.
 
-    The rest: rewrites to run, and how nodes are written; ``qdq_domain`` is that of integer nodes, ``domain``
-    that of our own operators. The constructor raises ValueError naming key, value and the legal values.
+    The rest: rewrites to run, ``opset`` of the result (0: that of the model, or the least that the nodes
+    need), ``input_shapes`` (free dimensions of inputs made fixed, by name), and how nodes are written;
+    ``qdq_domain`` is that of integer nodes, ``domain`` that of our own operators. The constructor raises ValueError naming key, value and the legal values.
     """
 
     activation: str
@@ -94,6 +95,8 @@ class Scheme:
     equalize_layers: bool = False
     balance_channels: bool = False
     optimize: bool = True
+    opset: int = 0
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     qdq_domain: str = ""
     domain: str = DOMAIN
     bfloat16_as: str = "qdq"
@@ -114,6 +117,7 @@ class Scheme:
         object.__setattr__(self, "layers", rules)
         for name in self.formats:
             self.format(name)
+        check_shapes(self.input_shapes)
         for name, table in _TABLES.items():
             object.__setattr__(self, name, table.parse(name, getattr(self, name)))
         self._check_mixing()
