@@ -19,6 +19,7 @@ _COMMANDS = """\
 _DETAILS = f"""\
 presets (activation and weight):
   A8W8 A16W8                    symmetric integers, Concats on one scale
+  XINT8                         A8W8 on scales that are powers of two, one for each tensor
   U8S8 U16S8                    asymmetric activations: mostly better, if the target supports them
   W4A8                          int8 activations, int4 weights with a scale per channel
   BF16 FP16                     every value in bfloat16 or float16
@@ -29,7 +30,7 @@ presets (activation and weight):
   S16S8_MIXED_S8S8              A16W8, layers in A8W8 as long as SQNR falls by at most 3 dB
   INT32 UINT32                  for experiments
   NAME_ADAQUANT NAME_ADAROUND   the same, weights tuned on the samples; not of 32 bits, and
-                                NAME_ADAROUND only of A8W8 A16W8 U8S8 U16S8 W4A8
+                                NAME_ADAROUND only of A8W8 A16W8 XINT8 U8S8 U16S8 W4A8
 
 A file begins with preset = "NAME", or gives activation and weight; --print-config shows all keys. Its tables
 [layers] (node name, glob or operator type) and [tensors] give single layers and tensors other formats,

@@ -17,6 +17,7 @@ from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
+from transforms.scheme.scheme import POWER_OF_TWO
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,11 @@ def calibrate_plan(
             f"{len(found)} tensors need ranges, '{found[0]}' the first, and there are no calibration data"
         )
     options = CalibrationOptions(
-        scheme.calibrate_method, scheme.percentile, scheme.moving_average, scheme.averaging_constant
+        scheme.calibrate_method,
+        scheme.percentile,
+        scheme.moving_average,
+        scheme.averaging_constant,
+        scheme.scale == POWER_OF_TWO,
     )
     what = plan.graph, names, data.feeds(plan.graph), options
     if data.cache is None:

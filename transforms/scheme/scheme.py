@@ -26,9 +26,10 @@ from transforms.scheme.scheme_table import SchemeTable
 from transforms.scheme.scheme_values import check_shapes, checked_value
 from transforms.scheme.toml_writer import to_toml
 
-__all__ = ["AUTO", "FLOAT32", "LayerRule", "Scheme", "preset", "read_scheme"]
+__all__ = ["AUTO", "FLOAT32", "POWER_OF_TWO", "LayerRule", "Scheme", "preset", "read_scheme"]
 
 FLOAT32, AUTO = "float32", "auto"
+POWER_OF_TWO = "power_of_two"
 _PARTS = ("activation", "weight", "bias")
 _LEAST_ACTIVATION_BITS = 8  # of integers: operators and runtimes take 4 bits for weights only
 _WIDEST_FACTOR = 16
@@ -60,7 +61,8 @@ class Scheme:
     ``quantize_all_op_types``.
 
     Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: if the channels
-    differ by a factor of 8 or more), ``activation_symmetric`` (``auto``: signed formats are), how activations
+    differ by a factor of 8 or more), ``scale`` (``power_of_two``: all scales are, those of activations and
+    weights chosen by the least squared error), ``activation_symmetric`` (``auto``: signed formats are), how activations
     (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and weights
     (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel, ``MSE``
     for that of 4 bits) get theirs.
@@ -75,6 +77,7 @@ class Scheme:
     bias: str = AUTO
     other: str = AUTO
     per_channel: bool | str = False
+    scale: str = "float"
     activation_symmetric: bool | str = AUTO
     calibrate_method: str = "MinMax"
     percentile: float = 99.999

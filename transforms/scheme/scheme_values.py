@@ -10,6 +10,7 @@ from ops.registration import AMD_DOMAIN, DOMAIN
 _LEGAL: Mapping[str, tuple[str, ...]] = {
     "other": ("auto", "float32", "bfloat16", "float16"),
     "calibrate_method": ("MinMax", "Entropy", "Percentile", "MSE"),
+    "scale": ("float", "power_of_two"),
     "weight_method": ("auto", "MinMax", "MSE", "WeightedMSE"),
     "qdq_domain": ("", "com.microsoft"),
     "domain": (DOMAIN, AMD_DOMAIN),
