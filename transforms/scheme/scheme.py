@@ -24,6 +24,7 @@ from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme_table import SchemeTable
 from transforms.scheme.scheme_values import check_shapes, checked_value
+from transforms.scheme.targets import Target, target
 from transforms.scheme.toml_writer import to_toml
 
 __all__ = ["AUTO", "FLOAT32", "POWER_OF_TWO", "LayerRule", "Scheme", "preset", "read_scheme"]
@@ -67,6 +68,9 @@ class Scheme:
     (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel, ``MSE``
     for that of 4 bits) get theirs.
 
+    ``target`` names a row of :mod:`transforms.scheme.targets`, whose integer kernels decide which operators
+    read integers.
+
     The rest: rewrites to run, ``opset`` of the result (0: that of the model, or the least that the nodes
     need), ``input_shapes`` (free dimensions of inputs made fixed, by name), and how nodes are written;
     ``qdq_domain`` is that of integer nodes, ``domain`` that of our own operators. The constructor raises ValueError naming key, value and the legal values.
@@ -98,6 +102,7 @@ class Scheme:
     equalize_layers: bool = False
     balance_channels: bool = False
     optimize: bool = True
+    target: str = ""
     opset: int = 0
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     qdq_domain: str = ""
@@ -121,6 +126,8 @@ class Scheme:
         for name in self.formats:
             self.format(name)
         check_shapes(self.input_shapes)
+        if self.target:
+            target(self.target)
         for name, table in _TABLES.items():
             object.__setattr__(self, name, table.parse(name, getattr(self, name)))
         self._check_mixing()
@@ -134,6 +141,11 @@ class Scheme:
             return make_format(name, definition)
         refuse_unknown(name, self._legal_formats(), "format")
         return FORMATS.get(name)
+
+    @property
+    def kernels(self) -> Target | None:
+        """The target whose kernels decide which operators read integers, None without one."""
+        return target(self.target) if self.target else None
 
     @property
     def other_format(self) -> Format | None:
