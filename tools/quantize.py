@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from tools.cli import command_line
 from tools.cli.command_line import Parser, make_parser
-from tools.cli.job_options import SAMPLES_HELP
+from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
 from tools.cli.worker_options import why_not_on_a_cluster
 from tools.jobs.quantize_options import KEYS, QuantizeJob, in_vain
 
 _COMMANDS = """\
 --input m.onnx --output q.onnx --config A8W8 --data samples
+--input m.onnx --output q.onnx --target ort-cpu --data samples
 --input m.onnx --output q.onnx --config BF16_BFP16
 --config MX9 --print-config"""
 
@@ -63,6 +64,8 @@ def _work(job: QuantizeJob) -> int:
 
 
 def _why_not(job: QuantizeJob) -> str | None:
+    if reason := why_no_scheme(job):
+        return reason
     if not job.print_config and not (job.input and job.output):
         return "the following arguments are required: --input, --output"
     if bool(job.input) != bool(job.output):

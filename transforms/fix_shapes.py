@@ -56,7 +56,7 @@ def fix_shapes(graph: gs.Graph, shapes: Shapes) -> int:
 
 
 def free_tensors(graph: gs.Graph) -> list[str]:
-    """Return the names of inputs and computed tensors of the main graph with a dimension that is not fixed."""
+    """Return the names of inputs and computed tensors of the main graph with a dimension that is free."""
     made = (tensor for node in graph.nodes for tensor in node.outputs if not tensor.is_empty())
     tensors = {id(tensor): tensor for tensor in (*graph.inputs, *made)}
     return [str(tensor.name) for tensor in tensors.values() if _free(tensor)]

@@ -9,6 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 from tests.helpers import tunable
+from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.mse_range import clip_by_error, clip_to_power
@@ -17,7 +18,6 @@ from transforms.finetune.options import FinetuneOptions
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
-from transforms import model_io
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 10)

@@ -171,13 +171,31 @@ class ModelOutput(Options):
         )
 
 
+TARGETS = (
+    *("ort-cpu", "ort-cuda", "tensorrt", "openvino", "qnn"),
+    *("ryzen-ai-cnn", "ryzen-ai-bf16", "ryzen-ai-float-scale"),
+)
+"""Names of the table of deployment targets, repeated here so that help needs no imports."""
+
+
+def deployment() -> Any:
+    """Return the field ``target`` of a tool, empty without one."""
+    words = "runtime that the model is made for, which sets what is not given and checks the result: "
+    return option("--target NAME", words + ", ".join(TARGETS), choices=TARGETS, default="")
+
+
 @dataclass(frozen=True, kw_only=True)
 class SchemeJob(DataOptions, ModelOutput):
     """A quantization by a scheme: ``assignments`` are those of ``--set``."""
 
+    @property
+    def deployment(self) -> str:
+        """The name of the target that the model is made for, empty without one."""
+        return ""
+
     input: str
     output: str = option("--output MODEL", "the quantized model to write", default="")
-    config: str = option("--config NAME|FILE", "a preset or a TOML file", required=True)
+    config: str = option("--config NAME|FILE", "a preset or a TOML file", default="")
     assignments: tuple[str, ...] = option(
         "--set KEY=VALUE",
         "any key of the scheme with a TOML value, such as percentile=99.9; repeatable",
@@ -196,3 +214,11 @@ class SchemeJob(DataOptions, ModelOutput):
         "allow the key evaluate of the scheme to run a file outside the scheme's folder",
         group=OTHER,
     )
+
+
+def why_no_scheme(job: SchemeJob) -> str | None:
+    """Return the error of a job without a scheme, or with more than one target, or None."""
+    if not job.config and not job.deployment:
+        return "the following arguments are required: --config"
+    named = [name for name in job.changes.get("target", ()) if name in TARGETS]
+    return f"--target {named[0]} and {named[1]}: a model is made for one runtime" if named[1:] else None

@@ -13,6 +13,7 @@ from tools.cli.job_options import (
     SAMPLES_HELP,
     DataOptions,
     ModelOutput,
+    deployment,
     input_shapes,
     opset,
     samples_folder,
@@ -55,6 +56,7 @@ class Bf16Job(DataOptions, ModelOutput):
     exclude_op: tuple[str, ...] = option(
         "--exclude-op OP", "keep nodes of an operator type in float; repeatable", action="append", default=[]
     )
+    target: str = deployment()
     opset: int = opset()
     input_shapes: tuple[tuple[str, tuple[int, ...]], ...] = input_shapes()
     weights: str = _rounded(

@@ -33,7 +33,7 @@ def mix_file(job: MixJob) -> None:
     output = _check_files(job)
     phases = phases_of(scheme, has_data=job.data is not None)
     with phases("loading"):
-        graph = load_model(job.input, scheme.input_shapes)
+        graph = load_model(job.input, scheme)
     options = MixingOptions(
         RunOptions(job.provider, threads_of(job.threads, job.jobs)),
         workers(job.jobs, job.dask),

@@ -47,7 +47,7 @@ def quantize_file(job: QuantizeJob) -> bool:
         model_io.check_output(job.calibration_cache, force=True)
     phases = phases_of(scheme, has_data=job.data is not None or bool(job.random_data))
     with phases("loading"):
-        graph = load_model(job.input, scheme.input_shapes)
+        graph = load_model(job.input, scheme)
     data = _data(graph, job)
     if scheme.auto_mixed_precision:
         made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run), phases))

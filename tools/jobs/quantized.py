@@ -13,9 +13,11 @@ from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
 from tools.jobs.finetune import tune, tuning_options
 from tools.summaries import quantize
+from tools.summaries.target import refuse_broken, target_lines, time_line
 from tools.summaries.tuning import tuning_lines
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.compare.quick_time import quick_time
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.model import provenance
@@ -24,8 +26,17 @@ from transforms.run.feeds import open_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions, why_not_on_cpu
 from transforms.scheme import Scheme
+from transforms.scheme.targets import target
 from transforms.search.assign_precision import Step
 from transforms.twins.attach_functions import has_all_functions
+
+HERE = "ort-cpu"
+"""The target of which the time can be measured here."""
+
+SLOW_HERE = ("int8",)
+FASTER = (
+    "ONNX Runtime's CPU provider runs int8 activations slowly: --target ort-cpu makes a faster model for it"
+)
 
 _SCHEME = provenance.PREFIX + "scheme"
 
@@ -108,12 +119,26 @@ def finish(
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
+    row = target(used.target) if used.target else None
+    if row:
+        refuse_broken(graph, row)
     with phases("writing"):
         exported = model_io.export(graph)
         files = job.save(graph, output, entries, exported)
     functions = has_all_functions(exported[0])
     for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions):
         print(line)
+    if row:
+        for line in target_lines(graph, row):
+            print(line)
+        if row.name == HERE and job.data is not None:
+            feed = next(
+                feed for _, feed in open_feeds(job.data, model_inputs(graph), images=job.images, limit=1)
+            )
+            made, before = quick_time(output, Path(job.input), feed, job.run)
+            print(time_line(made, before))
+    elif used.activation in SLOW_HERE:
+        print(FASTER)
 
 
 def tune_quantized(

@@ -114,7 +114,7 @@ def _check_nan(graph: gs.Graph, options: Bf16Options, done: Conversion) -> None:
 
 
 def _raise_opset(graph: gs.Graph, options: Bf16Options) -> None:
-    """Raise a graph to the opset that the format needs, or that was asked for; ModelError if that is lower."""
+    """Raise a graph to the opset that the format needs or that was asked for; ModelError if that is lower."""
     needed = BFLOAT16_OPSET if options.format == "bf16" else CAST_TO_BFLOAT16
     if 0 < options.opset < needed:
         raise ModelError(f"opset {options.opset} is too low for format {options.format}: it needs {needed}")

@@ -11,7 +11,7 @@ from transforms.scheme.targets import Target
 
 def scheme_of(row: Target) -> Scheme:
     """Return the default scheme of a target."""
-    return preset(row.preset).with_(**{**row.defaults, **row.adapted})
+    return preset(row.preset).with_(**{**row.defaults, **row.adapted}, target=row.name)
 
 
 def adapted(scheme: Scheme, row: Target) -> tuple[Scheme, list[str]]:
@@ -23,7 +23,7 @@ def adapted(scheme: Scheme, row: Target) -> tuple[Scheme, list[str]]:
     plain = {key.name: key.default for key in fields(Scheme)}
     changes = {key: value for key, value in row.adapted.items() if getattr(scheme, key) == plain[key]}
     changes = {key: value for key, value in changes.items() if getattr(scheme, key) != value}
-    fitted = scheme.with_(**changes)
+    fitted = scheme.with_(**changes, target=row.name)
     for reason in _contradictions(fitted, row):
         raise ValueError(f"target '{row.name}': {reason}")
     return fitted, [f"For target {row.name}: {key} = {value}" for key, value in changes.items()]

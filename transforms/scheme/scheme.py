@@ -63,17 +63,18 @@ class Scheme:
 
     Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: if the channels
     differ by a factor of 8 or more), ``scale`` (``power_of_two``: all scales are, those of activations and
-    weights chosen by the least squared error), ``activation_symmetric`` (``auto``: signed formats are), how activations
-    (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and weights
-    (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel, ``MSE``
-    for that of 4 bits) get theirs.
+    weights chosen by the least squared error), ``activation_symmetric`` (``auto``: signed formats are), how
+    activations (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and
+    weights (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel,
+    ``MSE`` for that of 4 bits) get theirs.
 
     ``target`` names a row of :mod:`transforms.scheme.targets`, whose integer kernels decide which operators
     read integers.
 
     The rest: rewrites to run, ``opset`` of the result (0: that of the model, or the least that the nodes
     need), ``input_shapes`` (free dimensions of inputs made fixed, by name), and how nodes are written;
-    ``qdq_domain`` is that of integer nodes, ``domain`` that of our own operators. The constructor raises ValueError naming key, value and the legal values.
+    ``qdq_domain`` is that of integer nodes, ``domain`` that of our own operators. The constructor raises
+    ValueError naming key, value and the legal values.
     """
 
     activation: str
@@ -145,7 +146,8 @@ class Scheme:
     @property
     def kernels(self) -> Target | None:
         """The target whose kernels decide which operators read integers, None without one."""
-        return target(self.target) if self.target else None
+        row = target(self.target) if self.target else None
+        return row if row is not None and row.takes_integers else None
 
     @property
     def other_format(self) -> Format | None:

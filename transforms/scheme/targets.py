@@ -1,4 +1,4 @@
-"""The table of deployment targets: what a runtime takes, and what it computes in low precision. Rows are data.
+"""The table of deployment targets: what a runtime takes, and what it computes in low precision.
 
 Facts are those of the public documents that a row names. What a check on the machine at hand can show is in
 ``verified``; everything else is as documented.
@@ -20,6 +20,7 @@ MOVED = frozenset(
 )
 """Operators that compute nothing: they run on whatever they are given."""
 
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """What a runtime takes.
@@ -29,12 +30,12 @@ class Target:
     ``power_of_two``: all scales have to be powers of two. ``narrow_weights``: stored weights have to be
     within -127..127. ``opsets``, ``ir_version``: the least and the most, None without a limit.
     ``fixed_shapes``: no free dimension. ``qdq_domains``: of QuantizeLinear and DequantizeLinear.
-    ``operators``: those that compute in low precision; ``open_ends``: those of them that do so also if what
-    they make stays float. ``fuses``: patterns, in words.
+    ``operators``: those that compute in low precision, of a target for integers; ``open_ends``: those of
+    them that do so also if what they make stays float. ``fuses``: patterns, in words.
 
     ``preset``, and ``defaults`` of the scheme's keys on top of it; ``adapted``: keys that a scheme of the
-    user's own takes over, for there is no choice; ``converter``: format of the conversion to BF16, if it
-    has one for the target. ``speed``, ``verified``: in words.
+    user's own takes over, for there is no choice; ``converters``: formats of the conversion to BF16 that
+    the target takes, the first by default. ``speed``, ``verified``: in words.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Target:
     operators: frozenset[str] = PRODUCTS
     open_ends: frozenset[str] = frozenset()
     fuses: tuple[str, ...] = ()
-    converter: str | None = None
+    converters: tuple[str, ...] = ()
     speed: str
     verified: str
 
@@ -108,7 +109,7 @@ _ROWS = (
         weights=("bfloat16", "float16"),
         biases=("bfloat16", "float16", "float32"),
         operators=PRODUCTS,
-        converter="bf16",
+        converters=("bf16", "with_cast"),
         speed="no integer kernels for QDQ models: integers run in float between conversions; integers go to "
         "TensorRT. The converters' format bf16 computes in bfloat16",
         verified="not on a machine without a GPU",
@@ -139,7 +140,10 @@ _ROWS = (
     Target(
         name="openvino",
         runtime="Intel OpenVINO, CPU and GPU",
-        sources=("OpenVINO, Low Precision Transformations", "OpenVINO, Quantized models compute and restrictions"),
+        sources=(
+            "OpenVINO, Low Precision Transformations",
+            "OpenVINO, Quantized models compute and restrictions",
+        ),
         preset="U8S8",
         defaults={"per_channel": True, "weight_method": "MinMax"},
         activations=("uint8", "int8"),
@@ -147,7 +151,10 @@ _ROWS = (
         narrow_weights=True,
         operators=PRODUCTS | {"Add", "Mul", "AveragePool", "GlobalAveragePool", "Concat", "Relu", "Clip"},
         open_ends=PRODUCTS,
-        fuses=("QuantizeLinear and DequantizeLinear pairs into FakeQuantize", "element-wise operators after layers"),
+        fuses=(
+            "QuantizeLinear and DequantizeLinear pairs into FakeQuantize",
+            "element-wise operators after layers",
+        ),
         speed="integer kernels on processors with VNNI or AMX and on GPUs with DP4A",
         verified="not without OpenVINO",
     ),
@@ -206,7 +213,7 @@ _ROWS = (
         fixed_shapes=True,
         operators=PRODUCTS,
         open_ends=PRODUCTS,
-        converter="with_cast",
+        converters=("with_cast",),
         speed="no calibration data needed; slower than INT8, mostly as accurate as float",
         verified="numbers by simulation, not without an NPU",
     ),
