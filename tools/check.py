@@ -11,7 +11,10 @@ from tools.cli.command_line import Parser, make_parser
 from tools.cli.job_options import TARGETS, Options
 from tools.cli.options import option
 
-_COMMANDS = "--target ort-cpu --input q.onnx"
+_COMMANDS = """\
+--target ort-cpu --input q.onnx
+--target tensorrt --input q.onnx
+--target ryzen-ai-cnn --input q.onnx"""
 
 _DETAILS = """\
 Prints which nodes the target computes in low precision, which not and why, and each rule of it that the model

@@ -14,7 +14,6 @@ from tools.jobs.quantize_options import KEYS, QuantizeJob, in_vain
 _COMMANDS = """\
 --input m.onnx --output q.onnx --config A8W8 --data samples
 --input m.onnx --output q.onnx --target ort-cpu --data samples
---input m.onnx --output q.onnx --config BF16_BFP16
 --config MX9 --print-config"""
 
 _DETAILS = f"""\

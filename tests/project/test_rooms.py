@@ -23,6 +23,7 @@ ROOMS = [
         "model",
         "search",
         "scheme",
+        "deploy",
         "plan",
         "algebra",
         "gradients",

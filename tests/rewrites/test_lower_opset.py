@@ -58,7 +58,7 @@ REFUSED = [
     ("(float[2,6] x) => (float[2,6] y) { y = Gelu(x) }", 20, 17, "Gelu 'y': it exists from opset 20 on"),
     ("(float[2,6] x, int64[1] a) => (float[2,1] y) { y = ReduceMean(x, a) }",
      18, 17,     "ReduceMean 'y': its axes are computed"),
-    ("(float[2,6] x) => (float[2,6] y) <int64[0] a = {}> { y = ReduceMean <noop_with_empty_axes = 1> (x, a) }",
+    ("(float[2,6] x) => (float[2,6] y) <int64[0] a = {}> { y = ReduceMean<noop_with_empty_axes=1>(x, a) }",
      18, 17, "ReduceMean 'y': it reduces no axis"),
     ("(float[2,5] x) => (float[2,3] y, float[2,2] z) { y, z = Split <axis = 1, num_outputs = 2> (x) }",
      18, 17, "Split 'y': its parts may differ"),

@@ -102,6 +102,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         equalize_layers=True,
         balance_channels=True,
         optimize=False,
+        target="ort-cpu",
         opset=17,
         input_shapes={"images:0": (1, 3, 224, 224)},
         qdq_domain="com.microsoft",

@@ -68,9 +68,9 @@ def _of_grid(grid: StoredGrid, row: Target) -> Iterator[str]:
         yield f"'{grid.label}': scale {worst:g}, it has to be a power of two"
     if not row.per_channel and grid.scale.size > 1:
         yield f"'{grid.label}': {grid.scale.size} scales, a tensor has one (--no-per-channel)"
-    if row.narrow_weights and grid.role == "weight" and grid.stored is not None:
-        if grid.stored.size and grid.stored.dtype == np.int8 and grid.stored.min() < _NARROW:
-            yield f"'{grid.label}': a weight is -128, the least is -127 (--set weight_method=MinMax)"
+    held = grid.stored if row.narrow_weights and grid.role == "weight" else None
+    if held is not None and held.dtype == np.int8 and held.min(initial=0) < _NARROW:
+        yield f"'{grid.label}': a weight is -128, the least is -127 (--set weight_method=MinMax)"
 
 
 def _is_integer(name: str) -> bool:
