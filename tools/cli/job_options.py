@@ -60,7 +60,7 @@ def sample_limit(spelled: str = "--limit N") -> Any:
 
 def provider(need: Need = DATA) -> Any:
     """Return the field ``provider`` of a tool in which it goes with other data, too."""
-    words = "execution provider of ONNX Runtime (default: cpu)"
+    words = "execution provider of ONNX Runtime, or a device: cuda:0, hip:0 (default: cpu)"
     return option("--provider NAME", words, group=RUNNING, needs=(need,), default="cpu")
 
 
