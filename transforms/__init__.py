@@ -49,7 +49,7 @@ Quantize, by a plan of the room plan:
     ``leave_out_dilations``    removes dilations of AveragePool that change nothing
 
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
-imports only rooms below it (files, graph, twins, model, search, scheme, deploy, plan, algebra, gradients, runtime,
-opset; then these rewrites; then run, calibrate, pipelines, layers, finetune, mix_precision, keep_float,
-compare).
+imports only rooms below it (files, graph, twins, model, search, scheme, deploy, plan, algebra, gradients,
+runtime, opset; then these rewrites; then run, calibrate, pipelines, layers, finetune, mix_precision,
+keep_float, compare).
 """

@@ -1,4 +1,4 @@
-"""Devices by the names of the guides. Oracle: the table below, and modules that stand in for what is missing."""
+"""Devices by the names of the guides. Oracle: the table below, and modules that stand in for missing ones."""
 
 from __future__ import annotations
 

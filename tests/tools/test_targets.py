@@ -1,4 +1,4 @@
-"""``--target``: the rules of every row on written models. Oracle: the protos, read here without the checker's code."""
+"""``--target``: the rules of every row on written models. Oracle: the protos, without the code of the check."""
 
 from __future__ import annotations
 
