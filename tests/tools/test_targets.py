@@ -1,4 +1,4 @@
-"""``--target``: the rules of every row on written models. Oracle: the protos, without the code of the check."""
+"""``--target``: rules of every row on written models. Oracle: the protos, without the code of the check."""
 
 from __future__ import annotations
 
@@ -223,3 +223,16 @@ def test_int8_activations_name_the_faster_target(bench: Bench) -> None:
     assert hint in bench.quantize("--config", "A8W8")
     assert hint not in bench.quantize("--config", "U8S8")
     assert "Time here: " in bench.quantize("--target", "ort-cpu")
+
+
+def test_a_slower_model_and_a_saturating_processor_are_said(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tools.jobs import quantized
+
+    slower = "2.00 ms, float 1.00 ms: 2.00 times: slower than the float model on this machine"
+    for known, seconds, wanted in ((True, (0.002, 0.001), slower), (False, (0.001, 0.002), "0.50 times\n")):
+        monkeypatch.setattr(quantized, "has_vnni", lambda known=known: known)
+        monkeypatch.setattr(quantized, "quick_time", lambda *_, seconds=seconds: seconds)
+        out = bench.quantize("--target", "ort-cpu")
+        assert wanted in out and ("This processor has no VNNI" in out) is not known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
 from tools.jobs.finetune import tune, tuning_options
 from tools.summaries import quantize
-from tools.summaries.target import refuse_broken, target_lines, time_line
+from tools.summaries.target import SATURATES, refuse_broken, target_lines, time_line
 from tools.summaries.tuning import tuning_lines
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
@@ -22,8 +22,9 @@ from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized
-from transforms.run.feeds import open_feeds
+from transforms.run.feeds import open_feeds, random_feeds
 from transforms.runtime.inputs import model_inputs
+from transforms.runtime.processor import has_vnni
 from transforms.runtime.session import RunOptions, why_not_on_cpu
 from transforms.scheme import Scheme
 from transforms.scheme.targets import target
@@ -131,14 +132,20 @@ def finish(
     if row:
         for line in target_lines(graph, row):
             print(line)
-        if row.name == HERE and job.data is not None:
-            feed = next(
-                feed for _, feed in open_feeds(job.data, model_inputs(graph), images=job.images, limit=1)
-            )
-            made, before = quick_time(output, Path(job.input), feed, job.run)
-            print(time_line(made, before))
+        for line in _lines_of_here(graph, output, job) if row.name == HERE else ():
+            print(line)
     elif used.activation in SLOW_HERE:
         print(FASTER)
+
+
+def _lines_of_here(graph: gs.Graph, output: Path, job: SchemeJob) -> Iterator[str]:
+    """Yield how fast the model runs here beside the float model, and whether its sums may saturate."""
+    inputs = model_inputs(graph)
+    feeds = open_feeds(job.data, inputs, images=job.images, limit=1) if job.data else random_feeds(inputs, 1)
+    feed = next(feed for _, feed in feeds)
+    yield time_line(*quick_time(output, Path(job.input), feed, job.run))
+    if has_vnni() is False:
+        yield SATURATES
 
 
 def tune_quantized(

@@ -10,6 +10,12 @@ from transforms.deploy.check_target import check_target, free_inputs
 from transforms.deploy.low_precision import low_precision
 from transforms.scheme.targets import Target
 
+SATURATES = (
+    "This processor has no VNNI: sums of two products of uint8 and int8 saturate at 16 bits, which large "
+    "weights beside large activations reach; compare outputs with tools.evaluate"
+)
+"""What ONNX Runtime's kernels for older x86 processors do to models of uint8 activations and int8 weights."""
+
 SLOWER = 1.03
 """Times of float from which on a model is called slower: less is within the noise of a short measurement."""
 
