@@ -55,7 +55,7 @@ ALWAYS = {
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
     "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
-    "save_as_external_data functions threads",
+    "jobs dask resume save_as_external_data functions threads",
     "formats": "help verbose input plot",
     "infer": "help verbose input output force data time provider threads",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
@@ -120,6 +120,9 @@ def _cases() -> list[tuple[str, str, str]]:
             "--provider cpu --infer-device cpu",
             "--provider and --infer-device both select a device",
         ),
+        ("finetune", "--checkpoint c --resume r", "--checkpoint and --resume both store tuned layers"),
+        ("finetune", "--dask tcp://a:1", "--dask with the address of a scheduler needs --resume"),
+        ("finetune", "--dask tcp://a:1 --resume r --jobs 2", "--jobs goes with --dask local: "),
         ("evaluate", "--force", "--force goes with --json or --csv"),
         ("evaluate", "--json a --csv ./a", "--json and --csv are the same file, 'a'"),
         ("formats", "--force", "--force goes with --plot"),
@@ -168,6 +171,7 @@ def test_an_option_in_vain_is_wrong_usage(
 
 TARGETS = ("--l2-target", "--sqnr-target", "--sqnr-drop-target", "--top1-target", "--evaluate-target")
 MEASURED = "integer activations; the formats here are"
+SHARED = "integer activations or a table [finetune]; the formats here are"
 
 WITH_A_SCHEME = [
     ("quantize", "MX9", "--calibrate-method MSE", f"--calibrate-method goes with {MEASURED} mx9"),
@@ -210,7 +214,7 @@ WITH_A_SCHEME = [
         f"--calibration-cache goes with {MEASURED} mx9",
     ),
     *(
-        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {MEASURED} mx9")
+        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {SHARED} mx9")
         for one in ("--jobs 1", "--dask local", "--resume r")
     ),
     (

@@ -8,6 +8,7 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 from tools.cli.executors import workers
+from tools.cli.needs import Need
 from tools.cli.progress import Phases
 from tools.cli.scheme_options import CALIBRATION, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
@@ -26,6 +27,10 @@ from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
 
+_SHARED = Need(
+    f"{CALIBRATION.words} or a table [finetune]",
+    lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
+)
 _RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
 
 
@@ -39,7 +44,7 @@ def quantize_file(job: QuantizeJob) -> bool:
         print(scheme.to_toml(), end="")
     if not job.input:
         return True
-    check_effect(scheme, job, dict.fromkeys(("jobs", "dask", "resume"), CALIBRATION))
+    check_effect(scheme, job, dict.fromkeys(("jobs", "dask", "resume"), _SHARED))
     check_code(scheme, job)
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
@@ -63,7 +68,7 @@ def quantize_file(job: QuantizeJob) -> bool:
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
             print(f"  {line}")
         return False
-    finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job, phases)
+    finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job, phases, job)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
     return True

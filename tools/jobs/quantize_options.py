@@ -35,7 +35,9 @@ class QuantizeJob(SchemeJob):
     provider: str = provider(_ANY_DATA)
     threads: int = threads(_ANY_DATA)
     jobs: int | None = jobs(
-        "processes that measure ranges, the same ones for any N (default: this one alone)", _ANY_DATA, None
+        "processes that run samples, with the same result for any N (default: this one alone)",
+        _ANY_DATA,
+        None,
     )
     dask: str | None = dask(_ANY_DATA)
     resume: Path | None = resume(_ANY_DATA)

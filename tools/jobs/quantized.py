@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ import onnx_graphsurgeon as gs
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
-from tools.jobs.finetune import tune, tuning_options
+from tools.cli.worker_options import SharedJob
+from tools.jobs.finetune import SharedTuning, tune, tuning_options
 from tools.summaries import quantize
 from tools.summaries.target import SATURATES, refuse_broken, target_lines, time_line
 from tools.summaries.tuning import tuning_lines
@@ -104,17 +106,18 @@ def finish(
     recorded: Mapping[str, object],
     job: SchemeJob,
     phases: Phases,
+    shared: SharedJob | None = None,
 ) -> None:
     """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
 
-    Raises ValueError or OSError; nothing is written then.
+    ``shared``: says who reads the samples for that. Raises ValueError or OSError; nothing is written then.
     """
     graph, used = made.graph, made.scheme
     entries = provenance.entries("quantize", recorded, graph.source_sha256)
     if scheme.finetune:
         with phases("reloading"):
             reference = made.float_graph()
-        tuned = tune_quantized(graph, reference, used.with_(finetune=scheme.finetune), job, phases)
+        tuned = tune_quantized(graph, reference, used.with_(finetune=scheme.finetune), job, phases, shared)
         if made.mixed:
             info_of(tuned).metadata.setdefault(_SCHEME, "")  # the first of the entries, as in files of old
         if made.mixed is None or _holds(made.mixed, tuned):
@@ -149,7 +152,12 @@ def _lines_of_here(graph: gs.Graph, output: Path, job: SchemeJob) -> Iterator[st
 
 
 def tune_quantized(
-    graph: gs.Graph, float_graph: gs.Graph, scheme: Scheme, job: SchemeJob, phases: Phases
+    graph: gs.Graph,
+    float_graph: gs.Graph,
+    scheme: Scheme,
+    job: SchemeJob,
+    phases: Phases,
+    shared: SharedJob | None = None,
 ) -> gs.Graph:
     """Return the graph with tuned weights, and print what became of each layer.
 
@@ -165,7 +173,12 @@ def tune_quantized(
     feeds = [feed for _, feed in named]
     output = None if rule.output_index < 0 else rule.output_index
     options = tuning_options(rule, job.run, output_index=output)
-    done = tune(float_graph, graph, feeds, options, phases, formats=scheme.named_formats)
+    key = ""
+    if shared and shared.resume:
+        models = [provenance.model_hash(float_graph), provenance.model_hash(graph)]
+        key = json.dumps([provenance.software(), *models, named.hash(), repr(rule), job.provider])
+    work = SharedTuning.of(shared, key) if shared else None
+    done = tune(float_graph, graph, feeds, options, phases, formats=scheme.named_formats, shared=work)
     for line in tuning_lines(done, len(feeds)):
         print(line)
     return done.graph

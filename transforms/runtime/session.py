@@ -212,7 +212,7 @@ def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: 
     if sum(place.length for place in mapped.values()) > _MOST_PREPACKED:
         settings.add_session_config_entry(_NO_PREPACKING, "1")
     weights = {name: array for name, array in weights.items() if name not in mapped}
-    shared = {name: array for name, array in weights.items() if _is_readable(array)}
+    shared = {name: array for name, array in weights.items() if is_shareable(array)}
     detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
     for tensor in light.graph.initializer:
         if tensor.name in shared:
@@ -226,5 +226,6 @@ def _arrays(weights: Mapping[str, Weight]) -> dict[str, np.ndarray]:
     return {name: load_values(values) for name, values in weights.items()}
 
 
-def _is_readable(array: np.ndarray) -> bool:
+def is_shareable(array: np.ndarray) -> bool:
+    """Return whether the runtime can read an array where it is."""
     return array.dtype.kind in _SHARED_KINDS and array.flags.c_contiguous
