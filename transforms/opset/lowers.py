@@ -104,7 +104,7 @@ def _first(op: str, newest: int) -> int:
 def _with_axes(node: gs.Node, attributes: Attributes, constants: Constants) -> Attributes:
     """Return the attributes of a reduction whose axes are an attribute."""
     left_out = len(node.inputs) < 2 or node.inputs[1].is_empty()
-    axes = [] if left_out else constants.integers(node.inputs[1])
+    axes = () if left_out else constants.integers(node.inputs[1])
     if axes is None:
         raise CannotLowerError("its axes are computed, before opset 18 they are an attribute")
     rest = {name: value for name, value in attributes.items() if name != "noop_with_empty_axes"}
