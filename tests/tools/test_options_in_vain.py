@@ -89,7 +89,7 @@ def _cases() -> list[tuple[str, str, str]]:
         ]
     measured = ("--sensitivity measured", "--sensitivity trace", "--metric l2", "--output-index 0")
     measured += ("--data-size 3", "--labels l.npy", "--calibration-cache f", "--jobs 1", "--dask local")
-    measured += ("--resume r", "--json f", "--csv f", "--chart f.svg", "--plot f.svg")
+    measured += ("--resume r", "--json f", "--csv f", "--chart f.svg", "--plot f.svg", "--memory-limit 1G")
     tool = "auto_mixed_precision"
     cases += [
         (tool, f"--output n.onnx {one}", f"{one.split()[0]} goes with --data")
@@ -130,7 +130,14 @@ def _cases() -> list[tuple[str, str, str]]:
     run = "--input m.onnx --output n.onnx"
     cases += [
         ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --data")
-        for one in (*OF_DATA, "--calibration-cache f", "--jobs 2", "--dask local", "--resume r")
+        for one in (
+            *OF_DATA,
+            "--calibration-cache f",
+            "--jobs 2",
+            "--dask local",
+            "--resume r",
+            "--memory-limit 1G",
+        )
     ]
     cases += [
         ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --data")
@@ -216,6 +223,12 @@ WITH_A_SCHEME = [
     *(
         ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {SHARED} mx9")
         for one in ("--jobs 1", "--dask local", "--resume r")
+    ),
+    (
+        "quantize",
+        "MX9",
+        "--data d --memory-limit 1G",
+        "--memory-limit goes with integer activations or tuning; the formats here are mx9",
     ),
     (
         "auto_mixed_precision",

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import DataOptions, ModelOutput, sample_limit, samples_folder
+from tools.cli.job_options import DataOptions, ModelOutput, memory_limit, sample_limit, samples_folder
 from tools.cli.needs import DATA, Need
-from tools.cli.option_values import LARGEST, bytes_of, number, whole
+from tools.cli.option_values import LARGEST, number, whole
 from tools.cli.options import RUNNING, option
 from tools.cli.worker_options import dask, jobs, resume
 
@@ -84,8 +84,6 @@ class FinetuneJob(DataOptions, ModelOutput):
         default="cpu",
     )
     infer_device: str = _running("--infer-device", "for inference", choices=DEVICES, default="cpu")
-    memory_limit: int | None = _running(
-        "--memory-limit SIZE",
-        "memory for tensors between layers, such as 500M or 4G; the rest goes to files",
-        type=bytes_of,
+    memory_limit: int | None = memory_limit(
+        "memory for tensors between layers, such as 500M or 4G; the rest goes to files"
     )

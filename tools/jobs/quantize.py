@@ -87,7 +87,7 @@ def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, pha
 def _data(graph: gs.Graph, job: QuantizeJob) -> CalibrationData | None:
     if job.random_data:
         feeds = random_feeds(model_inputs(graph), job.random_data)
-        return CalibrationData(feeds, run=job.run, sharing=_sharing(job))
+        return CalibrationData(feeds, run=job.run, sharing=_sharing(job), memory_limit=job.memory_limit)
     data = calibration_data(job, job.run)
     return data and replace(data, sharing=_sharing(job))
 

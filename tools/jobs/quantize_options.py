@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import SchemeJob, deployment, provider, samples_folder, threads
+from tools.cli.job_options import (
+    TENSORS_OF_A_SAMPLE,
+    SchemeJob,
+    deployment,
+    memory_limit,
+    provider,
+    samples_folder,
+    threads,
+)
 from tools.cli.needs import Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
@@ -34,6 +42,7 @@ class QuantizeJob(SchemeJob):
     )
     provider: str = provider(_ANY_DATA)
     threads: int = threads(_ANY_DATA)
+    memory_limit: int | None = memory_limit(TENSORS_OF_A_SAMPLE, _ANY_DATA)
     jobs: int | None = jobs(
         "processes that run samples, with the same result for any N (default: this one alone)",
         _ANY_DATA,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from tools.cli.worker_options import SharedJob
 from tools.jobs.finetune import SharedTuning, tune, tuning_options
 from tools.summaries import quantize
 from tools.summaries.target import SATURATES, refuse_broken, target_lines, time_line
-from tools.summaries.tuning import tuning_lines
+from tools.summaries.tuning import broken_limit, tuning_lines
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.compare.quick_time import quick_time
@@ -68,7 +69,9 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     if job.data is None:
         return None
     report_litter(job.data)
-    return CalibrationData(job.data, job.images, job.limit, job.calibration_cache, run)
+    return CalibrationData(
+        job.data, job.images, job.limit, job.calibration_cache, run, memory_limit=job.memory_limit
+    )
 
 
 def phases_of(scheme: Scheme, *, has_data: bool) -> Phases:
@@ -172,7 +175,7 @@ def tune_quantized(
     named = open_feeds(job.data, model_inputs(float_graph), images=job.images, limit=limit)
     feeds = [feed for _, feed in named]
     output = None if rule.output_index < 0 else rule.output_index
-    options = tuning_options(rule, job.run, output_index=output)
+    options = tuning_options(rule, job.run, output_index=output, memory_limit=job.memory_limit)
     key = ""
     if shared and shared.resume:
         models = [provenance.model_hash(float_graph), provenance.model_hash(graph)]
@@ -181,6 +184,9 @@ def tune_quantized(
     done = tune(float_graph, graph, feeds, options, phases, formats=scheme.named_formats, shared=work)
     for line in tuning_lines(done, len(feeds)):
         print(line)
+    broken = broken_limit(done, job.memory_limit)
+    if broken:
+        print(broken, file=sys.stderr)
     return done.graph
 
 

@@ -25,7 +25,8 @@ class CalibrationData:
     """The source of ranges: a folder, a reader or any iterable of feeds, and how it is read.
 
     ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
-    what was measured. ``run``: how the float model runs. ``sharing``: workers that run it.
+    what was measured. ``run``: how the float model runs. ``sharing``: workers that run it. ``memory_limit``:
+    bytes of tensors of a sample; one that has more of them at once is an error.
     """
 
     source: Source | Feeds
@@ -34,6 +35,7 @@ class CalibrationData:
     cache: Path | None = None
     run: RunOptions | None = None
     sharing: EachSample | None = None
+    memory_limit: int | None = None
 
     def feeds(self, graph: gs.Graph) -> Feeds:
         """Return the feeds of the source for the inputs of a graph; raises what ``open_feeds`` does."""
@@ -76,6 +78,7 @@ def calibrate_plan(
         scheme.percentile,
         scheme.moving_average,
         scheme.averaging_constant,
+        data.memory_limit,
         scheme.scale == POWER_OF_TWO,
     )
     what = plan.graph, names, data.feeds(plan.graph), options
