@@ -132,6 +132,8 @@ def finish(
     with phases("writing"):
         exported = model_io.export(graph)
         files = job.save(graph, output, entries, exported)
+    if row is None and used.activation in SLOW_HERE:
+        print(FASTER)
     functions = has_all_functions(exported[0])
     for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions):
         print(line)
@@ -140,8 +142,6 @@ def finish(
             print(line)
         for line in _lines_of_here(graph, output, job) if row.name == HERE else ():
             print(line)
-    elif used.activation in SLOW_HERE:
-        print(FASTER)
 
 
 def _lines_of_here(graph: gs.Graph, output: Path, job: SchemeJob) -> Iterator[str]:
