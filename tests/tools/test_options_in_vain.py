@@ -18,6 +18,7 @@ from tools.cli.options import RUNNING, SAMPLES, options_of
 from tools.evaluate import EvaluateJob
 from tools.formats import FormatsJob
 from tools.infer import InferJob
+from tools.inspect import InspectJob
 from tools.jobs.bf16_options import Bf16Job
 from tools.jobs.finetune_options import FinetuneJob
 from tools.jobs.mix_options import MixJob
@@ -35,6 +36,7 @@ JOBS = {
     "finetune": FinetuneJob,
     "formats": FormatsJob,
     "infer": InferJob,
+    "inspect": InspectJob,
     "quantize": QuantizeJob,
     "report": ReportJob,
 }
@@ -55,9 +57,10 @@ ALWAYS = {
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
     "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
-    "jobs dask resume save_as_external_data functions threads",
+    "jobs dask resume save_as_external_data functions threads storage",
     "formats": "help verbose input plot",
     "infer": "help verbose input output force data time provider threads",
+    "inspect": "help verbose input against json",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
     "keep_weight_nodes optimize target opset input_shapes",
     "report": "help verbose float_model quantized output force data provider threads",
@@ -96,7 +99,7 @@ def _cases() -> list[tuple[str, str, str]]:
         for one in (*measured, *OF_DATA)
     ]
     moving = ("--strategy speed", "--bits-target 8", "--bytes-target 9", "--labels l.npy")
-    moving += ("--save_as_external_data", "--no-functions")
+    moving += ("--save_as_external_data", "--no-functions", "--storage packed")
     cases += [
         (tool, f"--analyze-only --data d {one}", f"{one.split()[0]} goes with --output, not with --analyze")
         for one in moving
@@ -156,7 +159,7 @@ def _cases() -> list[tuple[str, str, str]]:
             "--jobs goes with --dask local: ",
         ),
     ]
-    alone = ("--data d", "--calibration-cache f", "--random-data 3", "--force")
+    alone = ("--storage packed", "--data d", "--calibration-cache f", "--random-data 3", "--force")
     alone += ("--save_as_external_data", "--no-functions", "--allow-code")
     cases += [
         ("quantize", f"--print-config {one}", f"{one.split()[0]} goes with --input and --output")

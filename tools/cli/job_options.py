@@ -150,6 +150,14 @@ def functions(*needs: Need) -> Any:
     return option("--no-functions", words, group=OTHER, needs=needs, action="store_false")
 
 
+def storage(*needs: Need) -> Any:
+    """Return the field ``storage`` of a tool that writes block formats."""
+    words = (
+        "weights of block formats as float32 (plain, default), in their bits, or in ONNX's own form for MX"
+    )
+    return option("--storage", words, needs=needs, choices=("plain", "packed", "onnx-mx"), default="plain")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelOutput(Options):
     """Which model is written, and how; ``output`` is empty if none is."""
@@ -218,6 +226,7 @@ class SchemeJob(DataOptions, ModelOutput):
         "store measured ranges in this file, and reuse them for the same model and data",
         type=Path,
     )
+    storage: str = storage()
     memory_limit: int | None = memory_limit(TENSORS_OF_A_SAMPLE, DATA)
     allow_code: bool = option(
         "--allow-code",

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import DataOptions, ModelOutput, memory_limit, sample_limit, samples_folder
+from tools.cli.job_options import (
+    DataOptions,
+    ModelOutput,
+    memory_limit,
+    sample_limit,
+    samples_folder,
+    storage,
+)
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, number, whole
 from tools.cli.options import RUNNING, option
@@ -30,6 +37,7 @@ class FinetuneJob(DataOptions, ModelOutput):
     quantized: str = option("--quantized MODEL", "the quantized model; never changed", required=True)
     output: str = option("--output MODEL", "the tuned model to write", required=True)
     data: Path = samples_folder(help="folder of samples to tune on", required=True)
+    storage: str = storage()
     algorithm: str = option(
         "--algorithm", "how weights are found, see below (default: auto)", choices=ALGORITHMS, default="auto"
     )

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import TARGETS, SchemeJob, force, functions, samples_folder, save_as_external_data
+from tools.cli.job_options import (
+    TARGETS,
+    SchemeJob,
+    force,
+    functions,
+    samples_folder,
+    save_as_external_data,
+    storage,
+)
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, number, whole
 from tools.cli.options import SEARCH, Option, declare, option
@@ -46,6 +54,7 @@ class MixJob(SchemeJob):
     force: bool = force("an existing output", _FILE)
     save_as_external_data: bool = save_as_external_data(_MODEL)
     functions: bool = functions(_MODEL)
+    storage: str = storage(_MODEL)
 
     @property
     def deployment(self) -> str:

@@ -15,6 +15,7 @@ from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
 from tools.cli.worker_options import SharedJob
 from tools.jobs.finetune import SharedTuning, tune, tuning_options
+from tools.jobs.storage import store
 from tools.summaries import quantize
 from tools.summaries.target import SATURATES, refuse_broken, target_lines, time_line
 from tools.summaries.tuning import broken_limit, tuning_lines
@@ -130,12 +131,14 @@ def finish(
     if row:
         refuse_broken(graph, row)
     with phases("writing"):
+        stored = store(graph, job.storage, used.named_formats)
         exported = model_io.export(graph)
         files = job.save(graph, output, entries, exported)
     if row is None and used.activation in SLOW_HERE:
         print(FASTER)
     functions = has_all_functions(exported[0])
-    for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions):
+    summary = quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions)
+    for line in (*stored, *summary):
         print(line)
     if row:
         for line in target_lines(graph, row):

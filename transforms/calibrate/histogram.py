@@ -117,6 +117,8 @@ def fold(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _merge(counts: NDArray[np.int64], doublings: int) -> NDArray[np.int64]:
     """Return the counts in bins that are wider by a power of two, around the same zero."""
+    if not doublings or not counts.any():
+        return counts
     half = BINS // 2
     merged = min(1 << doublings, half)
     sums = counts.reshape(-1, merged).sum(axis=1)

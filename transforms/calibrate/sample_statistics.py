@@ -41,6 +41,9 @@ on blocks of channels."""
 _BLOCKED = frozenset(["Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"])
 """Operators that the runtime computes on blocks of channels."""
 
+_FEW = 5000
+"""Tensors of a model up to which it is brought into such blocks: the time for that is in their square."""
+
 
 class EachSample(Protocol):
     """Makes the statistics of one sample after another."""
@@ -95,7 +98,7 @@ class SampleStatistics:
 
     def _model(self, feed: Mapping[str, np.ndarray]) -> InstrumentedModel[str]:
         """Return the model for a sample; in a large one no tensor lives longer than it is read."""
-        small = sum(array.nbytes for array in feed.values()) <= _SMALL
+        small = sum(array.nbytes for array in feed.values()) <= _SMALL and len(self._all) <= _FEW
         if small and self._has_blocks:
             small = self._sizes.of(feed).total <= _SMALL_TENSORS
         if small not in self._models:

@@ -87,6 +87,7 @@ def show_tensors(
     for name in dict.fromkeys(watched):
         after.setdefault(known[name].name, []).append(watch.node(name))
     _insert_after(light.graph, after)
+    light.graph.node.extend(watch.end())
     outputs = dict.fromkeys((*(place for place in places.values() if place not in fed), *watch.outputs))
     del light.graph.output[:]  # types of the new ones are the runtime's to infer
     light.graph.output.extend(onnx.ValueInfoProto(name=place) for place in outputs)

@@ -147,13 +147,21 @@ def why_not_on_cpu(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) ->
     kernels a node needs. Of a model with many nodes only those are loaded that differ: the time that the
     runtime takes grows faster than their number.
     """
-    options = RunOptions(optimize=False)
-    model = detached_weights.as_inputs(light, dict(weights))
+    return why_not_on("CPUExecutionProvider", detached_weights.as_inputs(light, dict(weights)))
+
+
+def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
+    """Return why a provider of the installed ONNX Runtime, or the CPU's beside it, cannot load a model, or
+    None.
+
+    The model's large weights are inputs.
+    """
     if len(model.graph.node) > _MANY_NODES:
         model = distinct_nodes(model) or model
     content = model.SerializeToString()
     try:
-        ort.InferenceSession(content, session_settings(options), providers=["CPUExecutionProvider"])
+        settings = session_settings(RunOptions(optimize=False))
+        ort.InferenceSession(content, settings, providers=[provider])
     except Exception as error:  # the runtime's exceptions share no narrower class
         return " ".join(str(error).split())
     return None
