@@ -14,6 +14,8 @@ Each has a function of its own name, which edits the graph in place; help("trans
 Prepare:
     ``lift_constants``         Constant nodes become initializers; call it first
     ``convert_opset``          raises the version of the standard operator set
+    ``lower_opset``            lowers it, if no node changes its meaning
+    ``fix_shapes``             free dimensions of inputs become fixed
     ``optimize``               ONNX Runtime's offline optimizer, at its basic level
     ``fuse_matmul``            products of one input with several weights become one, then a Split
     ``fuse_layernorm``         decomposed layer normalization becomes one node
@@ -52,7 +54,7 @@ Store, as the last step:
     ``write_onnx_mx``          Microscaling in ONNX's own form, for runtimes to come
 
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
-imports only rooms below it (files, graph, twins, packed, model, search, scheme, plan, algebra, gradients,
-runtime, opset; then these rewrites; then run, calibrate, outliers, pipelines, layers, finetune,
+imports only rooms below it (files, graph, twins, packed, model, search, scheme, deploy, plan, algebra,
+gradients, runtime, opset; then these rewrites; then run, calibrate, outliers, pipelines, layers, finetune,
 mix_precision, keep_float, compare).
 """

@@ -24,6 +24,7 @@ ROOMS = [
         "model",
         "search",
         "scheme",
+        "deploy",
         "plan",
         "algebra",
         "gradients",

@@ -11,6 +11,7 @@ from dataclasses import fields
 import pytest
 
 from tests.helpers.tool_parsers import REQUIRED, parser_of
+from tools.check import CheckJob
 from tools.cli.job_options import DataOptions, Options
 from tools.cli.needs import DATA
 from tools.cli.options import RUNNING, SAMPLES, options_of
@@ -28,6 +29,7 @@ from transforms.scheme.mixing_rule import MixingRule
 
 JOBS = {
     "auto_mixed_precision": MixJob,
+    "check": CheckJob,
     "convert_fp16_to_bf16": Bf16Job,
     "convert_fp32_to_bf16": Bf16Job,
     "evaluate": EvaluateJob,
@@ -45,11 +47,13 @@ OF_DATA = (*OF_SAMPLES, "--provider cpu", "--threads 2")
 
 ALWAYS = {
     "auto_mixed_precision": "help verbose input output config assignments target activation_target "
-    "weight_target target_op_types include_nodes exclude_nodes evaluate dual_quant_nodes data",
+    "weight_target target_op_types include_nodes exclude_nodes evaluate dual_quant_nodes data opset "
+    "input_shapes",
     "convert_fp16_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
-    "optimize save_as_external_data functions force",
+    "optimize save_as_external_data functions force target opset input_shapes",
     "convert_fp32_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
-    "optimize save_as_external_data functions force",
+    "optimize save_as_external_data functions force target opset input_shapes",
+    "check": "help verbose input target",
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
     "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
@@ -58,7 +62,7 @@ ALWAYS = {
     "infer": "help verbose input output force data time provider threads",
     "inspect": "help verbose input against json",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
-    "keep_weight_nodes optimize",
+    "keep_weight_nodes optimize target opset input_shapes",
     "report": "help verbose float_model quantized output force data provider threads",
 }
 """Options that have an effect in any combination, or without which there is nothing to do."""

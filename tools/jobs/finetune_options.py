@@ -21,7 +21,7 @@ from tools.cli.worker_options import dask, jobs, resume
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-DEVICES = ("cpu", "cuda:0")
+DEVICES = ("cpu", "cuda:0", "hip:0")
 
 _STEPPED = Need("--algorithm adaquant or adaround", lambda job: job.algorithm in ("adaquant", "adaround"))
 _step = partial(option, group="algorithm", needs=(_STEPPED,))
@@ -86,7 +86,10 @@ class FinetuneJob(DataOptions, ModelOutput):
         "--batch-size N", "samples per run, if batch sizes are dynamic", type=whole(), default=1
     )
     optim_device: str = _running(
-        "--optim-device", "for linear algebra (CuPy)", choices=DEVICES, default="cpu"
+        "--optim-device",
+        "for linear algebra (CuPy, for hip:0 built for ROCm)",
+        choices=DEVICES,
+        default="cpu",
     )
     infer_device: str = _running("--infer-device", "for inference", choices=DEVICES, default="cpu")
     memory_limit: int | None = memory_limit(

@@ -14,6 +14,7 @@ from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.equalize_layers import equalize_layers
+from transforms.fix_shapes import fix_shapes
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
@@ -21,6 +22,7 @@ from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.leave_out_dilations import leave_out_dilations
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
+from transforms.lower_opset import lower_opset
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
 from transforms.move_outliers import move_outliers
@@ -169,6 +171,9 @@ def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) 
     """
     lift_constants(graph)
     _refuse_quantized(graph)
+    fix_shapes(graph, scheme.input_shapes)
+    if scheme.opset:
+        lower_opset(graph, scheme.opset)
     targets = SchemeTargets(graph, scheme)
     _prepare(graph, scheme, targets, Quantized() if done is None else done)
     return targets
@@ -191,7 +196,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     names = tensors_with_nan(graph)
     if names:
         raise ModelError(f"NaN in {len(names)} weights, '{names[0]}' the first: no format can stand for it")
-    prepared = prepare(graph, targets.excluded, optimized=scheme.optimize)
+    prepared = prepare(graph, targets.excluded, optimized=scheme.optimize, newest=scheme.opset)
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
     if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):

@@ -27,6 +27,8 @@ from transforms.model.distinct_nodes import distinct_nodes
 from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
+from transforms.runtime.devices import DEVICES
+from transforms.runtime.devices import provider as device_provider
 from transforms.runtime.inputs import session_input
 from transforms.runtime.share_mapped import share_mapped
 from transforms.runtime.weight_arrays import weight_arrays
@@ -181,7 +183,11 @@ def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort
 
 
 def provider_name(short: str) -> str:
-    """Return the runtime's name of the provider "cpu" or "CPUExecutionProvider"; ValueError without it."""
+    """Return the runtime's name of the provider "cpu" or "CPUExecutionProvider"; ValueError without it.
+
+    A device is the name of a provider, too: ``cuda:0``, ``hip:0``.
+    """
+    short = device_provider(short) if short in DEVICES else short
     available = ort.get_available_providers()
     for name in available:
         if short.lower() in (name.lower(), name.removesuffix("ExecutionProvider").lower()):
