@@ -134,11 +134,11 @@ def finish(
         stored = store(graph, job.storage, used.named_formats)
         exported = model_io.export(graph)
         files = job.save(graph, output, entries, exported)
-    if row is None and used.activation in SLOW_HERE:
-        print(FASTER)
     functions = has_all_functions(exported[0])
     summary = quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions)
-    for line in (*stored, *summary):
+    *lines, last = (*stored, *summary)
+    hint = [FASTER] if row is None and used.activation in SLOW_HERE else []
+    for line in (*lines, *hint, last):
         print(line)
     if row:
         for line in target_lines(graph, row):
