@@ -13,6 +13,7 @@ from itertools import accumulate
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed, Float64Array
+from transforms.finetune.diagonal_gram import DiagonalStats
 from transforms.finetune.gram import GramStats, RowBlock, SharedGramStats
 from transforms.finetune.layer_targets import limits_after, relax, stream_of
 from transforms.finetune.options import LayerwiseOptions, is_held_out
@@ -112,9 +113,16 @@ class GramReader:
 
     def _no_sums(self, layer: MatchedLayer) -> SharedGramStats:
         groups, outputs, positions, channels = layer.layer.size
+        inputs, most = positions * channels, self._options.most_inputs
         module = array_module(self._options.device)
+        is_large = most is not None and inputs > most
         return SharedGramStats(
-            tuple(GramStats.zeros(groups, outputs, positions * channels, module) for _ in layer.users),
+            tuple(
+                DiagonalStats.of_weight(layer.float_weight.reshape(groups, outputs, -1))
+                if is_large
+                else GramStats.zeros(groups, outputs, inputs, module)
+                for _ in layer.users
+            ),
             tuple(user.bias is not None and not user.bias.is_extra for user in layer.users),
         )
 

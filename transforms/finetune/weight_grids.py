@@ -30,14 +30,19 @@ def layer_grids(
             yield "other exponents", weight_grid(packed, fmt, importance=importance), None
         return
     assert matched.weight.parameters is not None
-    yield "same scale", _integer_grid(matched, fmt, matched.weight.parameters), None
+    yield "same scale", integer_grid(matched, matched.weight.parameters), None
     if rescale:
-        scale, zero_point = _other_scale(matched, fmt, importance)
-        scale = np.maximum(scale, least_scale(matched, biases, scale))
-        yield "other scale", _integer_grid(matched, fmt, (scale, zero_point)), (scale, zero_point)
+        weighed = {"other scale": importance, "plain scale": np.ones_like(importance)}
+        for what, counts in weighed.items() if fmt.bits < 7 else [*weighed.items()][:1]:
+            scale, zero_point = _other_scale(matched, fmt, counts)
+            scale = np.maximum(scale, least_scale(matched, biases, scale))
+            yield what, integer_grid(matched, (scale, zero_point)), (scale, zero_point)
 
 
-def _integer_grid(matched: MatchedLayer, fmt: Format, parameters: QParams) -> Grid:
+def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:
+    """Return the grid of a layer's integer weights [G, N, K] with a scale and a zero point."""
+    fmt = matched.weight.format
+    assert fmt is not None
     scale, zero_point = map(matched.layer.spread, parameters)
     return weight_grid(matched.float_weight, fmt, scale=scale, zero_point=zero_point.astype(np.int64))
 
