@@ -56,6 +56,8 @@ def page(comparison: ModelComparison) -> str:
 
 
 def _tiles(comparison: ModelComparison) -> str:
+    from transforms.compare.compare_results import output_sqnr
+
     mean, worst = _mean_and_worst(comparison, None)
     one, two = comparison.models
     before, after = comparison.measurements
@@ -66,6 +68,10 @@ def _tiles(comparison: ModelComparison) -> str:
         ("Size against float", f"{100 * two.size / one.size:.0f} %"),
         ("Time against float", f"{100 * after.run_seconds / before.run_seconds:.0f} %"),
     ]
+    outputs = output_sqnr(comparison.results)
+    if len(outputs) > 1:
+        name, least = outputs[0]
+        tiles.insert(1, (f"SQNR of the worst output, '{escape(name)}'", f"{figure(least)} dB"))
     items = "".join(f"<div><dt>{label}</dt><dd>{value}</dd></div>" for label, value in tiles)
     return f'<dl class="tiles">{items}</dl>'
 

@@ -20,6 +20,7 @@ from transforms.calibrate.shared_samples import Sharing
 from transforms.finetune.float_reference import float_reference
 from transforms.mix_precision.mix import MixingOptions
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.why_nothing import why_nothing
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
@@ -27,16 +28,16 @@ from transforms.scheme import Scheme
 _RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
 
 
-def quantize_file(job: QuantizeJob) -> None:
-    """Quantize ``job.input`` to ``job.output`` and print a summary.
+def quantize_file(job: QuantizeJob) -> bool:
+    """Quantize ``job.input`` to ``job.output`` and print a summary; return False if nothing was to be done.
 
-    Raises ValueError or OSError; nothing is written then.
+    Raises ValueError or OSError; nothing is written then, nor where nothing is done.
     """
     scheme = quantization_scheme(job)
     if job.print_config:
         print(scheme.to_toml(), end="")
     if not job.input:
-        return
+        return True
     check_effect(scheme, job, dict.fromkeys(("jobs", "dask", "resume"), CALIBRATION))
     check_code(scheme, job)
     external = job.save_as_external_data
@@ -58,10 +59,13 @@ def quantize_file(job: QuantizeJob) -> None:
         )
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
-        return
+        for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
+            print(f"  {line}")
+        return False
     finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job, phases)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
+    return True
 
 
 def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, phases: Phases) -> Quantized:

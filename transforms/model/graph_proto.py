@@ -22,6 +22,7 @@ from transforms.graph.lazy_values import Weight, become_constant
 from transforms.graph.typed import Graph, ModelInfo, info_of
 from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
+from transforms.model.declared_shapes import infer_mended
 from transforms.model.detached_weights import fill, sparse_to_dense, split, without_data
 from transforms.model.function_types import infer_types
 from transforms.model.inlined_size import refuse_explosion
@@ -45,12 +46,15 @@ def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingP
     light, weights = split(model, mapped)
     light = inline(light)
     refuse_tangles(light.graph)
-    return _import_inferred(infer(light, weights), weights, read_info(light))
+    inferred, mended = infer(light, weights)
+    info = read_info(light)
+    info.mended = mended
+    return _import_inferred(inferred, weights, info)
 
 
 def import_light(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo | None = None) -> Graph:
     """Return a light model with its weights as a graph, with types and shapes inferred."""
-    return _import_inferred(infer(light, weights), weights, info or ModelInfo())
+    return _import_inferred(infer(light, weights)[0], weights, info or ModelInfo())
 
 
 def inline(light: onnx.ModelProto) -> onnx.ModelProto:
@@ -68,18 +72,19 @@ def inline(light: onnx.ModelProto) -> onnx.ModelProto:
     return light
 
 
-def infer(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
+def infer(light: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelProto, list[str]]:
     """Return a light model with one import per domain and all types and shapes that can be inferred.
 
-    Raises ModelError for constants that folding would make too large. Values of shapes are followed unless
-    vectors are long, for inference takes each for the sizes of a tensor.
+    Declared shapes that contradict them are cleared in ``light``, with a note for each. Raises ModelError for
+    constants that folding would make too large. Values of shapes are followed unless vectors are long, for
+    inference takes each for the sizes of a tensor.
     """
     _unify_imports(light)
     rename_hiding(light.graph)
-    plain = infer_types(light)
+    plain, mended = infer_mended(light)
     if count_constants(plain, weights) > _MOST_SIZES:
-        return plain
-    return infer_types(light, data_prop=True)
+        return plain, mended
+    return infer_types(light, data_prop=True), mended
 
 
 def _import_inferred(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo) -> Graph:
