@@ -123,11 +123,11 @@ def _cases() -> list[tuple[str, str, str]]:
     run = "--input m.onnx --output n.onnx"
     cases += [
         ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --data")
-        for one in (*OF_DATA, "--calibration-cache f", "--jobs 2", "--dask local", "--resume r")
+        for one in (*OF_DATA, "--calibration-cache f", "--jobs 2", "--dask local", "--resume r", "--fast")
     ]
     cases += [
         ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --data")
-        for one in (*OF_SAMPLES, "--calibration-cache f")
+        for one in (*OF_SAMPLES, "--calibration-cache f", "--fast")
     ]
     cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
     cases += [

@@ -11,6 +11,7 @@ from tools.cli.executors import workers
 from tools.cli.progress import Phases
 from tools.cli.scheme_options import CALIBRATION, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
+from tools.jobs.measured import by_outputs
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing
@@ -44,7 +45,8 @@ def quantize_file(job: QuantizeJob) -> bool:
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
     if job.calibration_cache:
         model_io.check_output(job.calibration_cache, force=True)
-    phases = phases_of(scheme, has_data=job.data is not None or bool(job.random_data))
+    measures, has_data = _measures(scheme, job), job.data is not None or bool(job.random_data)
+    phases = phases_of(scheme, has_data=has_data, compares=measures)
     with phases("loading"):
         graph = model_io.load(job.input)
     data = _data(graph, job)
@@ -53,26 +55,43 @@ def quantize_file(job: QuantizeJob) -> bool:
         for line in mixing.lines(made.mixed) if made.mixed else ():
             print(line)
     else:
-        done = _quantize(graph, scheme, data, phases)
+        done = _quantize(graph, scheme, data, phases, keep_float=measures)
+        floats = done.float_graph
         made = Made(
-            graph, done, scheme, lambda: float_reference(lambda: model_io.load(job.input), graph, scheme)
+            graph,
+            done,
+            scheme,
+            lambda: floats or float_reference(lambda: model_io.load(job.input), graph, scheme),
         )
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
             print(f"  {line}")
         return False
-    finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job, phases)
+    if data is not None and measures:
+        chosen = by_outputs(graph, made.float_graph(), scheme, data, job, phases)
+        made = replace(made, graph=chosen)
+    recorded = {"config": job.config, "random_data": job.random_data}
+    finish(made, scheme, output, recorded, job, phases)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
     return True
 
 
-def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, phases: Phases) -> Quantized:
+def _measures(scheme: Scheme, job: QuantizeJob) -> bool:
+    """Return whether outputs are looked at: tuning and mixed precision do that themselves."""
+    does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
+    return job.data is not None and not job.fast and not does_itself
+
+
+def _quantize(
+    graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, phases: Phases, *, keep_float: bool
+) -> Quantized:
     try:
         with phases("preparing") as bar:
             show = bar.shows("calibrating", "sample", then="quantizing")
-            return quantize_graph(graph, scheme.with_(finetune=None), data, progress=show)
+            untuned = scheme.with_(finetune=None)
+            return quantize_graph(graph, untuned, data, progress=show, keep_float=keep_float)
     except MissingDataError as error:
         hint = "give --data DIR, or --random-data N for an experiment"
         raise ValueError(f"{error}: {hint}") from error

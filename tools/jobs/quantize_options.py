@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from tools.cli.job_options import SchemeJob, provider, samples_folder, threads
-from tools.cli.needs import Need
+from tools.cli.needs import DATA, Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
@@ -38,6 +38,9 @@ class QuantizeJob(SchemeJob):
     )
     dask: str | None = dask(_ANY_DATA)
     resume: Path | None = resume(_ANY_DATA)
+    fast: bool = option(
+        "--fast", "choose nothing by the model's outputs, and do not measure them", needs=(DATA,)
+    )
     print_config: bool = option(
         "--print-config", "print the full scheme in use as TOML; without --input, only that", group=OTHER
     )

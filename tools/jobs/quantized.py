@@ -57,12 +57,13 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     return CalibrationData(job.data, job.images, job.limit, job.calibration_cache, run)
 
 
-def phases_of(scheme: Scheme, *, has_data: bool) -> Phases:
-    """Return what is done to quantize a model by a scheme."""
+def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False) -> Phases:
+    """Return what is done to quantize a model by a scheme; ``compares``: outputs are looked at."""
     mixing = ("measuring", "trying") if scheme.auto_mixed_precision else ("quantizing",)
     measured = ("calibrating", *mixing) if has_data else ()
     tuning = ("reloading", "tuning") if scheme.finetune else ()
-    return Phases("loading", "preparing", *measured, *tuning, "writing")
+    compared = ("comparing",) if compares else ()
+    return Phases("loading", "preparing", *measured, *compared, *tuning, "writing")
 
 
 def mix_model(

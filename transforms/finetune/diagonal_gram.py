@@ -19,7 +19,7 @@ from transforms.finetune.gram import GramStats
 
 @dataclass
 class DiagonalStats(GramStats):
-    """Sums like those of GramStats, but ``xx`` [G, K], and no ``yx``; ``weight`` [G, N, K] is the float one."""
+    """Sums as in GramStats, but ``xx`` is [G, K] and ``yx`` is none; ``weight`` [G, N, K] is float."""
 
     weight: Float64Array
 

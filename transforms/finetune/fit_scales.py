@@ -8,12 +8,13 @@ comes nearest to the outputs of the float layer, the mean of that difference goi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 
-from ops.array_types import Feed, Float64Array
+from ops.array_types import Feed
 from ops.formats import Format
 from transforms.finetune.acceptance import is_significantly_better
 from transforms.finetune.collect_gram import GramReader, open_sums
@@ -28,6 +29,7 @@ from transforms.graph import walk
 from transforms.layers.match_layers import match_layers
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.model.copy_graph import copy_graph
+from transforms.runtime.session import RunOptions
 
 FEW_BITS = 7
 """Bits of an element, with its share of exponents, below which scales are chosen by outputs."""
@@ -37,8 +39,13 @@ MOST_INPUTS = 4096
 """Inputs of a layer up to which its Gram matrix is made; of more, its diagonal."""
 
 MOST_SAMPLES = 64
+"""Samples that are enough to choose by."""
 
-_OPTIONS = LayerwiseOptions(memory_limit=_MEMORY, most_inputs=MOST_INPUTS)
+
+def options_for(run: RunOptions | None = None) -> LayerwiseOptions:
+    """Return the options of a run in bounded memory."""
+    return LayerwiseOptions(memory_limit=_MEMORY, most_inputs=MOST_INPUTS, run=run or RunOptions())
+
 
 Progress = Callable[[int, int], None]
 
@@ -68,7 +75,7 @@ def fit_scales(
     float_graph: gs.Graph,
     quantized_graph: gs.Graph,
     feeds: Sequence[Feed],
-    options: LayerwiseOptions = _OPTIONS,
+    options: LayerwiseOptions | None = None,
     *,
     formats: Sequence[Format] = (),
     progress: Progress | None = None,
@@ -83,7 +90,7 @@ def fit_scales(
 
     Raises ValueError for a model that fails on a sample.
     """
-    left = FittedScales(quantized_graph)
+    options, left = options or options_for(), FittedScales(quantized_graph)
     if len(feeds) < 2 or not _few_bits(float_graph, quantized_graph, formats):
         return left
     judged = _judged(len(feeds), options)
@@ -103,12 +110,6 @@ def fit_scales(
     return replace(left, layers=len(layers))
 
 
-def spread_evenly(feeds: Sequence[Feed], most: int = MOST_SAMPLES) -> list[Feed]:
-    """Return at most so many of the samples, evenly spread."""
-    count = min(len(feeds), most)
-    return [feeds[i * len(feeds) // count] for i in range(count)]
-
-
 _LEAST_JUDGED = 16
 
 
@@ -120,7 +121,7 @@ def _judged(count: int, options: LayerwiseOptions) -> list[int]:
     return held + [others[i * len(others) // more] for i in range(more)]
 
 
-def _mean(errors: Errors, held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
+def _mean(errors: Errors, held: NDArray[np.bool_]) -> float:
     return errors.of(held).relative
 
 

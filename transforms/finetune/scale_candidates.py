@@ -89,7 +89,10 @@ def _integers(
         tried = [np.broadcast_to(base * step, lead) for step in steps]
         grids = [Grid(one, lowest, highest) for one in tried]
         rounds = [partial(_round, grid, target) for grid in grids]
-        (chosen, start), stack = choose_candidates(*form, start, rounds, [slice(None)], shared), [present, *tried]
+        (chosen, start), stack = (
+            choose_candidates(*form, start, rounds, [slice(None)], shared),
+            [present, *tried],
+        )
         present = base = np.take_along_axis(np.stack(stack), chosen[None], 0)[0]
     return _in_shape(layer, present), layer.weight.parameters[1]
 

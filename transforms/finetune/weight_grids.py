@@ -13,6 +13,8 @@ from ops.integers import weight_range, weight_scale
 from transforms.finetune.round_bias import least_scale
 from transforms.layers.matched_layer import MatchedLayer
 
+_FEW_BITS = 6
+
 
 def layer_grids(
     matched: MatchedLayer, importance: Float64Array, biases: Float64Array, *, rescale: bool
@@ -32,11 +34,20 @@ def layer_grids(
     assert matched.weight.parameters is not None
     yield "same scale", integer_grid(matched, matched.weight.parameters), None
     if rescale:
-        weighed = {"other scale": importance, "plain scale": np.ones_like(importance)}
-        for what, counts in weighed.items() if fmt.bits < 7 else [*weighed.items()][:1]:
-            scale, zero_point = _other_scale(matched, fmt, counts)
-            scale = np.maximum(scale, least_scale(matched, biases, scale))
-            yield what, integer_grid(matched, (scale, zero_point)), (scale, zero_point)
+        parameters = _other_scale(matched, fmt, importance, biases)
+        yield "other scale", integer_grid(matched, parameters), parameters
+
+
+def plain_grid(matched: MatchedLayer, biases: Float64Array) -> Iterator[tuple[str, Grid, QParams | None]]:
+    """Yield the grid of integers of few bits with scales that suit the weights alone, nothing for others.
+
+    Scales that were chosen for weights rounded to nearest may be too small for those of tuning.
+    """
+    fmt, packed = matched.weight.format, matched.float_weight
+    if fmt is not None and fmt.is_integer and fmt.bits <= _FEW_BITS:
+        everything = np.ones((packed.shape[0], packed[0, 0].size))
+        parameters = _other_scale(matched, fmt, everything, biases)
+        yield "other scale, of weights alone", integer_grid(matched, parameters), parameters
 
 
 def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:
@@ -47,8 +58,10 @@ def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:
     return weight_grid(matched.float_weight, fmt, scale=scale, zero_point=zero_point.astype(np.int64))
 
 
-def _other_scale(matched: MatchedLayer, fmt: Format, importance: Float64Array) -> QParams:
-    """Return scales and zero points of least weighted error, as many as at present.
+def _other_scale(
+    matched: MatchedLayer, fmt: Format, importance: Float64Array, biases: Float64Array
+) -> QParams:
+    """Return scales and zero points of least weighted error, as many as at present, for biases to fit.
 
     A zero point in the middle of the type stays there, for kernels that compute with symmetric integers only.
     """
@@ -63,5 +76,7 @@ def _other_scale(matched: MatchedLayer, fmt: Format, importance: Float64Array) -
     weights, weighed = weights.reshape(scale.size, -1), weighed.reshape(scale.size, -1)
     middle = 0 if fmt.is_signed else int(fmt.highest + 1) // 2
     if (zero_point.astype(np.int64) == middle).all():
-        return weight_scale(weights, fmt, axis, method="MSE", importance=weighed), zero_point
-    return weight_range(weights, fmt, axis, importance=weighed)
+        scale = weight_scale(weights, fmt, axis, method="MSE", importance=weighed)
+    else:
+        scale, zero_point = weight_range(weights, fmt, axis, importance=weighed)
+    return np.maximum(scale, least_scale(matched, biases, scale)), zero_point

@@ -21,6 +21,7 @@ from transforms.leave_out_dilations import leave_out_dilations
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
 from transforms.model import provenance
+from transforms.model.copy_graph import copy_graph
 from transforms.model.read_model import ModelError
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import prepare
@@ -45,12 +46,16 @@ _IN_INTEGERS = frozenset(
 
 @dataclass
 class Quantized:
-    """The result: tensors quantized by format and role, the changes of each step, and notes."""
+    """The result: tensors quantized by format and role, the changes of each step, and notes.
+
+    ``float_graph``: the float model as it was quantized, if that was to be kept.
+    """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     calibrated: int = 0
+    float_graph: gs.Graph | None = None
 
     @property
     def count(self) -> int:
@@ -64,12 +69,14 @@ def quantize_graph(
     data: CalibrationData | None = None,
     *,
     progress: Progress | None = None,
+    keep_float: bool = False,
 ) -> Quantized:
     """Quantize a float model in place.
 
     Optimizes it as the conversions to BF16 do, brings channels to like ranges where the scheme says so,
     plans (:mod:`transforms.plan.quantization_plan`), measures ranges on the data where the plan needs them,
     and writes the plan down. ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`.
+    ``keep_float`` keeps a copy of the float model as it was quantized in the result.
 
     Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks
     for it is refused here. So is one that asks for mixed precision, which is
@@ -86,6 +93,7 @@ def quantize_graph(
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
     done = Quantized()
     targets = prepare_for(graph, scheme, done)
+    done.float_graph = copy_graph(graph) if keep_float else None
     plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     calibration = calibrate_plan(plan, data, progress=progress)
     if calibration is not None:
