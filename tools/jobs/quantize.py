@@ -19,12 +19,14 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.calibrate.shared_samples import Sharing
 from transforms.finetune.float_reference import float_reference
+from transforms.graph import walk
 from transforms.mix_precision.mix import MixingOptions
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
+from transforms.write_matmul_nbits import write_matmul_nbits
 
 _RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
 
@@ -41,6 +43,8 @@ def quantize_file(job: QuantizeJob) -> bool:
         return True
     check_effect(scheme, job, dict.fromkeys(("jobs", "dask", "resume"), CALIBRATION))
     check_code(scheme, job)
+    if job.matmul_nbits and not scheme.block_size:
+        raise ValueError("--matmul-nbits goes with integers in blocks: --config W4, or --set block_size=32")
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
     if job.calibration_cache:
@@ -72,10 +76,22 @@ def quantize_file(job: QuantizeJob) -> bool:
         chosen = by_outputs(graph, made.float_graph(), scheme, data, job, phases)
         made = replace(made, graph=chosen)
     recorded = {"config": job.config, "random_data": job.random_data}
-    finish(made, scheme, output, recorded, job, phases)
+    last = _write_nbits if job.matmul_nbits else _leave
+    finish(made, scheme, output, recorded, job, phases, last)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
     return True
+
+
+def _leave(graph: gs.Graph) -> None:
+    """Write a model as it is."""
+
+
+def _write_nbits(graph: gs.Graph) -> None:
+    count = write_matmul_nbits(graph)
+    left = sum(node.op == "DequantizeLinear" and "block_size" in node.attrs for node in walk.nodes(graph))
+    others = f", {left} weights in blocks keep DequantizeLinear" if left else ""
+    print(f"Written as MatMulNBits: {count} products{others}")
 
 
 def _measures(scheme: Scheme, job: QuantizeJob) -> bool:

@@ -41,6 +41,9 @@ class QuantizeJob(SchemeJob):
     fast: bool = option(
         "--fast", "choose nothing by the model's outputs, and do not measure them", needs=(DATA,)
     )
+    matmul_nbits: bool = option(
+        "--matmul-nbits", "write products with integers in blocks as ONNX Runtime's MatMulNBits"
+    )
     print_config: bool = option(
         "--print-config", "print the full scheme in use as TOML; without --input, only that", group=OTHER
     )

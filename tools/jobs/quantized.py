@@ -93,9 +93,11 @@ def finish(
     recorded: Mapping[str, object],
     job: SchemeJob,
     phases: Phases,
+    last: Callable[[gs.Graph], None] = lambda graph: None,
 ) -> None:
     """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
 
+    ``last`` is a rewrite of the model as it is written.
     Raises ValueError or OSError; nothing is written then.
     """
     graph, used = made.graph, made.scheme
@@ -109,6 +111,7 @@ def finish(
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
+    last(graph)
     with phases("writing"):
         exported = model_io.export(graph)
         files = job.save(graph, output, entries, exported)

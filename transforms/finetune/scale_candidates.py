@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.array_types import Float64Array, QParams
+from ops.array_types import AnyArray, Float64Array, QParams
 from ops.formats import Format
 from ops.grids import Grid, block_grids
 from ops.rounding.choose_scales import choose_candidates
@@ -17,6 +17,7 @@ from transforms.finetune.round_bias import least_scale, round_biases
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.weight_grids import integer_grid
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.layers.scale_blocks import input_blocks, pack_scales, unpack_scales
 
 _COARSE = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 """Scales that are tried first, times that with which the largest number of a channel is representable."""
@@ -75,46 +76,64 @@ def _integers(
     layer: MatchedLayer, fmt: Format, target: Float64Array, start: Float64Array, form: Form
 ) -> QParams:
     """Return scales of the number there is, and the zero points there are."""
-    assert layer.weight.parameters is not None
-    scale, zero = (np.asarray(layer.layer.spread(part)) for part in layer.weight.parameters)
-    lead = (*target.shape[:2], 1)
-    present = np.broadcast_to(scale.reshape(-1), lead[0] * lead[1]).reshape(lead).astype(np.float64)
-    middle = np.broadcast_to(zero.astype(np.float64).reshape(-1), lead[0] * lead[1]).reshape(lead)
-    shared = (0, 1) if layer.weight.parameters[0].size == 1 else (0,) if layer.layer.shares_scales else ()
-    lowest, highest = fmt.lowest - middle, fmt.highest - middle
-    largest = _largest_scale(target, lowest, highest)
-    largest = largest.max(shared, keepdims=True) if shared else largest
-    base = np.where(largest > 0, largest, present)
+    scales = _Scales(layer, fmt)
+    base = scales.largest(target)
+    base = np.where(base > 0, base, scales.present)
+    present = scales.present
     for steps in (_COARSE, *_FINER):
-        tried = [np.broadcast_to(base * step, lead) for step in steps]
-        grids = [Grid(one, lowest, highest) for one in tried]
-        rounds = [partial(_round, grid, target) for grid in grids]
-        (chosen, start), stack = (
-            choose_candidates(*form, start, rounds, [slice(None)], shared),
-            [present, *tried],
-        )
-        present = base = np.take_along_axis(np.stack(stack), chosen[None], 0)[0]
-    return _in_shape(layer, present), layer.weight.parameters[1]
+        tried = [np.broadcast_to(base * step, present.shape) for step in steps]
+        rounds = [partial(scales.round, one, target) for one in tried]
+        chosen, start = choose_candidates(*form, start, rounds, scales.blocks, scales.shared)
+        present = base = np.take_along_axis(np.stack([present, *tried]), chosen[None], 0)[0]
+    return scales.stored(present), scales.zero_point
 
 
-def _in_shape(layer: MatchedLayer, scale: Float64Array) -> NDArray[np.float32]:
-    """Return scales [G, N, 1] as they are stored."""
-    assert layer.weight.scale is not None
-    return scale.reshape(-1)[: layer.weight.scale.size].reshape(layer.weight.scale.shape).astype(np.float32)
+class _Scales:
+    """The scales of a layer's integers, [G, N, B] for B blocks of inputs, or for all as one block."""
 
+    def __init__(self, layer: MatchedLayer, fmt: Format) -> None:
+        assert layer.weight.parameters is not None
+        self._layer, self._block = layer.layer, layer.weight.block
+        self._stored, self.zero_point = layer.weight.parameters
+        self.blocks = input_blocks(layer.layer, self._block) if self._block else [slice(None)]
+        self.shared = self._axes()
+        self.present, middle = (self._spread(part) for part in layer.weight.parameters)
+        self._lowest, self._highest = fmt.lowest - middle, fmt.highest - middle
 
-def _largest_scale(target: Float64Array, lowest: Float64Array, highest: Float64Array) -> Float64Array:
-    """Return the least scales [G, N, 1] with which all weights of an output are representable."""
-    ends = target.min(-1, keepdims=True), target.max(-1, keepdims=True)
-    parts = [
-        np.where(end * limit > 0, end / np.where(limit == 0, 1, limit), 0)
-        for end, limit in zip(ends, (lowest, highest), strict=True)
-    ]
-    return np.maximum(*parts)
+    def largest(self, target: Float64Array) -> Float64Array:
+        """Return the least scales with which all weights are representable, 0 for zeros."""
+        found = np.zeros(self.present.shape)
+        for number, block in enumerate(self.blocks):
+            ends = target[..., block].min(-1), target[..., block].max(-1)
+            for end, limits in zip(ends, (self._lowest, self._highest), strict=True):
+                limit = limits[..., number]
+                scale = np.where(end * limit > 0, end / np.where(limit == 0, 1, limit), 0)
+                found[..., number] = np.maximum(found[..., number], scale)
+        return found.max(self.shared, keepdims=True) if self.shared else found
 
+    def round(self, scale: Float64Array, target: Float64Array, inputs: slice) -> Float64Array:
+        """Return the weights of a block on scales."""
+        own = (..., slice(number := self.blocks.index(inputs), number + 1))
+        return Grid(scale[own], self._lowest[own], self._highest[own]).round(target[..., inputs])
 
-def _round(grid: Grid, target: Float64Array, inputs: slice) -> Float64Array:
-    return grid.round(target[..., inputs])
+    def stored(self, scale: Float64Array) -> NDArray[np.float32]:
+        """Return scales as they are stored."""
+        if self._block:
+            return unpack_scales(self._layer, scale, self._block).astype(np.float32)
+        numbers = scale.reshape(-1)[: self._stored.size]
+        return numbers.reshape(self._stored.shape).astype(np.float32)
+
+    def _axes(self) -> tuple[int, ...]:
+        if self._block:
+            return ()
+        return (0, 1) if self._stored.size == 1 else (0,) if self._layer.shares_scales else ()
+
+    def _spread(self, part: AnyArray) -> Float64Array:
+        if self._block:
+            return pack_scales(self._layer, part, self._block).astype(np.float64)
+        groups, outputs = self._layer.size[:2]
+        numbers = np.asarray(self._layer.spread(part)).astype(np.float64).reshape(-1)
+        return np.broadcast_to(numbers, groups * outputs).reshape(groups, outputs, 1)
 
 
 def _blocks(layer: MatchedLayer, fmt: Format, start: Float64Array, form: Form) -> Float64Array:
@@ -122,12 +141,7 @@ def _blocks(layer: MatchedLayer, fmt: Format, start: Float64Array, form: Form) -
     gram, cross = form
     importance = np.maximum(np.diagonal(gram, axis1=1, axis2=2) if gram.ndim > 2 else gram, 0)
     packed, weights = layer.float_weight, start.copy()
-    positions, channels = packed.shape[2:]
-    blocks = [
-        slice(place * channels + first, place * channels + min(first + fmt.block, channels))
-        for place in range(positions)
-        for first in range(0, channels, fmt.block)
-    ]
+    blocks = input_blocks(layer.layer, fmt.block)
     step = max(1, _ROWS // (packed.shape[0] * start.shape[2]))
     for rows in (slice(first, first + step) for first in range(0, packed.shape[1], step)):
         target = packed[:, rows].reshape(*start[:, rows].shape).astype(np.float64)

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops.array_types import Float64Array, QParams
+from ops.array_types import AnyArray, Float64Array, QParams
 from ops.formats import Format
 from ops.grids import Grid, weight_grid
+from ops.integer_blocks import block_rows
 from ops.integers import weight_range, weight_scale
 from transforms.finetune.round_bias import least_scale
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.layers.scale_blocks import lay_out, pack_scales, unpack_scales
 
 _FEW_BITS = 6
 
@@ -52,8 +54,14 @@ def plain_grid(matched: MatchedLayer, biases: Float64Array) -> Iterator[tuple[st
 
 def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:
     """Return the grid of a layer's integer weights [G, N, K] with a scale and a zero point."""
-    fmt = matched.weight.format
+    fmt, block = matched.weight.format, matched.weight.block
     assert fmt is not None
+    if block:
+        scale, zero_point = (
+            lay_out(matched.layer, pack_scales(matched.layer, part, block).astype(np.float64), block)
+            for part in parameters
+        )
+        return Grid(scale, fmt.lowest - zero_point, fmt.highest - zero_point)
     scale, zero_point = map(matched.layer.spread, parameters)
     return weight_grid(matched.float_weight, fmt, scale=scale, zero_point=zero_point.astype(np.int64))
 
@@ -66,6 +74,8 @@ def _other_scale(
     A zero point in the middle of the type stays there, for kernels that compute with symmetric integers only.
     """
     assert matched.weight.parameters is not None
+    if matched.weight.block:
+        return _other_blocks(matched, fmt, importance)
     scale, zero_point = matched.weight.parameters
     axis = None if matched.weight.axis is None else 0
     weights = matched.float_weight
@@ -74,9 +84,27 @@ def _other_scale(
     if axis == 0 and matched.layer.shares_scales:
         weights, weighed = weights.swapaxes(0, 1), weighed.swapaxes(0, 1)
     weights, weighed = weights.reshape(scale.size, -1), weighed.reshape(scale.size, -1)
-    middle = 0 if fmt.is_signed else int(fmt.highest + 1) // 2
-    if (zero_point.astype(np.int64) == middle).all():
+    if _is_symmetric(fmt, zero_point):
         scale = weight_scale(weights, fmt, axis, method="MSE", importance=weighed)
     else:
         scale, zero_point = weight_range(weights, fmt, axis, importance=weighed)
     return np.maximum(scale, least_scale(matched, biases, scale)), zero_point
+
+
+def _is_symmetric(fmt: Format, zero_point: AnyArray) -> bool:
+    """Return whether zero points are in the middle of the type."""
+    middle = 0 if fmt.is_signed else int(fmt.highest + 1) // 2
+    return bool((zero_point.astype(np.int64) == middle).all())
+
+
+def _other_blocks(matched: MatchedLayer, fmt: Format, importance: Float64Array) -> QParams:
+    """Return scales and zero points of least weighted error, one for each block."""
+    assert matched.weight.parameters is not None
+    zero_point, packed, block = matched.weight.parameters[1], matched.float_weight, matched.weight.block
+    counts = importance.reshape(len(packed), 1, *packed.shape[2:])
+    rows, weighed = (block_rows(part, -1, block) for part in (packed, np.broadcast_to(counts, packed.shape)))
+    if _is_symmetric(fmt, zero_point):
+        scale, zeros = weight_scale(rows, fmt, 0, method="MSE", importance=weighed), zero_point
+        return unpack_scales(matched.layer, scale, block), zeros
+    scale, zeros = weight_range(rows, fmt, 0, importance=weighed)
+    return unpack_scales(matched.layer, scale, block), unpack_scales(matched.layer, zeros, block)

@@ -26,7 +26,7 @@ from transforms.model.read_model import ModelError
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import prepare
 from transforms.plan.qparams import Ranges
-from transforms.plan.quant_spec import QUANTIZED_BY
+from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.plan.weight_cache import WeightMemory
@@ -123,6 +123,7 @@ def write_plan(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
     _note_bodies(plan, done)
+    _note_whole(plan, done)
     insert_qdq(plan, ranges, memory=memory)
 
 
@@ -192,6 +193,17 @@ def _has_room_for_outliers(scheme: Scheme) -> bool:
     if activation is None or weight is None or not (activation.is_integer and weight.is_integer):
         return False
     return activation.bits >= _WIDE_ACTIVATION and weight.bits <= _NARROW_WEIGHT
+
+
+def _note_whole(plan: QuantizationPlan, done: Quantized) -> None:
+    """Say how many weights have no blocks though the scheme asks for them."""
+    size = plan.scheme.block_size
+    weights = [quantization for quantization in plan.quantizations if quantization.role == WEIGHT]
+    whole = sum(one.steps[-1].needs_range and not one.steps[-1].block for one in weights)
+    if size and whole:
+        count = "1 weight" if whole == 1 else f"{whole} weights"
+        what = "per channel" if plan.scheme.per_channel else "for each weight"
+        done.notes.append(f"One scale {what}, no blocks of {size}: {count}, sums too short or in groups")
 
 
 def _note_bodies(plan: QuantizationPlan, done: Quantized) -> None:

@@ -60,10 +60,11 @@ class Scheme:
     ``quantize_all_op_types``.
 
     Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: if the channels
-    differ by a factor of 8 or more), ``activation_symmetric`` (``auto``: signed formats are), how activations
-    (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and weights
-    (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel, ``MSE``
-    for that of 4 bits) get theirs.
+    differ by a factor of 8 or more), ``block_size`` (32, 64 or 128: integer weights have one scale for so
+    many numbers along the sum instead, if it is longer), ``activation_symmetric`` (``auto``: signed formats
+    are), how activations (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``)
+    and weights (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per
+    channel or block, ``MSE`` for that of 4 bits) get theirs.
 
     The rest: rewrites to run, and how nodes are written; ``qdq_domain`` is that of integer nodes, ``domain``
     that of our own operators. The constructor raises ValueError naming key, value and the legal values.
@@ -74,6 +75,7 @@ class Scheme:
     bias: str = AUTO
     other: str = AUTO
     per_channel: bool | str = False
+    block_size: int = 0
     activation_symmetric: bool | str = AUTO
     calibrate_method: str = "MinMax"
     percentile: float = 99.999
@@ -117,6 +119,8 @@ class Scheme:
         for name, table in _TABLES.items():
             object.__setattr__(self, name, table.parse(name, getattr(self, name)))
         self._check_mixing()
+        if self.block_size and self.qdq_domain:
+            raise ValueError(f"block_size goes with ONNX's own domain, qdq_domain is '{self.qdq_domain}'")
         for part, place, chosen in self._choices():
             self._check_format(part, place, chosen)
 
