@@ -14,6 +14,7 @@ from tools.cli.job_options import SAMPLES_HELP, DataOptions, force, samples_fold
 from tools.cli.options import option
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.progress import Phases
+from tools.summaries.timing import cost_lines
 
 _COMMANDS = """\
 --float m.onnx --quantized q.onnx --data samples --output report.html
@@ -78,6 +79,8 @@ def _report(job: ReportJob) -> None:
         print(f"  {sqnr:6.1f} dB  output {output}")
     for one in comparison.worst[:3]:
         print(f"  {one.total.sqnr():6.1f} dB  {one.match.name} ({one.match.op}, {one.match.format})")
+    for line in cost_lines(*comparison.measurements):
+        print(line)
     print(f"Report written to '{job.output}' ({job.output.stat().st_size / 1e3:.0f} kB).")
 
 

@@ -53,7 +53,7 @@ ALWAYS = {
     "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
     "save_as_external_data functions threads",
     "formats": "help verbose input plot",
-    "infer": "help verbose input output force data provider threads",
+    "infer": "help verbose input output force data time provider threads",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
     "keep_weight_nodes optimize",
     "report": "help verbose float_model quantized output force data provider threads",
