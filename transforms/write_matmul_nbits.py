@@ -91,8 +91,9 @@ def _weight(node: gs.Node) -> _Weight | None:
     if axis % 2 != summed or scale.shape != scale_shape(stored.shape, summed, block):
         return None
     zero = rest[0] if rest else np.zeros(scale.shape, stored.dtype)
-    parts = (part if summed else part.T for part in (stored, scale, zero))
-    return _Weight(made, *parts, block)
+    if not summed:
+        stored, scale, zero = stored.T, scale.T, zero.T
+    return _Weight(made, stored, scale, zero, block)
 
 
 def _is_plain(node: gs.Node) -> bool:
@@ -140,4 +141,4 @@ def _joined(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     if bits == 8:
         return np.ascontiguousarray(numbers)
     even = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, numbers.shape[-1] % 2)])
-    return even[..., 0::2] | even[..., 1::2] << 4
+    return np.bitwise_or(even[..., 0::2], even[..., 1::2] * np.uint8(16), dtype=np.uint8)

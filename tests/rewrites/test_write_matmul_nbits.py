@@ -33,7 +33,7 @@ def _written(source: onnx.ModelProto, **changes: object) -> tuple[onnx.ModelProt
 
 
 def _run(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:
-    options = onnxruntime.SessionOptions()  # without fusions of other blocks with products, which round inputs
+    options = onnxruntime.SessionOptions()  # no fusions of other blocks, which round inputs
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return np.asarray(onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feed)[0])
 

@@ -9,12 +9,13 @@ import onnx_graphsurgeon as gs
 
 from tools.cli.executors import workers
 from tools.cli.progress import Phases
-from tools.cli.scheme_options import CALIBRATION, check_effect, quantization_scheme
+from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
 from tools.jobs.measured import by_outputs
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing
+from tools.summaries.words import counted
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.calibrate.shared_samples import Sharing
@@ -41,10 +42,10 @@ def quantize_file(job: QuantizeJob) -> bool:
         print(scheme.to_toml(), end="")
     if not job.input:
         return True
-    check_effect(scheme, job, dict.fromkeys(("jobs", "dask", "resume"), CALIBRATION))
+    check_effect(
+        scheme, job, {**dict.fromkeys(("jobs", "dask", "resume"), CALIBRATION), "matmul_nbits": BLOCKS}
+    )
     check_code(scheme, job)
-    if job.matmul_nbits and not scheme.block_size:
-        raise ValueError("--matmul-nbits goes with integers in blocks: --config W4, or --set block_size=32")
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
     if job.calibration_cache:
@@ -90,8 +91,8 @@ def _leave(graph: gs.Graph) -> None:
 def _write_nbits(graph: gs.Graph) -> None:
     count = write_matmul_nbits(graph)
     left = sum(node.op == "DequantizeLinear" and "block_size" in node.attrs for node in walk.nodes(graph))
-    others = f", {left} weights in blocks keep DequantizeLinear" if left else ""
-    print(f"Written as MatMulNBits: {count} products{others}")
+    others = f", {counted(left, 'weight')} in blocks with DequantizeLinear" if left else ""
+    print(f"Written as MatMulNBits: {counted(count, 'product')}{others}")
 
 
 def _measures(scheme: Scheme, job: QuantizeJob) -> bool:

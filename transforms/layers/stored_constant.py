@@ -212,8 +212,8 @@ def _linear(source: gs.Constant, nodes: list[gs.Node]) -> StoredConstant:
             raise UnsupportedLayer(f"it is stored as {fmt.name} with a scale")
         return StoredConstant(source, nodes, fmt)
     if has_blocks:
-        axis = int(last.attrs.get("axis", 1)) % stored.ndim
-        return StoredConstant(source, nodes, fmt, axis, scale, zero_point, block=block)
+        along = int(last.attrs.get("axis", 1)) % stored.ndim
+        return StoredConstant(source, nodes, fmt, along, scale, zero_point, block=block)
     axis = int(last.attrs.get("axis", 1)) if scale.size > 1 else None
     if scale.size == 1 and scale.ndim:
         scale, zero_point = scale.reshape(()), zero_point.reshape(())
