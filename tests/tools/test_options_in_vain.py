@@ -51,7 +51,7 @@ ALWAYS = {
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
     "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
-    "save_as_external_data functions threads",
+    "jobs dask resume save_as_external_data functions threads",
     "formats": "help verbose input plot",
     "infer": "help verbose input output force data time provider threads",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
@@ -85,7 +85,7 @@ def _cases() -> list[tuple[str, str, str]]:
         ]
     measured = ("--sensitivity measured", "--sensitivity trace", "--metric l2", "--output-index 0")
     measured += ("--data-size 3", "--labels l.npy", "--calibration-cache f", "--jobs 1", "--dask local")
-    measured += ("--resume r", "--json f", "--csv f", "--chart f.svg", "--plot f.svg")
+    measured += ("--resume r", "--json f", "--csv f", "--chart f.svg", "--plot f.svg", "--memory-limit 1G")
     tool = "auto_mixed_precision"
     cases += [
         (tool, f"--output n.onnx {one}", f"{one.split()[0]} goes with --data")
@@ -116,6 +116,9 @@ def _cases() -> list[tuple[str, str, str]]:
             "--provider cpu --infer-device cpu",
             "--provider and --infer-device both select a device",
         ),
+        ("finetune", "--checkpoint c --resume r", "--checkpoint and --resume both store tuned layers"),
+        ("finetune", "--dask tcp://a:1", "--dask with the address of a scheduler needs --resume"),
+        ("finetune", "--dask tcp://a:1 --resume r --jobs 2", "--jobs goes with --dask local: "),
         ("evaluate", "--force", "--force goes with --json or --csv"),
         ("evaluate", "--json a --csv ./a", "--json and --csv are the same file, 'a'"),
         ("formats", "--force", "--force goes with --plot"),
@@ -123,7 +126,15 @@ def _cases() -> list[tuple[str, str, str]]:
     run = "--input m.onnx --output n.onnx"
     cases += [
         ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --data")
-        for one in (*OF_DATA, "--calibration-cache f", "--jobs 2", "--dask local", "--resume r", "--fast")
+        for one in (
+            *OF_DATA,
+            "--calibration-cache f",
+            "--jobs 2",
+            "--dask local",
+            "--resume r",
+            "--memory-limit 1G",
+            "--fast",
+        )
     ]
     cases += [
         ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --data")
@@ -164,6 +175,7 @@ def test_an_option_in_vain_is_wrong_usage(
 
 TARGETS = ("--l2-target", "--sqnr-target", "--sqnr-drop-target", "--top1-target", "--evaluate-target")
 MEASURED = "integer activations; the formats here are"
+SHARED = "integer activations or a table [finetune]; the formats here are"
 
 WITH_A_SCHEME = [
     ("quantize", "MX9", "--calibrate-method MSE", f"--calibrate-method goes with {MEASURED} mx9"),
@@ -206,8 +218,14 @@ WITH_A_SCHEME = [
         f"--calibration-cache goes with {MEASURED} mx9",
     ),
     *(
-        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {MEASURED} mx9")
+        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {SHARED} mx9")
         for one in ("--jobs 1", "--dask local", "--resume r")
+    ),
+    (
+        "quantize",
+        "MX9",
+        "--data d --memory-limit 1G",
+        "--memory-limit goes with integer activations or tuning; the formats here are mx9",
     ),
     (
         "auto_mixed_precision",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.cli.needs import DATA, Need
-from tools.cli.option_values import MOST_AT_ONCE, number, numbers, size, whole
+from tools.cli.option_values import MOST_AT_ONCE, bytes_of, number, numbers, size, whole
 from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ def threads(need: Need = DATA) -> Any:
     count = whole(1, MOST_AT_ONCE)
     words = "threads (default: all cores)"
     return option("--threads N", words, group=RUNNING, needs=(need,), type=count, default=0)
+
+
+def memory_limit(words: str, *needs: Need) -> Any:
+    """Return the field of that name."""
+    return option("--memory-limit SIZE", words, group=RUNNING, needs=needs, type=bytes_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +155,11 @@ class ModelOutput(Options):
         )
 
 
+TENSORS_OF_A_SAMPLE = (
+    "memory for tensors of a sample while ranges are measured, such as 500M or 4G; more of them is an error"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SchemeJob(DataOptions, ModelOutput):
     """A quantization by a scheme: ``assignments`` are those of ``--set``."""
@@ -168,6 +178,7 @@ class SchemeJob(DataOptions, ModelOutput):
         "store measured ranges in this file, and reuse them for the same model and data",
         type=Path,
     )
+    memory_limit: int | None = memory_limit(TENSORS_OF_A_SAMPLE, DATA)
     allow_code: bool = option(
         "--allow-code",
         "allow the key evaluate of the scheme to run a file outside the scheme's folder",

@@ -8,6 +8,7 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 from tools.cli.executors import workers
+from tools.cli.needs import Need
 from tools.cli.progress import Phases
 from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
@@ -29,6 +30,10 @@ from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
 from transforms.write_matmul_nbits import write_matmul_nbits
 
+_SHARED = Need(
+    f"{CALIBRATION.words} or a table [finetune]",
+    lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
+)
 _RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
 
 
@@ -42,9 +47,7 @@ def quantize_file(job: QuantizeJob) -> bool:
         print(scheme.to_toml(), end="")
     if not job.input:
         return True
-    check_effect(
-        scheme, job, {**dict.fromkeys(("jobs", "dask", "resume"), CALIBRATION), "matmul_nbits": BLOCKS}
-    )
+    check_effect(scheme, job, {**dict.fromkeys(("jobs", "dask", "resume"), _SHARED), "matmul_nbits": BLOCKS})
     check_code(scheme, job)
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
@@ -78,7 +81,7 @@ def quantize_file(job: QuantizeJob) -> bool:
         made = replace(made, graph=chosen)
     recorded = {"config": job.config, "random_data": job.random_data}
     last = _write_nbits if job.matmul_nbits else _leave
-    finish(made, scheme, output, recorded, job, phases, last)
+    finish(made, scheme, output, recorded, job, phases, job, last)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
     return True
@@ -117,7 +120,7 @@ def _quantize(
 def _data(graph: gs.Graph, job: QuantizeJob) -> CalibrationData | None:
     if job.random_data:
         feeds = random_feeds(model_inputs(graph), job.random_data)
-        return CalibrationData(feeds, run=job.run, sharing=_sharing(job))
+        return CalibrationData(feeds, run=job.run, sharing=_sharing(job), memory_limit=job.memory_limit)
     data = calibration_data(job, job.run)
     return data and replace(data, sharing=_sharing(job))
 

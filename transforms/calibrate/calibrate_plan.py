@@ -24,7 +24,8 @@ class CalibrationData:
     """The source of ranges: a folder, a reader or any iterable of feeds, and how it is read.
 
     ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
-    what was measured. ``run``: how the float model runs. ``sharing``: workers that run it.
+    what was measured. ``run``: how the float model runs. ``sharing``: workers that run it. ``memory_limit``:
+    bytes of tensors of a sample; one that has more of them at once is an error.
     """
 
     source: Source | Feeds
@@ -33,6 +34,7 @@ class CalibrationData:
     cache: Path | None = None
     run: RunOptions | None = None
     sharing: EachSample | None = None
+    memory_limit: int | None = None
 
     def feeds(self, graph: gs.Graph) -> Feeds:
         """Return the feeds of the source for the inputs of a graph; raises what ``open_feeds`` does."""
@@ -71,7 +73,11 @@ def calibrate_plan(
             f"{len(found)} tensors need ranges, '{found[0]}' the first, and there are no calibration data"
         )
     options = CalibrationOptions(
-        scheme.calibrate_method, scheme.percentile, scheme.moving_average, scheme.averaging_constant
+        scheme.calibrate_method,
+        scheme.percentile,
+        scheme.moving_average,
+        scheme.averaging_constant,
+        data.memory_limit,
     )
     what = plan.graph, names, data.feeds(plan.graph), options
     if data.cache is None:

@@ -26,13 +26,15 @@ class CalibrationOptions:
 
     ``method`` is a key of ``METHODS``. ``percentile`` (method Percentile) is the share of numbers inside the
     range, in percent. ``moving_average`` (method MinMax) takes the moving averages of the lowest and highest
-    numbers of the samples, into which each sample enters with ``averaging_constant``.
+    numbers of the samples, into which each sample enters with ``averaging_constant``. ``memory_limit``: the
+    most bytes of tensors of a sample that may be in memory at once, no range depends on it.
     """
 
     method: str = "MinMax"
     percentile: float = 99.999
     moving_average: bool = False
     averaging_constant: float = 0.01
+    memory_limit: int | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

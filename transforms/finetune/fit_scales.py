@@ -48,8 +48,8 @@ def options_for(run: RunOptions | None = None) -> LayerwiseOptions:
 
 
 _LEFT = 0.7
-"""Share of the error of outputs that may be left: 1.5 dB. Held-out samples are like those that scales are chosen
-by; a sentence encoder that gained 1.2 dB on such sentences lost as much on shorter ones."""
+"""Share of the error of outputs that may be left: 1.5 dB. Held-out samples are like those that scales are
+chosen by; a sentence encoder that gained 1.2 dB on such sentences lost as much on shorter ones."""
 
 Progress = Callable[[int, int], None]
 
@@ -87,7 +87,7 @@ def fit_scales(
     """Return a quantized model whose weights of few bits have scales chosen by the outputs of their layers.
 
     Weights, scales and biases of :func:`transforms.layers.match_layers.match_layers`'s layers change, or the
-    model is the one that was given unless its outputs improve by 1.5 dB on held-out samples, and significantly
+    model is the one that was given unless its outputs improve by 1.5 dB on held-out samples, significantly
     (:mod:`transforms.finetune.acceptance`): then biases stay, and at last all. Nothing is done for fewer than
     two samples. ``float_graph`` is the float model in the form that was quantized, ``formats`` as in
     :func:`transforms.finetune.finetune_model.finetune_model`. Neither graph is changed.
