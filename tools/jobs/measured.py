@@ -74,7 +74,7 @@ def _fit(
     feeds = [feed for _, feed in data.feeds(reference)]
     count = min(len(feeds), MOST_SAMPLES)
     feeds = [feeds[i * len(feeds) // count] for i in range(count)]
-    options = options_for(job.run)
+    options = options_for(job.run, job.memory_limit)
     with phases("comparing", "layer") as bar:
         return fit_scales(reference, graph, feeds, options, formats=scheme.named_formats, progress=bar.show)
 

@@ -42,9 +42,11 @@ MOST_SAMPLES = 64
 """Samples that are enough to choose by."""
 
 
-def options_for(run: RunOptions | None = None) -> LayerwiseOptions:
-    """Return the options of a run in bounded memory."""
-    return LayerwiseOptions(memory_limit=_MEMORY, most_inputs=MOST_INPUTS, run=run or RunOptions())
+def options_for(run: RunOptions | None = None, memory_limit: int | None = None) -> LayerwiseOptions:
+    """Return the options of a run in bounded memory: 1 GiB for tensors of each model, or as told."""
+    return LayerwiseOptions(
+        memory_limit=memory_limit or _MEMORY, most_inputs=MOST_INPUTS, run=run or RunOptions()
+    )
 
 
 _LEFT = 0.7
