@@ -47,7 +47,12 @@ def least_opset(scheme: Scheme) -> int:
 
 
 def raise_opset(graph: gs.Graph, scheme: Scheme) -> int:
-    """Raise a graph to the opset that a scheme needs; return 1 if it changed. Plans come after this."""
+    """Raise a graph to the opset that a scheme needs; return 1 if it changed. Plans come after this.
+
+    Raises ValueError for blocks of integers in another domain than ONNX's own.
+    """
+    if scheme.block_size and scheme.qdq_domain:
+        raise ValueError(f"block_size goes with ONNX's own domain, qdq_domain is '{scheme.qdq_domain}'")
     return convert_opset(graph, least_opset(scheme))
 
 

@@ -119,8 +119,6 @@ class Scheme:
         for name, table in _TABLES.items():
             object.__setattr__(self, name, table.parse(name, getattr(self, name)))
         self._check_mixing()
-        if self.block_size and self.qdq_domain:
-            raise ValueError(f"block_size goes with ONNX's own domain, qdq_domain is '{self.qdq_domain}'")
         for part, place, chosen in self._choices():
             self._check_format(part, place, chosen)
 
