@@ -29,7 +29,7 @@ def test_a_preset_is_read_by_name_and_survives_toml(name: str, tmp_path: Path) -
     found = read_scheme(name)
     assert found == preset(name)
     assert read_scheme(write(tmp_path, found.to_toml())) == found
-    assert found.format(found.activation) is ops.FORMATS[found.activation]
+    assert found.format(found.activation) is ops.FORMATS.get(found.activation)
     assert pickle.loads(pickle.dumps(found)) == found
 
 
@@ -37,6 +37,7 @@ def test_a_preset_is_read_by_name_and_survives_toml(name: str, tmp_path: Path) -
     ("name", "activation", "weight"),
     (
         ("A8W8", "int8", "int8"),
+        ("XINT8", "int8", "int8"),
         ("A16W8", "int16", "int8"),
         ("U8S8", "uint8", "int8"),
         ("U16S8", "uint16", "int8"),
@@ -50,7 +51,7 @@ def test_a_preset_is_read_by_name_and_survives_toml(name: str, tmp_path: Path) -
 def test_formats_of_presets(name: str, activation: str, weight: str) -> None:
     found = preset(name)
     assert (found.activation, found.weight) == (activation, weight)
-    assert found.align_concat is found.align_eltwise_quant_type is name.startswith("A")
+    assert found.align_concat is found.align_eltwise_quant_type is name.startswith(("A", "X"))
     assert not found.fold_relu
 
 
@@ -63,13 +64,17 @@ def test_four_bit_weights_are_per_channel() -> None:
 def test_what_presets_do_to_channels(name: str) -> None:
     """As documented: blocks need like channels, wide activations take over what weights of 8 bits cannot."""
     found = preset(name)
-    blocks = found.format(found.activation).block > 1
+    activation = found.format(found.activation)
+    blocks = activation is not None and activation.block > 1
     plain = name.removesuffix("_ADAQUANT").removesuffix("_ADAROUND")
     wide = plain in ("A16W8", "U16S8", "S16S8_MIXED_S8S8")
-    assert found.equalize_layers is blocks
+    shifted = plain == "XINT8"  # one power of two for a tensor needs like channels most
+    assert found.equalize_layers is (blocks or shifted)
     assert found.balance_channels is (blocks or wide)
-    per_channel = "auto" if found.weight == "int8" else plain == "W4A8"
-    assert found.per_channel == per_channel
+    assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8"))
+    per_channel = plain in ("W4A8", "W8", "W4") or ("auto" if found.weight == "int8" else False)
+    assert found.block_size == (32 if plain == "W4" else 0)
+    assert found.per_channel == (False if shifted else per_channel)
 
 
 def test_every_key_survives_toml(tmp_path: Path) -> None:
@@ -79,6 +84,8 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         bias="float16",
         other="float32",
         per_channel=True,
+        scale="power_of_two",
+        block_size=64,
         activation_symmetric=True,
         calibrate_method="Percentile",
         percentile=99.5,
@@ -98,7 +105,11 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         keep_weight_nodes=True,
         equalize_layers=True,
         balance_channels=True,
+        move_outliers=True,
         optimize=False,
+        target="ort-cpu",
+        opset=17,
+        input_shapes={"images:0": (1, 3, 224, 224)},
         qdq_domain="com.microsoft",
         domain="com.amd.quark",
         bfloat16_as="cast",
@@ -108,6 +119,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
             "Gemm": LayerRule("small", "mx9"),
         },
         tensors={"conv3.weight": "bfloat16", "x": "float32"},
+        outliers={"/body/norm": "3:1 17:own", "y": "0:-2"},
         auto_mixed_precision={"target": ("bfp16", "int8/int4"), "l2_target": 1e-5, "dual_quant_nodes": True},
         finetune={"algorithm": "adaquant", "num_iterations": 10, "target_op_type": ("Conv", "Gemm")},
     )

@@ -8,14 +8,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import SchemeJob, provider, samples_folder, threads
-from tools.cli.needs import Need
+from tools.cli.job_options import (
+    TENSORS_OF_A_SAMPLE,
+    SchemeJob,
+    deployment,
+    memory_limit,
+    provider,
+    samples_folder,
+    threads,
+)
+from tools.cli.needs import DATA, Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
-_NEEDS_NO_MODEL = {"print_config", "config", "assignments", "verbose"}
+_NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +34,7 @@ class QuantizeJob(SchemeJob):
     data: Path | None = samples_folder(
         "--data --calibration-data DIR", "folder of samples to measure ranges on"
     )
+    target: str = deployment()
     random_data: int | None = option(
         "--random-data N",
         "measure ranges on N random samples: for experiments, the result is not accurate",
@@ -33,6 +42,7 @@ class QuantizeJob(SchemeJob):
     )
     provider: str = provider(_ANY_DATA)
     threads: int = threads(_ANY_DATA)
+    memory_limit: int | None = memory_limit(TENSORS_OF_A_SAMPLE, _ANY_DATA)
     jobs: int | None = jobs(
         "processes that run samples, with the same result for any N (default: this one alone)",
         _ANY_DATA,
@@ -40,9 +50,20 @@ class QuantizeJob(SchemeJob):
     )
     dask: str | None = dask(_ANY_DATA)
     resume: Path | None = resume(_ANY_DATA)
+    fast: bool = option(
+        "--fast", "choose nothing by the model's outputs, and do not measure them", needs=(DATA,)
+    )
+    matmul_nbits: bool = option(
+        "--matmul-nbits", "write products with integers in blocks as ONNX Runtime's MatMulNBits"
+    )
     print_config: bool = option(
         "--print-config", "print the full scheme in use as TOML; without --input, only that", group=OTHER
     )
+
+    @property
+    def deployment(self) -> str:
+        """The name of the target that the model is made for, empty without one."""
+        return self.target
 
 
 _key = partial(declare, group="scheme")

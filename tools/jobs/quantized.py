@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,20 +15,33 @@ from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
 from tools.cli.worker_options import SharedJob
 from tools.jobs.finetune import SharedTuning, tune, tuning_options
+from tools.jobs.storage import store
 from tools.summaries import quantize
-from tools.summaries.tuning import tuning_lines
+from tools.summaries.target import SATURATES, refuse_broken, target_lines, time_line
+from tools.summaries.tuning import broken_limit, tuning_lines
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.compare.quick_time import quick_time
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized
-from transforms.run.feeds import open_feeds
+from transforms.run.feeds import open_feeds, random_feeds
 from transforms.runtime.inputs import model_inputs
+from transforms.runtime.processor import has_vnni
 from transforms.runtime.session import RunOptions, why_not_on_cpu
 from transforms.scheme import Scheme
+from transforms.scheme.targets import target
 from transforms.search.assign_precision import Step
 from transforms.twins.attach_functions import has_all_functions
+
+HERE = "ort-cpu"
+"""The target of which the time can be measured here."""
+
+SLOW_HERE = ("int8",)
+FASTER = (
+    "ONNX Runtime's CPU provider runs int8 activations slowly: --target ort-cpu makes a faster model for it"
+)
 
 _SCHEME = provenance.PREFIX + "scheme"
 
@@ -56,15 +70,18 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     if job.data is None:
         return None
     report_litter(job.data)
-    return CalibrationData(job.data, job.images, job.limit, job.calibration_cache, run)
+    return CalibrationData(
+        job.data, job.images, job.limit, job.calibration_cache, run, memory_limit=job.memory_limit
+    )
 
 
-def phases_of(scheme: Scheme, *, has_data: bool) -> Phases:
-    """Return what is done to quantize a model by a scheme."""
+def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False) -> Phases:
+    """Return what is done to quantize a model by a scheme; ``compares``: outputs are looked at."""
     mixing = ("measuring", "trying") if scheme.auto_mixed_precision else ("quantizing",)
     measured = ("calibrating", *mixing) if has_data else ()
     tuning = ("reloading", "tuning") if scheme.finetune else ()
-    return Phases("loading", "preparing", *measured, *tuning, "writing")
+    compared = ("comparing",) if compares else ()
+    return Phases("loading", "preparing", *measured, *compared, *tuning, "writing")
 
 
 def mix_model(
@@ -95,10 +112,12 @@ def finish(
     job: SchemeJob,
     phases: Phases,
     shared: SharedJob | None = None,
+    last: Callable[[gs.Graph], None] = lambda graph: None,
 ) -> None:
     """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
 
-    ``shared``: says who reads the samples for that. Raises ValueError or OSError; nothing is written then.
+    ``shared``: says who reads the samples for that; ``last`` is a rewrite of the model as it is written.
+    Raises ValueError or OSError; nothing is written then.
     """
     graph, used = made.graph, made.scheme
     entries = provenance.entries("quantize", recorded, graph.source_sha256)
@@ -111,12 +130,35 @@ def finish(
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
+    last(graph)
+    row = target(used.target) if used.target else None
+    if row:
+        refuse_broken(graph, row)
     with phases("writing"):
+        stored = store(graph, job.storage, used.named_formats)
         exported = model_io.export(graph)
         files = job.save(graph, output, entries, exported)
     functions = has_all_functions(exported[0])
-    for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions):
+    summary = quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions)
+    *lines, end = (*stored, *summary)
+    hint = [FASTER] if row is None and used.activation in SLOW_HERE else []
+    for line in (*lines, *hint, end):
         print(line)
+    if row:
+        for line in target_lines(graph, row):
+            print(line)
+        for line in _lines_of_here(graph, output, job) if row.name == HERE else ():
+            print(line)
+
+
+def _lines_of_here(graph: gs.Graph, output: Path, job: SchemeJob) -> Iterator[str]:
+    """Yield how fast the model runs here beside the float model, and whether its sums may saturate."""
+    inputs = model_inputs(graph)
+    feeds = open_feeds(job.data, inputs, images=job.images, limit=1) if job.data else random_feeds(inputs, 1)
+    feed = next(feed for _, feed in feeds)
+    yield time_line(*quick_time(output, Path(job.input), feed, job.run))
+    if has_vnni() is False:
+        yield SATURATES
 
 
 def tune_quantized(
@@ -140,7 +182,7 @@ def tune_quantized(
     named = open_feeds(job.data, model_inputs(float_graph), images=job.images, limit=limit)
     feeds = [feed for _, feed in named]
     output = None if rule.output_index < 0 else rule.output_index
-    options = tuning_options(rule, job.run, output_index=output)
+    options = tuning_options(rule, job.run, output_index=output, memory_limit=job.memory_limit)
     key = ""
     if shared and shared.resume:
         models = [provenance.model_hash(float_graph), provenance.model_hash(graph)]
@@ -149,6 +191,9 @@ def tune_quantized(
     done = tune(float_graph, graph, feeds, options, phases, formats=scheme.named_formats, shared=work)
     for line in tuning_lines(done, len(feeds)):
         print(line)
+    broken = broken_limit(done, job.memory_limit)
+    if broken:
+        print(broken, file=sys.stderr)
     return done.graph
 
 

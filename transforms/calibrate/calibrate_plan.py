@@ -17,6 +17,7 @@ from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
+from transforms.scheme.scheme import POWER_OF_TWO
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class CalibrationData:
     """The source of ranges: a folder, a reader or any iterable of feeds, and how it is read.
 
     ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
-    what was measured. ``run``: how the float model runs. ``sharing``: workers that run it.
+    what was measured. ``run``: how the float model runs. ``sharing``: workers that run it. ``memory_limit``:
+    bytes of tensors of a sample; one that has more of them at once is an error.
     """
 
     source: Source | Feeds
@@ -33,6 +35,7 @@ class CalibrationData:
     cache: Path | None = None
     run: RunOptions | None = None
     sharing: EachSample | None = None
+    memory_limit: int | None = None
 
     def feeds(self, graph: gs.Graph) -> Feeds:
         """Return the feeds of the source for the inputs of a graph; raises what ``open_feeds`` does."""
@@ -71,7 +74,12 @@ def calibrate_plan(
             f"{len(found)} tensors need ranges, '{found[0]}' the first, and there are no calibration data"
         )
     options = CalibrationOptions(
-        scheme.calibrate_method, scheme.percentile, scheme.moving_average, scheme.averaging_constant
+        scheme.calibrate_method,
+        scheme.percentile,
+        scheme.moving_average,
+        scheme.averaging_constant,
+        data.memory_limit,
+        scheme.scale == POWER_OF_TWO,
     )
     what = plan.graph, names, data.feeds(plan.graph), options
     if data.cache is None:

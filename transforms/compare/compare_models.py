@@ -90,11 +90,17 @@ def _compare_results(
 def _histograms(
     both: SideBySide, layers: Sequence[LayerStatistics], samples: Iterable
 ) -> list[GridHistogram]:
-    matches = [one.match for one in layers]
     histograms = [GridHistogram(one.low, one.high) for one in layers]
+    pairs = [(one.match, histogram) for one, histogram in zip(layers, histograms, strict=True)]
+    pending = []
+    for match, histogram in pairs:
+        if found := both.stored(match):
+            histogram.add(*found[:2])
+        else:
+            pending.append((match, histogram))
     for _, feed in samples:
-        originals, inside = both.arrays(matches, feed)
-        for match, histogram in zip(matches, histograms, strict=True):
+        originals, inside = both.arrays([match for match, _ in pending], feed)
+        for match, histogram in pending:
             if match.is_weight and histogram.original.any():
                 continue
             histogram.add(originals[match.original], inside[match.rounded])

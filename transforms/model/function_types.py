@@ -34,6 +34,23 @@ def infer_types(model: onnx.ModelProto, *, data_prop: bool = False, strict: bool
     return inferred
 
 
+def all_sizes_known(graph: onnx.GraphProto) -> bool:
+    """Return whether every tensor of a graph has a size in all its dimensions, and no node has a body.
+
+    Values of shapes, if inference followed them, would then tell nothing new.
+    """
+    known = set[str]()
+    for value in (*graph.value_info, *graph.output, *graph.input):
+        kind = value.type.tensor_type
+        if not kind.HasField("shape") or not all(size.HasField("dim_value") for size in kind.shape.dim):
+            return False
+        known.add(value.name)
+    for node in graph.node:
+        if not known.issuperset(filter(None, node.output)) or any(a.HasField("g") for a in node.attribute):
+            return False
+    return True
+
+
 def _put_back(model: onnx.ModelProto, places: list[int], originals: list[onnx.NodeProto]) -> None:
     nodes = list(_nodes(model.graph))
     for place, original in zip(places, originals, strict=True):

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms.align_scales import align_concat
 from transforms.balance_channels import balance_channels
 from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.equalize_layers import equalize_layers
+from transforms.fix_shapes import fix_shapes
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
@@ -20,12 +22,16 @@ from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.leave_out_dilations import leave_out_dilations
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
+from transforms.lower_opset import lower_opset
 from transforms.model import provenance
+from transforms.model.copy_graph import copy_graph
 from transforms.model.read_model import ModelError
+from transforms.move_outliers import move_outliers
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import prepare
+from transforms.pipelines.settle_outliers import settle_outliers
 from transforms.plan.qparams import Ranges
-from transforms.plan.quant_spec import QUANTIZED_BY
+from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.plan.weight_cache import WeightMemory
@@ -45,12 +51,18 @@ _IN_INTEGERS = frozenset(
 
 @dataclass
 class Quantized:
-    """The result: tensors quantized by format and role, the changes of each step, and notes."""
+    """The result: tensors quantized by format and role, the changes of each step, and notes.
+
+    ``scheme``: the scheme with what was chosen on samples; it makes the same model of these samples again.
+    ``float_graph``: the float model as it was quantized, if that was to be kept.
+    """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     calibrated: int = 0
+    scheme: Scheme | None = None
+    float_graph: gs.Graph | None = None
 
     @property
     def count(self) -> int:
@@ -64,12 +76,14 @@ def quantize_graph(
     data: CalibrationData | None = None,
     *,
     progress: Progress | None = None,
+    keep_float: bool = False,
 ) -> Quantized:
     """Quantize a float model in place.
 
     Optimizes it as the conversions to BF16 do, brings channels to like ranges where the scheme says so,
     plans (:mod:`transforms.plan.quantization_plan`), measures ranges on the data where the plan needs them,
     and writes the plan down. ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`.
+    ``keep_float`` keeps a copy of the float model as it was quantized in the result.
 
     Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks
     for it is refused here. So is one that asks for mixed precision, which is
@@ -86,6 +100,9 @@ def quantize_graph(
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
     done = Quantized()
     targets = prepare_for(graph, scheme, done)
+    scheme = _choose_moves(graph, scheme, targets, data, done)
+    done.scheme = scheme
+    done.float_graph = copy_graph(graph) if keep_float else None
     plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     calibration = calibrate_plan(plan, data, progress=progress)
     if calibration is not None:
@@ -95,6 +112,28 @@ def quantize_graph(
     write_plan(plan, calibration, done)
     finish_nodes(graph, scheme, done)
     return done
+
+
+def _choose_moves(
+    graph: gs.Graph,
+    scheme: Scheme,
+    targets: SchemeTargets,
+    data: CalibrationData | None,
+    done: Quantized,
+) -> Scheme:
+    """Move outliers of a prepared graph if its outputs get better; return the scheme that says which."""
+    if not scheme.move_outliers or scheme.outliers or data is None:
+        return scheme
+
+    def _quantize(copy: gs.Graph, feeds: list[Feed]) -> None:
+        plan = make_plan(copy, scheme, targets.resolve_in(copy), Quantized())
+        insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)))
+
+    plan = make_plan(graph, scheme, targets.resolve_in(graph), Quantized())
+    moves = settle_outliers(plan, lambda: data.feeds(graph), _quantize, data.run)
+    chosen = scheme.with_(outliers={name: str(move) for name, move in moves.items()})
+    _move_outliers(graph, chosen, targets, done)
+    return chosen
 
 
 def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Quantized) -> QuantizationPlan:
@@ -115,6 +154,7 @@ def write_plan(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
     _note_bodies(plan, done)
+    _note_whole(plan, done)
     insert_qdq(plan, ranges, memory=memory)
 
 
@@ -138,6 +178,9 @@ def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) 
     """
     lift_constants(graph)
     _refuse_quantized(graph)
+    fix_shapes(graph, scheme.input_shapes)
+    if scheme.opset:
+        lower_opset(graph, scheme.opset)
     targets = SchemeTargets(graph, scheme)
     _prepare(graph, scheme, targets, Quantized() if done is None else done)
     return targets
@@ -160,7 +203,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     names = tensors_with_nan(graph)
     if names:
         raise ModelError(f"NaN in {len(names)} weights, '{names[0]}' the first: no format can stand for it")
-    prepared = prepare(graph, targets.excluded, optimized=scheme.optimize)
+    prepared = prepare(graph, targets.excluded, optimized=scheme.optimize, newest=scheme.opset)
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
     if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):
@@ -176,7 +219,17 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
             outliers=_has_room_for_outliers(scheme),
             exclude=targets.excluded,
         )
+    _move_outliers(graph, scheme, targets, done)
     raise_opset(graph, scheme)
+
+
+def _move_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
+    """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
+    for name in scheme.outliers:
+        if not move_outliers(graph, {name: scheme.outlier_move(name)}, exclude=targets.excluded):
+            raise ValueError(f"outliers entry '{name}' is no tensor that layers multiply with a matrix")
+    if scheme.outliers:
+        done.changes["tensors with outliers moved into weights"] = len(scheme.outliers)
 
 
 def _has_room_for_outliers(scheme: Scheme) -> bool:
@@ -184,6 +237,17 @@ def _has_room_for_outliers(scheme: Scheme) -> bool:
     if activation is None or weight is None or not (activation.is_integer and weight.is_integer):
         return False
     return activation.bits >= _WIDE_ACTIVATION and weight.bits <= _NARROW_WEIGHT
+
+
+def _note_whole(plan: QuantizationPlan, done: Quantized) -> None:
+    """Say how many weights have no blocks though the scheme asks for them."""
+    size = plan.scheme.block_size
+    weights = [quantization for quantization in plan.quantizations if quantization.role == WEIGHT]
+    whole = sum(one.steps[-1].needs_range and not one.steps[-1].block for one in weights)
+    if size and whole:
+        count = "1 weight" if whole == 1 else f"{whole} weights"
+        what = "per channel" if plan.scheme.per_channel else "for each weight"
+        done.notes.append(f"One scale {what}, no blocks of {size}: {count}, sums too short or in groups")
 
 
 def _note_bodies(plan: QuantizationPlan, done: Quantized) -> None:

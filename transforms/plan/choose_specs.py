@@ -35,6 +35,7 @@ from transforms.plan.quant_spec import (
     block_axis,
     is_unquantized_float,
     scale_axis,
+    scale_block_axis,
 )
 from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import Targets
@@ -50,7 +51,9 @@ class SpecChooser:
         self.formats = FormatTable(graph, scheme, targets)
         self.owners = owners(graph)
         self._main = {id(node) for node in graph.nodes}
-        self.integers = IntegerSites(graph, self._takes_integers, share_slices=scheme.align_slice)
+        self.integers = IntegerSites(
+            graph, self._takes_integers, share_slices=scheme.align_slice, kernels=scheme.kernels
+        )
         self._float_edges, self._float_outputs = reach(self._float_sites())
         named = RoundingPlan(graph, dtypes.FLOAT, round_before_relu=True).roundings if scheme.tensors else []
         self._open_edges, _ = reach(named)
@@ -134,6 +137,9 @@ class SpecChooser:
             return formats.other if int32 and not self._has_int32(node) else formats.bias
         if self._is_computed(node, index):
             return formats.weight if role == WEIGHT else formats.activation
+        if edge in self.integers.edges and id(node) not in self.integers.layers:
+            closed = self.integers.closed_layer(node.inputs[index])
+            formats = formats if closed is None else self.formats[closed]
         if edge in self.integers.edges:
             follows = role == ACTIVATION or self._scheme.align_eltwise_quant_type
             return formats.activation if follows or formats.weight is None else formats.weight
@@ -157,6 +163,8 @@ class SpecChooser:
         bias, weight = dot_products.bias(node), dot_products.weight_index(node)
         operands = [self.of_input(node, index)[0] for index in range(2)]
         if weight is None or bias is None or not all(spec and spec.format.is_integer for spec in operands):
+            return False
+        if any(spec and spec.block for spec in operands):
             return False
         axes = [spec.axis for spec in operands if spec and spec.axis is not None]
         return not axes or (weight == 1 and _has_channels(bias, node.inputs[1].shape[axes[0]]))
@@ -205,6 +213,10 @@ class SpecChooser:
         if fmt.is_integer:
             symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
             weight = role == WEIGHT and node is not None
+            size = self._scheme.block_size
+            along = scale_block_axis(node, index, tensor, size) if node is not None and weight else None
+            if along is not None:
+                return QuantSpec(fmt, along, symmetric, size)
             axis = scale_axis(node, index, tensor, self.formats[node].per_channel) if weight else None
             return QuantSpec(fmt, axis, symmetric)
         return QuantSpec(fmt) if fmt.is_float else QuantSpec(fmt, block_axis(node, index, tensor))

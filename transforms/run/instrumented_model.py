@@ -76,7 +76,7 @@ def show_tensors(
     for key in dict.fromkeys(shown):
         name, probe = (key, "") if isinstance(key, str) else key
         if not probe and isinstance(known[name], gs.Constant):
-            constants[key] = _readable(known[name])
+            constants[key] = readable(known[name])
             continue
         if not probe and dtypes.is_type(known[name], dtypes.BFLOAT16):
             probe = "float32"
@@ -87,6 +87,7 @@ def show_tensors(
     for name in dict.fromkeys(watched):
         after.setdefault(known[name].name, []).append(watch.node(name))
     _insert_after(light.graph, after)
+    light.graph.node.extend(watch.end())
     outputs = dict.fromkeys((*(place for place in places.values() if place not in fed), *watch.outputs))
     del light.graph.output[:]  # types of the new ones are the runtime's to infer
     light.graph.output.extend(onnx.ValueInfoProto(name=place) for place in outputs)
@@ -114,7 +115,7 @@ class InstrumentedModel(Generic[Key]):
         """
         made = show_tensors(graph, shown, inputs, watched)
         self._constants, self._places, self._watch = made.constants, made.places, made.watch
-        self._model = open_light(made.light, made.weights, options)
+        self._model = open_light(made.light, made.weights, options, in_order=bool(self._watch.outputs))
 
     def types(self) -> dict[Key, str]:
         """Return the runtime's name for the type of all that is shown, constants aside."""
@@ -145,7 +146,8 @@ def float_outputs(graph: gs.Graph) -> list[str]:
     return [tensor.name for tensor in made if dtypes.is_type(tensor, dtypes.FLOAT)]
 
 
-def _readable(tensor: gs.Constant) -> np.ndarray:
+def readable(tensor: gs.Constant) -> np.ndarray:
+    """Return the values of a constant, bfloat16 as float32."""
     values = load(tensor)
     return values.astype(np.float32) if dtypes.is_type(tensor, dtypes.BFLOAT16) else values
 

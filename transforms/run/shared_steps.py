@@ -204,12 +204,17 @@ def _write(
     }
     if model is not None:
         arrays = {name: load_values(values) for name, values in model.weights.items()}
-        fill(model.light, {name: array for name, array in arrays.items() if not is_shareable(array)})
-        apart = {name: array for name, array in arrays.items() if is_shareable(array)}
+        apart = {name: array for name, array in arrays.items() if _is_writable(array)}
+        fill(model.light, {name: array for name, array in arrays.items() if name not in apart})
         about |= {"places": dict(model.places)}
         write_arrays(folder / _WEIGHTS, apart)
         (folder / _LIGHT).write_bytes(model.light.SerializeToString())
     (folder / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
+
+
+def _is_writable(array: np.ndarray) -> bool:
+    """Return whether NumPy's files keep the type of an array that the runtime can read: not bfloat16."""
+    return is_shareable(array) and array.dtype.kind != "V"
 
 
 @lru_cache(maxsize=1)
