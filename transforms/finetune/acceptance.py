@@ -11,9 +11,11 @@ fitted to cannot prove a gain, but they can prove a loss.
   sample, so that easy and hard samples do not add to the scatter.
 
 The threshold for the first model is one standard error, which a model without a gain passes once in six
-times. With fewer than four held-out samples there is no scatter to go by: every output that changed has to be
-sure of its gain, and none may have a larger error. The threshold rises for later models, so that one of many passes by chance no more often than that. So does that of a
-loss with the number of outputs: of many that stay as they are, one looks worse by chance no more often.
+times. It rises for later models, so that one of many passes by chance no more often than that. So does that
+of a loss with the number of outputs: of many that stay as they are, one looks worse by chance no more often.
+
+With fewer than four held-out samples there is no scatter to go by: every output that changed has to be sure of
+its gain, and none may have a larger error.
 """
 
 from __future__ import annotations
