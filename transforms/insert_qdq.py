@@ -10,14 +10,16 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import QParams
+from ops.integers import dequantize, quantize
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
 from transforms.graph.rewire import Insertions
 from transforms.model.read_model import ModelError
+from transforms.plan.bias_correction import correctable, corrected, corrected_inputs
 from transforms.plan.qdq_writer import QdqWriter
 from transforms.plan.qparams import QParamsTable, Ranges
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
-from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory
 from transforms.plan.write_roundings import import_domains
 from transforms.scheme import Scheme
@@ -64,6 +66,7 @@ class _Insertion:
         self._parameters = QParamsTable(plan, ranges, memory)
         self._writer = QdqWriter(graph, plan.scheme, memory)
         self._insertions = Insertions()
+        self._biases = _corrected_biases(plan, ranges, self._parameters)
 
     def run(self) -> int:
         """Write everything and return how many tensors were quantized."""
@@ -126,7 +129,8 @@ class _Insertion:
             parameters = self._parameters.of_bias(node)
             axis = len(quantization.tensor.shape) - 1 if parameters[0].shape else None
             along = QuantSpec(step.format, axis)
-            target, nodes = self._writer.store_bias(quantization.tensor, along, parameters)
+            source = self._biases.get((id(node), index), quantization.tensor)
+            target, nodes = self._writer.store_bias(source, along, parameters)
             node.inputs[index] = target
             self._insertions.add(quantization.owner, quantization.producer, nodes)
 
@@ -142,3 +146,24 @@ class _Insertion:
 
     def _of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams | None:
         return self._parameters.of(tensor, step) if step.needs_range else None
+
+
+def _corrected_biases(
+    plan: QuantizationPlan, ranges: Ranges | None, parameters: QParamsTable
+) -> dict[tuple[int, int], gs.Constant]:
+    """Return corrected biases by node and index of the input, if the scheme wants them."""
+    if plan.scheme.correct_biases is not True or ranges is None:
+        return {}
+    means, found = ranges.means(corrected_inputs(plan)), {}
+    steps = {(id(node), index): site.steps[-1] for node, index, site in each_use(plan)}
+    for node, index in correctable(plan):
+        weight, bias, step = node.inputs[1], node.inputs[index], steps[id(node), 1]
+        scale, zero_point = parameters.of(weight, step)
+        values = np.asarray(weight.values, np.float32)
+        read = dequantize(
+            quantize(values, scale, zero_point, step.format, step.axis), scale, zero_point, step.axis
+        )
+        new = corrected(node, np.asarray(bias.values), read - values, means)
+        if new is not None:
+            found[id(node), index] = gs.Constant(bias.name, new)
+    return found

@@ -30,7 +30,17 @@ ROOMS = [
         "opset",
         REWRITES,
     ),
-    *("run", "calibrate", "pipelines", "layers", "finetune", "mix_precision", "keep_float", "compare"),
+    *(
+        "run",
+        "calibrate",
+        "choose_ranges",
+        "pipelines",
+        "layers",
+        "finetune",
+        "mix_precision",
+        "keep_float",
+        "compare",
+    ),
 ]
 """From the ground up; a room imports itself and rooms before it."""
 

@@ -143,7 +143,7 @@ _OF_FORMATS: Mapping[str, Need] = {
     "calibration_cache": CALIBRATION,
     "percentile": Need(
         f"{_ACTIVATIONS.words} and calibrate_method 'Percentile'",
-        lambda scheme: _measures(scheme) and scheme.calibrate_method == "Percentile",
+        lambda scheme: _measures(scheme) and scheme.calibrate_method in ("Percentile", AUTO),
     ),
     "averaging_constant": Need(
         f"{_ACTIVATIONS.words} and moving_average = true",
@@ -151,6 +151,8 @@ _OF_FORMATS: Mapping[str, Need] = {
     ),
     "per_channel": _INTEGERS,
     "weight_method": _INTEGERS,
+    "correct_biases": CALIBRATION,
+    "calibrate_tensors": _ACTIVATIONS,
     "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),
     "domain": Need("formats for which ONNX has no operators", _has_own_operators),
 }

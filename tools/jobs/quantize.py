@@ -33,6 +33,8 @@ def quantize_file(job: QuantizeJob) -> None:
     Raises ValueError or OSError; nothing is written then.
     """
     scheme = quantization_scheme(job)
+    if job.fast:
+        scheme = scheme.by_rule()
     if job.print_config:
         print(scheme.to_toml(), end="")
     if not job.input:
@@ -53,9 +55,8 @@ def quantize_file(job: QuantizeJob) -> None:
             print(line)
     else:
         done = _quantize(graph, scheme, data, phases)
-        made = Made(
-            graph, done, scheme, lambda: float_reference(lambda: model_io.load(job.input), graph, scheme)
-        )
+        used = (done.scheme or scheme).with_(finetune=scheme.finetune)
+        made = Made(graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used))
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         return
@@ -77,7 +78,7 @@ def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, pha
 def _data(graph: gs.Graph, job: QuantizeJob) -> CalibrationData | None:
     if job.random_data:
         feeds = random_feeds(model_inputs(graph), job.random_data)
-        return CalibrationData(feeds, run=job.run, sharing=_sharing(job))
+        return CalibrationData(feeds, run=job.run, sharing=_sharing(job), decides=False)
     data = calibration_data(job, job.run)
     return data and replace(data, sharing=_sharing(job))
 

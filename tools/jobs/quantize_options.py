@@ -15,7 +15,7 @@ from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
-_NEEDS_NO_MODEL = {"print_config", "config", "assignments", "verbose"}
+_NEEDS_NO_MODEL = {"print_config", "config", "assignments", "verbose", "fast"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,11 @@ class QuantizeJob(SchemeJob):
     )
     dask: str | None = dask(_ANY_DATA)
     resume: Path | None = resume(_ANY_DATA)
+    fast: bool = option(
+        "--fast",
+        "keys that are 'auto' follow rules: nothing is compared by the outputs of the model",
+        group="scheme",
+    )
     print_config: bool = option(
         "--print-config", "print the full scheme in use as TOML; without --input, only that", group=OTHER
     )
@@ -48,8 +53,8 @@ _key = partial(declare, group="scheme")
 KEYS: Mapping[str, Option] = {
     "calibrate_method": _key(
         "--calibrate-method",
-        "how ranges of activations are found (default: as in the config)",
-        choices=("MinMax", "Entropy", "Percentile", "MSE"),
+        "how ranges of activations are found (default: as in the config); auto: as the outputs decide",
+        choices=("auto", "MinMax", "Entropy", "Percentile", "MSE"),
     ),
     "per_channel": _key(
         "--per-channel",

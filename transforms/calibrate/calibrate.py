@@ -7,7 +7,7 @@ number of tensors, not on the number of samples.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 
 from ops.formats import Format
 from transforms.calibrate.methods import CalibrationOptions, choose_range
-from transforms.calibrate.range_statistics import RangeStats
+from transforms.calibrate.range_statistics import Moments, RangeStats
 from transforms.calibrate.sample_statistics import (
     EachSample,
     Progress,
@@ -34,11 +34,32 @@ NamedFeeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
 
 
 class Calibration:
-    """The statistics of tensors, by name, and the ranges that follow by the options."""
+    """The statistics of tensors, by name, and the ranges that follow by the options.
 
-    def __init__(self, options: CalibrationOptions, observed: Mapping[str, RangeStats]) -> None:
+    ``halves``: those of the even and of the odd samples, if they were asked for.
+    """
+
+    def __init__(
+        self,
+        options: CalibrationOptions,
+        observed: Mapping[str, RangeStats],
+        halves: Sequence[Mapping[str, RangeStats]] = (),
+    ) -> None:
         """Keep options and statistics."""
-        self.options, self.observed = options, dict(observed)
+        self.options, self.observed, self.halves = options, dict(observed), tuple(halves)
+
+    def with_(self, options: CalibrationOptions) -> Calibration:
+        """Return the ranges that follow from the same statistics by other options."""
+        return Calibration(options, self.observed, self.halves)
+
+    def numbers(self, name: str) -> float:
+        """Return how many numbers a tensor has in all samples; 0 without a histogram."""
+        histogram = self.observed[name].histogram
+        return float(histogram.counts.sum()) if histogram else 0.0
+
+    def half(self, number: int, options: CalibrationOptions) -> Calibration:
+        """Return those of every second sample, from the first (0) or the second (1) on."""
+        return Calibration(options, self.halves[number])
 
     def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
         """Return the range of a tensor for an integer format, within the numbers that were observed.
@@ -49,14 +70,24 @@ class Calibration:
         try:
             if name not in self.observed:
                 raise ValueError(f"tensor '{name}' was not calibrated")
-            return choose_range(self.observed[name], format, symmetric=symmetric, options=self.options)
+            observed, method = self.observed[name], self.options.tensors.get(name)
+            return choose_range(observed, format, symmetric=symmetric, options=self.options, method=method)
         except ValueError as error:
             raise ValueError(f"tensor '{name}' has no range: {error}") from error
 
+    def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
+        """Return the mean of each channel along those axes of tensors for which moments were found."""
+        return {key: moments.mean for key, moments in self._moments(channels)}
+
     def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
         """Return the mean square of each channel along those axes of tensors for which moments were found."""
-        found = {(n, axis): self.observed[n].moments.get(axis) for n, axis in channels if n in self.observed}
-        return {key: moments.mean_square for key, moments in found.items() if moments and moments.count}
+        return {key: moments.mean_square for key, moments in self._moments(channels)}
+
+    def _moments(self, channels: Iterable[TensorAxis]) -> Iterator[tuple[TensorAxis, Moments]]:
+        for name, axis in channels:
+            moments = self.observed[name].moments.get(axis) if name in self.observed else None
+            if moments and moments.count:
+                yield (name, axis), moments
 
 
 def calibrate(
@@ -69,6 +100,7 @@ def calibrate(
     run: RunOptions | None = None,
     sharing: EachSample | None = None,
     progress: Progress | None = None,
+    halved: bool = False,
 ) -> Calibration:
     """Run a float model on every feed, once, and return the statistics of its float32 tensors.
 
@@ -77,7 +109,7 @@ def calibrate(
     with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
     constants, no feed is taken. The graph is not changed. ``sharing``: what runs the samples in place of
     this process, :class:`transforms.calibrate.shared_samples.Sharing`; without it each run has the threads
-    that ``run`` says.
+    that ``run`` says. ``halved``: statistics of every second sample are kept, too.
 
     Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
     tensor, for NaN in a tensor or an output, with the infinity that it comes of, and without any feed at
@@ -91,12 +123,14 @@ def calibrate(
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
     each, is_empty = sharing or _each_sample, True
-    for sample, found in each(graph, observed, feeds, options, run, progress):
-        _merge(observed, found, options, sample)
+    halves = [{name: one.alike() for name, one in observed.items()} for _ in range(2 * halved)]
+    for number, (sample, found) in enumerate(each(graph, observed, feeds, options, run, progress)):
+        for whole in (observed, *halves[number % 2 :][:1]):
+            _merge(whole, found, options, sample)
         is_empty = False
     if is_empty:
         raise ValueError("the calibration data hold no sample")
-    return Calibration(options, observed)
+    return Calibration(options, observed, halves)
 
 
 def _each_sample(

@@ -11,12 +11,15 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
 from transforms.calibrate.sample_statistics import EachSample
+from transforms.graph.dot_products import TensorAxis
+from transforms.plan.bias_correction import corrected_inputs
 from transforms.plan.qparams import WEIGHTED, weighed_inputs
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
+from transforms.scheme import Scheme
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class CalibrationData:
 
     ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
     what was measured. ``run``: how the float model runs. ``sharing``: workers that run it.
+    ``decides``: whether the data are like those of the application, so that settings can be compared on them.
     """
 
     source: Source | Feeds
@@ -33,6 +37,7 @@ class CalibrationData:
     cache: Path | None = None
     run: RunOptions | None = None
     sharing: EachSample | None = None
+    decides: bool = True
 
     def feeds(self, graph: gs.Graph) -> Feeds:
         """Return the feeds of the source for the inputs of a graph; raises what ``open_feeds`` does."""
@@ -50,8 +55,11 @@ def calibrate_plan(
     data: CalibrationData | None,
     *,
     progress: Progress | None = None,
+    halved: bool = False,
 ) -> Calibration | None:
     """Return the statistics that a plan needs, or None, without reading data, if it needs none.
+
+    ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs.
 
     Several plans, of copies of one graph, are measured together. Ranges of all tensors that become integers,
     and the mean squares by which errors of weights are weighted: those alone do not ask for data unless the
@@ -62,7 +70,7 @@ def calibrate_plan(
     plan, scheme = plans[0], plans[0].scheme
     names = list(dict.fromkeys(tensor.name for one in plans for tensor in one.measured()))
     wanted = bool(names) or scheme.weight_method == WEIGHTED
-    channels = list(dict.fromkeys(pair for one in plans for pair in weighed_inputs(one))) if wanted else []
+    channels = list(dict.fromkeys(pair for one in plans for pair in _channels(one))) if wanted else []
     if not names and not channels:
         return None
     if data is None:
@@ -70,12 +78,27 @@ def calibrate_plan(
         raise MissingDataError(
             f"{len(found)} tensors need ranges, '{found[0]}' the first, and there are no calibration data"
         )
-    options = CalibrationOptions(
-        scheme.calibrate_method, scheme.percentile, scheme.moving_average, scheme.averaging_constant
-    )
+    options = options_of(scheme)
+    if halved:
+        options = CalibrationOptions("MSE", averaging_constant=scheme.averaging_constant)
     what = plan.graph, names, data.feeds(plan.graph), options
+    how = {"run": data.run, "sharing": data.sharing, "progress": progress, "halved": halved}
     if data.cache is None:
-        return calibrate(*what, channels=channels, run=data.run, sharing=data.sharing, progress=progress)
-    return calibrate_cached(
-        data.cache, *what, channels=channels, run=data.run, sharing=data.sharing, progress=progress
-    )[0]
+        return calibrate(*what, channels=channels, **how)
+    return calibrate_cached(data.cache, *what, channels=channels, **how)[0]
+
+
+def options_of(scheme: Scheme) -> CalibrationOptions:
+    """Return how the ranges of a scheme follow from data."""
+    return CalibrationOptions(
+        scheme.range_method,
+        scheme.percentile,
+        scheme.moving_average,
+        scheme.averaging_constant,
+        scheme.calibrate_tensors,
+    )
+
+
+def _channels(plan: QuantizationPlan) -> list[TensorAxis]:
+    corrects = plan.scheme.correct_biases is True
+    return [*weighed_inputs(plan), *(corrected_inputs(plan) if corrects else ())]

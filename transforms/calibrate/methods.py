@@ -6,7 +6,7 @@ All methods return a range within the lowest and the highest number observed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -26,17 +26,20 @@ class CalibrationOptions:
 
     ``method`` is a key of ``METHODS``. ``percentile`` (method Percentile) is the share of numbers inside the
     range, in percent. ``moving_average`` (method MinMax) takes the moving averages of the lowest and highest
-    numbers of the samples, into which each sample enters with ``averaging_constant``.
+    numbers of the samples, into which each sample enters with ``averaging_constant``. ``tensors``: the method
+    of single tensors, by name.
     """
 
     method: str = "MinMax"
     percentile: float = 99.999
     moving_average: bool = False
     averaging_constant: float = 0.01
+    tensors: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"calibration method '{self.method}' is unknown, legal are {', '.join(METHODS)}")
+        for method in (self.method, *self.tensors.values()):
+            if method not in METHODS:
+                raise ValueError(f"calibration method '{method}' is unknown, legal are {', '.join(METHODS)}")
         if not 0 < self.percentile <= 100:
             raise ValueError(f"percentile {self.percentile} is not above 0 and at most 100")
         if not 0 < self.averaging_constant <= 1:
@@ -47,22 +50,28 @@ class CalibrationOptions:
     @property
     def needs_histogram(self) -> bool:
         """Whether the method looks at more than lowest and highest numbers."""
-        return self.method != "MinMax"
+        return {self.method, *self.tensors.values()} != {"MinMax"}
 
 
 def choose_range(
-    observed: RangeStats, format: Format, *, symmetric: bool, options: CalibrationOptions
+    observed: RangeStats,
+    format: Format,
+    *,
+    symmetric: bool,
+    options: CalibrationOptions,
+    method: str | None = None,
 ) -> Range:
     """Return the range of an observed tensor for an integer format.
 
     ``symmetric`` is whether zero will be in the middle of what the format covers: clipping is then decided by
-    magnitudes. ValueError for a format that has no scale, and a tensor without elements in all samples.
+    magnitudes. ``method``: in place of that of the options. ValueError for a format that has no scale, and a
+    tensor without elements in all samples.
     """
     if not format.is_integer:
         raise ValueError(f"format '{format.name}' has no scale and needs no range")
     if observed.is_empty:
         raise ValueError("it had no elements in any sample")
-    ends = METHODS[options.method](observed, format, symmetric, options)
+    ends = METHODS[method or options.method](observed, format, symmetric, options)
     low, high = (min(max(end, observed.low), observed.high) for end in ends)
     return low, high
 

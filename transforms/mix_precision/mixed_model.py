@@ -54,7 +54,7 @@ class MixedModel:
         self.graph = graph
         rule = scheme.auto_mixed_precision
         dual = scheme.dual_quant_nodes or (rule is not None and rule.dual_quant_nodes)
-        self.scheme = scheme.with_(auto_mixed_precision=None, finetune=None, dual_quant_nodes=dual)
+        self.scheme = scheme.by_rule().with_(auto_mixed_precision=None, finetune=None, dual_quant_nodes=dual)
         self._memory = WeightMemory()
         self._ranges: Calibration | None = None
         self._measured: list[tuple[Mix, QuantizationPlan, Mixed]] = []

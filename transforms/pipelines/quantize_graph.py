@@ -9,8 +9,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.align_scales import align_concat
 from transforms.balance_channels import balance_channels
-from transforms.calibrate.calibrate import Progress
+from transforms.calibrate.calibrate import Calibration, Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.choose_ranges.choose import choose_settings
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.equalize_layers import equalize_layers
 from transforms.fold_relu import fold_relu
@@ -39,12 +40,16 @@ _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
 @dataclass
 class Quantized:
-    """The result: tensors quantized by format and role, the changes of each step, and notes."""
+    """The result: tensors quantized by format and role, the changes of each step, and notes.
+
+    ``scheme``: that of the result, in which nothing is left to the outputs.
+    """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     calibrated: int = 0
+    scheme: Scheme | None = None
 
     @property
     def count(self) -> int:
@@ -80,8 +85,10 @@ def quantize_graph(
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
     done = Quantized()
     targets = prepare_for(graph, scheme, done)
+    calibration, scheme = _choose(graph, scheme, targets, data, done, progress)
     plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
-    calibration = calibrate_plan(plan, data, progress=progress)
+    if calibration is None:
+        calibration = calibrate_plan(plan, data, progress=progress)
     if calibration is not None:
         done.calibrated = len(calibration.observed)
     elif data is not None:
@@ -89,6 +96,28 @@ def quantize_graph(
     write_plan(plan, calibration, done)
     finish_nodes(graph, scheme, done)
     return done
+
+
+def _choose(
+    graph: gs.Graph,
+    scheme: Scheme,
+    targets: SchemeTargets,
+    data: CalibrationData | None,
+    done: Quantized,
+    progress: Progress | None,
+) -> tuple[Calibration | None, Scheme]:
+    """Return a scheme with nothing left open, and ranges if they were measured to choose it."""
+    done.scheme = scheme.by_rule() if scheme.is_open else scheme
+    if not scheme.is_open or data is None or not data.decides:
+        return None, done.scheme
+
+    def _plan_of(variant: gs.Graph, changed: Scheme) -> QuantizationPlan:
+        return make_plan(variant, changed, targets.resolve_in(variant), Quantized())
+
+    chosen = choose_settings(graph, scheme, _plan_of, data, progress=progress)
+    done.scheme = chosen.scheme
+    done.notes += [chosen.note] if chosen.note else []
+    return chosen.calibration, chosen.scheme
 
 
 def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Quantized) -> QuantizationPlan:

@@ -39,6 +39,7 @@ from transforms.plan.quant_spec import (
 from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import Targets
 from transforms.scheme import Scheme
+from transforms.scheme.scheme import AUTO
 
 
 class SpecChooser:
@@ -206,7 +207,8 @@ class SpecChooser:
             symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
             weight = role == WEIGHT and node is not None
             axis = scale_axis(node, index, tensor, self.formats[node].per_channel) if weight else None
-            return QuantSpec(fmt, axis, symmetric)
+            method = self.formats[node].weight_method if weight else AUTO
+            return QuantSpec(fmt, axis, symmetric, method)
         return QuantSpec(fmt) if fmt.is_float else QuantSpec(fmt, block_axis(node, index, tensor))
 
 

@@ -54,6 +54,9 @@ class Ranges(Protocol):
     def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
         """Return the mean square of each channel along those axes of tensors for which it was measured."""
 
+    def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
+        """Return the mean of each channel along those axes of tensors for which it was measured."""
+
 
 class QParamsTable:
     """The scale and zero point of every step of every quantization of a plan that is an integer."""
@@ -107,11 +110,9 @@ class QParamsTable:
                 ends = finite_range(np.asarray(tensor.values, np.float32), step.axis)
                 self._zeros[id(tensor), step] = np.all(np.equal(ends, 0), axis=0), id(tensor)
             return scale, zero_point
-        group = self._plan.group(tensor)
-        members = [self._range(member, step) for member in group]
-        low, high = min(low for low, _ in members), max(high for _, high in members)
+        low, high = shared_range(self._plan.group(tensor), self._ranges, step)
         if low == high == 0:
-            self._zeros[id(tensor), step] = np.ones((), np.bool_), id(group)
+            self._zeros[id(tensor), step] = np.ones((), np.bool_), id(self._plan.group(tensor))
         return range_scale(low, high, fmt, symmetric=step.symmetric)
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
@@ -130,14 +131,6 @@ class QParamsTable:
             lambda: weight_scale(values, step.format, step.axis, method=plain, importance=counts),
         )
         return scale, np.zeros(scale.shape, step.format.dtype)
-
-    def _range(self, tensor: gs.Tensor, step: QuantSpec) -> tuple[float, float]:
-        if isinstance(tensor, gs.Constant):
-            low, high = finite_range(np.asarray(tensor.values, np.float32))
-            return float(low), float(high)
-        if self._ranges is None:
-            raise ValueError(f"tensor '{tensor.name}' needs a range for {step.format.name}: calibrate first")
-        return self._ranges.range(tensor.name, step.format, symmetric=step.symmetric)
 
     def _biases(self) -> Iterator[tuple[gs.Node, gs.Tensor]]:
         for node, _, quantization in each_use(self._plan):
@@ -173,10 +166,25 @@ class QParamsTable:
         self._chosen[key] = np.maximum(scale, least.astype(np.float32)), zero_point
 
 
+def shared_range(group: Iterable[gs.Tensor], ranges: Ranges | None, step: QuantSpec) -> tuple[float, float]:
+    """Return the range of tensors that share one; ValueError for a tensor without."""
+    members = [_range(ranges, member, step) for member in group]
+    return min(low for low, _ in members), max(high for _, high in members)
+
+
+def _range(ranges: Ranges | None, tensor: gs.Tensor, step: QuantSpec) -> tuple[float, float]:
+    if isinstance(tensor, gs.Constant):
+        low, high = finite_range(np.asarray(tensor.values, np.float32))
+        return float(low), float(high)
+    if ranges is None:
+        raise ValueError(f"tensor '{tensor.name}' needs a range for {step.format.name}: calibrate first")
+    return ranges.range(tensor.name, step.format, symmetric=step.symmetric)
+
+
 def weight_method(scheme: Scheme, step: QuantSpec) -> str:
     """Return how a weight on a symmetric integer grid gets its scale."""
-    if scheme.weight_method != AUTO:
-        return scheme.weight_method
+    if (method := scheme.weight_method if step.method == AUTO else step.method) != AUTO:
+        return method
     if step.axis is None:
         return WEIGHTED
     return MINMAX if step.format.bits > _COARSE else MSE
@@ -205,7 +213,7 @@ def importance(
     with was not measured. A weight that several layers share takes the sum of theirs.
     """
     found = [
-        _along(node, index, weight.shape, mean_squares[tensor.name, axis])
+        dot_products.along_inputs(node, index, weight.shape, mean_squares[tensor.name, axis])
         for (node, index), tensor, axis in uses.get(id(weight), ())
         if (tensor.name, axis) in mean_squares
     ]
@@ -222,17 +230,3 @@ def _weighed(plan: QuantizationPlan) -> Iterator[WeighedUse]:
         measurable = isinstance(other, gs.Variable) and other.shape is not None
         if measurable and weight_method(plan.scheme, step) == WEIGHTED and plan.specs.is_in_main_graph(other):
             yield (node, index), other, dot_products.sum_axis(node, 1 - index, len(other.shape))
-
-
-def _along(
-    node: gs.Node, index: int, shape: tuple[int, ...], mean_square: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Lay one number per input channel along the axis of the sum; groups of channels along the outputs."""
-    axis = dot_products.sum_axis(node, index, len(shape))
-    groups = int(node.attrs.get("group", 1))
-    if node.op == "Conv" and index == 0:  # data are stored and filters fed: their axis is that of each group
-        mean_square = np.tile(mean_square, groups)
-    elif node.op == "Conv" and groups > 1:
-        of_outputs = np.repeat(mean_square.reshape(groups, -1), shape[0] // groups, axis=0)
-        return of_outputs.reshape(*of_outputs.shape, *[1] * (len(shape) - 2))
-    return mean_square.reshape([-1 if i == axis else 1 for i in range(len(shape))])

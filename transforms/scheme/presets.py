@@ -17,9 +17,10 @@ def _blocks(format: str) -> dict[str, Any]:
 
 
 def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
-    """A scale per channel only if one for all is not enough."""
+    """Ranges of integers, and scales per channel, as the outputs decide."""
     wide = activation.endswith("16")  # enough bits to absorb the outliers of weights
-    return {"activation": activation, "weight": weight, "per_channel": "auto", "balance_channels": wide}
+    decided = {"per_channel": "auto", "calibrate_method": "auto", "correct_biases": "auto"}
+    return {"activation": activation, "weight": weight, **decided, "balance_channels": wide}
 
 
 def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
@@ -29,7 +30,7 @@ def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
 
 PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "A8W8": {**_aligned("int8"), "calibrate_method": "MSE"},
+        "A8W8": _aligned("int8"),
         "A16W8": _aligned("int16"),
         "U8S8": _integers("uint8"),
         "U16S8": _integers("uint16"),
