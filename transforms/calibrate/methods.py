@@ -1,6 +1,6 @@
 """From the statistics of a tensor to the range that an integer format covers.
 
-All methods return a range within the lowest and the highest number observed.
+All methods but Wide return a range within the lowest and the highest number observed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from transforms.calibrate.mse_range import clip_by_error
 from transforms.calibrate.range_statistics import RangeStats
 
 Range = tuple[float, float]
+
+_ROOM = 1.25
+"""By how much Wide is wider than what was seen."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class CalibrationOptions:
     @property
     def needs_histogram(self) -> bool:
         """Whether the method looks at more than lowest and highest numbers."""
-        return {self.method, *self.tensors.values()} != {"MinMax"}
+        return not {self.method, *self.tensors.values()} <= {"MinMax", "Wide"}
 
 
 def choose_range(
@@ -71,7 +74,10 @@ def choose_range(
         raise ValueError(f"format '{format.name}' has no scale and needs no range")
     if observed.is_empty:
         raise ValueError("it had no elements in any sample")
-    ends = METHODS[method or options.method](observed, format, symmetric, options)
+    method = method or options.method
+    ends = METHODS[method](observed, format, symmetric, options)
+    if method == "Wide":
+        return ends
     low, high = (min(max(end, observed.low), observed.high) for end in ends)
     return low, high
 
@@ -79,6 +85,11 @@ def choose_range(
 def _min_max(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
     averages = observed.average if options.moving_average else None
     return averages or (observed.low, observed.high)
+
+
+def _wide(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
+    """Leave room for numbers beyond those of the samples; zero stays the end of what begins there."""
+    return observed.low * _ROOM, observed.high * _ROOM
 
 
 def _percentile(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
@@ -113,6 +124,6 @@ def _least_error(observed: RangeStats, format: Format, symmetric: bool, options:
 
 
 METHODS: Mapping[str, Callable[[RangeStats, Format, bool, CalibrationOptions], Range]] = MappingProxyType(
-    {"MinMax": _min_max, "Percentile": _percentile, "Entropy": _entropy, "MSE": _least_error}
+    {"MinMax": _min_max, "Percentile": _percentile, "Entropy": _entropy, "MSE": _least_error, "Wide": _wide}
 )
 """What gives a range, by the name of the method."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,17 +10,17 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
 from transforms.calibrate.calibrate import Calibration
-from transforms.choose_ranges.measure_outputs import Score, energies, signals
+from transforms.choose_ranges.measure_outputs import Score, energies, is_hopeless, signals
 from transforms.choose_ranges.output_views import before_saturation
 from transforms.choose_ranges.parameters import Parameters, PlanOf
 from transforms.choose_ranges.setting import Setting
 from transforms.choose_ranges.switchable_ranges import switchable_ranges
 from transforms.model.copy_graph import copy_graph
-from transforms.run.instrumented_model import float_outputs
 from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
+from transforms.search.output_metrics import is_float_array
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,17 @@ class Bench:
         """Open the model; ``feeds``: samples with their halves. The graph is not changed."""
         self._run = run
         fixed = replace(with_fixed_threads(run), simulate=True, prepack=False)
-        views = before_saturation(graph)
-        self._shown = [*dict.fromkeys((*float_outputs(graph), *views))]
-        self._count = len(self._shown) - len([name for name in views if name not in float_outputs(graph)])
-        copy = copy_graph(graph)
+        copy, views = copy_graph(graph), before_saturation(graph)
         _show(copy, views)
-        made = open_model(copy, fixed)
-        outputs = run_each(lambda one: made.run(one[1], self._shown), feeds, run)
+        model = open_model(copy, fixed)
+        made = list(run_each(lambda one: model.run(one[1]), feeds, run))
+        floats = [name for name, array in made[0].items() if is_float_array(array)]
+        ends = {tensor.name for tensor in graph.outputs}
+        self.outputs = [name for name in floats if name in ends]
+        self._shown = [*self.outputs, *(name for name in floats if name not in ends)]
         self._samples = [
-            Sample(half, feed, found) for (half, feed), found in zip(feeds, outputs, strict=True)
+            Sample(half, feed, {name: found[name] for name in self._shown})
+            for (half, feed), found in zip(feeds, made, strict=True)
         ]
         copy = copy_graph(graph)
         plan = plan_of(copy, scheme)
@@ -64,18 +66,42 @@ class Bench:
         self._parameters = Parameters(graph, scheme, plan_of, calibration, self.switchable)
         self._model = open_model(self.switchable.graph, fixed)
         self._signal = np.array([signals(sample.expected) for sample in self._samples])
-        self._known: dict[str, Score] = {}
 
-    def score(self, setting: Setting) -> Score:
-        """Return the errors of a setting: each sample with ranges from the other half."""
+    def score(self, setting: Setting, rival: Score | None = None) -> Score | None:
+        """Return the errors of a setting: each sample with ranges from the other half.
+
+        None if the first two samples, of which each half has one, show that it is far behind a rival.
+        """
         halves = [self._parameters.feed(setting, 1 - half) for half in range(2)]
 
         def _errors(sample: Sample) -> Float64Array:
             made = self._model.run({**sample.feed, **halves[sample.half]}, self._shown)
             return energies(sample.expected, made)
 
-        errors = np.array(list(run_each(_errors, self._samples, self._run)))
-        return Score(errors, self._signal, self._count)
+        first, rest = self._samples[:2], self._samples[2:]
+        errors = list(run_each(_errors, first, self._run))
+        start = Score(np.array(errors), self._signal[:2], len(self.outputs))
+        if rival is not None and rest and is_hopeless(start, rival):
+            return None
+        errors += run_each(_errors, rest, self._run)
+        return Score(np.array(errors), self._signal, len(self.outputs))
+
+    def groups_of(self, names: Collection[str]) -> list[str]:
+        """Return the groups that hold one of the tensors."""
+        found = (site for site in self.switchable.ranges if any(one.name in names for one in site.members))
+        return list(dict.fromkeys(site.group for site in found))
+
+    def members(self, group: str) -> list[str]:
+        """Return the tensors that share the scale of a group."""
+        found = next(site.members for site in self.switchable.ranges if site.group == group)
+        return [str(tensor.name) for tensor in found]
+
+    def is_same(self, one: Setting, other: Setting) -> bool:
+        """Return whether two settings that differ in kinds of weights come to the same weights."""
+        if replace(one, kind=other.kind, kinds=other.kinds) != other:
+            return False
+        first, second = (self._parameters.weights(setting) for setting in (one, other))
+        return all(np.array_equal(array, second[name]) for name, array in first.items())
 
 
 def _show(graph: gs.Graph, views: Sequence[str]) -> None:

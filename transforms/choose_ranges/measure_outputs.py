@@ -13,6 +13,7 @@ _LEAST = 1e-30  # share of the signal below which an error is none
 _VIEW_BIAS = 1.0  # dB by which a gain before the saturation may differ from that of the output
 _DRAGGED = 1.0  # dB that the worst output may lose to the others
 _MOST = 20.0  # dB that a single sample may gain
+_HOPELESS = 3.0  # dB
 _TRUST = 1.0  # standard deviations by which a gain has to exceed nothing
 
 
@@ -104,6 +105,13 @@ def gain(new: Score, old: Score) -> Gain:
     )
     total = float((1 / variances).sum())
     return Gain(float([one.decibels for one in estimates] @ (1 / variances)) / total, total**-0.5)
+
+
+def is_hopeless(start: Score, rival: Score) -> bool:
+    """Return whether a setting is so much worse on its first samples that the others need no run."""
+    count = len(start.errors)
+    same = Score(rival.errors[:count], rival.signal[:count], rival.count)
+    return all(one.decibels < -_HOPELESS for one in _gains(start, same, slice(None)))
 
 
 def _gains(new: Score, old: Score, arrays: slice) -> tuple[Gain, Gain]:

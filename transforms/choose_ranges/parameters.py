@@ -42,12 +42,9 @@ class Parameters:
         self._numbers = {id(node): number for number, node in enumerate(self._nodes)}
         self._by_use = {one.use: one for one in switchable.weights}
         read = corrected_inputs(plan_of(graph, scheme))
-        parts = (
-            [calibration.half(half, calibration.options) for half in range(2)]
-            if calibration.halves
-            else [calibration] * 2
-        )
+        parts = [calibration.half(half, calibration.options) for half in range(2)]
         self._means = [part.means(read) for part in parts]
+        self._measured: dict[tuple[str, int], Calibration] = {}
         self._memory = WeightMemory()
         self._tables: dict[WeightKind, Mapping[tuple[int, int], FakeQuant]] = {}
         self._weights: dict[tuple[str, WeightKind], AnyArray] = {}
@@ -56,21 +53,28 @@ class Parameters:
 
     def feed(self, setting: Setting, half: int) -> Feed:
         """Return the arrays of a setting, with ranges from a half of the samples."""
-        found = {one.input: self._weight(one, setting.kind_of(one.layer)) for one in self._switchable.weights}
+        found = self.weights(setting)
         found |= {one.input: self._bias(one, setting, half) for one in self._switchable.biases}
         for site in self._switchable.ranges:
             found[site.scale], found[site.zero_point] = self._grid(site, setting.method_of(site.group), half)
         return found
 
+    def weights(self, setting: Setting) -> dict[str, AnyArray]:
+        """Return the rounded constants of a setting by the names of their inputs."""
+        return {one.input: self._weight(one, setting.kind_of(one.layer)) for one in self._switchable.weights}
+
     def _grid(self, site: RangeSite, method: str, half: int) -> QParams:
         key = site.scale, method, half
         if key not in self._grids:
-            options = options_of(self._scheme.with_(calibrate_method=method))
-            measured = self._calibration
-            ranges = measured.half(half, options) if measured.halves else measured.with_(options)
-            low, high = shared_range(site.members, ranges, site.step)
+            low, high = shared_range(site.members, self._ranges(method, half), site.step)
             self._grids[key] = range_scale(low, high, site.step.format, symmetric=site.step.symmetric)
         return self._grids[key]
+
+    def _ranges(self, method: str, half: int) -> Calibration:
+        if (method, half) not in self._measured:
+            options = options_of(self._scheme.with_(calibrate_method=method))
+            self._measured[method, half] = self._calibration.half(half, options)
+        return self._measured[method, half]
 
     def _weight(self, site: WeightSite, kind: WeightKind) -> AnyArray:
         key = site.input, kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -59,8 +60,9 @@ class Setting:
 
     def __str__(self) -> str:
         parts = [f"ranges {self.method}", str(self.kind), *(["biases corrected"] if self.corrected else [])]
-        exceptions = len(self.methods) + len(self.kinds)
-        return ", ".join(parts) + (f", {exceptions} exceptions" if exceptions else "")
+        exceptions = Counter(self.methods.values())
+        parts += [f"{count} tensor{'s'[: count - 1]} {method}" for method, count in exceptions.items()]
+        return ", ".join(parts)
 
 
 def setting_of(scheme: Scheme) -> Setting:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration
-from transforms.graph import dot_products
+from transforms.graph import dot_products, walk
 
 _PAID = 3e8
 """Numbers that all runs together may make, beyond those that the samples pay for: about two seconds."""
@@ -17,16 +17,25 @@ _RUNS = 2.5  # runs of the quantized model for each sample: as long as five of t
 _SETTINGS = 9  # that are tried on one model
 _PRODUCTS = 128  # of a dot product in the time of one number that is quantized
 _FEWEST = 4
+_LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
 
 
-def samples_for(graph: gs.Graph, calibration: Calibration, count: int, most: int) -> int:
-    """Return on how many samples settings are compared: an even number unless it is ``most``.
+def too_large(graph: gs.Graph) -> bool:
+    """Return whether weights are so large that copies of them might not fit into memory."""
+    return sum(tensor._values.nbytes for tensor in walk.constants(graph)) > _LARGEST
+
+
+def runs_for(graph: gs.Graph, calibration: Calibration, count: int) -> int:
+    """Return how many runs of the quantized model comparing settings may take.
 
     ``count``: the samples that were calibrated on.
     """
-    runs = _PAID * count / max(_numbers(graph, calibration), 1) + _RUNS * count
-    least, wanted = min(most, _FEWEST), int(runs / _SETTINGS) // 2 * 2
-    return max(least, min(most, wanted))
+    return int(_PAID * count / max(_numbers(graph, calibration), 1) + _RUNS * count)
+
+
+def samples_for(runs: int, most: int) -> int:
+    """Return on how many samples settings are compared: an even number unless it is ``most``."""
+    return max(min(most, _FEWEST), min(most, runs // _SETTINGS // 2 * 2))
 
 
 def _numbers(graph: gs.Graph, calibration: Calibration) -> float:

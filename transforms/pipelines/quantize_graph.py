@@ -115,6 +115,8 @@ def _choose(
         return make_plan(variant, changed, targets.resolve_in(variant), Quantized())
 
     chosen = choose_settings(graph, scheme, _plan_of, data, progress=progress)
+    if chosen.candidate is not None and chosen.candidate.rewrite is not None:
+        done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
     done.scheme = chosen.scheme
     done.notes += [chosen.note] if chosen.note else []
     return chosen.calibration, chosen.scheme

@@ -7,12 +7,12 @@ from typing import Any
 
 from ops.registration import AMD_DOMAIN, DOMAIN
 
-METHODS = ("MinMax", "Entropy", "Percentile", "MSE")
+METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Wide")
 """How the range of a tensor is found."""
 
 _LEGAL: Mapping[str, tuple[str, ...]] = {
     "other": ("auto", "float32", "bfloat16", "float16"),
-    "calibrate_method": ("auto", *METHODS),
+    "calibrate_method": (*METHODS, "auto"),
     "weight_method": ("auto", "MinMax", "MSE", "WeightedMSE"),
     "qdq_domain": ("", "com.microsoft"),
     "domain": (DOMAIN, AMD_DOMAIN),
