@@ -143,7 +143,7 @@ _OF_FORMATS: Mapping[str, Need] = {
     "calibration_cache": CALIBRATION,
     "percentile": Need(
         f"{_ACTIVATIONS.words} and calibrate_method 'Percentile'",
-        lambda scheme: _measures(scheme) and scheme.calibrate_method in ("Percentile", AUTO),
+        lambda scheme: _measures(scheme) and scheme.calibrate_method == "Percentile",
     ),
     "averaging_constant": Need(
         f"{_ACTIVATIONS.words} and moving_average = true",

@@ -7,15 +7,14 @@ number of tensors, not on the number of samples.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from ops.formats import Format
-from transforms.calibrate.methods import CalibrationOptions, choose_range
-from transforms.calibrate.range_statistics import Moments, RangeStats
+from transforms.calibrate.calibration import Calibration
+from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.sample_statistics import (
     EachSample,
     Progress,
@@ -31,63 +30,6 @@ from transforms.runtime.session import RunOptions
 __all__ = ["Calibration", "CalibrationOptions", "Progress", "calibrate"]
 
 NamedFeeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
-
-
-class Calibration:
-    """The statistics of tensors, by name, and the ranges that follow by the options.
-
-    ``halves``: those of the even and of the odd samples, if they were asked for.
-    """
-
-    def __init__(
-        self,
-        options: CalibrationOptions,
-        observed: Mapping[str, RangeStats],
-        halves: Sequence[Mapping[str, RangeStats]] = (),
-    ) -> None:
-        """Keep options and statistics."""
-        self.options, self.observed, self.halves = options, dict(observed), tuple(halves)
-
-    def with_(self, options: CalibrationOptions) -> Calibration:
-        """Return the ranges that follow from the same statistics by other options."""
-        return Calibration(options, self.observed, self.halves)
-
-    def numbers(self, name: str) -> float:
-        """Return how many numbers a tensor has in all samples; 0 without a histogram."""
-        histogram = self.observed[name].histogram
-        return float(histogram.counts.sum()) if histogram else 0.0
-
-    def half(self, number: int, options: CalibrationOptions) -> Calibration:
-        """Return those of every second sample, from the first (0) or the second (1) on."""
-        return Calibration(options, self.halves[number])
-
-    def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
-        """Return the range of a tensor for an integer format, within the numbers that were observed.
-
-        ``symmetric`` is whether zero will be in the middle of what the format covers. ValueError, naming the
-        tensor, when it was not calibrated, it had no elements in any sample, or the format has no scale.
-        """
-        try:
-            if name not in self.observed:
-                raise ValueError(f"tensor '{name}' was not calibrated")
-            observed, method = self.observed[name], self.options.tensors.get(name)
-            return choose_range(observed, format, symmetric=symmetric, options=self.options, method=method)
-        except ValueError as error:
-            raise ValueError(f"tensor '{name}' has no range: {error}") from error
-
-    def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
-        """Return the mean of each channel along those axes of tensors for which moments were found."""
-        return {key: moments.mean for key, moments in self._moments(channels)}
-
-    def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
-        """Return the mean square of each channel along those axes of tensors for which moments were found."""
-        return {key: moments.mean_square for key, moments in self._moments(channels)}
-
-    def _moments(self, channels: Iterable[TensorAxis]) -> Iterator[tuple[TensorAxis, Moments]]:
-        for name, axis in channels:
-            moments = self.observed[name].moments.get(axis) if name in self.observed else None
-            if moments and moments.count:
-                yield (name, axis), moments
 
 
 def calibrate(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.calibrate.calibration import options_of
 from transforms.calibrate.sample_statistics import EachSample
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.bias_correction import corrected_inputs
@@ -19,7 +21,6 @@ from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
-from transforms.scheme import Scheme
 
 
 @dataclass(frozen=True)
@@ -82,21 +83,10 @@ def calibrate_plan(
     if halved:
         options = CalibrationOptions("MSE", averaging_constant=scheme.averaging_constant)
     what = plan.graph, names, data.feeds(plan.graph), options
-    how = {"run": data.run, "sharing": data.sharing, "progress": progress, "halved": halved}
+    how: dict[str, Any] = {"run": data.run, "sharing": data.sharing, "progress": progress, "halved": halved}
     if data.cache is None:
         return calibrate(*what, channels=channels, **how)
     return calibrate_cached(data.cache, *what, channels=channels, **how)[0]
-
-
-def options_of(scheme: Scheme) -> CalibrationOptions:
-    """Return how the ranges of a scheme follow from data."""
-    return CalibrationOptions(
-        scheme.range_method,
-        scheme.percentile,
-        scheme.moving_average,
-        scheme.averaging_constant,
-        scheme.calibrate_tensors,
-    )
 
 
 def _channels(plan: QuantizationPlan) -> list[TensorAxis]:

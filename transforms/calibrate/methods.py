@@ -19,6 +19,7 @@ from transforms.calibrate.range_statistics import RangeStats
 
 Range = tuple[float, float]
 
+_LARGEST = float(np.finfo(np.float32).max)
 _ROOM = 1.25
 """By how much Wide is wider than what was seen."""
 
@@ -89,7 +90,8 @@ def _min_max(observed: RangeStats, format: Format, symmetric: bool, options: Cal
 
 def _wide(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
     """Leave room for numbers beyond those of the samples; zero stays the end of what begins there."""
-    return observed.low * _ROOM, observed.high * _ROOM
+    low, high = (float(np.clip(end * _ROOM, -_LARGEST, _LARGEST)) for end in (observed.low, observed.high))
+    return low, high
 
 
 def _percentile(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:

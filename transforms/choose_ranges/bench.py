@@ -9,7 +9,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
-from transforms.calibrate.calibrate import Calibration
+from transforms.calibrate.calibration import Calibration
 from transforms.choose_ranges.measure_outputs import Score, energies, is_hopeless, signals
 from transforms.choose_ranges.output_views import before_saturation
 from transforms.choose_ranges.parameters import Parameters, PlanOf
@@ -104,7 +104,7 @@ class Bench:
         return all(np.array_equal(array, second[name]) for name, array in first.items())
 
 
-def _show(graph: gs.Graph, views: Sequence[str]) -> None:
+def _show(graph: gs.Graph, views: Collection[str]) -> None:
     """Make tensors outputs of a graph."""
     known = {tensor.name for tensor in graph.outputs}
     made = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.calibrate.calibrate import Calibration, Progress
-from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan, options_of
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibration import Calibration, options_of
+from transforms.calibrate.sample_statistics import Progress
 from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.first_samples import FirstSamples

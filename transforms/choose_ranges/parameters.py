@@ -8,8 +8,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed, QParams
 from ops.integers import range_scale
-from transforms.calibrate.calibrate import Calibration
-from transforms.calibrate.calibrate_plan import options_of
+from transforms.calibrate.calibration import Calibration, options_of
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.choose_ranges.setting import Setting, WeightKind
 from transforms.choose_ranges.switchable_ranges import BiasSite, RangeSite, SwitchableRanges, WeightSite

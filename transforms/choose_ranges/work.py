@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.calibrate import Calibration
+from transforms.calibrate.calibration import Calibration
 from transforms.graph import dot_products, walk
 
 _PAID = 3e8
