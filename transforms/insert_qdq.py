@@ -20,6 +20,7 @@ from transforms.plan.qdq_writer import QdqWriter
 from transforms.plan.qparams import QParamsTable, Ranges
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
+from transforms.plan.tensor_grids import TensorGrid, grids_of
 from transforms.plan.weight_cache import WeightMemory
 from transforms.plan.write_roundings import import_domains
 from transforms.scheme import Scheme
@@ -29,17 +30,25 @@ WIDE_OPSET = 21
 
 
 def insert_qdq(
-    plan: QuantizationPlan, ranges: Ranges | None = None, *, memory: WeightMemory | None = None
+    plan: QuantizationPlan,
+    ranges: Ranges | None = None,
+    *,
+    memory: WeightMemory | None = None,
+    grids: list[TensorGrid] | None = None,
 ) -> int:
     """Write a plan into its graph and return how many tensors were quantized.
 
     ``ranges`` (of :func:`transforms.calibrate.calibrate.calibrate`) gives the ranges of integers. Weights are
     stored on their grid unless the plan's scheme keeps their nodes; what is excluded, and the domains of the
-    nodes, are those of the scheme too. ``memory`` is for several plans on copies of one graph. Raises
+    nodes, are those of the scheme too. ``memory`` is for several plans on copies of one graph; ``grids``
+    receives those of single tensors. Raises
     ModelError below the opset of :func:`least_opset`. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq`
     rounds every tensor to bfloat16 without a plan.
     """
-    return _Insertion(plan, ranges, memory).run()
+    insertion = _Insertion(plan, ranges, memory)
+    if grids is not None:
+        grids += grids_of(plan, insertion.parameters, ranges)
+    return insertion.run()
 
 
 def least_opset(scheme: Scheme) -> int:
@@ -63,10 +72,10 @@ class _Insertion:
             raise ModelError(f"the scheme needs opset {needed}, the model has {graph.opset}: raise it first")
         self._graph, self._plan = graph, plan
         self._outputs = walk.outputs(graph)
-        self._parameters = QParamsTable(plan, ranges, memory)
+        self.parameters = QParamsTable(plan, ranges, memory)
         self._writer = QdqWriter(graph, plan.scheme, memory)
         self._insertions = Insertions()
-        self._biases = _corrected_biases(plan, ranges, self._parameters)
+        self._biases = _corrected_biases(plan, ranges, self.parameters)
 
     def run(self) -> int:
         """Write everything and return how many tensors were quantized."""
@@ -126,7 +135,7 @@ class _Insertion:
     def _store_biases(self, quantization: QuantSite, step: QuantSpec) -> None:
         """Store a bias for each reader, for its scale is that of the reader's operands."""
         for node, index in quantization.uses:
-            parameters = self._parameters.of_bias(node)
+            parameters = self.parameters.of_bias(node)
             axis = len(quantization.tensor.shape) - 1 if parameters[0].shape else None
             along = QuantSpec(step.format, axis)
             source = self._biases.get((id(node), index), quantization.tensor)
@@ -145,7 +154,7 @@ class _Insertion:
         source.values = np.empty(0, np.float32)
 
     def _of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams | None:
-        return self._parameters.of(tensor, step) if step.needs_range else None
+        return self.parameters.of(tensor, step) if step.needs_range else None
 
 
 def _corrected_biases(

@@ -11,6 +11,7 @@ from tools.cli.executors import workers
 from tools.cli.progress import Phases
 from tools.cli.scheme_options import CALIBRATION, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
+from tools.jobs import ranges
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing
@@ -20,6 +21,7 @@ from transforms.calibrate.shared_samples import Sharing
 from transforms.finetune.float_reference import float_reference
 from transforms.mix_precision.mix import MixingOptions
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
@@ -43,6 +45,7 @@ def quantize_file(job: QuantizeJob) -> None:
     check_code(scheme, job)
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
+    fixed = ranges.read(job, scheme)
     if job.calibration_cache:
         model_io.check_output(job.calibration_cache, force=True)
     phases = phases_of(scheme, has_data=job.data is not None or bool(job.random_data))
@@ -54,22 +57,25 @@ def quantize_file(job: QuantizeJob) -> None:
         for line in mixing.lines(made.mixed) if made.mixed else ():
             print(line)
     else:
-        done = _quantize(graph, scheme, data, phases)
+        done = _quantize(graph, scheme, data, phases, fixed)
         used = (done.scheme or scheme).with_(finetune=scheme.finetune)
         made = Made(graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used))
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         return
     finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job, phases)
+    ranges.write(job, made.done.grids)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
 
 
-def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, phases: Phases) -> Quantized:
+def _quantize(
+    graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, phases: Phases, fixed: FixedGrids
+) -> Quantized:
     try:
         with phases("preparing") as bar:
             show = bar.shows("calibrating", "sample", then="quantizing")
-            return quantize_graph(graph, scheme.with_(finetune=None), data, progress=show)
+            return quantize_graph(graph, scheme.with_(finetune=None), data, progress=show, fixed=fixed)
     except MissingDataError as error:
         hint = "give --data DIR, or --random-data N for an experiment"
         raise ValueError(f"{error}: {hint}") from error

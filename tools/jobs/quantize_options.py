@@ -15,6 +15,7 @@ from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
+_MODEL = Need("--input and --output", lambda job: job.input and job.output)
 _NEEDS_NO_MODEL = {"print_config", "config", "assignments", "verbose", "fast"}
 
 
@@ -42,6 +43,20 @@ class QuantizeJob(SchemeJob):
         "--fast",
         "keys that are 'auto' follow rules: nothing is compared by the outputs of the model",
         group="scheme",
+    )
+    ranges: Path | None = option(
+        "--ranges FILE",
+        "take scales and zero points of tensors from this file, see below",
+        group="scheme",
+        needs=(_MODEL,),
+        type=Path,
+    )
+    export_ranges: Path | None = option(
+        "--export-ranges FILE",
+        "write scales, zero points and ranges of all tensors to FILE.json, or to FILE.encodings",
+        group="scheme",
+        needs=(_MODEL,),
+        type=Path,
     )
     print_config: bool = option(
         "--print-config", "print the full scheme in use as TOML; without --input, only that", group=OTHER

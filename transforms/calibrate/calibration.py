@@ -66,6 +66,10 @@ class Calibration:
         except ValueError as error:
             raise ValueError(f"tensor '{name}' has no range: {error}") from error
 
+    def extremes(self) -> dict[str, tuple[float, float]]:
+        """Return the lowest and the highest number of each tensor in which one was seen."""
+        return {name: (one.low, one.high) for name, one in self.observed.items() if not one.is_empty}
+
     def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
         """Return the mean of each channel along those axes of tensors for which moments were found."""
         return {key: moments.mean for key, moments in self._moments(channels)}

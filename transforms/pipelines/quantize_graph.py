@@ -14,8 +14,10 @@ from transforms.pipelines.quantize_steps import (
     prepare_for,
     write_plan,
 )
+from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
+from transforms.plan.tensor_grids import FixedGrids
 from transforms.scheme import Scheme
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
@@ -27,12 +29,15 @@ def quantize_graph(
     data: CalibrationData | None = None,
     *,
     progress: Progress | None = None,
+    fixed: FixedGrids | None = None,
 ) -> Quantized:
     """Quantize a float model in place.
 
     Optimizes it as the conversions to BF16 do, brings channels to like ranges where the scheme says so,
     plans (:mod:`transforms.plan.quantization_plan`), measures ranges on the data where the plan needs them,
     and writes the plan down. ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`.
+    Tensors in ``fixed`` have the grids that it gives; what a scheme leaves to the outputs follows rules then,
+    for settings are compared with grids of their own.
 
     Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks
     for it is refused here. So is one that asks for mixed precision, which is
@@ -48,7 +53,10 @@ def quantize_graph(
         step = "transforms.mix_precision.mix_precision"
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
     done = Quantized()
+    if fixed:
+        scheme = scheme.by_rule()
     targets = prepare_for(graph, scheme, done)
+    targets.fixed = fixed or FixedGrids()
     calibration, scheme = _choose(graph, scheme, targets, data, done, progress)
     plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     if calibration is None:
@@ -57,9 +65,23 @@ def quantize_graph(
         done.calibrated = len(calibration.observed)
     elif data is not None:
         done.notes.append("No ranges measured: the formats of this scheme need none")
+    if fixed:
+        done.notes.append(_used(plan, fixed))
     write_plan(plan, calibration, done)
     finish_nodes(graph, scheme, done)
     return done
+
+
+def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:
+    """Return the words on how many grids a plan takes; ValueError if it takes none."""
+    sites = [(site, step) for site in plan.quantizations for step in site.steps if step.needs_range]
+    given = [(site, step) for site, step in sites if site.role != BIAS and plan.grid(site, step)]
+    if not given:
+        raise ValueError(
+            f"none of the {len(fixed)} grids given is of a tensor that this scheme makes integers"
+        )
+    tensors = {id(site.tensor) for site, _ in given}
+    return f"Ranges as given: {len(tensors)} tensors, of {len(fixed)} grids in the file"
 
 
 def _choose(

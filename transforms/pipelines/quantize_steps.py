@@ -26,6 +26,7 @@ from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets, Targets
+from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast
 from transforms.quantize_before_relu import quantize_before_relu
@@ -39,7 +40,8 @@ _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 class Quantized:
     """The result: tensors quantized by format and role, the changes of each step, and notes.
 
-    ``scheme``: that of the result, in which nothing is left to the outputs.
+    ``scheme``: that of the result, in which nothing is left to the outputs. ``grids``: those of all tensors
+    that became integers.
     """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -47,6 +49,7 @@ class Quantized:
     notes: list[str] = field(default_factory=list)
     calibrated: int = 0
     scheme: Scheme | None = None
+    grids: list[TensorGrid] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -72,7 +75,7 @@ def write_plan(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
     _note_bodies(plan, done)
-    insert_qdq(plan, ranges, memory=memory)
+    insert_qdq(plan, ranges, memory=memory, grids=done.grids)
 
 
 def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:

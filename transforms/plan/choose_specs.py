@@ -206,10 +206,15 @@ class SpecChooser:
         if fmt.is_integer:
             symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
             weight = role == WEIGHT and node is not None
-            axis = scale_axis(node, index, tensor, self.formats[node].per_channel) if weight else None
+            axis = scale_axis(node, index, tensor, self._per_channel(fmt, node, tensor)) if weight else None
             method = self.formats[node].weight_method if weight else AUTO
             return QuantSpec(fmt, axis, symmetric, method)
         return QuantSpec(fmt) if fmt.is_float else QuantSpec(fmt, block_axis(node, index, tensor))
+
+    def _per_channel(self, fmt: ops.Format, node: gs.Node, weight: gs.Tensor) -> bool | str:
+        """Return whether a weight has a scale per channel: as a grid that is given, or as the scheme says."""
+        given = self._targets.fixed.of([weight.name], fmt)
+        return self.formats[node].per_channel if given is None else bool(given.scale.ndim)
 
 
 def _role(node: gs.Node, index: int) -> str:

@@ -25,6 +25,7 @@ from transforms.graph.dot_products import TensorAxis
 from transforms.graph.lazy_values import Computed, LazyConstant
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
+from transforms.plan.tensor_grids import check_values
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import AUTO, Scheme
 
@@ -54,6 +55,9 @@ class Ranges(Protocol):
     def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
         """Return the mean square of each channel along those axes of tensors for which it was measured."""
 
+    def extremes(self) -> Mapping[str, tuple[float, float]]:
+        """Return the lowest and the highest number of each tensor, by name."""
+
     def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
         """Return the mean of each channel along those axes of tensors for which it was measured."""
 
@@ -72,6 +76,7 @@ class QParamsTable:
         self._plan, self._ranges, self._memory = plan, ranges, memory or WeightMemory()
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
         self._weighed = weighed_uses(plan)
+        self._given: set[tuple[int, QuantSpec]] = set()
         self._zeros: dict[tuple[int, QuantSpec], tuple[NDArray[np.bool_], int]] = {}
         wanted: dict[tuple[int, QuantSpec], tuple[QuantSite, QuantSpec]] = {}
         for quantization in plan.quantizations:
@@ -104,6 +109,12 @@ class QParamsTable:
 
     def _choose(self, quantization: QuantSite, step: QuantSpec) -> QParams:
         tensor, fmt = quantization.tensor, step.format
+        given = self._plan.grid(quantization, step)
+        if given is not None:
+            if isinstance(tensor, gs.Constant):
+                check_values(given, np.asarray(tensor.values, np.float32), step.axis)
+            self._given.add((id(tensor), step))
+            return given.parameters(fmt)
         if quantization.role == WEIGHT:
             scale, zero_point = self._choose_weight(tensor, step)
             if (scale == 1).any():
@@ -163,7 +174,12 @@ class QParamsTable:
         values = np.abs(np.asarray(bias.values, np.float64)).reshape(-1)
         values = values if scale.shape else values.max(initial=0)
         least = values * _MARGIN / (_LARGEST_BIAS * self._chosen[other][0].astype(np.float64))
-        self._chosen[key] = np.maximum(scale, least.astype(np.float32)), zero_point
+        wide = np.maximum(scale, least.astype(np.float32))
+        if key in self._given and (wide != scale).any():
+            raise ValueError(
+                f"ranges: scale {scale.max():g} is too small for the bias '{bias.name}' in int32"
+            )
+        self._chosen[key] = wide, zero_point
 
 
 def shared_range(group: Iterable[gs.Tensor], ranges: Ranges | None, step: QuantSpec) -> tuple[float, float]:
