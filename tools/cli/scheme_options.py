@@ -136,6 +136,9 @@ CALIBRATION = Need(
 )
 """What options of a calibration go with."""
 
+OPEN = Need("integers, and keys that are 'auto'", lambda scheme: scheme.is_open)
+"""What an option goes with that says how these are decided."""
+
 _OF_FORMATS: Mapping[str, Need] = {
     "calibrate_method": _ACTIVATIONS,
     "activation_symmetric": _ACTIVATIONS,

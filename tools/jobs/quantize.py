@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from tools.cli.executors import workers
 from tools.cli.progress import Phases
-from tools.cli.scheme_options import CALIBRATION, check_effect, quantization_scheme
+from tools.cli.scheme_options import CALIBRATION, OPEN, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
@@ -32,14 +32,13 @@ def quantize_file(job: QuantizeJob) -> None:
 
     Raises ValueError or OSError; nothing is written then.
     """
-    scheme = quantization_scheme(job)
-    if job.fast:
-        scheme = scheme.by_rule()
+    asked = quantization_scheme(job)
+    scheme = asked.by_rule() if job.fast else asked
     if job.print_config:
         print(scheme.to_toml(), end="")
     if not job.input:
         return
-    check_effect(scheme, job, dict.fromkeys(("jobs", "dask", "resume"), CALIBRATION))
+    check_effect(asked, job, {**dict.fromkeys(("jobs", "dask", "resume"), CALIBRATION), "fast": OPEN})
     check_code(scheme, job)
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)

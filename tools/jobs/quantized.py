@@ -19,7 +19,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataErro
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.model import provenance
-from transforms.pipelines.quantize_graph import Quantized
+from transforms.pipelines.quantize_steps import Quantized
 from transforms.run.feeds import open_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions, why_not_on_cpu

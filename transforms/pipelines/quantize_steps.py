@@ -39,7 +39,8 @@ _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 class Quantized:
     """The result: tensors quantized by format and role, the changes of each step, and notes.
 
-    ``scheme``: that of the result, in which nothing is left to the outputs.
+    ``scheme``: that of the result, in which nothing is left to the outputs; ``choice``: a line on how they
+    decided.
     """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -47,6 +48,7 @@ class Quantized:
     notes: list[str] = field(default_factory=list)
     calibrated: int = 0
     scheme: Scheme | None = None
+    choice: str = ""
 
     @property
     def count(self) -> int:
