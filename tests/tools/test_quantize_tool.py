@@ -44,10 +44,10 @@ class EvaluationSet:
             np.save(self.data / f"{i}.npy", feed["x"])
         onnx.save(corpus.build("layers"), self.source)
 
-    def quantize(self, config: object, *options: object) -> tuple[str, str]:
-        """Run the tool, assert that it succeeds, and return what it prints to stdout and stderr."""
+    def quantize(self, config: object, *options: object, code: int = 0) -> tuple[str, str]:
+        """Run the tool, assert its exit code, and return what it prints to stdout and stderr."""
         paths = ["--input", self.source, "--output", self.target, "--config", config]
-        assert self.run(*paths, *options) == 0
+        assert self.run(*paths, *options) == code
         return self.printed()
 
     def run(self, *arguments: object) -> int:
@@ -213,10 +213,46 @@ def test_a_float16_model(name: str, bench: EvaluationSet) -> None:
 
 
 def test_nothing_to_do(bench: EvaluationSet) -> None:
-    onnx.save(corpus.build("integers"), bench.source)
-    out, err = bench.quantize("A8W8")
-    assert out == f"Nothing to do: no tensor of '{bench.source}' can take a format of this scheme.\n"
+    onnx.save(corpus.parse("(int64[N] x) => (int64[N] y) { y = Neg(x) }"), bench.source)
+    out, err = bench.quantize("A8W8", code=3)
+    assert out == (
+        f"Nothing to do: no tensor of '{bench.source}' can take a format of this scheme.\n"
+        "  No node reads a float32 tensor\n  No preset would quantize any of it\n"
+    )
     assert err == "" and not bench.target.exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    (
+        ("A8W8", "Without a dot product before them, where arithmetic in integers starts: Relu 1, Tanh 1"),
+        ("BFP16", "No dot products, which alone read blocks: Relu 1, Tanh 1"),
+    ),
+)
+def test_why_nothing_is_to_do(config: str, reason: str, bench: EvaluationSet) -> None:
+    """The presets that are named do quantize the model."""
+    onnx.save(corpus.parse("(float[N] x) => (float[N] y) { a = Relu(x) y = Tanh(a) }"), bench.source)
+    out, _ = bench.quantize(config, code=3)
+    every = "--set quantize_all_op_types=true"
+    _, first, second = out.splitlines()
+    assert (first, second) == (f"  {reason}", f"  Would quantize some of it: --config BF16, {every}")
+    assert not bench.target.exists()
+    bench.quantize("BF16")
+    assert bench.target.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        "(float[4, 4] x) => (uint8[4, 4] y) { y, s, z = DynamicQuantizeLinear(x) }",
+        "(uint8[4, 4] x, int8[4, 4] w) => (int32[4, 4] y) { y = MatMulInteger(x, w) }",
+        "(uint8[1, 1, 4, 4] x, int8[1, 1, 2, 2] w) => (int32[N, C, H, W] y) { y = ConvInteger(x, w) }",
+    ),
+)
+def test_models_in_integers_are_recognised(text: str, bench: EvaluationSet) -> None:
+    onnx.save(corpus.parse(text), bench.source)
+    _, err = bench.quantize("BFP16", code=1)
+    assert "the model is quantized already: 'y' is a " in err
 
 
 # The summary

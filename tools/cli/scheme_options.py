@@ -144,6 +144,9 @@ _OF_FORMATS: Mapping[str, Need] = {
     "activation_symmetric": _ACTIVATIONS,
     "moving_average": _ACTIVATIONS,
     "calibration_cache": CALIBRATION,
+    "memory_limit": Need(
+        f"{CALIBRATION.words} or tuning", lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune
+    ),
     "percentile": Need(
         f"{_ACTIVATIONS.words} and calibrate_method 'Percentile'",
         lambda scheme: _measures(scheme) and scheme.calibrate_method == "Percentile",

@@ -8,6 +8,7 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 from tools.cli.executors import workers
+from tools.cli.needs import Need
 from tools.cli.progress import Phases
 from tools.cli.scheme_options import CALIBRATION, OPEN, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
@@ -20,25 +21,30 @@ from transforms.calibrate.shared_samples import Sharing
 from transforms.finetune.float_reference import float_reference
 from transforms.mix_precision.mix import MixingOptions
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.why_nothing import why_nothing
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
 
+_SHARED = Need(
+    f"{CALIBRATION.words} or a table [finetune]",
+    lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
+)
 _RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
 
 
-def quantize_file(job: QuantizeJob) -> None:
-    """Quantize ``job.input`` to ``job.output`` and print a summary.
+def quantize_file(job: QuantizeJob) -> bool:
+    """Quantize ``job.input`` to ``job.output`` and print a summary; return False if nothing was to be done.
 
-    Raises ValueError or OSError; nothing is written then.
+    Raises ValueError or OSError; nothing is written then, nor where nothing is done.
     """
     asked = quantization_scheme(job)
     scheme = asked.by_rule() if job.fast else asked
     if job.print_config:
         print(scheme.to_toml(), end="")
     if not job.input:
-        return
-    check_effect(asked, job, {**dict.fromkeys(("jobs", "dask", "resume"), CALIBRATION), "fast": OPEN})
+        return True
+    check_effect(asked, job, {**dict.fromkeys(("jobs", "dask", "resume"), _SHARED), "fast": OPEN})
     check_code(scheme, job)
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
@@ -58,10 +64,13 @@ def quantize_file(job: QuantizeJob) -> None:
         made = Made(graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used))
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
-        return
-    finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job, phases)
+        for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
+            print(f"  {line}")
+        return False
+    finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job, phases, job)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
+    return True
 
 
 def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, phases: Phases) -> Quantized:
@@ -77,7 +86,8 @@ def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, pha
 def _data(graph: gs.Graph, job: QuantizeJob) -> CalibrationData | None:
     if job.random_data:
         feeds = random_feeds(model_inputs(graph), job.random_data)
-        return CalibrationData(feeds, run=job.run, sharing=_sharing(job), decides=False)
+        limits = {"sharing": _sharing(job), "memory_limit": job.memory_limit}
+        return CalibrationData(feeds, run=job.run, decides=False, **limits)
     data = calibration_data(job, job.run)
     return data and replace(data, sharing=_sharing(job))
 

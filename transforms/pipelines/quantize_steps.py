@@ -34,6 +34,12 @@ from transforms.scheme import Scheme
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
+_IN_INTEGERS = frozenset(
+    {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QGemm", "DynamicQuantizeMatMul"}
+    | {"MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM", "MatMulNBits"}
+)
+"""Operators beside those of the name QLinear... that compute with quantized numbers, also of ONNX Runtime."""
+
 
 @dataclass
 class Quantized:
@@ -105,7 +111,7 @@ def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) 
 def _refuse_quantized(graph: gs.Graph) -> None:
     """Raise ModelError for a model with values on grids; what left no node is in its metadata."""
     for node in walk.nodes(graph):
-        if node.op in QUANTIZED_BY:
+        if node.op in QUANTIZED_BY or node.op in _IN_INTEGERS or node.op.startswith("QLinear"):
             name = node.name or node.outputs[0].name
             raise ModelError(f"the model is quantized already: '{name}' is a {node.op} node")
     if provenance.tool(graph.info.metadata) == "quantize":
