@@ -86,8 +86,9 @@ def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, pha
 def _data(graph: gs.Graph, job: QuantizeJob) -> CalibrationData | None:
     if job.random_data:
         feeds = random_feeds(model_inputs(graph), job.random_data)
-        limits = {"sharing": _sharing(job), "memory_limit": job.memory_limit}
-        return CalibrationData(feeds, run=job.run, decides=False, **limits)
+        return CalibrationData(
+            feeds, run=job.run, sharing=_sharing(job), memory_limit=job.memory_limit, decides=False
+        )
     data = calibration_data(job, job.run)
     return data and replace(data, sharing=_sharing(job))
 
