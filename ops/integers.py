@@ -22,6 +22,7 @@ from ops.subnormals import keeps_subnormals
 Integers = NDArray[Any]
 
 ALPHAS = np.arange(100, 30, -2) / 100
+_TINY, _HUGE = np.float64(np.finfo(np.float32).tiny), np.float64(np.finfo(np.float32).max)
 CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays made of them
 
 
@@ -237,13 +238,13 @@ def _check_range(low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
 
 
 def _as_scale(scale: NDArray[np.float64]) -> Float32Array:
-    limits = np.finfo(np.float32)
-    return np.where(scale == 0, np.float32(1), np.clip(scale, limits.tiny, limits.max).astype(np.float32))
+    within = np.minimum(np.maximum(scale, _TINY), _HUGE).astype(np.float32)
+    return np.where(scale == 0, np.float32(1), within)
 
 
 def _finite(scale: Float32Array, steps: ArrayLike) -> Float32Array:
     """Lower scales of which that many steps would overflow float32, as little as possible."""
-    wide = np.float64(np.finfo(np.float32).max) / np.asarray(steps, np.float32)
+    wide = _HUGE / np.asarray(steps, np.float32)
     most = wide.astype(np.float32)
     return np.asarray(np.minimum(scale, np.where(most > wide, np.nextafter(most, np.float32(0)), most)))
 

@@ -44,7 +44,8 @@ definitions, for baseline x and quantized y with n elements:
   sqnr            10 log10(sum(x^2) / sum((x - y)^2)) dB
 Equal arrays have a psnr and sqnr of inf, and so does a mean over files of which one is equal. Files with NaN
 or infinite elements are counted, excluded from mean and worst values, and set exit code 1. In JSON, inf is
-the string "inf" and an excluded value is null; in CSV, "inf" and empty."""
+the string "inf" and an excluded value is null; in CSV, "inf" and empty. Files of integers beside files of
+other numbers, such as class numbers beside boxes, have a line and do not enter mean and worst values."""
 
 _SHOWN = 20
 """Number of files with a line on the screen: the worst by SQNR, if there are more."""
@@ -147,6 +148,10 @@ def _print_summary(comparisons: Sequence[Comparison]) -> None:
         else:
             print(f"Mean {metric.label}: {mean:.9g}\n{metric.worst_word} {metric.label}: {worst:.9g}")
     print(f"Files: {len(comparisons)}, identical: {sum(one.is_identical for one in comparisons)}")
+    integers = [one for one in comparisons if one.has_integers]
+    if 0 < len(integers) < len(comparisons):
+        same = sum(one.is_identical for one in integers)
+        print(f"Not in mean and worst values: {len(integers)} files of integers, identical: {same}")
     with_ssim = sum(one.ssim is not None for one in comparisons)
     if 0 < with_ssim < len(comparisons):
         print(f"Ssim of {with_ssim} files; the others: {_why_left_out(comparisons, 'ssim')}")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tools.cli import command_line
 from tools.cli.command_line import Parser, make_parser
 from tools.cli.job_options import SAMPLES_HELP
+from tools.cli.worker_options import why_not_on_a_cluster
 from tools.jobs.finetune_options import FinetuneJob
 
 _COMMANDS = """\
@@ -49,7 +50,9 @@ def _work(job: FinetuneJob) -> None:
 def _why_not(job: FinetuneJob) -> str | None:
     if {"provider", "infer_device"} <= job.given.keys():
         return "--provider and --infer-device both select a device: give one of them"
-    return None
+    if {"checkpoint", "resume"} <= job.given.keys():
+        return "--checkpoint and --resume both store tuned layers: give one of them"
+    return why_not_on_a_cluster(job)
 
 
 def _parser() -> Parser:

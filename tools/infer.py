@@ -17,6 +17,7 @@ from tools.cli.job_options import SAMPLES_HELP, DataOptions, samples_folder
 from tools.cli.options import option
 from tools.cli.output_file import write_array
 from tools.cli.progress import Phases
+from tools.summaries.timing import cost_lines
 from transforms.files.atomic_write import destination
 from transforms.files.model_files import clear_leftovers
 
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
 _COMMANDS = """\
 --input m.onnx --data samples --output results
 --input m.onnx --data images --output results --std 255 --image-size 224
---input m.onnx --data samples --output results --limit 10 --force"""
+--input m.onnx --data samples --output results --limit 10 --force
+--input q.onnx --data samples --output results --time m.onnx"""
 
 _DETAILS = f"""\
 Outputs are saved as .npy files for `python -m tools.evaluate`: one file per sample in the output folder, or
 in one sub-folder per output if there are several. The operators of this package are registered. Bfloat16
 nodes for which the provider has no kernels (ONNX Runtime's CPU provider has hardly any) run in float32
 between Casts that are added in memory; the tool says so, and the model's file stays as it is.
+
+--time runs both models with the same threads and provider in one process, warm and in turns, and prints the
+median and the quartiles of an inference, and the peak memory of each in a process of its own.
 
 {SAMPLES_HELP}
 """
@@ -45,6 +50,9 @@ class InferJob(DataOptions):
     input: Path = option("--input --model M.onnx", "model to run", required=True, type=Path)
     output: Path = option("--output --output_dir DIR", "folder to save results in", required=True, type=Path)
     data: Path = samples_folder(required=True)
+    time: Path | None = option(
+        "--time FLOAT.onnx", "compare time and memory with this model on the same samples", type=Path
+    )
     force: bool = option("--force", "write into an output folder that is not empty")
 
 
@@ -62,6 +70,8 @@ def _infer(job: InferJob) -> None:
     from transforms.run.samples import Samples
 
     _check_output_dir(job.output, force=job.force)
+    if job.time and not job.time.is_file():
+        raise FileNotFoundError(f"model '{job.time}' does not exist")
     phases = Phases("loading", "running")
     with phases("loading"):
         model = open_model(job.input, job.run)
@@ -84,6 +94,16 @@ def _infer(job: InferJob) -> None:
     print(f"Ran {len(samples)} samples in {total:.2f} s, {1e3 * computing / len(samples):.2f} ms each.")
     inside = f", one folder for each of {len(folders)} outputs" if len(folders) > 1 else ""
     print(f"Results saved to '{job.output}'{inside}.")
+    if job.time:
+        _compare_time(job, job.time)
+
+
+def _compare_time(job: InferJob, baseline: Path) -> None:
+    from transforms.compare.measure_run import Data, measure_both
+
+    data = Data(job.data, job.images, job.run, job.limit)
+    for line in cost_lines(*measure_both(baseline, job.input, data)):
+        print(line)
 
 
 def widening_note(count: int) -> str:

@@ -51,20 +51,21 @@ value. --set quantize_all_op_types=true lets every format reach every value.
 
 {SAMPLES_HELP}
 
-exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage.
+exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 nothing to quantize, no file
+is written.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
+    """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error, 3 nothing done."""
     return command_line.run(_parser(), QuantizeJob, _work, argv, why_not=_why_not)
 
 
-def _work(job: QuantizeJob) -> None:
+def _work(job: QuantizeJob) -> int:
     command_line.keep_products_on_one_thread()
     from tools.jobs import quantize
 
-    quantize.quantize_file(job)
+    return command_line.DONE if quantize.quantize_file(job) else command_line.NOTHING_DONE
 
 
 def _why_not(job: QuantizeJob) -> str | None:

@@ -14,6 +14,7 @@ from tools.cli.job_options import SAMPLES_HELP, DataOptions, force, samples_fold
 from tools.cli.options import option
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.progress import Phases
+from tools.summaries.timing import cost_lines
 
 _COMMANDS = """\
 --float m.onnx --quantized q.onnx --data samples --output report.html
@@ -58,6 +59,7 @@ def _parser() -> Parser:
 def _report(job: ReportJob) -> None:
     from tools.charts.html_report import page
     from transforms.compare.compare_models import Data, compare_models
+    from transforms.compare.compare_results import output_sqnr
 
     check_writable(job.output, force=job.force, inputs=(job.float_model, job.quantized))
     report_litter(job.data)
@@ -73,8 +75,12 @@ def _report(job: ReportJob) -> None:
         comparison = compare_models(job.float_model, job.quantized, data, progress=_each)
     write_text(job.output, page(comparison))
     print(f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples.")
+    for output, sqnr in output_sqnr(comparison.results):
+        print(f"  {sqnr:6.1f} dB  output {output}")
     for one in comparison.worst[:3]:
         print(f"  {one.total.sqnr():6.1f} dB  {one.match.name} ({one.match.op}, {one.match.format})")
+    for line in cost_lines(*comparison.measurements):
+        print(line)
     print(f"Report written to '{job.output}' ({job.output.stat().st_size / 1e3:.0f} kB).")
 
 

@@ -46,8 +46,12 @@ Quantize, by a plan of the room plan:
     ``leave_out_zero_points``  removes default zero points that ONNX Runtime fails on
     ``leave_out_dilations``    removes dilations of AveragePool that change nothing
 
+Store, as the last step:
+    ``pack_weights``           weights of block formats in their true bits
+    ``write_onnx_mx``          Microscaling in ONNX's own form, for runtimes to come
+
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
-imports only rooms below it (files, graph, twins, model, search, scheme, plan, algebra, gradients, runtime,
-opset; then these rewrites; then run, calibrate, pipelines, layers, finetune, mix_precision, keep_float,
-compare).
+imports only rooms below it (files, graph, twins, packed, model, search, scheme, plan, algebra, gradients,
+runtime, opset; then these rewrites; then run, calibrate, pipelines, layers, finetune, mix_precision,
+keep_float, compare).
 """

@@ -1,4 +1,4 @@
-"""HardSwish restored, which ONNX Runtime's optimizer decomposes for lack of a kernel."""
+"""HardSwish restored, which ONNX Runtime's optimizer decomposes for lack of a kernel, and exporters did."""
 
 from __future__ import annotations
 
@@ -6,24 +6,42 @@ from collections.abc import Container
 
 import onnx_graphsurgeon as gs
 
+from transforms.algebra.find_form import Form, FormMatch, each_form
+from transforms.algebra.polynomial import monomial
 from transforms.graph import walk
-from transforms.graph.rewire import detach
+from transforms.graph.rewire import Replacements, detach, take_over
 from transforms.graph.selection import Exclusion, resolve
 
 OPSET = 14
+"""First opset with HardSwish."""
+
+_FORM = Form("HardSwish", ("Clip",), {"relu6": {monomial(relu6=1, x=1): 1 / 6}})
 
 
 def fuse_hardswish(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     """Replace ``x * HardSigmoid(x, alpha=1/6, beta=1/2)`` by HardSwish, in all bodies; return how many.
 
-    The node rounds its result once, the two would round twice. Does nothing below opset 14, for another
-    alpha or beta, if one of the two is in ``exclude``, and if the HardSigmoid is used elsewhere or is an
-    output.
+    So is ``x * Clip(x + 3, 0, 6) / 6``, associated in any way, up to rounding. The node rounds its result
+    once, the others would round each of theirs. Does nothing below opset 14, for another alpha or beta, if
+    one of the nodes is in ``exclude``, and if the HardSigmoid is used elsewhere or is an output.
     """
     if graph.opset < OPSET:
         return 0
     kept = resolve(exclude, graph)
-    return sum(_fuse_in(inner, kept) for inner in walk.graphs(graph))
+    names = walk.Names(graph)
+    count = sum(_fuse_in(inner, kept) for inner in walk.graphs(graph))
+    return count + each_form(graph, _FORM, kept, lambda fused, match: _replace(fused, match, names))
+
+
+def find_hardswish(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
+    """Return how many HardSwishes written with a Clip :func:`fuse_hardswish` would replace in opset 14."""
+    return each_form(graph, _FORM, resolve(exclude, graph))
+
+
+def _replace(fused: Replacements, match: FormMatch, names: walk.Names) -> None:
+    name = names.derive(match.output.name, "hardswish")
+    node = gs.Node("HardSwish", name, inputs=[match.context.root])
+    fused.replace([take_over(node, match.output)], [node])
 
 
 def _fuse_in(graph: gs.Graph, exclude: Container[gs.Node]) -> int:

@@ -126,6 +126,22 @@ def test_memory_does_not_grow_with_the_array() -> None:
     assert peak < 2_000_000 < x.nbytes
 
 
+def test_memory_of_few_numbers() -> None:
+    """Oracle: two bytes for each number, one bit for each bin, and 2 kB of Python objects."""
+    arrays = [RANDOM.standard_normal(300).astype(np.float32) for _ in range(50)]
+    tracemalloc.start()
+    kept = [filled(array) for array in arrays]
+    size = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert size < len(kept) * (2 * 300 + BINS / 8 + 2000)
+
+
+def test_large_counts() -> None:
+    counts = np.zeros(BINS, np.int64)
+    counts[[0, 7, -1]] = 1, 2**40, 2**62
+    assert np.array_equal(Histogram(3, counts).counts, counts)
+
+
 @pytest.mark.parametrize("spread", [1e-30, 1.0, 2.0**20, 3e30])
 def test_histograms_that_are_merged_are_that_of_all_numbers(spread: float) -> None:
     """Bit for bit, in any order, with numbers that underflow when they are divided by the bound."""

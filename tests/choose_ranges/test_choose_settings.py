@@ -122,7 +122,7 @@ def test_the_choice_is_the_same_for_any_number_of_threads_and_processes() -> Non
     for data in ({"run": RunOptions(threads=1)}, {"run": RunOptions(threads=4)}, {"sharing": Sharing()}):
         again, other = quantized(model, scheme, feeds, **data)
         assert again == first
-        assert other.notes == done.notes
+        assert other.choice == done.choice
 
 
 def test_the_scheme_of_the_result_makes_the_same_model_again() -> None:
@@ -146,14 +146,14 @@ def test_few_samples_make_a_model(count: int) -> None:
     made, done = quantized(model, preset("A8W8"), feeds)
     ruled, _ = quantized(model, preset("A8W8").by_rule(), feeds)
     assert (made == ruled) or count > 1
-    assert any("too few" in note for note in done.notes) == (count == 1)
+    assert ("too few" in done.choice) == (count == 1)
 
 
 def test_data_that_say_nothing_of_the_application_decide_nothing() -> None:
     model, feeds = network(1, 1.0, 1.0), samples(8, 1)
     made, done = quantized(model, preset("U8S8"), feeds, decides=False)
     assert made == quantized(model, preset("U8S8").by_rule(), feeds)[0]
-    assert done.notes == []
+    assert done.choice == ""
 
 
 def test_what_the_scheme_says_is_kept() -> None:

@@ -17,6 +17,7 @@ from transforms.compare.compare_results import (
     compare,
     compare_arrays,
     compare_files,
+    output_sqnr,
     pair_files,
     summarize,
     top1,
@@ -127,6 +128,22 @@ def test_summary_of_nothing() -> None:
 def test_ssim_counts_where_it_is() -> None:
     summary = summarize([comparison(1.0, 0.5), comparison(1.0), comparison(1.0, 0.7)])
     assert (summary.mean["ssim"], summary.worst["ssim"]) == (pytest.approx(0.6), 0.5)
+
+
+def test_integers_beside_floats_do_not_enter() -> None:
+    """Class numbers that are equal would make the mean infinite; alone, integers are all there is."""
+    boxes = compare_arrays("n", "boxes", np.array([3.0, 4.0]), np.array([3.0, 4.5]))
+    labels = compare_arrays("n", "labels", np.array([3, 4]), np.array([3, 4]))
+    assert labels.has_integers and not boxes.has_integers
+    assert summarize([boxes, labels]).mean["sqnr"] == boxes.sqnr == pytest.approx(20)
+    assert summarize([labels]).mean["sqnr"] == math.inf
+    assert output_sqnr([boxes, labels]) == [("boxes", boxes.sqnr)]
+
+
+def test_the_worst_output_comes_first() -> None:
+    both = [("scores", 0.01), ("boxes", 0.1), ("scores", 0.02)]
+    results = [compare_arrays("n", name, np.ones(2), np.ones(2) + error) for name, error in both]
+    assert [name for name, _ in output_sqnr(results)] == ["boxes", "scores"]
 
 
 @pytest.mark.parametrize("values", [[math.inf, 40.0], [math.inf, -math.inf]])

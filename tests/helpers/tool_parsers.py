@@ -15,6 +15,7 @@ REQUIRED = {
     "finetune": "--float f.onnx --quantized q.onnx --output t.onnx --data d",
     "formats": "",
     "infer": "--input m.onnx --output o --data d",
+    "inspect": "--input m.onnx",
     "quantize": "--config A8W8",
     "report": "--float f.onnx --quantized q.onnx --output r.html --data d",
 }

@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers import conversion, corpus, rounded
 from transforms import model_io
+from transforms.model.function_types import all_sizes_known, infer_types
 
 _MVN = "MeanVarianceNormalization <axes = [0, 2, 3]> (a)"
 
@@ -34,3 +35,27 @@ def test_comparisons_that_are_functions_make_bool(op: str, opset: int) -> None:
     )
     types = {t.name: t.dtype for n in model_io.load(model).nodes for t in n.outputs}
     assert types["c"] == types["d"] == np.bool_
+
+
+@pytest.mark.parametrize("name", corpus.MODELS)
+def test_values_of_shapes_tell_nothing_where_all_sizes_are_known(name: str) -> None:
+    """Oracle: inference that follows values."""
+    model = corpus.build(name)
+    plain = infer_types(model)
+    followed = infer_types(model, data_prop=True)
+    if all_sizes_known(plain.graph):
+        assert plain.SerializeToString(deterministic=True) == followed.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("(float[2,3] x) => (float[2,3] y) { t = Neg(x) y = Tanh(t) }", True),
+        ("(float[N,3] x) => (float[N,3] y) { t = Neg(x) y = Tanh(t) }", False),
+        ("(float[2,3] x) => (float[A,B] y) { s = Shape(x) t = Identity(s) y = Reshape(x, t) }", False),
+        ("(float[2] x) => (float[2] y) { t = other.Unknown(x) y = Tanh(x) }", False),
+    ],
+)
+def test_whether_all_sizes_are_known(text: str, known: bool) -> None:
+    model = corpus.parse(text, domains=', "other" : 1' if "other" in text else "")
+    assert all_sizes_known(infer_types(model).graph) == known

@@ -143,7 +143,7 @@ def test_sessions_on_mapped_weights(
     model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepacked: bool
 ) -> None:
     """Oracle: the session on the same model in memory, bit for bit if both prepare weights for kernels."""
-    monkeypatch.setattr(session, "_MOST_PREPACKED", 1 << 31 if prepacked else 0)
+    monkeypatch.setattr(session, "_MOST_COPIED", 1 << 31 if prepacked else 0)
     feed = {name: np.ones((2, 16), np.int64) for name in ("input_ids", "attention_mask")}
     mapped = model_io.load(external(model, tmp_path / "model.onnx"))
     found = session.open_session(mapped).run(feed)

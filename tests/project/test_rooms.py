@@ -20,6 +20,7 @@ ROOMS = [
         "files",
         "graph",
         "twins",
+        "packed",
         "model",
         "search",
         "scheme",

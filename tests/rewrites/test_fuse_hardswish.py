@@ -10,7 +10,9 @@ from tests.helpers import conversion, corpus
 from transforms import model_io
 from transforms.fuse_hardswish import fuse_hardswish
 from transforms.graph import walk
+from transforms.graph.selection import select
 from transforms.model import graph_proto
+from transforms.pipelines.prepare import prepare
 
 ALPHA = "alpha = 0.1666666716337204"
 FORM = f"h = HardSigmoid <{ALPHA}, beta = 0.5> (x)"
@@ -64,3 +66,52 @@ def test_in_bodies() -> None:
     graph = model_io.load(corpus.parse(text))
     assert fuse_hardswish(graph) == 1
     assert [node.op for node in walk.nodes(graph)] == ["If", "HardSwish", "Neg"]
+
+
+SHIFTED = " ".join(
+    f"{name} = Constant<value_float = {number}> ()"
+    for name, number in (("three", 3.0), ("zero", 0.0), ("six", 6.0))
+)
+WRITTEN_OUT = (
+    "a = Add(x, three) c = Clip(a, zero, six) m = Mul(x, c) y = Div(m, six)",
+    "a = Add(three, x) c = Clip(a, zero, six) d = Div(c, six) y = Mul(d, x)",
+    "sixth = Constant<value_float = 0.16666667> () a = Add(x, three) c = Clip(a, zero, six) "
+    "m = Mul(c, x) y = Mul(m, sixth)",
+    "sixth = Constant<value_float = 0.16666667> () s = Mul(x, sixth) a = Add(x, three) "
+    "c = Clip(a, zero, six) y = Mul(s, c)",
+)
+
+
+@pytest.mark.parametrize("body", WRITTEN_OUT)
+def test_written_with_a_clip(body: str) -> None:
+    """Bound: as above, the operator itself rounds at most four times."""
+    count, operators, model = fused(f"{SHIFTED} {body}")
+    assert (count, [op for op in operators if op != "Constant"]) == (1, ["HardSwish"])
+    exact = X.astype(np.float64) * np.clip(X.astype(np.float64) / 6 + 0.5, 0, 1)
+    error = np.abs(conversion.run(model, {"x": X})["y"] - exact)
+    assert (error <= 6 * 2.0**-24 * np.maximum(np.abs(X), 1)).all()
+
+
+@pytest.mark.parametrize(
+    "body",
+    (
+        "a = Add(x, six) c = Clip(a, zero, six) m = Mul(x, c) y = Div(m, six)",
+        "a = Add(x, three) c = Clip(a, zero, three) m = Mul(x, c) y = Div(m, six)",
+        "a = Add(x, three) c = Clip(a, zero, six) m = Mul(x, c) y = Div(m, three)",
+        "a = Add(x, three) c = Clip(a, zero, six) y = Div(c, six)",
+        "z = Neg(x) a = Add(x, three) c = Clip(a, zero, six) m = Mul(z, c) y = Div(m, six)",
+    ),
+)
+def test_another_function_with_a_clip(body: str) -> None:
+    count, operators, _ = fused(f"{SHIFTED} {body}")
+    assert count == 0 and "Clip" in operators
+
+
+def test_prepared_in_an_older_opset() -> None:
+    """Oracle: the model as it was, run by ONNX Runtime; opset 13 has no HardSwish."""
+    model = corpus.parse(f"(float[N] x) => (float[N] y) {{ {SHIFTED} {WRITTEN_OUT[0]} }}", opset=13)
+    graph = model_io.load(model)
+    assert prepare(graph, select(graph)).fused["HardSwish"] == 1
+    assert [node.op for node in graph.nodes] == ["HardSwish"] and graph.opset == 14
+    found, exact = (conversion.run(m, {"x": X})["y"] for m in (graph_proto.export_model(graph), model))
+    assert np.abs(found - exact).max() <= 6 * 2.0**-24 * 5

@@ -61,7 +61,7 @@ def test_probes_stand_directly_after_their_tensor() -> None:
     shown = [(name, end) for name in ("x", "matmul0_out") for end in ("low", "high")]
     order: list[str] = []
 
-    def _open(light: onnx.ModelProto, *others: object) -> None:
+    def _open(light: onnx.ModelProto, *others: object, **named: object) -> None:
         order.extend(node.op_type for node in light.graph.node)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -6,14 +6,16 @@ import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 
 from ops import _library, show
 from tests.helpers import build, corpus
 from transforms.model import graph_proto
+from transforms.run import instrumented_model
 from transforms.run.instrumented_model import InstrumentedModel
-from transforms.runtime.session import RunOptions
+from transforms.runtime.session import OpenModel, RunOptions, open_light
 
 NAMES = ["x", "matmul0_out", "y"]
 
@@ -100,3 +102,20 @@ def test_a_model_with_a_number_that_nobody_has_fails() -> None:
     graph = graph_proto.import_model(model)
     with pytest.raises(Exception, match="Size: who looks at the tensor refuses it"):
         InstrumentedModel(graph, ["s"]).run(rows(1))
+
+
+def test_however_many_tensors_are_watched_the_runtime_has_one_output_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the runtime takes to open a model grows with the product of its nodes and its outputs."""
+    opened = []
+
+    def _open(light: onnx.ModelProto, *rest: object, **named: object) -> OpenModel:
+        opened.append([value.name for value in light.graph.output])
+        return open_light(light, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(instrumented_model, "open_light", _open)
+    for tensors in ([], NAMES[:1], NAMES):
+        graph = graph_proto.import_model(build.dense(layers=2))
+        InstrumentedModel(graph, ["y"], watched=tensors).run(rows(2), see=lambda name, array: None)
+    assert [len(outputs) for outputs in opened] == [1, 2, 2]

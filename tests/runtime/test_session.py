@@ -5,21 +5,31 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.benchmarks.transformer import Size, transformer
 from tests.helpers import build, tunable
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.graph.lazy_values import is_weightless
 from transforms.model import graph_proto
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
 from transforms.runtime import session
 from transforms.runtime.session import OpenModel, RunOptions, open_light, open_session
+from transforms.scheme import preset as preset_of
 
+WIDE = Size(layers=1, width=256, heads=4, vocabulary=300, positions=16)
 X = np.random.default_rng(0).standard_normal((3, 200)).astype(np.float32)
 
 
@@ -174,3 +184,28 @@ print((peak() - before) / table.nbytes)
 def test_large_weights_are_copied_only_once() -> None:
     done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     assert 0 < float(done.stdout) < 1.2
+
+
+@pytest.mark.parametrize("preset", ["BFP16", "BF16", "W4A8"])
+def test_a_large_model_has_no_weight_in_memory(
+    preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of weights in a file, and computed from them. Oracle: the results without a limit, bit for bit.
+
+    One thread and no order of kernels, in which sums differ.
+    """
+    source = tmp_path / "m.onnx"
+    onnx.save(transformer(WIDE), source, save_as_external_data=True, location="m.data")
+    feed = {name: np.ones((1, 4), np.int64) for name in ("input_ids", "attention_mask")}
+    results, kinds = [], []
+    for limit in (1 << 31, 0):
+        monkeypatch.setattr(session, "_MOST_COPIED", limit)
+        graph = model_io.load(source)
+        data = CalibrationData([feed], run=RunOptions(threads=1, prepack=False))
+        quantize_graph(graph, preset_of(preset), data)
+        opened = open_model(graph, RunOptions(threads=1, prepack=False, simulate=True))
+        kinds.append([is_weightless(array) for array in opened._weights.values() if array.dtype.itemsize > 1])
+        results.append(opened.run(feed)["last_hidden_state"])
+    assert np.array_equal(*results)
+    assert not all(kinds[0]) if preset != "W4A8" else True
+    assert all(kinds[1]) and not list(Path(tempfile.gettempdir()).glob("onnx-narrow-*/weights"))

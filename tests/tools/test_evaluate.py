@@ -489,3 +489,14 @@ def test_litter_of_operating_systems_is_no_result(
         f"Skipped in '{folders.baseline}': 1 file of operating systems, such as '__MACOSX'",
         f"Skipped in '{folders.quantized}': 1 file of operating systems, such as '._a.npy'",
     ]
+
+
+def test_integers_beside_floats(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
+    """Equal class numbers have a line, and make neither the mean of boxes infinite nor its worst value."""
+    box = np.arange(1.0, 9.0)
+    folders.save("boxes/0.npy", box, box * 1.01)
+    folders.save("labels/0.npy", np.array([3, 4]), np.array([3, 4]))
+    assert folders.evaluate() == 0
+    out = capsys.readouterr().out
+    assert "Mean sqnr: 40\nMin sqnr: 40\n" in out
+    assert "Not in mean and worst values: 1 files of integers, identical: 1\n" in out

@@ -302,7 +302,7 @@ def test_a_checkpoint_is_of_one_version_and_of_all_options_that_change_numbers(
     graph = model_io.load(folder / "float.onnx")
 
     def _key() -> str:
-        found = finetune_file._checkpoint(job, graph, graph, open_samples(job, graph))
+        found = finetune_file._shared(job, graph, graph, open_samples(job, graph)).checkpoint
         assert found is not None
         return found.key
 

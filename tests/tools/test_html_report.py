@@ -18,7 +18,7 @@ from transforms.compare.compare_results import compare_arrays
 from transforms.compare.describe_model import ModelDescription
 from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import Match
-from transforms.compare.measure_run import Measurement
+from transforms.compare.measure_run import Measurement, Timing
 from transforms.compare.tensor_statistics import LayerStatistics
 
 X = np.random.default_rng(0).standard_normal(200)
@@ -42,7 +42,10 @@ def comparison(*layers: LayerStatistics, **changes: object) -> ModelComparison:
     histogram.add(X, np.rint(X * 8) / 8)
     fields: dict = {
         "models": (description("float", 4_000_000), description("small", 1_000_000)),
-        "measurements": (Measurement(0.01, 0.002, 5_000_000), Measurement(0.02, 0.001, None)),
+        "measurements": (
+            Measurement(0.01, Timing(0.002, 0.001, 0.003, 9), 5_000_000),
+            Measurement(0.02, Timing(0.001, 0.001, 0.001, 9), None),
+        ),
         "widened": 0,
         "samples": 3,
         "results": [compare_arrays("s", "out", X, X * 1.01)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 from PIL import Image
 
+from tests.helpers import build
 from tools import evaluate, infer
 from transforms.run.array_files import read_array
 
@@ -422,3 +424,37 @@ def test_infer_and_evaluate_of_a_real_classifier(tmp_path: Path, capsys: pytest.
     text = capsys.readouterr().out
     assert f"Top1 baseline: {wanted:.6g}\n" in text and "Top1 agreement: 1 of 40 rows" in text
     assert len(read_array(scene.results / "0.npy").shape) == 2
+
+
+def test_time_against_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every figure is there; which model is faster is the machine's business."""
+    path, data = tmp_path / "m.onnx", tmp_path / "data"
+    onnx.save(build.dense(4), path)
+    data.mkdir()
+    np.save(data / "0.npy", np.ones((3, 4), np.float32))
+    arguments = [
+        "--input",
+        path,
+        "--data",
+        data,
+        "--output",
+        tmp_path / "r",
+        "--time",
+        path,
+        "--threads",
+        "1",
+    ]
+    assert infer.main([*map(str, arguments)]) == 0
+    out = capsys.readouterr().out
+    times = r"[\d.]+ ms \([\d.]+ to [\d.]+\)"
+    assert re.search(rf"^Time per sample: {times}, float {times}: [\d.]+ times, \d+ runs each$", out, re.M)
+
+
+def test_time_against_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, data = tmp_path / "m.onnx", tmp_path / "data"
+    onnx.save(build.dense(4), path)
+    data.mkdir()
+    np.save(data / "0.npy", np.ones((3, 4), np.float32))
+    arguments = ["--input", path, "--data", data, "--output", tmp_path / "r", "--time", tmp_path / "no.onnx"]
+    assert infer.main([*map(str, arguments)]) == 1
+    assert "no.onnx" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from tools.cli.options import RUNNING, SAMPLES, options_of
 from tools.evaluate import EvaluateJob
 from tools.formats import FormatsJob
 from tools.infer import InferJob
+from tools.inspect import InspectJob
 from tools.jobs.bf16_options import Bf16Job
 from tools.jobs.finetune_options import FinetuneJob
 from tools.jobs.mix_options import MixJob
@@ -33,6 +34,7 @@ JOBS = {
     "finetune": FinetuneJob,
     "formats": FormatsJob,
     "infer": InferJob,
+    "inspect": InspectJob,
     "quantize": QuantizeJob,
     "report": ReportJob,
 }
@@ -51,9 +53,10 @@ ALWAYS = {
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
     "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
-    "save_as_external_data functions threads",
+    "jobs dask resume save_as_external_data functions threads storage",
     "formats": "help verbose input plot",
-    "infer": "help verbose input output force data provider threads",
+    "infer": "help verbose input output force data time provider threads",
+    "inspect": "help verbose input against json",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
     "keep_weight_nodes optimize",
     "report": "help verbose float_model quantized output force data provider threads",
@@ -85,14 +88,14 @@ def _cases() -> list[tuple[str, str, str]]:
         ]
     measured = ("--sensitivity measured", "--sensitivity trace", "--metric l2", "--output-index 0")
     measured += ("--data-size 3", "--labels l.npy", "--calibration-cache f", "--jobs 1", "--dask local")
-    measured += ("--resume r", "--json f", "--csv f", "--chart f.svg", "--plot f.svg")
+    measured += ("--resume r", "--json f", "--csv f", "--chart f.svg", "--plot f.svg", "--memory-limit 1G")
     tool = "auto_mixed_precision"
     cases += [
         (tool, f"--output n.onnx {one}", f"{one.split()[0]} goes with --data")
         for one in (*measured, *OF_DATA)
     ]
     moving = ("--strategy speed", "--bits-target 8", "--bytes-target 9", "--labels l.npy")
-    moving += ("--save_as_external_data", "--no-functions")
+    moving += ("--save_as_external_data", "--no-functions", "--storage packed")
     cases += [
         (tool, f"--analyze-only --data d {one}", f"{one.split()[0]} goes with --output, not with --analyze")
         for one in moving
@@ -116,6 +119,9 @@ def _cases() -> list[tuple[str, str, str]]:
             "--provider cpu --infer-device cpu",
             "--provider and --infer-device both select a device",
         ),
+        ("finetune", "--checkpoint c --resume r", "--checkpoint and --resume both store tuned layers"),
+        ("finetune", "--dask tcp://a:1", "--dask with the address of a scheduler needs --resume"),
+        ("finetune", "--dask tcp://a:1 --resume r --jobs 2", "--jobs goes with --dask local: "),
         ("evaluate", "--force", "--force goes with --json or --csv"),
         ("evaluate", "--json a --csv ./a", "--json and --csv are the same file, 'a'"),
         ("formats", "--force", "--force goes with --plot"),
@@ -123,7 +129,14 @@ def _cases() -> list[tuple[str, str, str]]:
     run = "--input m.onnx --output n.onnx"
     cases += [
         ("quantize", f"{run} {one}", f"{one.split()[0]} goes with --data")
-        for one in (*OF_DATA, "--calibration-cache f", "--jobs 2", "--dask local", "--resume r")
+        for one in (
+            *OF_DATA,
+            "--calibration-cache f",
+            "--jobs 2",
+            "--dask local",
+            "--resume r",
+            "--memory-limit 1G",
+        )
     ]
     cases += [
         ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --data")
@@ -142,7 +155,7 @@ def _cases() -> list[tuple[str, str, str]]:
             "--jobs goes with --dask local: ",
         ),
     ]
-    alone = ("--data d", "--calibration-cache f", "--random-data 3", "--force")
+    alone = ("--storage packed", "--data d", "--calibration-cache f", "--random-data 3", "--force")
     alone += ("--save_as_external_data", "--no-functions", "--allow-code")
     cases += [
         ("quantize", f"--print-config {one}", f"{one.split()[0]} goes with --input and --output")
@@ -164,6 +177,7 @@ def test_an_option_in_vain_is_wrong_usage(
 
 TARGETS = ("--l2-target", "--sqnr-target", "--sqnr-drop-target", "--top1-target", "--evaluate-target")
 MEASURED = "integer activations; the formats here are"
+SHARED = "integer activations or a table [finetune]; the formats here are"
 
 WITH_A_SCHEME = [
     ("quantize", "MX9", "--calibrate-method MSE", f"--calibrate-method goes with {MEASURED} mx9"),
@@ -190,6 +204,12 @@ WITH_A_SCHEME = [
         "--set weight_method=MSE",
         "--set weight_method goes with integers; the formats",
     ),
+    (
+        "quantize",
+        "MX9",
+        "--fast",
+        "--fast goes with integers, and keys that are 'auto'; the formats here are mx9",
+    ),
     ("quantize", "FP16", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),
     ("quantize", "INT32", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),
     (
@@ -206,8 +226,14 @@ WITH_A_SCHEME = [
         f"--calibration-cache goes with {MEASURED} mx9",
     ),
     *(
-        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {MEASURED} mx9")
+        ("quantize", "MX9", f"--data d {one}", f"{one.split()[0]} goes with {SHARED} mx9")
         for one in ("--jobs 1", "--dask local", "--resume r")
+    ),
+    (
+        "quantize",
+        "MX9",
+        "--data d --memory-limit 1G",
+        "--memory-limit goes with integer activations or tuning; the formats here are mx9",
     ),
     (
         "auto_mixed_precision",

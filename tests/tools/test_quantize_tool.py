@@ -44,10 +44,10 @@ class EvaluationSet:
             np.save(self.data / f"{i}.npy", feed["x"])
         onnx.save(corpus.build("layers"), self.source)
 
-    def quantize(self, config: object, *options: object) -> tuple[str, str]:
-        """Run the tool, assert that it succeeds, and return what it prints to stdout and stderr."""
+    def quantize(self, config: object, *options: object, code: int = 0) -> tuple[str, str]:
+        """Run the tool, assert its exit code, and return what it prints to stdout and stderr."""
         paths = ["--input", self.source, "--output", self.target, "--config", config]
-        assert self.run(*paths, *options) == 0
+        assert self.run(*paths, *options) == code
         return self.printed()
 
     def run(self, *arguments: object) -> int:
@@ -101,6 +101,14 @@ def bare(model: onnx.ModelProto) -> bytes:
     return copy.SerializeToString(deterministic=True)
 
 
+def as_asked(found: Scheme, asked: Scheme) -> Scheme:
+    """Return a recorded scheme with what the outputs decided put back."""
+    if not asked.is_open:
+        return found
+    keys = ("calibrate_method", "per_channel", "weight_method", "correct_biases", "calibrate_tensors")
+    return found.with_(**{key: getattr(asked, key) for key in keys})
+
+
 # The result
 
 
@@ -110,7 +118,7 @@ def test_a_preset_writes_what_the_call_makes(name: str, bench: EvaluationSet) ->
     bench.with_data(name)
     assert bench.source.read_bytes() == before
     assert bare(bench.result()) == called(bench, preset(name))
-    assert bench.scheme() == preset(name)
+    assert as_asked(bench.scheme(), preset(name)) == preset(name)
     exact, found = (
         conversion.run(onnx.load(path), bench.feeds[0])["y"] for path in (bench.source, bench.target)
     )
@@ -138,6 +146,21 @@ def test_a_second_run_knows_models_without_nodes_of_ours(text: str, bench: Evalu
     assert "the model is quantized already" in bench.printed()[1]
 
 
+def test_fast_follows_the_rules(bench: EvaluationSet) -> None:
+    """The graph of the scheme whose rules are written out, and these in the metadata."""
+    for name in ("A8W8", "U8S8", "W4A8"):
+        out, _ = bench.with_data(name, "--force", "--fast")
+        assert "chosen by outputs" not in out
+        assert bench.scheme() == preset(name).by_rule()
+        fast = bare(bench.result())
+        assert fast == called(bench, preset(name).by_rule())
+
+
+def test_the_summary_says_what_was_chosen(bench: EvaluationSet) -> None:
+    out, _ = bench.with_data("U8S8")
+    assert "Ranges chosen by outputs: " in out or "Ranges by rule: " in out
+
+
 def test_the_same_run_gives_the_same_bytes(bench: EvaluationSet) -> None:
     for name in ("A8W8", "MX9"):
         found = []
@@ -153,7 +176,9 @@ def test_where_the_result_comes_from(bench: EvaluationSet) -> None:
     assert properties["onnx_narrow.tool"] == "quantize"
     assert len(properties["onnx_narrow.source_sha256"]) == 64
     assert properties["onnx_narrow.options"] == '{"config": "A8W8", "random_data": null}'
-    assert bench.scheme() == preset("A8W8").with_(per_channel=True, exclude_op_types=("Gemm",))
+    asked = preset("A8W8").with_(per_channel=True, exclude_op_types=("Gemm",))
+    assert as_asked(bench.scheme(), asked) == asked
+    assert not bench.scheme().is_open
 
 
 @pytest.mark.parametrize("name", ("A8W8", "MX9"))
@@ -188,10 +213,46 @@ def test_a_float16_model(name: str, bench: EvaluationSet) -> None:
 
 
 def test_nothing_to_do(bench: EvaluationSet) -> None:
-    onnx.save(corpus.build("integers"), bench.source)
-    out, err = bench.quantize("A8W8")
-    assert out == f"Nothing to do: no tensor of '{bench.source}' can take a format of this scheme.\n"
+    onnx.save(corpus.parse("(int64[N] x) => (int64[N] y) { y = Neg(x) }"), bench.source)
+    out, err = bench.quantize("A8W8", code=3)
+    assert out == (
+        f"Nothing to do: no tensor of '{bench.source}' can take a format of this scheme.\n"
+        "  No node reads a float32 tensor\n  No preset would quantize any of it\n"
+    )
     assert err == "" and not bench.target.exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    (
+        ("A8W8", "Without a dot product before them, where arithmetic in integers starts: Relu 1, Tanh 1"),
+        ("BFP16", "No dot products, which alone read blocks: Relu 1, Tanh 1"),
+    ),
+)
+def test_why_nothing_is_to_do(config: str, reason: str, bench: EvaluationSet) -> None:
+    """The presets that are named do quantize the model."""
+    onnx.save(corpus.parse("(float[N] x) => (float[N] y) { a = Relu(x) y = Tanh(a) }"), bench.source)
+    out, _ = bench.quantize(config, code=3)
+    every = "--set quantize_all_op_types=true"
+    _, first, second = out.splitlines()
+    assert (first, second) == (f"  {reason}", f"  Would quantize some of it: --config BF16, {every}")
+    assert not bench.target.exists()
+    bench.quantize("BF16")
+    assert bench.target.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        "(float[4, 4] x) => (uint8[4, 4] y) { y, s, z = DynamicQuantizeLinear(x) }",
+        "(uint8[4, 4] x, int8[4, 4] w) => (int32[4, 4] y) { y = MatMulInteger(x, w) }",
+        "(uint8[1, 1, 4, 4] x, int8[1, 1, 2, 2] w) => (int32[N, C, H, W] y) { y = ConvInteger(x, w) }",
+    ),
+)
+def test_models_in_integers_are_recognised(text: str, bench: EvaluationSet) -> None:
+    onnx.save(corpus.parse(text), bench.source)
+    _, err = bench.quantize("BFP16", code=1)
+    assert "the model is quantized already: 'y' is a " in err
 
 
 # The summary
@@ -259,7 +320,8 @@ def test_print_config_alone(name: str, bench: EvaluationSet) -> None:
 def test_print_config_with_a_run(bench: EvaluationSet) -> None:
     out, _ = bench.with_data("A8W8", "--print-config", "--no-per-channel")
     config, summary = out[: out.index("Calibrated")], out[out.index("Calibrated") :]
-    assert read_scheme(bench.toml(config)) == bench.scheme() == preset("A8W8").with_(per_channel=False)
+    asked = preset("A8W8").with_(per_channel=False)
+    assert read_scheme(bench.toml(config)) == as_asked(bench.scheme(), asked) == asked
     assert "written to" in summary
 
 

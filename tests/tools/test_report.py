@@ -24,7 +24,7 @@ from tools.charts.svg_plots import Frame, Point, grid_plot, histogram, nice_tick
 from transforms import model_io
 from transforms.compare.compare_models import Data, ModelComparison, compare_models, worst_layers
 from transforms.compare.describe_model import describe_model
-from transforms.compare.measure_run import measure_run
+from transforms.compare.measure_run import measure_both
 from transforms.run.samples import ImageOptions
 from transforms.runtime.session import RunOptions
 
@@ -211,11 +211,12 @@ def test_measured_memory_is_that_of_the_model(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     np.save(data / "0.npy", np.ones(1, np.float32))
-    measured = measure_run(path, Data(data, ImageOptions(), RunOptions()))
+    measured, other = measure_both(path, path, Data(data, ImageOptions(), RunOptions()))
     if measured.peak_bytes is None:
         pytest.skip("no /proc here")
     assert 4 * numbers < measured.peak_bytes < 12 * numbers
-    assert measured.run_seconds > 0 and measured.load_seconds > 0
+    assert measured.load_seconds > 0 and measured.run.runs == other.run.runs > 1
+    assert 0 < measured.run.low <= measured.run.median <= measured.run.high
 
 
 def nan_maker(path: Path) -> Path:

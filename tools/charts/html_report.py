@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tools.charts.report_style import STYLE
 from tools.charts.svg_plots import Point, grid_plot, histogram, scatter
+from tools.summaries.timing import duration
 from tools.summaries.words import figure
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def page(comparison: ModelComparison) -> str:
 
 
 def _tiles(comparison: ModelComparison) -> str:
+    from transforms.compare.compare_results import output_sqnr
+
     mean, worst = _mean_and_worst(comparison, None)
     one, two = comparison.models
     before, after = comparison.measurements
@@ -64,8 +67,12 @@ def _tiles(comparison: ModelComparison) -> str:
         ("SQNR of the worst result", f"{figure(worst['sqnr'])} dB"),
         ("Cosine similarity, mean", figure(mean["cosine"], 6)),
         ("Size against float", f"{100 * two.size / one.size:.0f} %"),
-        ("Time against float", f"{100 * after.run_seconds / before.run_seconds:.0f} %"),
+        ("Time against float", f"{100 * after.run.median / before.run.median:.0f} %"),
     ]
+    outputs = output_sqnr(comparison.results)
+    if len(outputs) > 1:
+        name, least = outputs[0]
+        tiles.insert(1, (f"SQNR of the worst output, '{escape(name)}'", f"{figure(least)} dB"))
     items = "".join(f"<div><dt>{label}</dt><dd>{value}</dd></div>" for label, value in tiles)
     return f'<dl class="tiles">{items}</dl>'
 
@@ -80,11 +87,14 @@ def _models(comparison: ModelComparison) -> str:
         ("Nodes that round, to", [_counts(model.roundings) for model, _ in columns]),
         ("Operators", [_counts(model.operators) for model, _ in columns]),
         ("Time to open", [f"{1e3 * measured.load_seconds:.1f} ms" for _, measured in columns]),
-        ("Time per sample, median", [f"{1e3 * measured.run_seconds:.2f} ms" for _, measured in columns]),
+        ("Time per sample: median, quartiles", [duration(measured.run) for _, measured in columns]),
         ("Peak memory to open and run", [_bytes(measured.peak_bytes) for _, measured in columns]),
     ]
     table = _table(["", "Float", "Quantized"], [[label, *cells] for label, cells in rows], "models")
-    note = "Time and memory are those of this machine, where narrow formats are emulated by extra nodes."
+    note = (
+        "Time and memory are those of this machine, where narrow formats may be emulated by extra nodes. "
+        f"Both models took turns, {columns[0][1].run.runs} times each."
+    )
     if comparison.widened:
         note += (
             f" The runtime has no bfloat16 kernels: {comparison.widened} nodes and ends of the quantized "

@@ -22,7 +22,7 @@ from tools.cli.options import DETAILS, Option, groups_of, options_of
 
 J = TypeVar("J", bound=Options)
 
-DONE, FAILED = 0, 1
+DONE, FAILED, NOTHING_DONE = 0, 1, 3
 
 _SOURCES = ("input", "quantized", "baseline_results_folder")
 """Options that name the source of a tool; each tool has one of them."""
@@ -124,17 +124,17 @@ def parse(parser: Parser, kind: type[J], argv: Sequence[str] | None) -> J:
 def run(
     parser: Parser,
     kind: type[J],
-    work: Callable[[J], None],
+    work: Callable[[J], int | None],
     argv: Sequence[str] | None,
     *,
     why_not: Callable[[J], str | None] = lambda options: None,
 ) -> int:
     """Parse the options as a job of some kind, do the work, and turn any failure into one line on stderr.
 
-    Returns 0 when the work is done, 1 when the input, the model or the machine stood in its way, and 128 and
-    the number of the signal (130: Ctrl-C) when that ended it, with nothing left half written; a usage error
-    leaves through argparse with 2, as do options whose needs are not met, or of which ``why_not`` says that
-    they do not go together.
+    Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine stood
+    in its way, and 128 and the number of the signal (130: Ctrl-C) when that ended it, with nothing left half
+    written; a usage error leaves through argparse with 2, as do options whose needs are not met, or of which
+    ``why_not`` says that they do not go together.
     """
     try:
         options = parse(parser, kind, argv)
@@ -212,9 +212,9 @@ def keep_products_on_one_thread() -> None:
         os.environ[name] = "1"
 
 
-def _work(parser: Parser, options: J, work: Callable[[J], None]) -> int:
+def _work(parser: Parser, options: J, work: Callable[[J], int | None]) -> int:
     try:
-        work(options)
+        code = work(options)
         sys.stdout.flush()
     except BrokenPipeError as error:
         return _fail(parser, options, f"the reader of the output is gone: {_one_line(error)}")
@@ -223,7 +223,7 @@ def _work(parser: Parser, options: J, work: Callable[[J], None]) -> int:
     except Exception as error:
         text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
         return _fail(parser, options, f"{text} ({type(error).__name__}){_of_source(options, error)}")
-    return DONE
+    return code or DONE
 
 
 def _fail(parser: argparse.ArgumentParser, options: Options, message: str) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.cli.needs import DATA, Need
-from tools.cli.option_values import MOST_AT_ONCE, number, numbers, size, whole
+from tools.cli.option_values import MOST_AT_ONCE, bytes_of, number, numbers, size, whole
 from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 
 if TYPE_CHECKING:
@@ -71,6 +71,11 @@ def threads(need: Need = DATA) -> Any:
     return option("--threads N", words, group=RUNNING, needs=(need,), type=count, default=0)
 
 
+def memory_limit(words: str, *needs: Need) -> Any:
+    """Return the field of that name."""
+    return option("--memory-limit SIZE", words, group=RUNNING, needs=needs, type=bytes_of)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(Options):
     """Which samples are run, and how; ``data`` is None in tools that need none."""
@@ -124,6 +129,14 @@ def functions(*needs: Need) -> Any:
     return option("--no-functions", words, group=OTHER, needs=needs, action="store_false")
 
 
+def storage(*needs: Need) -> Any:
+    """Return the field ``storage`` of a tool that writes block formats."""
+    words = (
+        "weights of block formats as float32 (plain, default), in their bits, or in ONNX's own form for MX"
+    )
+    return option("--storage", words, needs=needs, choices=("plain", "packed", "onnx-mx"), default="plain")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelOutput(Options):
     """Which model is written, and how; ``output`` is empty if none is."""
@@ -150,6 +163,11 @@ class ModelOutput(Options):
         )
 
 
+TENSORS_OF_A_SAMPLE = (
+    "memory for tensors of a sample while ranges are measured, such as 500M or 4G; more of them is an error"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SchemeJob(DataOptions, ModelOutput):
     """A quantization by a scheme: ``assignments`` are those of ``--set``."""
@@ -168,6 +186,8 @@ class SchemeJob(DataOptions, ModelOutput):
         "store measured ranges in this file, and reuse them for the same model and data",
         type=Path,
     )
+    storage: str = storage()
+    memory_limit: int | None = memory_limit(TENSORS_OF_A_SAMPLE, DATA)
     allow_code: bool = option(
         "--allow-code",
         "allow the key evaluate of the scheme to run a file outside the scheme's folder",

@@ -136,11 +136,17 @@ CALIBRATION = Need(
 )
 """What options of a calibration go with."""
 
+OPEN = Need("integers, and keys that are 'auto'", lambda scheme: scheme.is_open)
+"""What an option goes with that says how these are decided."""
+
 _OF_FORMATS: Mapping[str, Need] = {
     "calibrate_method": _ACTIVATIONS,
     "activation_symmetric": _ACTIVATIONS,
     "moving_average": _ACTIVATIONS,
     "calibration_cache": CALIBRATION,
+    "memory_limit": Need(
+        f"{CALIBRATION.words} or tuning", lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune
+    ),
     "percentile": Need(
         f"{_ACTIVATIONS.words} and calibrate_method 'Percentile'",
         lambda scheme: _measures(scheme) and scheme.calibrate_method == "Percentile",

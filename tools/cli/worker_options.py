@@ -15,6 +15,10 @@ class SharedJob(Protocol):
     """A job whose work may be shared out."""
 
     @property
+    def jobs(self) -> int | None:
+        """How many processes work."""
+
+    @property
     def given(self) -> Mapping[str, str]:
         """The options on the command line."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ import onnx_graphsurgeon as gs
 from ops.formats import Format
 from ops.rounding import Options as SolverOptions
 from tools.cli.data_options import open_samples
+from tools.cli.executors import workers
 from tools.cli.output_file import check_writable
 from tools.cli.progress import Phases
+from tools.cli.worker_options import SharedJob
 from tools.jobs.finetune_options import FinetuneJob
+from tools.jobs.storage import store
 from tools.summaries import tuning
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
@@ -26,6 +31,7 @@ from transforms.finetune.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
 from transforms.model import provenance
 from transforms.run.feeds import Feeds, batch_feeds
+from transforms.run.shared_steps import StepSharing, remove_left
 from transforms.runtime import devices
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
@@ -56,18 +62,40 @@ def finetune_file(job: FinetuneJob) -> None:
     model_io.refuse_source(twin, output)  # saving looks at what the result came from, the quantized model
     feeds = open_samples(job, twin)
     data = _batches(twin, feeds, job.batch_size)
-    checkpoint = _checkpoint(job, twin, quantized, feeds)
-    done = tune(twin, quantized, data, chosen, phases, checkpoint=checkpoint)
+    shared = _shared(job, twin, quantized, feeds)
+    done = tune(twin, quantized, data, chosen, phases, shared=shared)
     entries = provenance.entries("finetune", _recorded(job), quantized.source_sha256)
     with phases("writing"):
+        stored = store(done.graph, job.storage)
         files = job.save(done.graph, output, entries)
-    for line in tuning.lines(done, len(feeds), quantized.source_files, files):
+    for line in (*stored, *tuning.lines(done, len(feeds), quantized.source_files, files)):
         print(line)
     broken = tuning.broken_limit(done, job.memory_limit)
     if broken:
         print(broken, file=sys.stderr)
     if job.checkpoint:
         Path(job.checkpoint).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class SharedTuning:
+    """Who reads the samples, and the file of tuned layers; both None if the command line does not say."""
+
+    sharing: StepSharing | None = None
+    checkpoint: Checkpoint | None = None
+
+    @classmethod
+    def of(cls, job: SharedJob, key: str) -> SharedTuning:
+        """Return what the options say; results are in a folder of the key, all that they depend on."""
+        checkpoint, folder = None, None
+        if job.resume:
+            folder = job.resume / f"tuning-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_left(folder)
+            checkpoint = Checkpoint.open(folder / "layers.npz", key)
+        count = job.jobs or 1
+        sharing = StepSharing(workers(count, job.dask), folder) if job.dask or count > 1 else None
+        return cls(sharing, checkpoint)
 
 
 def tune(
@@ -78,7 +106,7 @@ def tune(
     phases: Phases,
     *,
     formats: Sequence[Format] = (),
-    checkpoint: Checkpoint | None = None,
+    shared: SharedTuning | None = None,
 ) -> TunedModel:
     """Tune a model, with a progress bar that names the current layer and its error."""
     with phases("tuning", "layer") as bar:
@@ -86,8 +114,16 @@ def tune(
         def _show(layer: LayerReport, done: int, total: int) -> None:
             bar.show(done, total, f"{layer.name} {tuning.in_words(layer.power, layer.after)}")
 
+        shared = shared or SharedTuning()
         return finetune_model(
-            twin, quantized, feeds, options, formats=formats, checkpoint=checkpoint, progress=_show
+            twin,
+            quantized,
+            feeds,
+            options,
+            formats=formats,
+            checkpoint=shared.checkpoint,
+            sharing=shared.sharing,
+            progress=_show,
         )
 
 
@@ -147,13 +183,17 @@ def _batches(twin: gs.Graph, feeds: Feeds, size: int) -> list[Mapping[str, np.nd
     return found
 
 
-def _checkpoint(job: FinetuneJob, twin: gs.Graph, quantized: gs.Graph, feeds: Feeds) -> Checkpoint | None:
-    if job.checkpoint is None:
-        return None
+def _shared(job: FinetuneJob, twin: gs.Graph, quantized: gs.Graph, feeds: Feeds) -> SharedTuning:
+    key = _key(job, twin, quantized, feeds) if job.checkpoint or job.resume else ""
+    shared = SharedTuning.of(job, key)
+    return replace(shared, checkpoint=Checkpoint.open(job.checkpoint, key)) if job.checkpoint else shared
+
+
+def _key(job: FinetuneJob, twin: gs.Graph, quantized: gs.Graph, feeds: Feeds) -> str:
+    """Return all that solutions of layers depend on."""
     where = [job.provider, job.infer_device, job.optim_device]
     models = [twin.source_sha256, quantized.source_sha256]
-    parts = [provenance.software(), *models, feeds.hash(), _recorded(job), where]
-    return Checkpoint.open(job.checkpoint, json.dumps(parts))
+    return json.dumps([provenance.software(), *models, feeds.hash(), _recorded(job), where])
 
 
 def _recorded(job: FinetuneJob) -> dict[str, Any]:

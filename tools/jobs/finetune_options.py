@@ -6,10 +6,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import DataOptions, ModelOutput, sample_limit, samples_folder
-from tools.cli.needs import Need
-from tools.cli.option_values import LARGEST, bytes_of, number, whole
+from tools.cli.job_options import (
+    DataOptions,
+    ModelOutput,
+    memory_limit,
+    sample_limit,
+    samples_folder,
+    storage,
+)
+from tools.cli.needs import DATA, Need
+from tools.cli.option_values import LARGEST, number, whole
 from tools.cli.options import RUNNING, option
+from tools.cli.worker_options import dask, jobs, resume
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -29,11 +37,14 @@ class FinetuneJob(DataOptions, ModelOutput):
     quantized: str = option("--quantized MODEL", "the quantized model; never changed", required=True)
     output: str = option("--output MODEL", "the tuned model to write", required=True)
     data: Path = samples_folder(help="folder of samples to tune on", required=True)
+    storage: str = storage()
     algorithm: str = option(
         "--algorithm", "how weights are found, see below (default: auto)", choices=ALGORITHMS, default="auto"
     )
     checkpoint: Path | None = option(
-        "--checkpoint FILE", "file to resume from after an interruption", type=Path
+        "--checkpoint FILE",
+        "file of tuned layers to resume from after an interruption, removed at the end",
+        type=Path,
     )
     num_iterations: int | None = _step("--num-iterations N", "steps per layer (default: 1000)", type=whole())
     learning_rate: float | None = _step(
@@ -64,6 +75,13 @@ class FinetuneJob(DataOptions, ModelOutput):
         "--output-index N", "index of the output to tune for, from 0 (default: all)", type=whole(0)
     )
     limit: int | None = sample_limit("--limit --data-size N")
+    jobs: int | None = jobs(
+        "processes that run samples, with the same result for any N (default: this one alone)",
+        DATA,
+        None,
+    )
+    dask: str | None = dask(DATA)
+    resume: Path | None = resume(DATA)
     batch_size: int = _running(
         "--batch-size N", "samples per run, if batch sizes are dynamic", type=whole(), default=1
     )
@@ -71,8 +89,6 @@ class FinetuneJob(DataOptions, ModelOutput):
         "--optim-device", "for linear algebra (CuPy)", choices=DEVICES, default="cpu"
     )
     infer_device: str = _running("--infer-device", "for inference", choices=DEVICES, default="cpu")
-    memory_limit: int | None = _running(
-        "--memory-limit SIZE",
-        "memory for tensors between layers, such as 500M or 4G; the rest goes to files",
-        type=bytes_of,
+    memory_limit: int | None = memory_limit(
+        "memory for tensors between layers, such as 500M or 4G; the rest goes to files"
     )

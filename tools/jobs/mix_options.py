@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import SchemeJob, force, functions, samples_folder, save_as_external_data
+from tools.cli.job_options import SchemeJob, force, functions, samples_folder, save_as_external_data, storage
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, number, whole
 from tools.cli.options import SEARCH, Option, declare, option
@@ -46,6 +46,7 @@ class MixJob(SchemeJob):
     force: bool = force("an existing output", _FILE)
     save_as_external_data: bool = save_as_external_data(_MODEL)
     functions: bool = functions(_MODEL)
+    storage: str = storage(_MODEL)
 
 
 KEYS: Mapping[str, Option] = {

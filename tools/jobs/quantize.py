@@ -8,8 +8,9 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 from tools.cli.executors import workers
+from tools.cli.needs import Need
 from tools.cli.progress import Phases
-from tools.cli.scheme_options import CALIBRATION, check_effect, quantization_scheme
+from tools.cli.scheme_options import CALIBRATION, OPEN, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
 from tools.jobs import ranges
 from tools.jobs.quantize_options import QuantizeJob
@@ -21,27 +22,31 @@ from transforms.calibrate.shared_samples import Sharing
 from transforms.finetune.float_reference import float_reference
 from transforms.mix_precision.mix import MixingOptions
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.pipelines.why_nothing import why_nothing
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
 
+_SHARED = Need(
+    f"{CALIBRATION.words} or a table [finetune]",
+    lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune is not None,
+)
 _RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
 
 
-def quantize_file(job: QuantizeJob) -> None:
-    """Quantize ``job.input`` to ``job.output`` and print a summary.
+def quantize_file(job: QuantizeJob) -> bool:
+    """Quantize ``job.input`` to ``job.output`` and print a summary; return False if nothing was to be done.
 
-    Raises ValueError or OSError; nothing is written then.
+    Raises ValueError or OSError; nothing is written then, nor where nothing is done.
     """
-    scheme = quantization_scheme(job)
-    if job.fast:
-        scheme = scheme.by_rule()
+    asked = quantization_scheme(job)
+    scheme = asked.by_rule() if job.fast else asked
     if job.print_config:
         print(scheme.to_toml(), end="")
     if not job.input:
-        return
-    check_effect(scheme, job, dict.fromkeys(("jobs", "dask", "resume"), CALIBRATION))
+        return True
+    check_effect(asked, job, {**dict.fromkeys(("jobs", "dask", "resume"), _SHARED), "fast": OPEN})
     check_code(scheme, job)
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
@@ -62,11 +67,14 @@ def quantize_file(job: QuantizeJob) -> None:
         made = Made(graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used))
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
-        return
-    finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job, phases)
+        for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
+            print(f"  {line}")
+        return False
+    finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job, phases, job)
     ranges.write(job, made.done.grids)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
+    return True
 
 
 def _quantize(
@@ -84,7 +92,9 @@ def _quantize(
 def _data(graph: gs.Graph, job: QuantizeJob) -> CalibrationData | None:
     if job.random_data:
         feeds = random_feeds(model_inputs(graph), job.random_data)
-        return CalibrationData(feeds, run=job.run, sharing=_sharing(job), decides=False)
+        return CalibrationData(
+            feeds, run=job.run, sharing=_sharing(job), memory_limit=job.memory_limit, decides=False
+        )
     data = calibration_data(job, job.run)
     return data and replace(data, sharing=_sharing(job))
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import SchemeJob, provider, samples_folder, threads
+from tools.cli.job_options import (
+    TENSORS_OF_A_SAMPLE,
+    SchemeJob,
+    memory_limit,
+    provider,
+    samples_folder,
+    threads,
+)
 from tools.cli.needs import Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
@@ -34,8 +41,11 @@ class QuantizeJob(SchemeJob):
     )
     provider: str = provider(_ANY_DATA)
     threads: int = threads(_ANY_DATA)
+    memory_limit: int | None = memory_limit(TENSORS_OF_A_SAMPLE, _ANY_DATA)
     jobs: int | None = jobs(
-        "processes that measure ranges, the same ones for any N (default: this one alone)", _ANY_DATA, None
+        "processes that run samples, with the same result for any N (default: this one alone)",
+        _ANY_DATA,
+        None,
     )
     dask: str | None = dask(_ANY_DATA)
     resume: Path | None = resume(_ANY_DATA)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +13,17 @@ import onnx_graphsurgeon as gs
 from tools.cli.data_options import report_litter
 from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
-from tools.jobs.finetune import tune, tuning_options
+from tools.cli.worker_options import SharedJob
+from tools.jobs.finetune import SharedTuning, tune, tuning_options
+from tools.jobs.storage import store
 from tools.summaries import quantize
-from tools.summaries.tuning import tuning_lines
+from tools.summaries.tuning import broken_limit, tuning_lines
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.model import provenance
-from transforms.pipelines.quantize_graph import Quantized
+from transforms.pipelines.quantize_steps import Quantized
 from transforms.run.feeds import open_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions, why_not_on_cpu
@@ -54,7 +58,9 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     if job.data is None:
         return None
     report_litter(job.data)
-    return CalibrationData(job.data, job.images, job.limit, job.calibration_cache, run)
+    return CalibrationData(
+        job.data, job.images, job.limit, job.calibration_cache, run, memory_limit=job.memory_limit
+    )
 
 
 def phases_of(scheme: Scheme, *, has_data: bool) -> Phases:
@@ -92,32 +98,40 @@ def finish(
     recorded: Mapping[str, object],
     job: SchemeJob,
     phases: Phases,
+    shared: SharedJob | None = None,
 ) -> None:
     """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
 
-    Raises ValueError or OSError; nothing is written then.
+    ``shared``: says who reads the samples for that. Raises ValueError or OSError; nothing is written then.
     """
     graph, used = made.graph, made.scheme
     entries = provenance.entries("quantize", recorded, graph.source_sha256)
     if scheme.finetune:
         with phases("reloading"):
             reference = made.float_graph()
-        tuned = tune_quantized(graph, reference, used.with_(finetune=scheme.finetune), job, phases)
+        tuned = tune_quantized(graph, reference, used.with_(finetune=scheme.finetune), job, phases, shared)
         if made.mixed:
             info_of(tuned).metadata.setdefault(_SCHEME, "")  # the first of the entries, as in files of old
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
     with phases("writing"):
+        stored = store(graph, job.storage, used.named_formats)
         exported = model_io.export(graph)
         files = job.save(graph, output, entries, exported)
     functions = has_all_functions(exported[0])
-    for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions):
+    summary = quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions)
+    for line in (*stored, *summary):
         print(line)
 
 
 def tune_quantized(
-    graph: gs.Graph, float_graph: gs.Graph, scheme: Scheme, job: SchemeJob, phases: Phases
+    graph: gs.Graph,
+    float_graph: gs.Graph,
+    scheme: Scheme,
+    job: SchemeJob,
+    phases: Phases,
+    shared: SharedJob | None = None,
 ) -> gs.Graph:
     """Return the graph with tuned weights, and print what became of each layer.
 
@@ -132,10 +146,18 @@ def tune_quantized(
     named = open_feeds(job.data, model_inputs(float_graph), images=job.images, limit=limit)
     feeds = [feed for _, feed in named]
     output = None if rule.output_index < 0 else rule.output_index
-    options = tuning_options(rule, job.run, output_index=output)
-    done = tune(float_graph, graph, feeds, options, phases, formats=scheme.named_formats)
+    options = tuning_options(rule, job.run, output_index=output, memory_limit=job.memory_limit)
+    key = ""
+    if shared and shared.resume:
+        models = [provenance.model_hash(float_graph), provenance.model_hash(graph)]
+        key = json.dumps([provenance.software(), *models, named.hash(), repr(rule), job.provider])
+    work = SharedTuning.of(shared, key) if shared else None
+    done = tune(float_graph, graph, feeds, options, phases, formats=scheme.named_formats, shared=work)
     for line in tuning_lines(done, len(feeds)):
         print(line)
+    broken = broken_limit(done, job.memory_limit)
+    if broken:
+        print(broken, file=sys.stderr)
     return done.graph
 
 

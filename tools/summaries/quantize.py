@@ -12,7 +12,8 @@ from tools.summaries.operator_library import needed_library
 from tools.summaries.words import counted, written
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
-from transforms.pipelines.quantize_graph import Quantized
+from transforms.packed import DOMAIN
+from transforms.pipelines.quantize_steps import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
@@ -30,6 +31,8 @@ def lines(
             yield f"{count} {what}"
     if done.calibrated:
         yield f"Calibrated: {done.calibrated} tensors"
+    if done.choice:
+        yield done.choice
     for name in dict.fromkeys(format for format, _ in done.tensors):
         roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
         yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
@@ -57,7 +60,7 @@ def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:
 
 
 def _quantizes(node: gs.Node) -> bool:
-    pairs = node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear")
+    pairs = node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear") or node.domain == DOMAIN
     return pairs or is_downcast(node, dtypes.BFLOAT16) or is_upcast(node, dtypes.BFLOAT16)
 
 

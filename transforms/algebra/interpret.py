@@ -19,6 +19,8 @@ from transforms.algebra.context import ALIGNED, CONSTANT, FLOAT_BITS, REDUCED, C
 from transforms.algebra.norm_terms import (
     ERF,
     ERF_ARGUMENT,
+    RELU6,
+    RELU6_ARGUMENT,
     TANH,
     TANH_ARGUMENT,
     X,
@@ -177,12 +179,18 @@ def _max(reader: _Reader, node: gs.Node) -> Value | None:
 
 
 def _clip(reader: _Reader, node: gs.Node) -> Value | None:
-    """Clip of a variance from 0 upwards, or Relu of it, changes nothing but rounding errors either."""
+    """Clip of a variance from 0 upwards, or Relu of it, changes nothing but rounding errors either; that of
+    x + 3 from 0 to 6 is a quantity of its own."""
     value = reader.value(node)
     has_upper = "max" in node.attrs or (len(node.inputs) > 2 and not node.inputs[2].is_empty())
     lower = node.attrs["min"] if "min" in node.attrs else reader.scalar(node, 1)
+    upper = node.attrs["max"] if "max" in node.attrs else reader.scalar(node, 2)
+    if value is None:
+        return None
+    if (lower, upper) == (0, 6) and value.polynomial.is_close(RELU6_ARGUMENT, reader.context.tolerance):
+        return Value(Polynomial.symbol(RELU6), value.layout)
     starts_at_zero = node.op == "Relu" or (lower == 0 and not has_upper)
-    return value if value is not None and starts_at_zero and _is_variance(value, reader) else None
+    return value if starts_at_zero and _is_variance(value, reader) else None
 
 
 def _is_variance(value: Value, reader: _Reader) -> bool:

@@ -1,4 +1,5 @@
-"""The quantities of a normalisation or an activation: x, its mean and mean square, rsqrt, erf and tanh of it.
+"""The quantities of a normalisation or an activation: x, its mean and mean square, rsqrt, erf and tanh of it,
+and ``relu6``, which is min(max(x + 3, 0), 6).
 
 ``rsqrt`` with parameter e stands for ``1 / sqrt(square - mean^2 + e)``.
 """
@@ -9,7 +10,7 @@ import numpy as np
 
 from transforms.algebra.polynomial import ONE, Monomial, Polynomial, Symbol, is_close, monomial
 
-X, MEAN, SQUARE, ERF, TANH = (Symbol(name) for name in ("x", "mean", "square", "erf", "tanh"))
+X, MEAN, SQUARE, ERF, TANH, RELU6 = (Symbol(name) for name in ("x", "mean", "square", "erf", "tanh", "relu6"))
 RSQRT = "rsqrt"
 
 ERF_ARGUMENT = {monomial(x=1): float(np.sqrt(0.5))}
@@ -17,6 +18,7 @@ TANH_ARGUMENT = {
     monomial(x=1): float(np.sqrt(2 / np.pi)),
     monomial(x=3): float(np.sqrt(2 / np.pi)) * 0.044715,
 }
+RELU6_ARGUMENT: dict[Monomial, float] = {monomial(x=1): 1.0, ONE: 3.0}
 _POWERS_OF_X: tuple[Monomial, ...] = (ONE, ((MEAN, 1),), ((SQUARE, 1),))
 
 

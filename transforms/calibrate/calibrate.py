@@ -7,7 +7,7 @@ number of tensors, not on the number of samples.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import onnx
@@ -15,11 +15,13 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
 from transforms.calibrate.methods import CalibrationOptions
+from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_statistics import (
     EachSample,
     Progress,
     SampleStatistics,
     Statistics,
+    Take,
     add_array,
     no_statistics,
 )
@@ -64,13 +66,19 @@ def calibrate(
         add_array(observed[name], values, options, f"constant '{name}'")
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
-    each, is_empty = sharing or _each_sample, True
     halves = [{name: one.alike() for name, one in observed.items()} for _ in range(2 * halved)]
-    for number, (sample, found) in enumerate(each(graph, observed, feeds, options, run, progress)):
-        for whole in (observed, *halves[number % 2 :][:1]):
-            _merge(whole, found, options, sample)
-        is_empty = False
-    if is_empty:
+    numbers: dict[str, int] = {}
+
+    def _merge(sample: str, name: str, found: RangeStats) -> None:
+        number = numbers.setdefault(sample, len(numbers))
+        try:
+            for whole in (observed, *halves[number % 2 :][:1]):
+                whole[name].merge(found, options.averaging_constant)
+        except ValueError as error:
+            raise ValueError(f"sample '{sample}', tensor '{name}': {error}") from error
+
+    each = sharing or _each_sample
+    if not each(graph, observed, feeds, options, run, progress, _merge):
         raise ValueError("the calibration data hold no sample")
     return Calibration(options, observed, halves)
 
@@ -82,23 +90,16 @@ def _each_sample(
     options: CalibrationOptions,
     run: RunOptions | None,
     progress: Progress | None,
-) -> Iterator[tuple[str, Statistics]]:
-    """Yield name and statistics of one sample after another."""
+    take: Take,
+) -> int:
+    """Hand over the statistics of one sample after another, each as it is made."""
     model = SampleStatistics(graph, wanted, options, run)
-    total = operator.length_hint(feeds, 0) or None
+    total, done = operator.length_hint(feeds, 0) or None, 0
     for done, (sample, feed) in enumerate(feeds, 1):
-        yield sample, model.of(sample, feed)
+        model.of(sample, feed, take)
         if progress:
             progress(done, total)
-
-
-def _merge(observed: Statistics, found: Statistics, options: CalibrationOptions, sample: str) -> None:
-    """Add the statistics of the next sample; ValueError, naming it, for a tensor with other channels."""
-    for name, one in found.items():
-        try:
-            observed[name].merge(one, options.averaging_constant)
-        except ValueError as error:
-            raise ValueError(f"sample '{sample}', tensor '{name}': {error}") from error
+    return done
 
 
 def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]:

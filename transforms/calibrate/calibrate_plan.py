@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.cache import calibrate_cached
-from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.calibrate.calibrate import Calibration, Progress, calibrate
 from transforms.calibrate.calibration import options_of
 from transforms.calibrate.sample_statistics import EachSample
 from transforms.graph.dot_products import TensorAxis
@@ -28,8 +28,9 @@ class CalibrationData:
     """The source of ranges: a folder, a reader or any iterable of feeds, and how it is read.
 
     ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
-    what was measured. ``run``: how the float model runs. ``sharing``: workers that run it.
-    ``decides``: whether the data are like those of the application, so that settings can be compared on them.
+    what was measured. ``run``: how the float model runs. ``sharing``: workers that run it. ``memory_limit``:
+    bytes of tensors of a sample; one that has more of them at once is an error. ``decides``: whether the data
+    are like those of the application, so that settings can be compared on them.
     """
 
     source: Source | Feeds
@@ -38,6 +39,7 @@ class CalibrationData:
     cache: Path | None = None
     run: RunOptions | None = None
     sharing: EachSample | None = None
+    memory_limit: int | None = None
     decides: bool = True
 
     def feeds(self, graph: gs.Graph) -> Feeds:
@@ -79,9 +81,9 @@ def calibrate_plan(
         raise MissingDataError(
             f"{len(found)} tensors need ranges, '{found[0]}' the first, and there are no calibration data"
         )
-    options = options_of(scheme)
+    options = replace(options_of(scheme), memory_limit=data.memory_limit)
     if halved:
-        options = CalibrationOptions("MSE", averaging_constant=scheme.averaging_constant)
+        options = replace(options, method="MSE", moving_average=False, tensors={})
     what = plan.graph, names, data.feeds(plan.graph), options
     how: dict[str, Any] = {"run": data.run, "sharing": data.sharing, "progress": progress, "halved": halved}
     if data.cache is None:

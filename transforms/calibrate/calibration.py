@@ -20,7 +20,7 @@ def options_of(scheme: Scheme) -> CalibrationOptions:
         scheme.percentile,
         scheme.moving_average,
         scheme.averaging_constant,
-        scheme.calibrate_tensors,
+        tensors=scheme.calibrate_tensors,
     )
 
 

@@ -19,13 +19,28 @@ class Histogram:
 
     The bound is the smallest one above every magnitude so far. When it grows, bins are merged in pairs, which
     is exact: the counts depend neither on the order of the numbers nor on how several histograms share them
-    that are merged. A bin holds its lower edge.
+    that are merged. A bin holds its lower edge. Between calls the counts take as little memory as they need:
+    there may be one histogram for each of a hundred thousand tensors.
     """
 
     def __init__(self, exponent: int = _LEAST_EXPONENT, counts: NDArray[np.int64] | None = None) -> None:
         """Make a histogram, empty unless there are counts [BINS], with the bound 2**exponent."""
         self.exponent = exponent
         self.counts = np.zeros(BINS, np.int64) if counts is None else counts
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The counts, [BINS], as a new array."""
+        counts = np.zeros(BINS, np.int64)
+        counts[np.unpackbits(self._filled).view(np.bool_)] = self._packed
+        return counts
+
+    @counts.setter
+    def counts(self, counts: NDArray[np.int64]) -> None:
+        filled = counts != 0
+        packed = counts[filled]
+        self._filled = np.packbits(filled)
+        self._packed = packed.astype(np.min_scalar_type(packed.max(initial=0)))
 
     @property
     def bound(self) -> float:
@@ -63,7 +78,7 @@ class Histogram:
         No NaN is there; infinite numbers are passed over, if they are there because not all are ``finite``.
         """
         x = x.reshape(-1)
-        self._reach(max(-low, high))
+        counts = self._reached(max(-low, high))
         scale = np.float32(math.ldexp(BINS / 2, -self.exponent))
         for start in range(0, x.size, _CHUNK):
             numbers = x[start : start + _CHUNK]
@@ -74,7 +89,8 @@ class Histogram:
                 np.copyto(scaled, -1, where=(scaled == 0) & (numbers < 0))
             places = np.floor(scaled, out=scaled).astype(np.intp)
             places += BINS // 2
-            self.counts += np.bincount(places, minlength=BINS)
+            counts += np.bincount(places, minlength=BINS)
+        self.counts = counts
 
     def merge(self, other: Histogram) -> None:
         """Add what another histogram has counted."""
@@ -84,12 +100,13 @@ class Histogram:
         )
         self.exponent = exponent
 
-    def _reach(self, magnitude: float) -> None:
-        """Let the bound be above a magnitude."""
-        exponent = math.frexp(magnitude)[1]
+    def _reached(self, magnitude: float) -> NDArray[np.int64]:
+        """Let the bound be above a magnitude; return the counts in the bins that this makes."""
+        exponent, counts = math.frexp(magnitude)[1], self.counts
         if magnitude > 0 and exponent > self.exponent:
-            self.counts = _merge(self.counts, exponent - self.exponent)
+            counts = _merge(counts, exponent - self.exponent)
             self.exponent = exponent
+        return counts
 
 
 def fold(counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -100,6 +117,8 @@ def fold(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _merge(counts: NDArray[np.int64], doublings: int) -> NDArray[np.int64]:
     """Return the counts in bins that are wider by a power of two, around the same zero."""
+    if not doublings or not counts.any():
+        return counts
     half = BINS // 2
     merged = min(1 << doublings, half)
     sums = counts.reshape(-1, merged).sum(axis=1)

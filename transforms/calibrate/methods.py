@@ -30,14 +30,16 @@ class CalibrationOptions:
 
     ``method`` is a key of ``METHODS``. ``percentile`` (method Percentile) is the share of numbers inside the
     range, in percent. ``moving_average`` (method MinMax) takes the moving averages of the lowest and highest
-    numbers of the samples, into which each sample enters with ``averaging_constant``. ``tensors``: the method
-    of single tensors, by name.
+    numbers of the samples, into which each sample enters with ``averaging_constant``. ``memory_limit``: the
+    most bytes of tensors of a sample that may be in memory at once, no range depends on it. ``tensors``: the
+    method of single tensors, by name.
     """
 
     method: str = "MinMax"
     percentile: float = 99.999
     moving_average: bool = False
     averaging_constant: float = 0.01
+    memory_limit: int | None = None
     tensors: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -64,6 +64,8 @@ class Moments:
         One channel alone would: of several blocks it makes one, whose numbers are added in another order.
         """
         axis, channels = self.axis % len(shape), shape[self.axis]
+        if math.prod(shape) <= _SLICE:
+            return [slice(channels)]
         least = 1 if math.prod(shape[:axis]) == 1 else 2
         width = max(least, _SLICE * channels // math.prod(shape))
         starts = [*range(0, channels - least + 1, width)] or [0]

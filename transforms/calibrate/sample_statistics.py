@@ -5,7 +5,7 @@ No tensor leaves the model, and none lives longer than in a run without statisti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,11 +18,15 @@ from transforms.calibrate.range_statistics import Moments, RangeStats
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
+from transforms.run.tensor_sizes import TensorSizes
 from transforms.run.tensor_watch import WatchedTypeError
 from transforms.runtime.session import RunOptions
 
 Statistics = dict[str, RangeStats]
 Progress = Callable[[int, int | None], None]
+
+Take = Callable[[str, str, RangeStats], None]
+"""Called with the name of a sample, that of a tensor, and its statistics; ValueError if they do not fit."""
 
 _OPSET = 10
 """First opset with IsInf."""
@@ -30,7 +34,15 @@ _OPSET = 10
 _NONE = np.zeros(())
 
 _SMALL = 1 << 20
-"""Bytes of a sample whose tensors may live longer, for the speed of convolutions on blocks of channels."""
+_SMALL_TENSORS = 200_000_000
+"""Bytes of a sample, and of all its tensors, up to which these may live longer, for the speed of convolutions
+on blocks of channels."""
+
+_BLOCKED = frozenset(["Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"])
+"""Operators that the runtime computes on blocks of channels."""
+
+_FEW = 5000
+"""Tensors of a model up to which it is brought into such blocks: the time for that is in their square."""
 
 
 class EachSample(Protocol):
@@ -44,8 +56,12 @@ class EachSample(Protocol):
         options: CalibrationOptions,
         run: RunOptions | None,
         progress: Progress | None,
-    ) -> Iterator[tuple[str, Statistics]]:
-        """Yield name and statistics of each sample, in order; ``wanted`` as in SampleStatistics."""
+        take: Take,
+    ) -> int:
+        """Hand over the statistics of each sample, in order, tensor by tensor; return how many samples.
+
+        ``wanted`` as in SampleStatistics.
+        """
 
 
 def no_statistics(names: Iterable[str], channels: Iterable[TensorAxis], *, histogram: bool) -> Statistics:
@@ -76,21 +92,38 @@ class SampleStatistics:
         outputs = set(float_outputs(graph))
         variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
         self._all = [name for name in variables if name in wanted or name in outputs]
+        self._sizes = TensorSizes(graph, self._all, self._measure)
+        self._has_blocks = any(node.op in _BLOCKED for node in walk.nodes(graph))
         self._models: dict[bool, InstrumentedModel[str]] = {}
 
     def _model(self, feed: Mapping[str, np.ndarray]) -> InstrumentedModel[str]:
         """Return the model for a sample; in a large one no tensor lives longer than it is read."""
-        small = sum(array.nbytes for array in feed.values()) <= _SMALL
+        small = sum(array.nbytes for array in feed.values()) <= _SMALL and len(self._all) <= _FEW
+        if small and self._has_blocks:
+            small = self._sizes.of(feed).total <= _SMALL_TENSORS
         if small not in self._models:
             self._models.clear()  # one is open at a time
             run = replace(self._run or RunOptions(), blocked=small)
             self._models[small] = InstrumentedModel(self._graph, [], run, watched=self._all)
         return self._models[small]
 
-    def of(self, sample: str, feed: Mapping[str, np.ndarray]) -> Statistics:
-        """Return the statistics of a sample; ValueError for NaN, or if the model fails."""
-        statistics = Statistics()
-        refused = dict[str, Refused]()
+    def _measure(self, names: Collection[str], feed: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the bytes of tensors in a run in which none lives longer than it is read."""
+        sizes: dict[str, int] = {}
+
+        def _see(name: str, array: np.ndarray) -> None:
+            sizes[name] = array.nbytes
+
+        run = replace(self._run or RunOptions(), blocked=False, prepack=False)
+        InstrumentedModel(self._graph, [], run, watched=names).run(feed, see=_see)
+        return sizes
+
+    def of(self, sample: str, feed: Mapping[str, np.ndarray], take: Take) -> None:
+        """Hand over the statistics of each tensor when it is made, so that one at a time is in memory.
+
+        Raises ValueError for NaN, if the model fails, or as ``take`` does first; LimitError before the run.
+        """
+        refused, not_taken = dict[str, Refused](), list[ValueError]()
 
         def _see(name: str, array: np.ndarray) -> None:
             one = self._wanted[name].alike() if name in self._wanted else RangeStats()  # NaN alone matters
@@ -99,18 +132,31 @@ class SampleStatistics:
             except Refused as error:
                 refused[name] = error
             if name in self._wanted:
-                statistics[name] = one
+                try:
+                    take(sample, name, one)
+                except ValueError as error:
+                    not_taken.append(error)
 
         try:
+            self._check_limit(sample, feed)
             self._model(feed).run(feed, see=_see)
-        except WatchedTypeError:
+        except (WatchedTypeError, LimitError):
             raise
         except Exception as error:  # the runtime's exceptions share no narrower class
             raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
         first = next((refused[name] for name in self._all if name in refused), None)  # in the graph's order
         if first is not None:
             raise (self._cause(sample, feed) if first.is_nan else None) or first from first
-        return statistics
+        if not_taken:
+            raise not_taken[0]
+
+    def _check_limit(self, sample: str, feed: Mapping[str, np.ndarray]) -> None:
+        limit = self._options.memory_limit
+        if limit is not None and (needed := self._sizes.of(feed).at_once) > limit:
+            raise LimitError(
+                f"memory limit: {limit:,} bytes cannot hold, "
+                f"sample '{sample}' has tensors of {needed:,} bytes at once"
+            )
 
     def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
         """Return the cause of a NaN, if it is an infinity."""
@@ -121,6 +167,10 @@ class SampleStatistics:
             f"sample '{sample}', {found.kind} '{found.infinite}': it holds inf, "
             f"of which tensor '{found.name}' becomes NaN"
         )
+
+
+class LimitError(ValueError):
+    """The tensors of a sample are too large for the limit of memory."""
 
 
 class Refused(ValueError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -22,8 +22,14 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms import model_io
 from transforms.calibrate.methods import CalibrationOptions
-from transforms.calibrate.range_statistics import decode, encode
-from transforms.calibrate.sample_statistics import Progress, SampleStatistics, Statistics, no_statistics
+from transforms.calibrate.range_statistics import RangeStats, decode, encode
+from transforms.calibrate.sample_statistics import (
+    Progress,
+    SampleStatistics,
+    Statistics,
+    Take,
+    no_statistics,
+)
 from transforms.files import cleanup
 from transforms.files.atomic_write import replacing
 from transforms.model import provenance
@@ -63,8 +69,9 @@ class Sharing:
         options: CalibrationOptions,
         run: RunOptions | None,
         progress: Progress | None,
-    ) -> Iterator[tuple[str, Statistics]]:
-        """Yield name and statistics of each sample, in order, all of which workers have made by then.
+        take: Take,
+    ) -> int:
+        """Hand over the statistics of each sample, in order, all of which workers have made by then.
 
         Each run has two threads unless ``run`` says how many, since numbers may depend on that. Raises
         ValueError as :meth:`SampleStatistics.of`, and if workers die again and again.
@@ -82,8 +89,10 @@ class Sharing:
                 run_tasks(measure, tasks, self.workers, TaskLog(folder / _LOG), _show)
             finally:
                 _open.cache_clear()
-            for i, name in enumerate(names):
-                yield name, _read(folder / _result(i))
+            for i, sample in enumerate(names):
+                for name, entry in json.loads((folder / _result(i)).read_text(encoding="utf-8")).items():
+                    take(sample, name, decode(entry))
+        return len(names)
 
 
 def measure(task: SampleTask) -> tuple[float, ...]:
@@ -93,11 +102,15 @@ def measure(task: SampleTask) -> tuple[float, ...]:
     model, about = _open(task.folder, written)
     with np.load(folder / _sample(task.number)) as file:
         feed = {name: file[f"arr_{i}"] for i, name in enumerate(about["inputs"][task.number])}
-    found = model.of(about["samples"][task.number], feed)
+    content: dict[str, dict[str, Any]] = {}
+
+    def _take(sample: str, name: str, one: RangeStats) -> None:
+        content[name] = encode(one)
+
+    model.of(about["samples"][task.number], feed, _take)
     with replacing(folder / _result(task.number)) as temporary:
-        content = {name: encode(one) for name, one in found.items()}
         temporary.write_text(json.dumps(content), encoding="utf-8")
-    return (float(len(found)),)
+    return (float(len(content)),)
 
 
 @contextmanager
@@ -165,11 +178,6 @@ def _open(folder: str, written: int) -> tuple[SampleStatistics, dict[str, Any]]:
 
 def _kinds(wanted: Statistics) -> dict[str, tuple[bool, list[int]]]:
     return {name: (one.histogram is not None, list(one.moments)) for name, one in wanted.items()}
-
-
-def _read(path: Path) -> Statistics:
-    content: Mapping[str, dict[str, object]] = json.loads(path.read_text(encoding="utf-8"))
-    return {name: decode(one) for name, one in content.items()}
 
 
 def _sample(number: int) -> str:

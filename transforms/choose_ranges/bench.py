@@ -70,7 +70,7 @@ class Bench:
     def score(self, setting: Setting, rival: Score | None = None) -> Score | None:
         """Return the errors of a setting: each sample with ranges from the other half.
 
-        None if the first two samples, of which each half has one, show that it is far behind a rival.
+        None if the first two samples, of which each half has one, show that it is far worse than a rival.
         """
         halves = [self._parameters.feed(setting, 1 - half) for half in range(2)]
 

@@ -69,8 +69,8 @@ def choose_settings(
     :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
     """
     ruled = scheme.by_rule()
-    if too_large(graph):
-        return Chosen(ruled, note="Ranges by rule: the weights are too large to compare settings in memory")
+    if too_large(graph) or data.memory_limit is not None:
+        return Chosen(ruled, note="Ranges by rule: settings are compared only where memory is no question")
     samples = FirstSamples(data.feeds(graph), graph, MOST_SAMPLES)
     plan_of = _memory_of(graph, plan_of)
     calibration = _calibrate(graph, scheme, plan_of, replace(data, source=samples.feeds), progress)

@@ -147,8 +147,13 @@ class _Writer:
     ) -> list[gs.Node]:
         if not step.needs_range:
             return self._writer.put(source, step, None, target)
-        nodes = self._writer.put(source, step, (np.float32(1), np.zeros((), step.format.dtype)), target)
-        inputs = [self._input(source, "scale", np.float32), self._input(source, "zero", step.format.dtype)]
+        nodes = self._writer.put(
+            source, step, (np.ones((), np.float32), np.zeros((), step.format.dtype)), target
+        )
+        inputs = [
+            self._input(source, "scale", np.dtype(np.float32)),
+            self._input(source, "zero", step.format.dtype),
+        ]
         for node in nodes:
             node.inputs[1], node.inputs[2] = inputs
         self._ranges.append(RangeSite(inputs[0].name, inputs[1].name, step, group))

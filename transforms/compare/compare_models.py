@@ -12,7 +12,7 @@ from transforms.compare.compare_results import Comparison, compare_arrays
 from transforms.compare.describe_model import ModelDescription, describe_model
 from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import match_tensors
-from transforms.compare.measure_run import Data, Measurement, measure_run
+from transforms.compare.measure_run import Data, Measurement, measure_both
 from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
 from transforms.run.run_model import open_model
 
@@ -56,7 +56,7 @@ def compare_models(
     layers = both.collect(matches, progress(samples, "layers"))
     chosen = [one for kind in (False, True) for one in worst_layers(layers, worst, weights=kind)]
     histograms = _histograms(both, chosen, progress(samples, "histograms"))
-    runs = measure_run(float_path, data), measure_run(quantized_path, data)
+    runs = measure_both(float_path, quantized_path, data)
     return ModelComparison(models, runs, widened, count, results, layers, missing, chosen, histograms)
 
 
@@ -90,11 +90,17 @@ def _compare_results(
 def _histograms(
     both: SideBySide, layers: Sequence[LayerStatistics], samples: Iterable
 ) -> list[GridHistogram]:
-    matches = [one.match for one in layers]
     histograms = [GridHistogram(one.low, one.high) for one in layers]
+    pairs = [(one.match, histogram) for one, histogram in zip(layers, histograms, strict=True)]
+    pending = []
+    for match, histogram in pairs:
+        if found := both.stored(match):
+            histogram.add(*found[:2])
+        else:
+            pending.append((match, histogram))
     for _, feed in samples:
-        originals, inside = both.arrays(matches, feed)
-        for match, histogram in zip(matches, histograms, strict=True):
+        originals, inside = both.arrays([match for match, _ in pending], feed)
+        for match, histogram in pending:
             if match.is_weight and histogram.original.any():
                 continue
             histogram.add(originals[match.original], inside[match.rounded])

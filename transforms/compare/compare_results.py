@@ -51,7 +51,10 @@ class ResultPair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The metrics of one pair: NaN where an element is not finite, ``ssim`` None where it is left out."""
+    """The metrics of one pair: NaN where an element is not finite, ``ssim`` None where it is left out.
+
+    ``has_integers``: the baseline holds integers or booleans, such as class numbers.
+    """
 
     name: str
     output: str
@@ -64,6 +67,7 @@ class Comparison:
     why_no_ssim: str
     baseline_non_finite: int
     quantized_non_finite: int
+    has_integers: bool = False
 
     @property
     def is_finite(self) -> bool:
@@ -157,11 +161,16 @@ def compare_arrays(
         why_no_ssim=reason,
         baseline_non_finite=totals.baseline_non_finite,
         quantized_non_finite=totals.other_non_finite,
+        has_integers=x.dtype.kind in "iub",
     )
 
 
 def summarize(comparisons: Sequence[Comparison]) -> Summary:
-    """Return mean and worst value of each metric over the comparisons in which it is not NaN or left out."""
+    """Return mean and worst value of each metric over the comparisons in which it is not NaN or left out.
+
+    Integers beside other numbers do not enter: class numbers are equal, or of no distance.
+    """
+    comparisons = [one for one in comparisons if not one.has_integers] or comparisons
     mean: dict[str, float | None] = {}
     worst: dict[str, float | None] = {}
     for metric in METRICS:
@@ -170,6 +179,18 @@ def summarize(comparisons: Sequence[Comparison]) -> Summary:
         mean[metric.field] = sum(known) / len(known) if known else None
         worst[metric.field] = metric.worst(known) if known else None
     return Summary(mean, worst)
+
+
+def output_sqnr(comparisons: Sequence[Comparison]) -> list[tuple[str, float]]:
+    """Return each output with its SQNR, the mean over the samples in dB, the worst first.
+
+    Samples with NaN are left out, and outputs of integers beside others.
+    """
+    found = {
+        output: summarize([one for one in comparisons if one.output == output]).mean["sqnr"]
+        for output in dict.fromkeys(one.output for one in comparisons if not one.has_integers)
+    }
+    return sorted(((name, mean) for name, mean in found.items() if mean is not None), key=lambda one: one[1])
 
 
 def top1(pairs: Sequence[ResultPair], labels: np.ndarray) -> Top1:

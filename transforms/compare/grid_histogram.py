@@ -10,6 +10,8 @@ _ZOOM_REACH = 10
 """Grid values to either side of the centre of the close look."""
 _ZOOM_QUANTILE = 0.75
 """Where the centre lies among the magnitudes: the finest values of a float grid are too dense to see."""
+_SLICE = 1 << 20
+"""Values that are counted at a time, in float64: 8 MiB."""
 
 
 class GridHistogram:
@@ -32,7 +34,15 @@ class GridHistogram:
         self.zoom_grid: dict[float, int] = {}
 
     def add(self, original: np.ndarray, rounded: np.ndarray) -> None:
-        """Add the values of one sample; NaN and infinities are left out."""
+        """Add the values of one sample; NaN and infinities are left out.
+
+        Of a large array the window of the close look is that of its first values.
+        """
+        for start in range(0, original.size, _SLICE):
+            part = slice(start, start + _SLICE)
+            self._add(original.reshape(-1)[part], rounded.reshape(-1)[part])
+
+    def _add(self, original: np.ndarray, rounded: np.ndarray) -> None:
         x, y = _finite(original), _finite(rounded)
         if self.zoom_edges is None and y.size:
             self.zoom_edges = np.linspace(*_window(y), _ZOOM_BINS + 1)

@@ -1,4 +1,4 @@
-"""Time and memory of a model, measured in a process of its own so that nothing else is counted."""
+"""Time and memory of two models, measured in processes of their own so that nothing else is counted."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from transforms.runtime.session import RunOptions
 
 _STATUS = Path("/proc/self/status")
 
+_RUNS, _SECONDS = 50, 10.0
+"""Inferences of each model from which on no sample is run again, and seconds after which none is."""
+
 
 @dataclass(frozen=True)
 class Data:
@@ -32,38 +35,78 @@ class Data:
 
 
 @dataclass(frozen=True)
+class Timing:
+    """Seconds of an inference: the median of ``runs`` of them, and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+    runs: int
+
+
+@dataclass(frozen=True)
 class Measurement:
-    """Seconds to open the model, median seconds per sample, bytes of peak memory (None: not known)."""
+    """Seconds to open the model, seconds of an inference, bytes of peak memory (None: not known)."""
 
     load_seconds: float
-    run_seconds: float
+    run: Timing
     peak_bytes: int | None
 
 
-def measure_run(model: Path, data: Data) -> Measurement:
-    """Open the model and run the samples in a fresh process; peak memory is what that adds to the imports.
+def measure_both(first: Path, second: Path, data: Data) -> tuple[Measurement, Measurement]:
+    """Return what two models cost on the same samples, with the same threads, in fresh processes.
 
-    Raises ValueError or OSError as ``open_model`` and ``Samples`` do.
+    Memory and the time to open are those of a process for each model. Inferences are timed in one process in
+    which both are open and warm: they take turns on each sample, the first to run changing, until there are
+    enough runs, or enough time has gone. Raises ValueError or OSError as ``open_model`` and ``Samples`` do.
     """
+    costs = []
+    for model in (first, second):
+        with open_processes(1) as executor:
+            costs.append(executor.submit(_open_and_run, model, data).result())
     with open_processes(1) as executor:
-        return executor.submit(_measure, model, data).result()
+        timings = executor.submit(_take_turns, first, second, data).result()
+    one, two = (Measurement(load, run, peak) for (load, peak), run in zip(costs, timings, strict=True))
+    return one, two
 
 
-def _measure(model: Path, data: Data) -> Measurement:
+def _open_and_run(model: Path, data: Data) -> tuple[float, int | None]:
+    """Return the seconds to open a model, and the bytes that this and a run of each sample add."""
     before = _peak_memory()
     start = time.perf_counter()
     opened = open_model(model, data.options)
     load_seconds = time.perf_counter() - start
-    times = []
-    for i, (_, feed) in enumerate(data.samples(opened.inputs)):
-        if i == 0:
-            opened.run(feed)  # the first run also allocates
-        start = time.perf_counter()
+    for _, feed in data.samples(opened.inputs):
         opened.run(feed)
-        times.append(time.perf_counter() - start)
     after = _peak_memory()
-    grown = None if before is None or after is None else after - before
-    return Measurement(load_seconds, statistics.median(times), grown)
+    return load_seconds, None if before is None or after is None else after - before
+
+
+def _take_turns(first: Path, second: Path, data: Data) -> tuple[Timing, Timing]:
+    models = [open_model(path, data.options) for path in (first, second)]
+    seconds: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + _SECONDS
+    while True:
+        samples = zip(*(data.samples(model.inputs) for model in models), strict=True)
+        for feeds in ((left, right) for (_, left), (_, right) in samples):
+            if not seconds[0]:
+                for model, feed in zip(models, feeds, strict=True):
+                    model.run(feed)  # the first run also allocates
+            order = (0, 1) if len(seconds[0]) % 2 else (1, 0)
+            for i in order:
+                start = time.perf_counter()
+                models[i].run(feeds[i])
+                seconds[i].append(time.perf_counter() - start)
+        if len(seconds[0]) >= _RUNS or time.perf_counter() >= end:
+            one, two = map(_timing, seconds)
+            return one, two
+
+
+def _timing(seconds: list[float]) -> Timing:
+    if len(seconds) == 1:
+        return Timing(seconds[0], seconds[0], seconds[0], 1)
+    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Timing(median, low, high, len(seconds))
 
 
 def _peak_memory() -> int | None:

@@ -14,9 +14,9 @@ import onnx_graphsurgeon as gs
 
 from ops.metrics import Sums
 from transforms.compare.match_tensors import Match
+from transforms.compare.stored_tensors import StoredTensors, open_shown
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.runtime.session import RunOptions
-from transforms.widen_bf16 import widen_bf16
 
 Feeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
 
@@ -64,14 +64,22 @@ class SideBySide:
         options: RunOptions | None = None,
     ) -> None:
         """Open both graphs so that they show their matched tensors; neither may be used afterwards."""
-        self._float = _open(float_graph, [match.original for match in matches], options)
-        inside = [name for match in matches for name in _inside(match)]
-        self._quantized = _open(quantized_graph, inside, options)
+        weights = [match for match in matches if match.is_weight]
+        self._stored = (
+            StoredTensors(float_graph, [match.original for match in weights], options),
+            StoredTensors(quantized_graph, [name for match in weights for name in _inside(match)], options),
+        )
+        others = [match for match in matches if not self._is_stored(match)]
+        self._float = _open(float_graph, [match.original for match in others], options)
+        self._quantized = _open(quantized_graph, [n for match in others for n in _inside(match)], options)
 
     def collect(self, matches: Sequence[Match], feeds: Feeds) -> list[LayerStatistics]:
         """Return the statistics of the matches over the feeds; weights are looked at once."""
         statistics = [LayerStatistics(match) for match in matches]
-        pending = statistics
+        for one in statistics:
+            if found := self.stored(one.match):
+                one.add(*found)
+        pending = [one for one in statistics if not self._is_stored(one.match)]
         for _, feed in feeds:
             originals, inside = self.arrays([one.match for one in pending], feed)
             for one in pending:
@@ -81,10 +89,25 @@ class SideBySide:
             pending = [one for one in pending if not one.match.is_weight and not one.mismatch]
         return statistics
 
+    def stored(self, match: Match) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
+        """Return original, rounded and unrounded of a match that depends on no sample; None for another."""
+        if not self._is_stored(match):
+            return None
+        originals, inside = self._stored
+        unrounded = None if match.unrounded is None else inside.load(match.unrounded)
+        return originals.load(match.original), inside.load(match.rounded), unrounded
+
+    def _is_stored(self, match: Match) -> bool:
+        originals, inside = self._stored
+        return match.original in originals and all(name in inside for name in _inside(match))
+
     def arrays(
         self, matches: Sequence[Match], feed: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return the matched tensors for one feed, by name: of the float model, and of the quantized one."""
+        """Return tensors for one feed, by name: of the float model, and of the quantized one.
+
+        Their matches are none that are ``stored``.
+        """
         originals = self._float.run(feed, [match.original for match in matches])
         return originals, self._quantized.run(feed, [name for match in matches for name in _inside(match)])
 
@@ -94,11 +117,5 @@ def _inside(match: Match) -> list[str]:
 
 
 def _open(graph: gs.Graph, names: Sequence[str], options: RunOptions | None) -> InstrumentedModel[str]:
-    """Return a model that shows tensors and its outputs; bfloat16 nodes without kernels are widened."""
-    shown = [*(tensor.name for tensor in graph.outputs), *names]
-    try:
-        return InstrumentedModel(graph, shown, options)
-    except ValueError:
-        if not widen_bf16(graph):
-            raise
-    return InstrumentedModel(graph, shown, options)
+    """Return a model that shows tensors and its outputs."""
+    return open_shown(graph, [*(tensor.name for tensor in graph.outputs), *names], options)

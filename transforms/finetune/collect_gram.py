@@ -6,21 +6,31 @@ whose earlier layers are tuned by then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate
+from pathlib import Path
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import AnyArray, Feed, Float64Array
-from transforms.finetune.gram import GramStats, RowBlock, SharedGramStats
-from transforms.finetune.layer_targets import limits_after, relax, stream_of
+from ops.array_types import AnyArray, Feed
+from transforms.finetune.gram import SharedGramStats
+from transforms.finetune.layer_targets import limits_after, stream_of
 from transforms.finetune.options import LayerwiseOptions, is_held_out
-from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader
-from transforms.finetune.stored_input import layer_input
+from transforms.finetune.row_sums import PartReader, RowsOfPart, RowSums, RowUser, part_name
+from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
+from transforms.finetune.shared_rows import SharedRowReader
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.run.folder_store import FolderStore, parts_of
 from transforms.run.segmented_model import ActivationStore, SegmentedRun
-from transforms.runtime.devices import array_module
+from transforms.run.shared_steps import (
+    SharedSteps,
+    StepSharing,
+    Visit,
+    open_steps,
+    pass_on,
+)
 
 
 @contextmanager
@@ -30,11 +40,17 @@ def open_sums(
     feeds: Sequence[Feed],
     layers: Sequence[MatchedLayer],
     options: LayerwiseOptions,
+    sharing: StepSharing | None = None,
 ) -> Iterator[GramReader]:
     """Hold both models before the first of the layers; their tensors are freed at the end."""
     with ExitStack() as opened:
-        stores = [opened.enter_context(ActivationStore(options.memory_limit)) for _ in range(3)]
-        yield GramReader(float_graph, quantized_graph, feeds, layers, options, stores)
+        models = float_graph, quantized_graph
+        if sharing is None:
+            stores = [opened.enter_context(ActivationStore(options.memory_limit)) for _ in range(3)]
+            yield GramReader(*models, feeds, layers, options, stores)
+        else:
+            steps = opened.enter_context(open_steps(sharing, len(feeds)))
+            yield GramReader(*models, feeds, layers, options, steps)
 
 
 class GramReader:
@@ -47,27 +63,41 @@ class GramReader:
         feeds: Sequence[Feed],
         layers: Sequence[MatchedLayer],
         options: LayerwiseOptions,
-        stores: Sequence[ActivationStore],
+        where: Sequence[ActivationStore] | SharedSteps,
     ) -> None:
-        """Start before the first node of both; three stores keep tensors of each and sampled rows."""
-        floats, quantized, sampled = stores
-        self._layers, self._options, self._count = layers, options, len(feeds)
-        self._users = users = [user for layer in layers for user in layer.users]
+        """Start before the first node of both.
+
+        ``where``: three stores keep tensors of each and sampled rows; or workers do all that.
+        """
+        self._layers, self._count = layers, len(feeds)
+        self._held_out = [is_held_out(i, len(feeds), options) for i in range(len(feeds))]
+        users = [user for layer in layers for user in layer.users]
         ends = accumulate(len(layer.users) for layer in layers)
         self._numbers = [range(end - len(layer.users), end) for layer, end in zip(layers, ends, strict=True)]
         self._held = set(range(len(layers)))
-        self._limits = [
+        limits = [
             limits_after(float_graph, user.target) if options.following_relu else None for user in users
         ]
+        pairs = zip(users, limits, strict=True)
+        self._users = [RowUser.of(user, limit, options.device) for user, limit in pairs]
         streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
         targets = [user.target for user in users] + [name for name in streams if name is not None]
-        self._reference = SegmentedRun(float_graph, feeds, targets, floats, options.run)
         choice = RowSampler(len(feeds), options.most_rows, options.least_rows, options.seed)
         ahead = AHEAD if options.memory_limit is None else min(AHEAD, options.memory_limit)
-        self._wanted = SampledRowReader(self._reference, users, streams, choice, sampled, ahead)
-        self._inputs = [layer_input(user.source) for user in users]
-        sources = [one.name for one in self._inputs]
-        self._given = SegmentedRun(quantized_graph, feeds, sources, quantized, options.run)
+        sources = [user.source.name for user in self._users]
+        self._shared: tuple[SharedSteps, FolderStore, Path] | None = None
+        self._wanted: SampledRowReader
+        if isinstance(where, SharedSteps):
+            floats, given, rows = (where.store(name) for name in ("float", "quantized", "rows"))
+            self._shared = where, given, rows.folder
+            self._reference = SegmentedRun(float_graph, feeds, targets, floats, options.run)
+            stores = floats, rows
+            self._wanted = SharedRowReader(where, self._reference, users, streams, choice, stores, ahead)
+            self._given = SegmentedRun(quantized_graph, feeds, sources, given, options.run)
+        else:
+            self._reference = SegmentedRun(float_graph, feeds, targets, where[0], options.run)
+            self._wanted = SampledRowReader(self._reference, users, streams, choice, where[2], ahead)
+            self._given = SegmentedRun(quantized_graph, feeds, sources, where[1], options.run)
 
     @property
     def largest_step(self) -> int:
@@ -80,22 +110,26 @@ class GramReader:
         If several layers read its weight they can be read again, until they are forgotten. Rows of other
         layers are dropped at once.
         """
-        numbers, last = self._numbers[number], not self._layers[number].sharing_layers
-        if last:
-            self._held.discard(number)
-        fit, held = (self._no_sums(self._layers[number]) for _ in range(2))
-        wanted = zip(*(self._wanted.read(one, last=last) for one in numbers), strict=True)
-        given = self._given.advance([self._inputs[one].name for one in numbers], last=last)
-        blocks = [[self._block(*pair) for pair in zip(numbers, s.parts, strict=True)] for s in (fit, held)]
-        for i, (rows, inputs) in enumerate(zip(wanted, given, strict=True)):
-            block = blocks[is_held_out(i, self._count, self._options)]
-            for one, part, (chosen, made) in zip(numbers, block, rows, strict=True):
-                layer, source = self._users[one].layer, self._inputs[one]
-                stored = layer.rows(inputs[source.name], chosen.shape, chosen.picked, source.zero_point)
-                part.add(stored, made, chosen.weights)
-        for part in (part for block in blocks for part in block):
-            part.flush()
-        return fit.on_host(), held.on_host()
+        kinds = [{one: RowSums(self._users[one]) for one in self._numbers[number]} for _ in range(2)]
+        if self._shared is None:
+            self._add_rows(number, kinds)
+        else:
+            self._merge_parts(number, kinds)
+        users = self._layers[number].users
+        has_bias = tuple(user.bias is not None and not user.bias.is_extra for user in users)
+        fit, held = (
+            SharedGramStats(tuple(sums.total() for sums in kind.values()), has_bias) for kind in kinds
+        )
+        return fit, held
+
+    def skip(self, number: int) -> None:
+        """Run both models as :meth:`read` does, without the sums."""
+        if self._shared is None:
+            for _ in self._rows(number):
+                pass
+        else:
+            for _ in self._parts(number, pass_on):
+                pass
 
     def forget(self, number: int) -> None:
         """Drop the cached inputs and targets of a layer."""
@@ -104,32 +138,57 @@ class GramReader:
         self._held.discard(number)
         for one in self._numbers[number]:
             self._wanted.forget(one)
-            self._given.forget(self._inputs[one].name)
+            self._given.forget(self._users[one].source.name)
 
     def restart(self) -> None:
         """Run the quantized model again for later reads, since weights of layers that ran have changed."""
         self._given.restart()
 
-    def _no_sums(self, layer: MatchedLayer) -> SharedGramStats:
-        groups, outputs, positions, channels = layer.layer.size
-        module = array_module(self._options.device)
-        return SharedGramStats(
-            tuple(GramStats.zeros(groups, outputs, positions * channels, module) for _ in layer.users),
-            tuple(user.bias is not None and not user.bias.is_extra for user in layer.users),
-        )
+    def _is_last(self, number: int) -> bool:
+        """Return whether a layer is read for the last time, and note it."""
+        last = not self._layers[number].sharing_layers
+        if last:
+            self._held.discard(number)
+        return last
 
-    def _block(self, number: int, sums: GramStats) -> RowBlock:
-        """Return the buffer that takes rows of a user's stored input and of its targets."""
-        user, source, limits = self._users[number], self._inputs[number], self._limits[number]
+    def _names(self, number: int) -> list[str]:
+        return [self._users[one].source.name for one in self._numbers[number]]
 
-        def _add(stored: AnyArray, made: AnyArray, weights: Float64Array | None) -> None:
-            rows = source.read(stored)
-            if limits is not None:
-                near = rows @ user.float_weight.reshape(*made.shape[::2], -1).swapaxes(1, 2)
-                made = relax(made, near + user.float_bias[:, None], limits)
-            sums.add(rows, made, weights)
+    def _rows(self, number: int) -> Iterator[tuple[list[tuple[SampledRows, AnyArray]], Feed]]:
+        """Yield chosen rows and targets of each user, and inputs, sample by sample."""
+        last = self._is_last(number)
+        wanted = zip(*(self._wanted.read(one, last=last) for one in self._numbers[number]), strict=True)
+        given = self._given.advance(self._names(number), last=last)
+        for rows, inputs in zip(wanted, given, strict=True):
+            yield list(rows), inputs
 
-        return RowBlock(_add)
+    def _add_rows(self, number: int, kinds: Sequence[Mapping[int, RowSums]]) -> None:
+        ends = {part.stop for part in parts_of(self._count)}
+        for i, (rows, inputs) in enumerate(self._rows(number)):
+            for sums, (chosen, made) in zip(kinds[self._held_out[i]].values(), rows, strict=True):
+                sums.add(inputs[sums.user.source.name], made, chosen)
+            if i + 1 in ends:
+                for sums in (sums for kind in kinds for sums in kind.values()):
+                    sums.end_part()
+
+    def _parts(self, number: int, visit: Visit) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield what workers make of the inputs of a layer, part by part."""
+        assert self._shared is not None, "there are workers"
+        steps, store, _ = self._shared
+        last, numbers = self._is_last(number), self._numbers[number]
+        for one in numbers:
+            self._wanted.prepare(one)
+        yield from steps.run(self._given, store, self._names(number), visit, last=last)
+        for one in numbers if last else ():
+            self._wanted.forget(one)
+
+    def _merge_parts(self, number: int, kinds: Sequence[Mapping[int, RowSums]]) -> None:
+        assert self._shared is not None, "there are workers"
+        users = {one: self._users[one] for one in self._numbers[number]}
+        for arrays in self._parts(number, PartReader(users, self._shared[2], self._held_out)):
+            for is_held, kind in enumerate(kinds):
+                for one, sums in kind.items():
+                    sums.merge(RowsOfPart.of(arrays, part_name(one, bool(is_held))))
 
 
 def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str | None]:

@@ -18,6 +18,7 @@ from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, 
 from transforms.finetune.options import FinetuneOptions, is_held_out
 from transforms.finetune.output_error import OutputError
 from transforms.model.copy_graph import copy_graph
+from transforms.run.shared_steps import StepSharing, kept_open
 
 _LEAST_JUDGED, _LEAST_FITTED = 16, 4
 """Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
@@ -45,6 +46,7 @@ def finetune_model(
     *,
     formats: Sequence[Format] = (),
     checkpoint: Checkpoint | None = None,
+    sharing: StepSharing | None = None,
     progress: Progress | None = None,
 ) -> TunedModel:
     """Return a quantized model with tuned weights and biases, or the same one unless that is better.
@@ -54,7 +56,8 @@ def finetune_model(
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
     to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
-    written when the work is interrupted.
+    written when the work is interrupted. ``sharing``: as of
+    :func:`transforms.finetune.finetune_weights.finetune_weights`.
 
     Raises ValueError if no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
@@ -64,21 +67,23 @@ def finetune_model(
     acceptance = _AcceptanceTest(float_graph, quantized_graph, feeds, options)
     walked = TunedLayers()
     try:
-        for tried, (attempt, chosen) in enumerate(_attempts(options)):
-            graph = copy_graph(quantized_graph)
-            walked = finetune_weights(
-                float_graph,
-                graph,
-                feeds,
-                chosen,
-                formats=formats,
-                model_error=partial(acceptance.error, graph) if options.selective else None,
-                memory=Memory(checkpoint, attempt) if checkpoint else None,
-                progress=progress,
-            )
-            after = acceptance.after(graph, tried)
-            if after is not None:
-                return TunedModel(graph, acceptance.before, after, attempt, walked)
+        with kept_open(sharing) as shared:
+            for tried, (attempt, chosen) in enumerate(_attempts(options)):
+                graph = copy_graph(quantized_graph)
+                walked = finetune_weights(
+                    float_graph,
+                    graph,
+                    feeds,
+                    chosen,
+                    formats=formats,
+                    model_error=partial(acceptance.error, graph) if options.selective else None,
+                    memory=Memory(checkpoint, attempt) if checkpoint else None,
+                    sharing=shared,
+                    progress=progress,
+                )
+                after = acceptance.after(graph, tried)
+                if after is not None:
+                    return TunedModel(graph, acceptance.before, after, attempt, walked)
     finally:
         if checkpoint:
             checkpoint.write()

@@ -24,6 +24,7 @@ from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.layers.matched_layer import MatchedLayer, SkippedLayer
+from transforms.run.shared_steps import StepSharing
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ def finetune_weights(
     formats: Sequence[Format] = (),
     model_error: Callable[[], float] | None = None,
     memory: Memory | None = None,
+    sharing: StepSharing | None = None,
     progress: Progress | None = None,
 ) -> TunedLayers:
     """Tune the layers that :func:`transforms.layers.match_layers.match_layers` finds, in place.
@@ -83,7 +85,8 @@ def finetune_weights(
     A layer gets new weights if they are better on the held-out samples, and if they lower ``model_error``,
     if given. ``formats`` are those that the model was quantized to. ``progress`` is called with the report of
     a layer, the number of layers done, and of all. ``memory`` stores solutions, and reuses them in another
-    run on the same models and data.
+    run on the same models and data. ``sharing``: workers that run the models and sum up rows; the result is
+    the same without them.
 
     Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
     be tuned and operator types without such a layer.
@@ -97,7 +100,7 @@ def finetune_weights(
         raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")
     layers, skipped = of_operators(layers, options.op_types)
     done = TunedLayers(left_alone=left + skipped)
-    with open_sums(float_graph, quantized_graph, feeds, layers, options) as sums:
+    with open_sums(float_graph, quantized_graph, feeds, layers, options, sharing) as sums:
         walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error)
         for number in range(len(layers)):
             report = walked.visit(number, memory)
@@ -126,20 +129,41 @@ class _LayerwiseTuner:
         self._graph, self._layers, self._sums, self._options = quantized_graph, layers, sums, options
         self._names = walk.Names(quantized_graph)
         self._model_error = model_error
-        self._least_error = model_error() if model_error else 0.0
+        self._least_error: float | None = None
+        self._unread: list[tuple[int, bool]] = []
 
     def visit(self, number: int, memory: Memory | None) -> LayerReport:
         """Tune a layer, or apply its stored solution; return the report."""
         known = memory.checkpoint.get(memory.attempt, number) if memory else None
-        if known is None:
-            report = self._tune(number, memory)
-        else:
+        if known is not None:
             found, fields = known
-            report = LayerReport(**fields)
             if found is not None:
                 self._put(self._layers[number], found)
+            self._unread.append((number, found is not None))
+            return LayerReport(**fields)
+        self._catch_up()
+        if self._model_error and self._least_error is None:
+            self._least_error = self._model_error()
+        report = self._tune(number, memory)
+        if self._layers[number].sharing_layers and not report.is_kept:
+            self._sums.restart()  # also if no other weights were tried, which a stored solution does not tell
         self._sums.forget(number)
         return report
+
+    def _catch_up(self) -> None:
+        """Run the models through layers with a stored solution, in the steps of the run that found it.
+
+        Kernels differ in the last bits where other nodes run together.
+        """
+        for number, is_kept in self._unread:
+            is_shared = bool(self._layers[number].sharing_layers)
+            if is_shared and is_kept:
+                self._sums.restart()
+            self._sums.skip(number)
+            if is_shared and not is_kept:
+                self._sums.restart()
+            self._sums.forget(number)
+        self._unread.clear()
 
     def _tune(self, number: int, memory: Memory | None) -> LayerReport:
         start = time.perf_counter()
@@ -183,7 +207,7 @@ class _LayerwiseTuner:
 
     def _is_better(self) -> bool:
         """Return whether the model-level error, if any, improved."""
-        if self._model_error is None:
+        if self._model_error is None or self._least_error is None:
             return True
         error = self._model_error()
         is_better, self._least_error = error < self._least_error, min(error, self._least_error)

@@ -75,6 +75,13 @@ class GramStats:
         """Return an array on the device of the sums."""
         return array if isinstance(self.xx, np.ndarray) else np.asarray(array, like=self.xx)
 
+    def merge(self, other: GramStats) -> None:
+        """Add the sums over other rows, which NumPy holds."""
+        self.count += other.count
+        for name in ("x", "y", "xx", "yx", "yy"):
+            mine = getattr(self, name)
+            mine += self._there(getattr(other, name))
+
     def __add__(self, other: GramStats) -> GramStats:
         """Return the sums over the rows of both."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -194,13 +201,19 @@ class SharedGramStats:
 LIMIT = 1 << 17  # numbers in a block: 1 MiB in float64, which fits a processor's cache
 
 
+_FEW = 4  # parts of a full block: of fewer rows a product costs less than its addition to the sums
+
+Joined = tuple[AnyArray, AnyArray, Float64Array | None]
+"""Inputs [G, R, K] and outputs [G, R, N] of rows, and the weights [R], if there are any."""
+
+
 class RowBlock:
     """Buffers inputs [G, R, K] and outputs [G, R, N] of rows, and the weight of each row."""
 
     def __init__(self, add: Callable[[AnyArray, AnyArray, Float64Array | None], None]) -> None:
         """``add`` is called with rows of several samples: their inputs, outputs and weights [R], if any."""
         self._add, self._rows = add, 0
-        self._waiting: list[tuple[AnyArray, AnyArray, Float64Array | None]] = []
+        self._waiting: list[Joined] = []
 
     def add(self, inputs: AnyArray, outputs: AnyArray, weights: Float64Array | None) -> None:
         """Buffer rows of a sample; either all samples have weights or none."""
@@ -212,10 +225,20 @@ class RowBlock:
     def flush(self) -> None:
         """Pass on the buffered rows, if any."""
         if self._waiting:
-            inputs, outputs, weights = zip(*self._waiting, strict=True)
-            counts = None if weights[0] is None else np.concatenate(weights)
-            self._waiting, self._rows = [], 0
-            self._add(np.concatenate(inputs, 1), np.concatenate(outputs, 1), counts)
+            self._add(*self._take())
+
+    def end_part(self) -> Joined | None:
+        """Pass on the buffered rows, or return them if they are few."""
+        if self._waiting and _FEW * self._rows < _enough(*self._waiting[0][:2]):
+            return self._take()
+        self.flush()
+        return None
+
+    def _take(self) -> Joined:
+        inputs, outputs, weights = zip(*self._waiting, strict=True)
+        counts = None if weights[0] is None else np.concatenate(weights)
+        self._waiting, self._rows = [], 0
+        return np.concatenate(inputs, 1), np.concatenate(outputs, 1), counts
 
 
 def _enough(inputs: AnyArray, outputs: AnyArray) -> int:

@@ -6,8 +6,9 @@ sampled rows of its outputs are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ops.array_types import Float64Array
 from transforms.finetune.layer_targets import weigh
 from transforms.layers.linear_layer import LinearLayer, Rows
 from transforms.layers.matched_layer import MatchedLayer
-from transforms.run.segmented_model import ActivationStore, SegmentedRun
+from transforms.run.segmented_model import SegmentedRun, Store
 
 AHEAD = 1 << 28  # bytes of rows of layers that are read together
 
@@ -39,6 +40,24 @@ class RowSampler:
         _, _, positions, channels = layer.size
         return -(-max(self.least, self.most * positions * channels) // self.samples)
 
+    def pick(self, rows: int, most: int, sample: int) -> Rows | slice:
+        """Return the indices of rows of a sample: all, or one at random from each of ``most`` equal parts.
+
+        Each sample has its own place in the sequence of random numbers, whoever reads it.
+        """
+        if rows <= most:
+            return slice(None)
+        random, start = self._random
+        random.bit_generator.state = start
+        random.bit_generator.advance(sample * most)  # type: ignore[attr-defined]
+        places = (np.arange(most) + random.random(most)) * (rows / most)
+        return np.minimum(places.astype(np.int64), rows - 1)
+
+    @cached_property
+    def _random(self) -> tuple[np.random.Generator, Mapping[str, Any]]:
+        random = np.random.Generator(np.random.PCG64([self.seed, self.samples]))
+        return random, random.bit_generator.state
+
 
 @dataclass(frozen=True)
 class SampledRows:
@@ -47,6 +66,30 @@ class SampledRows:
     shape: tuple[int, ...]
     picked: Rows | slice
     weights: Float64Array | None
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Where rows of a layer come from in the float model: ``target``, perhaps weighted by a ``stream``."""
+
+    layer: LinearLayer
+    target: str
+    stream: str | None
+
+    @property
+    def names(self) -> list[str]:
+        """The tensors that are read."""
+        return [self.target, *([] if self.stream is None else [self.stream])]
+
+    def choose(
+        self, found: Mapping[str, NDArray[Any]], sample: int, choice: RowSampler
+    ) -> tuple[SampledRows, NDArray[Any]]:
+        """Return which rows of a sample are used, and the outputs of the float layer for them [G, R, N]."""
+        layer, made = self.layer, found[self.target]
+        picked = choice.pick(layer.count(made.shape), choice.share(layer), sample)
+        weights = None if self.stream is None else weigh(layer, made.shape, found[self.stream])
+        rows = SampledRows(made.shape, picked, None if weights is None else weights[picked])
+        return rows, layer.outputs(made, picked)
 
 
 class SampledRowReader:
@@ -58,7 +101,7 @@ class SampledRowReader:
         layers: Sequence[MatchedLayer],
         streams: Sequence[str | None],
         choice: RowSampler,
-        store: ActivationStore,
+        store: Store,
         ahead: int = AHEAD,
     ) -> None:
         """Start before the first layer.
@@ -67,9 +110,17 @@ class SampledRowReader:
         layers. Rows of at most ``ahead`` bytes are read together, or those of one layer, and kept in the
         store.
         """
-        self._model, self._layers, self._streams = model, layers, streams
-        self._choice, self._store, self._ahead = choice, store, ahead
+        self._sources = [
+            RowSource(layer.layer, layer.target, stream)
+            for layer, stream in zip(layers, streams, strict=True)
+        ]
+        self._model, self._choice, self._store, self._ahead = model, choice, store, ahead
         self._read: dict[int, list[SampledRows]] = {}
+
+    def prepare(self, number: int) -> None:
+        """Run the model as far as a layer, and some after it, unless that was done before."""
+        if number not in self._read:
+            self._read_on(range(number, self._end(number)))
 
     def read(self, number: int, *, last: bool = False) -> Iterator[tuple[SampledRows, NDArray[Any]]]:
         """Yield the rows of a layer, sample by sample, with the outputs of the float layer [G, R, N].
@@ -77,8 +128,7 @@ class SampledRowReader:
         Layers are read or forgotten in their order. Rows are dropped by :meth:`forget`, or while they are
         read if this is the ``last`` time.
         """
-        if number not in self._read:
-            self._read_on(number)
+        self.prepare(number)
         for i, rows in enumerate(self._read.pop(number) if last else self._read[number]):
             outputs = self._store.get(i, str(number))
             if last:
@@ -88,53 +138,35 @@ class SampledRowReader:
     def forget(self, number: int) -> None:
         """Drop the rows of a layer, or skip it if they have not been read."""
         if number in self._read:
-            for i in range(len(self._read.pop(number))):
-                self._store.drop(i, str(number))
+            del self._read[number]
+            for i in range(self._choice.samples):
+                self._drop(i, number)
             return
-        for name in self._names(number):
+        for name in self._sources[number].names:
             self._model.forget(name)
 
-    def _names(self, number: int) -> list[str]:
-        stream = self._streams[number]
-        return [self._layers[number].target, *([] if stream is None else [stream])]
+    def _drop(self, sample: int, number: int) -> None:
+        self._store.drop(sample, str(number))
 
-    def _read_on(self, first: int) -> None:
-        numbers = range(first, self._end(first))
-        randoms = [np.random.default_rng([self._choice.seed, self._choice.samples]) for _ in numbers]
-        names = [name for number in numbers for name in self._names(number)]
-        self._read = {number: [] for number in numbers}
-        for i, found in enumerate(self._model.advance(names, last=True)):
-            for number, random in zip(numbers, randoms, strict=True):
-                layer, y = self._layers[number].layer, found[self._layers[number].target]
-                rows = self._choose(number, found, random)
+    def _names(self, numbers: range) -> list[str]:
+        return [name for number in numbers for name in self._sources[number].names]
+
+    def _read_on(self, numbers: range) -> None:
+        self._read |= {number: [] for number in numbers}
+        for i, found in enumerate(self._model.advance(self._names(numbers), last=True)):
+            for number in numbers:
+                rows, outputs = self._sources[number].choose(found, i, self._choice)
                 self._read[number].append(rows)
-                self._store.put(i, str(number), layer.outputs(y, rows.picked))
+                self._store.put(i, str(number), outputs)
 
     def _end(self, first: int) -> int:
         """Return the number after the last layer that is read together with the first."""
         size, end = 0, first
-        while end < len(self._layers):
-            layer = self._layers[end].layer
+        while end < len(self._sources):
+            layer = self._sources[end].layer
             groups, outputs, _, _ = layer.size
             size += 4 * self._choice.samples * self._choice.share(layer) * groups * outputs
             if size > self._ahead and end > first:
                 break
             end += 1
         return end
-
-    def _choose(
-        self, number: int, found: dict[str, NDArray[Any]], random: np.random.Generator
-    ) -> SampledRows:
-        layer, stream = self._layers[number].layer, self._streams[number]
-        shape = found[self._layers[number].target].shape
-        picked = _pick(layer.count(shape), self._choice.share(layer), random)
-        weights = None if stream is None else weigh(layer, shape, found[stream])
-        return SampledRows(shape, picked, None if weights is None else weights[picked])
-
-
-def _pick(rows: int, most: int, random: np.random.Generator) -> Rows | slice:
-    """Return the indices of sampled rows: all, or one at random from each of ``most`` equal parts."""
-    if rows <= most:
-        return slice(None)
-    places = (np.arange(most) + random.random(most)) * (rows / most)
-    return np.minimum(places.astype(np.int64), rows - 1)

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 @dataclass
 class ModelInfo:
-    """What a model says of itself beside its graph."""
+    """What a model says of itself beside its graph; ``mended``: notes on wrong shapes that it declared."""
 
     domain: str = ""
     model_version: int = 0
@@ -22,6 +22,7 @@ class ModelInfo:
     graph_metadata: dict[str, str] = field(default_factory=dict)
     annotations: list[onnx.TensorAnnotation] = field(default_factory=list)
     interface: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
+    mended: list[str] = field(default_factory=list)
 
 
 class Graph(gs.Graph):

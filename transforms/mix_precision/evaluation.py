@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +79,7 @@ def repeatable(data: CalibrationData, graph: gs.Graph) -> CalibrationData:
     feeds = data.feeds(graph)
     if not feeds.is_repeatable:
         feeds = open_feeds([feed for _, feed in feeds], model_inputs(graph))
-    return CalibrationData(feeds, cache=data.cache, run=data.run, sharing=data.sharing)
+    return replace(data, source=feeds, images=None, limit=None)
 
 
 @contextmanager

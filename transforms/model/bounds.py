@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
 from transforms.files.named_file import named
 from transforms.model import detached_weights, graph_proto
 from transforms.model.constant_size import count_constants
-from transforms.model.read_model import ModelError, read_bytes
+from transforms.model.read_model import ModelError, parse
+
+_HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
 """Bytes above which a model cannot be one protobuf message, with room for what surrounds the weights."""
 
 
-def refuse_bomb(path: Path) -> None:
+def refuse_bomb(path: Path) -> int:
     """Raise ModelError, naming the file, for what local functions, sparse tensors or constants come to.
 
-    Other errors of a file are left to the runtime; OSError if it cannot be opened.
+    Returns the bytes that its initializers take in runs. Other errors of a file are left to the runtime;
+    OSError if it cannot be opened.
     """
-    model = onnx.ModelProto()
     with named(path, ModelError):
         try:
-            model.ParseFromString(read_bytes(path))
+            model = parse(path)
         except DecodeError:
-            return
+            return 0
+        claimed = sum(map(_claimed, model.graph.initializer))
         weights = detached_weights.hollow(model)
         light = graph_proto.inline(model)
         try:
             plain = onnx.shape_inference.infer_shapes(light)
         except onnx.shape_inference.InferenceError:
-            return
+            return claimed
         count_constants(plain, weights)
+    return claimed
+
+
+def bytes_in_runs(dtype: np.dtype, size: int) -> int:
+    """Return the bytes that so many numbers of a weight take when a model is open.
+
+    The runtime computes in float32 with floats of 16 bits, and would make those of weights beforehand.
+    """
+    return size * (4 if dtype in _HALVES else dtype.itemsize)
+
+
+def _claimed(tensor: onnx.TensorProto) -> int:
+    """Return what an initializer takes when its model is open, 0 if it claims what none can."""
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    except (KeyError, TypeError):
+        return 0
+    return bytes_in_runs(dtype, max(0, math.prod(tensor.dims)))

@@ -7,7 +7,7 @@ size of the weights. Sparse tensors become ordinary ones, which every later step
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -69,8 +69,13 @@ def hollow(model: onnx.ModelProto) -> set[str]:
     return names
 
 
-def as_inputs(light: onnx.ModelProto, weights: Container[str]) -> onnx.ModelProto:
-    """Return the light model with its initializers without data as graph inputs, for passes to see."""
+def as_inputs(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
+    """Return the light model with its initializers without data as graph inputs, for passes to see.
+
+    Without any it is the model itself.
+    """
+    if not weights:
+        return light
     result = _without_initializers(light)
     for tensor in light.graph.initializer:
         if tensor.name in weights:

@@ -7,6 +7,8 @@ import onnx
 _BY_VALUE = frozenset({"Resize", "Upsample"})
 """Operators whose kernels look at constant floats when a session is opened; others do at sizes and axes."""
 
+_WITH_BODIES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
 
 def distinct_nodes(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """Return a model with the first of all nodes that are alike, each alone between inputs and outputs.
@@ -15,26 +17,27 @@ def distinct_nodes(model: onnx.ModelProto) -> onnx.ModelProto | None:
     shapes; the constant sizes and axes (int64) that they read are the same, too. None for a model with
     bodies, or with tensors of unknown types: they do not stand alone.
     """
-    kinds = {value.name: value.type for value in (*model.graph.value_info, *model.graph.output)}
-    kinds |= {value.name: value.type for value in model.graph.input}
-    texts = {name: kind.SerializeToString() for name, kind in kinds.items()}
+    kinds: dict[str, onnx.TypeProto] = {}
+    known: dict[str, object] = {"": ""}
+    for value in (*model.graph.value_info, *model.graph.output, *model.graph.input):
+        name, kind = value.name, value.type
+        kinds[name], known[name] = kind, kind.SerializeToString()
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    known |= {name: _kind(tensor, by_value=False) for name, tensor in stored.items()}
     found: dict[tuple[object, ...], onnx.NodeProto] = {}
     for node in model.graph.node:
-        read, made = list(filter(None, node.input)), list(filter(None, node.output))
-        if any(a.HasField("g") or a.graphs for a in node.attribute) or not texts.keys() >= {*made}:
+        op, read, attributes = node.op_type, node.input, node.attribute
+        inputs, outputs = [known.get(name) for name in read], [known.get(name) for name in node.output]
+        if None in inputs or None in outputs or any(a.type in _WITH_BODIES for a in attributes):
             return None
-        if not all(name in stored or name in texts for name in read):
-            return None
-        by_value = node.op_type in _BY_VALUE
-        inputs = tuple(_kind(stored[n], by_value) if n in stored else texts.get(n) for n in node.input)
-        attributes = tuple(attribute.SerializeToString() for attribute in node.attribute)
-        outputs = tuple(texts.get(name) for name in node.output)
-        found.setdefault((node.op_type, node.domain, inputs, attributes, outputs), node)
+        if op in _BY_VALUE:
+            inputs = [_kind(stored[n], by_value=True) if n in stored else known[n] for n in read]
+        content = [attribute.SerializeToString() for attribute in attributes]
+        found.setdefault((op, node.domain, *inputs, None, *outputs, None, *content), node)
     return _alone(model, list(found.values()), kinds, stored)
 
 
-def _kind(tensor: onnx.TensorProto, by_value: bool) -> tuple[object, ...]:
+def _kind(tensor: onnx.TensorProto, *, by_value: bool) -> tuple[object, ...]:
     looked_at = by_value or tensor.data_type == onnx.TensorProto.INT64
     return tensor.data_type, tuple(tensor.dims), tensor.raw_data if looked_at else b""
 

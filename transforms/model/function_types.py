@@ -10,27 +10,45 @@ import onnx
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 
-def infer_types(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto:
+def infer_types(model: onnx.ModelProto, *, data_prop: bool = False, strict: bool = False) -> onnx.ModelProto:
     """Return what ``onnx.shape_inference.infer_shapes`` does, and also what GroupNormalization leads to.
 
     For the time of inference an Identity stands for each node of such an operator whose output has the type
     of its first input: GroupNormalization and MeanVarianceNormalization, which keep the shape as well.
+    ``strict`` raises onnx's InferenceError for a shape that contradicts the nodes.
     """
     opset = max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=1)
     places = [place for place, node in enumerate(_nodes(model.graph)) if _has_no_inference(node, opset)]
     if not places:
-        return onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
+        return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=data_prop)
     nodes = list(_nodes(model.graph))
     originals = [onnx.NodeProto.FromString(nodes[place].SerializeToString()) for place in places]
     for place in places:
         identity = onnx.helper.make_node("Identity", nodes[place].input[:1], nodes[place].output)
         nodes[place].CopyFrom(identity)
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=data_prop)
     finally:
         _put_back(model, places, originals)
     _put_back(inferred, places, originals)
     return inferred
+
+
+def all_sizes_known(graph: onnx.GraphProto) -> bool:
+    """Return whether every tensor of a graph has a size in all its dimensions, and no node has a body.
+
+    Values of shapes, if inference followed them, would then tell nothing new.
+    """
+    known = set[str]()
+    for value in (*graph.value_info, *graph.output, *graph.input):
+        kind = value.type.tensor_type
+        if not kind.HasField("shape") or not all(size.HasField("dim_value") for size in kind.shape.dim):
+            return False
+        known.add(value.name)
+    for node in graph.node:
+        if not known.issuperset(filter(None, node.output)) or any(a.HasField("g") for a in node.attribute):
+            return False
+    return True
 
 
 def _put_back(model: onnx.ModelProto, places: list[int], originals: list[onnx.NodeProto]) -> None:

@@ -22,11 +22,15 @@ from transforms.graph.lazy_values import Weight, become_constant
 from transforms.graph.typed import Graph, ModelInfo, info_of
 from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
+from transforms.model.declared_shapes import infer_mended
 from transforms.model.detached_weights import fill, sparse_to_dense, split, without_data
-from transforms.model.function_types import infer_types
+from transforms.model.export_graph import export_graph
+from transforms.model.function_types import all_sizes_known, infer_types
 from transforms.model.inlined_size import refuse_explosion
 from transforms.model.metadata import attach_metadata, bodies_of, read_info, restore_metadata, write_info
 from transforms.model.tangles import refuse_tangles
+from transforms.packed.attach_packed import attach_packed
+from transforms.packed.read_packed import unpack_calls
 from transforms.twins.own_functions import drop_own
 
 _MOST_SIZES = 1 << 23
@@ -39,18 +43,23 @@ def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingP
     Initializers in ``mapped`` have no data in the model.
 
     Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
-    that is also a graph input (the rule in IR version 3) becomes a constant. Raises ModelError for a model
-    that inlining, sparse tensors or constants would make too large, or whose nodes have no order.
+    that is also a graph input (the rule in IR version 3) becomes a constant, and so do packed weights. Raises
+    ModelError for a model that inlining, sparse tensors or constants would make too large, or whose nodes
+    have no order.
     """
     light, weights = split(model, mapped)
+    unpack_calls(light, weights)
     light = inline(light)
     refuse_tangles(light.graph)
-    return _import_inferred(infer(light, weights), weights, read_info(light))
+    inferred, mended = infer(light, weights)
+    info = read_info(light)
+    info.mended = mended
+    return _import_inferred(inferred, weights, info)
 
 
 def import_light(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo | None = None) -> Graph:
     """Return a light model with its weights as a graph, with types and shapes inferred."""
-    return _import_inferred(infer(light, weights), weights, info or ModelInfo())
+    return _import_inferred(infer(light, weights)[0], weights, info or ModelInfo())
 
 
 def inline(light: onnx.ModelProto) -> onnx.ModelProto:
@@ -68,18 +77,19 @@ def inline(light: onnx.ModelProto) -> onnx.ModelProto:
     return light
 
 
-def infer(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
+def infer(light: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelProto, list[str]]:
     """Return a light model with one import per domain and all types and shapes that can be inferred.
 
-    Raises ModelError for constants that folding would make too large. Values of shapes are followed unless
-    vectors are long, for inference takes each for the sizes of a tensor.
+    Declared shapes that contradict them are cleared in ``light``, with a note for each. Raises ModelError for
+    constants that folding would make too large. Values of shapes are followed unless all sizes are known
+    without, or vectors are long, for inference takes each for the sizes of a tensor.
     """
     _unify_imports(light)
     rename_hiding(light.graph)
-    plain = infer_types(light)
-    if count_constants(plain, weights) > _MOST_SIZES:
-        return plain
-    return infer_types(light, data_prop=True)
+    plain, mended = infer_mended(light)
+    if count_constants(plain, weights) > _MOST_SIZES or all_sizes_known(plain.graph):
+        return plain, mended
+    return infer_types(light, data_prop=True), mended
 
 
 def _import_inferred(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo) -> Graph:
@@ -109,13 +119,14 @@ def export_light(
     Of the large ones only those are hidden for which ``hide`` is true, where it is given.
     """
     with _quiet(), without_data(graph, hide) as weights:
-        model = gs.export_onnx(graph, do_type_check=False)
+        model = export_graph(graph)
     _store_constants_once(graph, model.graph)
     restore_metadata(graph, model.graph)
     _unify_imports(model)
     least = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     model.ir_version = max(model.ir_version, least, 4)
     write_info(info_of(graph), model)
+    attach_packed(model)
     return model, weights
 
 

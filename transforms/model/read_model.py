@@ -64,6 +64,16 @@ class ModelFile:
     mapped: dict[str, Weight]
 
 
+def parse(path: Path) -> onnx.ModelProto:
+    """Return the model in a file, of which nothing else is checked; of a large one without its large weights.
+
+    Those have no data in it, which says that they are external. Raises DecodeError for another file, and
+    ModelError and OSError as :func:`read_bytes` does.
+    """
+    data = _content(path)
+    return _parsed(data) if isinstance(data, bytes) else parse_in_place(data)[0]
+
+
 def read(path: Path) -> ModelFile:
     """Return the model in a file; large initializers in external data or a large file stay there, mapped.
 

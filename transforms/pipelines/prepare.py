@@ -10,11 +10,12 @@ import onnx_graphsurgeon as gs
 
 from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
 from transforms.fuse_gelu import find_gelu, fuse_gelu
-from transforms.fuse_hardswish import fuse_hardswish
+from transforms.fuse_hardswish import find_hardswish, fuse_hardswish
 from transforms.fuse_layernorm import find_layernorm, fuse_layernorm
 from transforms.fuse_matmul import fuse_matmul
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, Selection
+from transforms.graph.typed import info_of
 from transforms.model.read_model import ModelError
 from transforms.optimize import optimize
 from transforms.widen_float16 import widen_float16
@@ -22,6 +23,7 @@ from transforms.widen_float16 import widen_float16
 _FUSIONS = {
     "LayerNormalization": (17, find_layernorm, fuse_layernorm),
     "Gelu": (20, find_gelu, fuse_gelu),
+    "HardSwish": (14, find_hardswish, fuse_hardswish),
 }
 """First opset that has the operator, how to count what could become one, and how to make it one."""
 
@@ -48,16 +50,22 @@ def prepare(
     ``merge_products`` merges MatMuls on one input as well. Nodes in ``exclude`` are fused only among
     themselves. Raises ModelError if the opset cannot be raised.
     """
-    done = Preparation()
+    done = Preparation(notes=list(info_of(graph).mended))
     convert_opset(graph, CAST_TO_BFLOAT16)
+    whole = _hardswishes(graph)
     if optimized:
         _fuse(graph, exclude, done)  # while constants that float16 has rounded are known to be that
     widen_float16(graph, keep_io_types=keep_io_types)
     if optimized:
         _optimize(graph, exclude, done)
+        done.fused["HardSwish"] = max(0, _hardswishes(graph) - whole)  # the optimizer took some apart again
     if optimized and merge_products:
         done.fused["MatMul"] += fuse_matmul(graph, exclude=exclude)
     return done
+
+
+def _hardswishes(graph: gs.Graph) -> int:
+    return sum(node.op == "HardSwish" for node in walk.nodes(graph))
 
 
 def _optimize(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
@@ -78,7 +86,6 @@ def _fuse(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
     convert_opset(graph, max(wanted, default=0))
     for name, (_, _, fuse) in _FUSIONS.items():
         done.fused[name] += _of_one_kind(fuse, graph, exclude)
-    done.fused["HardSwish"] += _of_one_kind(fuse_hardswish, graph, exclude)
 
 
 def _of_one_kind(fuse: Callable[..., int], graph: gs.Graph, exclude: Selection) -> int:

@@ -104,5 +104,5 @@ def _choose(
     if chosen.candidate is not None and chosen.candidate.rewrite is not None:
         done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
     done.scheme = chosen.scheme
-    done.notes += [chosen.note] if chosen.note else []
+    done.choice = chosen.note
     return chosen.calibration, chosen.scheme

@@ -35,13 +35,19 @@ from transforms.scheme import Scheme
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
+_IN_INTEGERS = frozenset(
+    {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QGemm", "DynamicQuantizeMatMul"}
+    | {"MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM", "MatMulNBits"}
+)
+"""Operators beside those of the name QLinear... that compute with quantized numbers, also of ONNX Runtime."""
+
 
 @dataclass
 class Quantized:
     """The result: tensors quantized by format and role, the changes of each step, and notes.
 
-    ``scheme``: that of the result, in which nothing is left to the outputs. ``grids``: those of all tensors
-    that became integers.
+    ``scheme``: that of the result, in which nothing is left to the outputs; ``choice``: a line on how they
+    decided. ``grids``: those of all tensors that became integers.
     """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -49,6 +55,7 @@ class Quantized:
     notes: list[str] = field(default_factory=list)
     calibrated: int = 0
     scheme: Scheme | None = None
+    choice: str = ""
     grids: list[TensorGrid] = field(default_factory=list)
 
     @property
@@ -106,7 +113,7 @@ def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) 
 def _refuse_quantized(graph: gs.Graph) -> None:
     """Raise ModelError for a model with values on grids; what left no node is in its metadata."""
     for node in walk.nodes(graph):
-        if node.op in QUANTIZED_BY:
+        if node.op in QUANTIZED_BY or node.op in _IN_INTEGERS or node.op.startswith("QLinear"):
             name = node.name or node.outputs[0].name
             raise ModelError(f"the model is quantized already: '{name}' is a {node.op} node")
     if provenance.tool(graph.info.metadata) == "quantize":

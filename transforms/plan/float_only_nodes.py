@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes
@@ -76,8 +75,8 @@ def _without_float_input(graph: gs.Graph) -> set[int]:
 def _is_mask(tensor: gs.Tensor) -> bool:
     if not isinstance(tensor, gs.Constant) or not dtypes.is_type(tensor, dtypes.FLOAT):
         return False
-    values = tensor.values
-    return bool(values.size) and bool(np.max(np.abs(values)) >= MASK)
+    values = tensor.values  # of any size: no array of magnitudes is made
+    return bool(values.size) and max(float(values.max()), -float(values.min())) >= MASK
 
 
 def _before(graph: gs.Graph, ends: Iterable[str], passes: Callable[[gs.Node], bool]) -> set[int]:

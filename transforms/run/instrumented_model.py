@@ -7,6 +7,7 @@ without them. Whoever watches a tensor sees all of it while the model runs, wher
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +19,7 @@ from onnx import helper
 from ops.array_types import Feed
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
+from transforms.graph.lazy_values import Weight
 from transforms.model import graph_proto
 from transforms.run.tensor_watch import See, TensorWatch
 from transforms.runtime.session import RunOptions, open_light
@@ -41,6 +43,57 @@ PROBES: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = MappingProxyType(
 """Operators of one input, one after the other, whose result is shown in place of a tensor."""
 
 
+@dataclass(frozen=True)
+class ShownModel(Generic[Key]):
+    """A light model whose outputs are what is shown, its weights, and where to find what is shown of it.
+
+    ``places``: names of outputs, or of inputs; ``constants``: what is shown and no node makes.
+    """
+
+    light: onnx.ModelProto
+    weights: Mapping[str, Weight]
+    places: Mapping[Key, str]
+    constants: Mapping[Key, np.ndarray]
+    watch: TensorWatch
+
+
+def show_tensors(
+    graph: gs.Graph,
+    shown: Iterable[Key],
+    inputs: Mapping[str, np.dtype] | None = None,
+    watched: Iterable[str] = (),
+) -> ShownModel[Key]:
+    """Return a copy of the graph that shows tensors, as :class:`InstrumentedModel` describes it."""
+    light, weights = graph_proto.export_light(graph)
+    for name, dtype in (inputs or {}).items():
+        kind = helper.np_dtype_to_tensor_dtype(dtype)
+        light.graph.input.append(helper.make_tensor_value_info(name, kind, None))
+    constants: dict[Key, np.ndarray] = {}
+    places: dict[Key, str] = {}
+    fed = {value.name for value in light.graph.input}
+    known, names = walk.tensors(graph), walk.Names(graph)
+    after: dict[str, list[onnx.NodeProto]] = {}
+    for key in dict.fromkeys(shown):
+        name, probe = (key, "") if isinstance(key, str) else key
+        if not probe and isinstance(known[name], gs.Constant):
+            constants[key] = readable(known[name])
+            continue
+        if not probe and dtypes.is_type(known[name], dtypes.BFLOAT16):
+            probe = "float32"
+        nodes = _chain(name, probe, names) if probe else []
+        after.setdefault(name, []).extend(nodes)
+        places[key] = nodes[-1].output[0] if nodes else name
+    watch = TensorWatch(light, names)
+    for name in dict.fromkeys(watched):
+        after.setdefault(known[name].name, []).append(watch.node(name))
+    _insert_after(light.graph, after)
+    light.graph.node.extend(watch.end())
+    outputs = dict.fromkeys((*(place for place in places.values() if place not in fed), *watch.outputs))
+    del light.graph.output[:]  # types of the new ones are the runtime's to infer
+    light.graph.output.extend(onnx.ValueInfoProto(name=place) for place in outputs)
+    return ShownModel(light, weights, places, constants, watch)
+
+
 class InstrumentedModel(Generic[Key]):
     """A model of which tensors of the main graph can be seen for each feed."""
 
@@ -60,34 +113,9 @@ class InstrumentedModel(Generic[Key]):
         no constants, that are seen while the model runs. Raises KeyError for a name that
         is not in the main graph, and what :func:`transforms.runtime.session.open_session` does.
         """
-        light, weights = graph_proto.export_light(graph)
-        for name, dtype in (inputs or {}).items():
-            kind = helper.np_dtype_to_tensor_dtype(dtype)
-            light.graph.input.append(helper.make_tensor_value_info(name, kind, None))
-        self._constants: dict[Key, np.ndarray] = {}
-        self._places: dict[Key, str] = {}
-        fed = {value.name for value in light.graph.input}
-        known, names = walk.tensors(graph), walk.Names(graph)
-        after: dict[str, list[onnx.NodeProto]] = {}
-        for key in dict.fromkeys(shown):
-            name, probe = (key, "") if isinstance(key, str) else key
-            if not probe and isinstance(known[name], gs.Constant):
-                self._constants[key] = _readable(known[name])
-                continue
-            if not probe and dtypes.is_type(known[name], dtypes.BFLOAT16):
-                probe = "float32"
-            nodes = _chain(name, probe, names) if probe else []
-            after.setdefault(name, []).extend(nodes)
-            self._places[key] = nodes[-1].output[0] if nodes else name
-        self._watch = TensorWatch(light, names)
-        for name in dict.fromkeys(watched):
-            after.setdefault(known[name].name, []).append(self._watch.node(name))
-        _insert_after(light.graph, after)
-        shown_places = (place for place in self._places.values() if place not in fed)
-        outputs = dict.fromkeys((*shown_places, *self._watch.outputs))
-        del light.graph.output[:]  # types of the new ones are the runtime's to infer
-        light.graph.output.extend(onnx.ValueInfoProto(name=place) for place in outputs)
-        self._model = open_light(light, weights, options)
+        made = show_tensors(graph, shown, inputs, watched)
+        self._constants, self._places, self._watch = made.constants, made.places, made.watch
+        self._model = open_light(made.light, made.weights, options, in_order=bool(self._watch.outputs))
 
     def types(self) -> dict[Key, str]:
         """Return the runtime's name for the type of all that is shown, constants aside."""
@@ -118,7 +146,8 @@ def float_outputs(graph: gs.Graph) -> list[str]:
     return [tensor.name for tensor in made if dtypes.is_type(tensor, dtypes.FLOAT)]
 
 
-def _readable(tensor: gs.Constant) -> np.ndarray:
+def readable(tensor: gs.Constant) -> np.ndarray:
+    """Return the values of a constant, bfloat16 as float32."""
     values = load(tensor)
     return values.astype(np.float32) if dtypes.is_type(tensor, dtypes.BFLOAT16) else values
 

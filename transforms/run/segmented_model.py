@@ -6,9 +6,11 @@ What has not run yet may change meanwhile, such as the weights of layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -18,12 +20,25 @@ from ops.array_types import Feed
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.graph.typed import Graph, info_of
-from transforms.run.instrumented_model import InstrumentedModel
+from transforms.run.instrumented_model import InstrumentedModel, ShownModel, show_tensors
 from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.runtime.session import RunOptions
 
 _UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
 """Element types that NumPy does not have."""
+
+
+class Store(Protocol):
+    """Arrays by sample and name."""
+
+    def put(self, sample: int, name: str, array: np.ndarray) -> None:
+        """Keep an array."""
+
+    def get(self, sample: int, name: str) -> np.ndarray:
+        """Return an array that was kept."""
+
+    def drop(self, sample: int, name: str) -> None:
+        """Drop an array, if it is there."""
 
 
 class ActivationStore:
@@ -73,6 +88,36 @@ class ActivationStore:
         return np.asanyarray(np.load(path, mmap_mode="r"))
 
 
+@dataclass(frozen=True)
+class Step:
+    """Nodes that run together for tensors of some ``names``.
+
+    ``inputs``: the types of what is kept and they read; ``made``: what is taken of what they make;
+    ``needed``: what is to be kept after them; ``stale``: what was kept and is not needed any more.
+    """
+
+    names: tuple[str, ...]
+    nodes: list[gs.Node]
+    inputs: Mapping[str, np.dtype]
+    made: frozenset[str]
+    needed: frozenset[str]
+    stale: tuple[str, ...]
+
+    def feed(self, sample: int, store: Store) -> dict[str, np.ndarray]:
+        """Return the inputs of the nodes for a sample."""
+        return {name: store.get(sample, name) for name in self.inputs}
+
+    def keep(
+        self, sample: int, found: Mapping[str, np.ndarray], store: Store
+    ) -> tuple[dict[str, np.ndarray], int]:
+        """Store what was made of a sample and is needed; return tensors by ``names``, and bytes in memory."""
+        held = [*found.values(), *(store.get(sample, name) for name in self.inputs if name not in found)]
+        asked = {name: found[name] if name in found else store.get(sample, name) for name in self.names}
+        for name in self.needed & found.keys():
+            store.put(sample, name, found[name])
+        return asked, sum(array.nbytes for array in held)
+
+
 class SegmentedRun:
     """A model on its way through all samples."""
 
@@ -81,7 +126,7 @@ class SegmentedRun:
         graph: gs.Graph,
         feeds: Sequence[Feed],
         wanted: Collection[str],
-        store: ActivationStore,
+        store: Store,
         options: RunOptions | None = None,
     ) -> None:
         """Start in front of the first node; ``wanted`` are all tensors that will be asked for.
@@ -90,7 +135,7 @@ class SegmentedRun:
         out of it: so much is in memory, whatever the store's limit.
         """
         self.largest_step = 0
-        self._graph, self._store, self._options = graph, store, options
+        self._graph, self._store, self.options = graph, store, options
         self._feeds, self._count = feeds, len(feeds)
         self._done: set[int] = set()
         self._wanted = list(wanted)
@@ -111,6 +156,20 @@ class SegmentedRun:
         The iterator has to be taken to its end. Names that were ``wanted`` are dropped by :meth:`forget`,
         or at once where this is the ``last`` time that they are asked for.
         """
+        step = self.begin(names, last=last)
+        run = self._runner(step)
+        feeds = (step.feed(i, self._store) for i in range(self._count))
+        for i, found in enumerate(run_each(run, feeds, self.options)):
+            asked, size = step.keep(i, found, self._store)
+            self.largest_step = max(self.largest_step, size)
+            self._types |= {name: found[name].dtype for name in step.needed & found.keys()}
+            for name in step.stale:
+                self._store.drop(i, name)
+            yield asked
+        self._kept = (self._kept | step.made) & step.needed
+
+    def begin(self, names: Sequence[str], *, last: bool = False) -> Step:
+        """Return what has to run for tensors of these names; its nodes count as done from now on."""
         if last:
             for name in names:
                 if name in self._wanted:
@@ -119,37 +178,39 @@ class SegmentedRun:
         self._done |= {id(node) for node in ahead}
         needed = self._needed()
         read = {name for node in ahead for name in _reads(node)}
-        inputs = sorted(read & self._kept)
+        inputs = {name: self._types[name] for name in sorted(read & self._kept)}
         stale = [name for name in {*inputs, *names} & self._kept if name not in needed]
-        run = self._runner(ahead, inputs, needed | set(names))
-        feeds = ({name: self._store.get(i, name) for name in inputs} for i in range(self._count))
-        for i, found in enumerate(run_each(run, feeds, self._options)):
-            held = [*found.values(), *(self._store.get(i, name) for name in inputs if name not in found)]
-            self.largest_step = max(self.largest_step, sum(array.nbytes for array in held))
-            asked = {name: found[name] if name in found else self._store.get(i, name) for name in names}
-            for name in needed & found.keys():
-                self._keep(i, name, found[name])
-            for name in stale:
-                self._store.drop(i, name)
-            yield asked
-        self._kept &= needed
+        made = {tensor.name for node in ahead for tensor in node.outputs} & (needed | set(names))
+        return Step(tuple(names), ahead, inputs, frozenset(made), frozenset(needed), tuple(stale))
 
-    def _runner(
-        self, nodes: list[gs.Node], inputs: list[str], asked: set[str]
-    ) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-        """Return what runs nodes on their inputs, for those of the tensors asked for that they make."""
-        if not nodes:
-            return lambda feed: {}
-        outputs = sorted(asked & {tensor.name for node in nodes for tensor in node.outputs})
-        part = Graph(
-            nodes=nodes,
+    def end(self, step: Step, types: Mapping[str, np.dtype], size: int) -> None:
+        """Take a step as run elsewhere, with the store: the types of what it keeps, the bytes of a sample."""
+        self.largest_step = max(self.largest_step, size)
+        self._types |= types
+        for name in step.stale:
+            for i in range(self._count):
+                self._store.drop(i, name)
+        self._kept = (self._kept | step.made) & step.needed
+
+    def show(self, step: Step) -> ShownModel[str]:
+        """Return the nodes of a step as a model that makes its tensors."""
+        return show_tensors(self._part(step), sorted(step.made), step.inputs)
+
+    def _part(self, step: Step) -> Graph:
+        return Graph(
+            nodes=step.nodes,
             opset=self._graph.opset,
             import_domains=self._graph.import_domains,
             ir_version=self._graph.ir_version,
             info=info_of(self._graph),
         )
-        types = {name: self._types[name] for name in inputs}
-        return InstrumentedModel(part, outputs, with_fixed_threads(self._options), inputs=types).run
+
+    def _runner(self, step: Step) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+        """Return what runs the nodes of a step on their inputs, for the tensors that it makes."""
+        if not step.nodes:
+            return lambda feed: {}
+        options, part = with_fixed_threads(self.options), self._part(step)
+        return InstrumentedModel(part, sorted(step.made), options, inputs=step.inputs).run
 
     def forget(self, name: str) -> None:
         """Take a tensor as no longer wanted, if it was."""

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,11 +34,11 @@ class TaskLog:
     Numbers read back bit for bit. A last line that was cut off is passed over, and so is any other text.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Read what is there; OSError where it cannot be read."""
+    def __init__(self, path: Path | None) -> None:
+        """Read what is there; OSError where it cannot be read. Without a path results are in memory alone."""
         self._path = path
         self._known: dict[str, Numbers] = {}
-        if path.exists():
+        if path is not None and path.exists():
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 self._read(line)
 
@@ -49,6 +49,8 @@ class TaskLog:
     def put(self, name: str, numbers: Numbers) -> None:
         """Add a result, which is on disk when this returns."""
         self._known[name] = numbers
+        if self._path is None:
+            return
         written = [str(value) if value in _WORDS.values() else value for value in numbers]
         with self._path.open("a", encoding="utf-8") as file:
             file.write("\n" + json.dumps([name, *written]))  # a torn line before this one stays alone
@@ -73,6 +75,33 @@ class SerialExecutor(Executor):
         done: Future[Any] = Future()
         done.set_result(fn(*args, **kwargs))
         return done
+
+
+class KeptWorkers:
+    """Workers that stay open from one use to the next, until one fails; closed at the end of the block."""
+
+    def __init__(self, workers: Workers) -> None:
+        """Keep what opens them; it is called at the first use."""
+        self._workers, self._opened = workers, ExitStack()
+        self._executor: Executor | None = None
+
+    def __enter__(self) -> KeptWorkers:
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        self._executor = None
+        return self._opened.__exit__(*error)
+
+    @contextmanager
+    def __call__(self) -> Iterator[Executor]:
+        """Yield the executor; what the block raises closes it, and another is opened for the next use."""
+        if self._executor is None:
+            self._executor = self._opened.enter_context(self._workers())
+        try:
+            yield self._executor
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
 
 
 def run_tasks(

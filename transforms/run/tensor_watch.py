@@ -29,17 +29,29 @@ class TensorWatch:
     def __init__(self, light: onnx.ModelProto, names: walk.Names) -> None:
         """Let nodes be put into a model, with names that are taken from now on."""
         self._light, self._names, self._looking = light, names, _Looking()
+        self._seen: list[str] = []
+        self._numbers: list[int] = []
+        weakref.finalize(self, _forget, self._numbers)
         self.outputs: list[str] = []
 
     def node(self, name: str) -> onnx.NodeProto:
-        """Return a node that hands a tensor over; the runtime wants its output as one of the model."""
-        if not self.outputs:
+        """Return a node that hands a tensor over; what it makes goes to :meth:`end`."""
+        if not self._seen:
             self._light.opset_import.add(domain=show.DOMAIN, version=1)
         number = show.watch(self._looking.watcher(name))
-        weakref.finalize(self, show.unwatch, number)
+        self._numbers.append(number)
         output = self._names.derive(name, "seen")
-        self.outputs.append(output)
+        self._seen.append(output)
         return helper.make_node(show.OP, [name], [output], output, domain=show.DOMAIN, number=number)
+
+    def end(self) -> list[onnx.NodeProto]:
+        """Return the last node of the model, if tensors are watched: it makes ``outputs``, the one of all.
+
+        The runtime wants a reader or an output for all that is made, and takes time for each pair of a node
+        and an output.
+        """
+        self.outputs = [self._names.derive("all", "seen")] if self._seen else []
+        return [helper.make_node("Concat", self._seen, [name], name, axis=0) for name in self.outputs]
 
     @contextmanager
     def seen_by(self, see: See | None) -> Iterator[None]:
@@ -53,6 +65,11 @@ class TensorWatch:
             raise
         finally:
             self._looking.see = self._looking.failure = None
+
+
+def _forget(numbers: list[int]) -> None:
+    for number in numbers:
+        show.unwatch(number)
 
 
 class _Looking(threading.local):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -18,26 +19,32 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 from ops.registration import register_custom_ops
-from transforms.graph.lazy_values import Weight, load_values
+from transforms.graph import dtypes
+from transforms.graph.lazy_values import Weight
 from transforms.model import detached_weights, graph_proto
-from transforms.model.bounds import PROTOBUF_LIMIT, refuse_bomb
+from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb
 from transforms.model.distinct_nodes import distinct_nodes
 from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.inputs import session_input
 from transforms.runtime.share_mapped import share_mapped
+from transforms.runtime.weight_arrays import weight_arrays
 
 _BLOCKS = "NchwcTransformer"
 _NO_PREPACKING = "session.disable_prepacking"
-_MOST_PREPACKED = 1 << 31
-"""Bytes in files above which the runtime uses weights as they are there: copies might not fit into memory."""
+_FOLDING = "ConstantFolding"
+_MOST_COPIED = 1 << 31
+"""Bytes of weights above which the runtime uses them as they are in files: copies, in the order of kernels or
+of another type, might not fit into memory."""
 
 _NO_INTEGER_KERNELS = "session.disable_quant_qdq"
 _MANY_NODES = 4000  # a session on as many is open in 0.2 s
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need no library
 _SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_TYPED = "ortvalue_from_numpy_with_onnx_type"  # not in the oldest versions
 
 
 class MissingKernelError(ModelError):
@@ -99,14 +106,21 @@ def open_session(source: str | Path | gs.Graph, options: RunOptions | None = Non
 
 
 def open_light(
-    light: onnx.ModelProto, weights: Mapping[str, Weight], options: RunOptions | None = None
+    light: onnx.ModelProto,
+    weights: Mapping[str, Weight],
+    options: RunOptions | None = None,
+    *,
+    in_order: bool = False,
 ) -> OpenModel:
     """Return a light model with its weights ready to run; ``light`` is changed by this.
 
+    ``in_order``: nodes run as early as their inputs allow, in the order of the model, so that one that looks
+    at a large tensor lets go of it at once. Else what reads weights alone runs when it is needed.
     Raises as :func:`open_session` does.
     """
-    arrays = _arrays(weights)
-    return OpenModel(_start_light(light, arrays, options or RunOptions()), arrays)
+    with weight_arrays(weights, in_file=_bytes_in_runs(weights) > _MOST_COPIED) as arrays:
+        session = _start_light(light, arrays, options or RunOptions(), in_order=in_order)
+    return OpenModel(session, arrays)
 
 
 def start_session(
@@ -116,11 +130,12 @@ def start_session(
     options = options or RunOptions()
     if isinstance(source, gs.Graph):
         light, lazy = graph_proto.export_light(source)
-        weights = _arrays(lazy)
-        return _start_light(light, weights, options), weights
+        with weight_arrays(lazy, in_file=_bytes_in_runs(lazy) > _MOST_COPIED) as weights:
+            return _start_light(light, weights, options), weights
     provider_name(options.provider)
-    refuse_bomb(Path(source))
-    return _start(str(source), session_settings(options), options), {}
+    settings = session_settings(options)
+    disabled = _without_copies(settings, refuse_bomb(Path(source)), options)
+    return _start(str(source), settings, options, disabled), {}
 
 
 def why_not_on_cpu(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> str | None:
@@ -130,13 +145,21 @@ def why_not_on_cpu(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) ->
     kernels a node needs. Of a model with many nodes only those are loaded that differ: the time that the
     runtime takes grows faster than their number.
     """
-    options = RunOptions(optimize=False)
-    model = detached_weights.as_inputs(light, dict(weights))
+    return why_not_on("CPUExecutionProvider", detached_weights.as_inputs(light, dict(weights)))
+
+
+def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
+    """Return why a provider of the installed ONNX Runtime, or the CPU's beside it, cannot load a model, or
+    None.
+
+    The model's large weights are inputs.
+    """
     if len(model.graph.node) > _MANY_NODES:
         model = distinct_nodes(model) or model
     content = model.SerializeToString()
     try:
-        ort.InferenceSession(content, session_settings(options), providers=["CPUExecutionProvider"])
+        settings = session_settings(RunOptions(optimize=False))
+        ort.InferenceSession(content, settings, providers=[provider])
     except Exception as error:  # the runtime's exceptions share no narrower class
         return " ".join(str(error).split())
     return None
@@ -167,24 +190,22 @@ def provider_name(short: str) -> str:
 
 
 def _start_light(
-    light: onnx.ModelProto, weights: Mapping[str, np.ndarray], options: RunOptions
+    light: onnx.ModelProto, weights: Mapping[str, np.ndarray], options: RunOptions, *, in_order: bool = False
 ) -> ort.InferenceSession:
-    """Return a session on a light model, to which operators are registered if they may be needed.
-
-    Nodes run as early as their inputs allow, in the order of the model, so that what follows a large tensor
-    lets go of it at once.
-    """
+    """Return a session on a light model, to which operators are registered if they may be needed."""
     known = all(imported.domain in _BUILT_IN for imported in light.opset_import)
     settings = session_settings(options, with_operators=not known)
-    settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    _share(light, weights, settings)
+    if in_order:
+        settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    disabled = _without_copies(settings, _share(light, weights, settings), options)
     size = light.ByteSize()
     if size > PROTOBUF_LIMIT:
         raise ValueError(
             f"the model has {size:,} bytes beside its shared weights, too many to be run from memory: "
             f"the limit is {PROTOBUF_LIMIT:,}"
         )
-    return _start(light.SerializeToString(), settings, options, unsafe_optimizers(light.graph))
+    disabled += unsafe_optimizers(light.graph)
+    return _start(light.SerializeToString(), settings, options, disabled)
 
 
 def _start(
@@ -200,25 +221,51 @@ def _start(
         raise ModelError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
 
 
-def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> None:
-    """Let the runtime find the arrays where they are; those that it cannot read go into the model."""
+def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> int:
+    """Let the runtime find the arrays where they are; those that it cannot read go into the model.
+
+    Returns the bytes of all of them when the model is open.
+    """
     mapped = share_mapped(light, weights, settings)
-    if sum(place.length for place in mapped.values()) > _MOST_PREPACKED:
-        settings.add_session_config_entry(_NO_PREPACKING, "1")
+    stored = _bytes_in_runs(weights)
     weights = {name: array for name, array in weights.items() if name not in mapped}
-    shared = {name: array for name, array in weights.items() if _is_readable(array)}
+    shared = {name: array for name, array in weights.items() if is_shareable(array)}
     detached_weights.fill(light, {name: array for name, array in weights.items() if name not in shared})
     for tensor in light.graph.initializer:
         if tensor.name in shared:
             tensor.data_location = onnx.TensorProto.EXTERNAL
             tensor.external_data.add(key="location", value=_NOWHERE)
-    values = [ort.OrtValue.ortvalue_from_numpy(array) for array in shared.values()]
+    values = [_value_of(array) for array in shared.values()]
     settings.add_external_initializers(list(shared), values)
+    return stored
 
 
-def _arrays(weights: Mapping[str, Weight]) -> dict[str, np.ndarray]:
-    return {name: load_values(values) for name, values in weights.items()}
+def _bytes_in_runs(weights: Mapping[str, Weight]) -> int:
+    sizes = ((one.dtype, one.nbytes // one.dtype.itemsize) for one in weights.values())
+    return sum(bytes_in_runs(dtype, size) for dtype, size in sizes)
 
 
-def _is_readable(array: np.ndarray) -> bool:
-    return array.dtype.kind in _SHARED_KINDS and array.flags.c_contiguous
+def _without_copies(settings: ort.SessionOptions, stored: int, options: RunOptions) -> list[str]:
+    """Let the runtime use so many bytes of weights as they are in files, if they are many.
+
+    What it makes of one of them for a node is then given back after that. Returns the optimizers that have
+    to be disabled for this.
+    """
+    if stored <= _MOST_COPIED:
+        return []
+    settings.enable_cpu_mem_arena = False
+    if options.prepack:  # else it is said already
+        settings.add_session_config_entry(_NO_PREPACKING, "1")
+    return [_FOLDING]
+
+
+def is_shareable(array: np.ndarray) -> bool:
+    """Return whether the runtime can read an array where it is."""
+    kind = array.dtype.kind in _SHARED_KINDS or (array.dtype == _BFLOAT16 and hasattr(ort.OrtValue, _TYPED))
+    return kind and array.flags.c_contiguous
+
+
+def _value_of(array: np.ndarray) -> ort.OrtValue:
+    if array.dtype != _BFLOAT16:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    return getattr(ort.OrtValue, _TYPED)(array.view(np.uint16), dtypes.BFLOAT16)

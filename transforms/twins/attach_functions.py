@@ -6,7 +6,7 @@ kernels, from the same file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 
@@ -48,30 +48,51 @@ def attach_functions(model: onnx.ModelProto) -> int:
 def has_all_functions(model: onnx.ModelProto) -> bool:
     """Return whether a model has a function for each node in our domains."""
     made = {(function.domain, function.name) for function in model.functions}
-    called = {(node.domain, node.op_type) for node, _ in _nodes(model.graph, {})}
-    return all(one in made for one in called if one[0] in (DOMAIN, AMD_DOMAIN))
+    called = {(node.domain, node.op_type) for node, _ in _own_nodes(model.graph, {})}
+    return called <= made
 
 
 def _calls(graph: onnx.GraphProto) -> dict[tuple[str, str], _Calls]:
     """Return the nodes of our operators in a graph and its bodies, by domain and operator."""
     found: dict[tuple[str, str], _Calls] = {}
-    for node, types in _nodes(graph, {}):
-        if node.op_type in TWINS and node.domain in (DOMAIN, AMD_DOMAIN):
+    for node, types in _own_nodes(graph, {}):
+        if node.op_type in TWINS:
             place = TWINS[node.op_type].typing_input or 0
             kind = types.get(node.input[place], 0) if place < len(node.input) else 0
             found.setdefault((node.domain, node.op_type), []).append((node, kind))
     return found
 
 
-def _nodes(graph: onnx.GraphProto, outer: dict[str, int]) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
-    """Yield the nodes of a graph and of the bodies in it, with the element types known there by name."""
-    types = outer | _types((*graph.input, *graph.output, *graph.value_info))
-    types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
+def _own_nodes(
+    graph: onnx.GraphProto, outer: Mapping[str, int]
+) -> Iterator[tuple[onnx.NodeProto, Mapping[str, int]]]:
+    """Yield the nodes in our domains of a graph and of the bodies in it, with the element types known there.
+
+    Types are by name, and read if there is a node to yield, or a body: most models have none.
+    """
+    types: Mapping[str, int] | None = None
     for node in graph.node:
-        yield node, types
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _nodes(body, types)
+        bodies = [body for attribute in node.attribute for body in _bodies(attribute)]
+        if node.domain not in (DOMAIN, AMD_DOMAIN) and not bodies:
+            continue
+        if types is None:
+            types = _types_in(graph, outer)
+        if node.domain in (DOMAIN, AMD_DOMAIN):
+            yield node, types
+        for body in bodies:
+            yield from _own_nodes(body, types)
+
+
+def _bodies(attribute: onnx.AttributeProto) -> tuple[onnx.GraphProto, ...]:
+    if attribute.type == onnx.AttributeProto.INT:  # most are, and looking into one takes its time
+        return ()
+    return (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs)
+
+
+def _types_in(graph: onnx.GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
+    types = {**outer, **_types((*graph.input, *graph.output, *graph.value_info))}
+    types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
+    return types
 
 
 def _types(values: Iterable[onnx.ValueInfoProto]) -> dict[str, int]:

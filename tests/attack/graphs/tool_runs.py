@@ -56,7 +56,7 @@ def call(tool: str, source: Path, target: Path, *options: str) -> Outcome:
         if len(lines) != 1 or _RAW.search(lines[0]) or target.exists():
             raise Fallen(f"refused without a clean line: {_line(' / '.join(lines))}")
         return Outcome(None, lines[0].partition(": error: ")[2])
-    if code != 0:
+    if code not in (0, 3):  # 3: nothing to do
         raise Fallen(f"exit code {code}: {_line(' / '.join(lines))}")
     if not target.exists():
         return Outcome(None, None if "Nothing to do" in out.getvalue() else _miss())

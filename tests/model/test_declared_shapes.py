@@ -1,0 +1,65 @@
+"""Oracle: the shapes that ONNX Runtime computes, and onnx.checker with full_check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.helpers import conversion
+from tools import convert_fp32_to_bf16, quantize
+from transforms import model_io
+from transforms.model import graph_proto
+
+OUTPUT = "(float[1, 3, 8, 8] x) => (float[{}] y) {{ y = Relu(x) }}"
+INNER = "(float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) <float[{}] a> {{ a = Relu(x) y = Neg(a) }}"
+BODY = """(float[1, 3, 8, 8] x, bool c) => (float[1, 3, 8, 8] y) {{
+    y = If (c) <then_branch = t () => (float[{}] p) {{ p = Neg(x) }},
+                else_branch = e () => (float[1, 3, 8, 8] q) {{ q = Relu(x) }}> }}"""
+HEAD = '<ir_version: 8, opset_import: ["": 17, "own": 1]> main '
+WRONG = ("1, 4, 8, 8", "1, 3, 64", "N, 3, 8, 9")
+
+
+@pytest.mark.parametrize("shape", WRONG)
+@pytest.mark.parametrize("text", (OUTPUT, INNER, BODY))
+def test_a_wrong_shape_is_mended_with_a_word(text: str, shape: str) -> None:
+    graph = model_io.load(onnx.parser.parse_model(HEAD + text.format(shape)))
+    (note,) = graph.info.mended
+    assert f"[{shape}]" in note and "[1, 3, 8, 8]" in note
+    model = graph_proto.export_model(graph)
+    onnx.checker.check_model(model, full_check=True)
+    feeds = {"x": np.ones((1, 3, 8, 8), np.float32), "c": np.array(True)}
+    names = [value.name for value in model.graph.input]
+    assert conversion.run(model, {name: feeds[name] for name in names})["y"].shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize("shape", ("1, 3, 8, 8", "N, C, 8, 8", "N, 3, H, W"))
+def test_a_right_shape_stays_as_declared(shape: str) -> None:
+    graph = model_io.load(onnx.parser.parse_model(HEAD + OUTPUT.format(shape)))
+    assert graph.info.mended == []
+    (output,) = graph_proto.export_model(graph).graph.output
+    dims = [d.dim_param or d.dim_value for d in output.type.tensor_type.shape.dim]
+    assert [str(dim) for dim in dims] == shape.split(", ")
+
+
+def test_what_another_domain_makes_is_believed() -> None:
+    """Nothing is inferred of such an operator, so that what follows from its declared shape stays known."""
+    text = "(float[2, 3] x) => (float[2, 5] y) <float[2, 5] a> { a = own.Op(x) y = Relu(a) }"
+    assert model_io.load(onnx.parser.parse_model(HEAD + text)).info.mended == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "options"), ((quantize, ("--config", "BF16")), (convert_fp32_to_bf16, ("--format", "with_cast")))
+)
+def test_the_tools_say_so(
+    tool: object, options: tuple, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD + OUTPUT.format(WRONG[0])), source)
+    arguments = ["--input", str(source), "--output", str(target), *options]
+    assert tool.main(arguments) == 0  # type: ignore[attr-defined]
+    out = capsys.readouterr().out
+    assert "The declared shape of 'y' was wrong: [1, 4, 8, 8], its node makes [1, 3, 8, 8]\n" in out
+    onnx.checker.check_model(str(target), full_check=True)

@@ -1,0 +1,81 @@
+"""Shapes that a model declares, where they contradict what its nodes make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.model.function_types import infer_types
+
+
+def infer_mended(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+    """Return a model with inferred types and shapes, and a note for each declared shape that was wrong.
+
+    Runtimes go by the nodes and only warn of such a shape, the full checker refuses the model. The shapes of
+    outputs and inner tensors that contradict inference are cleared in ``model`` itself; all others stay.
+    """
+    try:
+        return infer_types(model, strict=True), []
+    except onnx.shape_inference.InferenceError:
+        notes = _clear_wrong(model)
+    return infer_types(model), notes
+
+
+def _clear_wrong(model: onnx.ModelProto) -> list[str]:
+    """Clear each declared shape that differs from the inferred one; return a note for each."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for graph in _graphs(bare.graph):
+        for value in _declared(graph):
+            value.type.tensor_type.ClearField("shape")
+    found = infer_types(bare)
+    notes = []
+    for graph, inferred in zip(_graphs(model.graph), _graphs(found.graph), strict=True):
+        shapes = {value.name: value.type for value in (*inferred.value_info, *inferred.output)}
+        for value in _declared(graph):
+            right = shapes.get(value.name)
+            if right is not None and _contradicts(value.type.tensor_type, right.tensor_type):
+                notes.append(
+                    f"The declared shape of '{value.name}' was wrong: {_text(value.type.tensor_type)}, its "
+                    f"node makes {_text(right.tensor_type)}"
+                )
+                value.type.tensor_type.ClearField("shape")
+    return notes
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and its bodies."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _graphs(body)
+
+
+def _declared(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    """Yield each declared tensor with a shape that a node of ONNX makes: of others nothing is inferred."""
+    made = {name for node in graph.node if node.domain in STANDARD_DOMAINS for name in node.output}
+    for value in (*graph.output, *graph.value_info):
+        kind = value.type
+        if value.name in made and kind.HasField("tensor_type") and kind.tensor_type.HasField("shape"):
+            yield value
+
+
+def _contradicts(one: onnx.TypeProto.Tensor, other: onnx.TypeProto.Tensor) -> bool:
+    """Return whether two shapes cannot both be right: another rank, or two sizes of an axis."""
+    if not other.HasField("shape"):
+        return False
+    dims, others = one.shape.dim, other.shape.dim
+    if len(dims) != len(others):
+        return True
+    pairs = zip(dims, others, strict=True)
+    return any(
+        a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value for a, b in pairs
+    )
+
+
+def _text(kind: onnx.TypeProto.Tensor) -> str:
+    sizes = (str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim)
+    return f"[{', '.join(sizes)}]"

@@ -1,0 +1,84 @@
+"""Why a scheme quantizes nothing of a model, and which presets would quantize something of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import is_dot_product
+from transforms.model.read_model import ModelError
+from transforms.pipelines.quantize_steps import Quantized, make_plan, prepare_for
+from transforms.plan.float_only_nodes import float_zone
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.rounding_plan import shape_arithmetic
+from transforms.scheme import Scheme, preset
+
+TRIED = ("A8W8", "BFP16", "BF16")
+"""One preset of each reach: integers, blocks, and a float type, which reaches every value."""
+
+_EVERY = "quantize_all_op_types"
+
+
+def why_nothing(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
+    """Yield a line for each reason, with the nodes it holds for, and one with the presets that would do.
+
+    ``load`` returns the float model anew; it quantized to nothing with this scheme before. The presets are
+    those with which a plan of this model has quantizations, of ``TRIED`` and this scheme with the key that
+    lets its formats reach every value.
+    """
+    reasons: dict[str, Counter[str]] = {}
+    for op, reason in _reasons(_plan(load(), scheme)):
+        reasons.setdefault(reason, Counter())[op] += 1
+    if not reasons:
+        yield "No node reads a float32 tensor"
+    for reason, ops in reasons.items():
+        yield f"{reason}: {', '.join(f'{op} {count}' for op, count in ops.most_common())}"
+    found = list(_that_would(load, scheme))
+    yield f"Would quantize some of it: {', '.join(found)}" if found else "No preset would quantize any of it"
+
+
+def _plan(graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
+    return make_plan(graph, scheme, prepare_for(graph, scheme).resolve_in(graph), Quantized())
+
+
+def _that_would(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
+    every = () if getattr(scheme, _EVERY) else ((f"--set {_EVERY}=true", scheme.with_(**{_EVERY: True})),)
+    for words, other in (*((f"--config {name}", preset(name)) for name in TRIED), *every):
+        if _has_quantizations(load(), other):
+            yield words
+
+
+def _has_quantizations(graph: gs.Graph, scheme: Scheme) -> bool:
+    try:
+        return bool(_plan(graph, scheme).quantizations)
+    except ModelError:
+        return False
+
+
+def _reasons(plan: QuantizationPlan) -> Iterator[tuple[str, str]]:
+    """Yield operator and reason of each node that reads float32 numbers."""
+    main = {id(node) for node in plan.graph.nodes}
+    shapes, zone = shape_arithmetic(plan.graph), float_zone(plan.graph)
+    for node in walk.nodes(plan.graph):
+        formats = plan.specs.formats[node]
+        if not _floats(node.inputs) or id(node) in shapes:
+            continue
+        if formats.activation is None and formats.weight is None and formats.other is None:
+            yield node.op, "Kept in float by the scheme"
+        elif formats.wants_integers and id(node) not in main:
+            yield node.op, "Inside If, Loop or Scan, where no ranges are measured"
+        elif formats.wants_integers and id(node) in zone:
+            yield node.op, "Ruined by integers (masks, scores before a Softmax, sums before a normalization)"
+        elif formats.wants_integers and not is_dot_product(node):
+            yield node.op, "Without a dot product before them, where arithmetic in integers starts"
+        elif not is_dot_product(node):
+            yield node.op, "No dot products, which alone read blocks"
+        else:
+            yield node.op, "Dot products with an operand that is no float32 tensor, or of unknown axes"
+
+
+def _floats(tensors: Iterable[gs.Tensor]) -> bool:
+    return any(dtypes.is_type(tensor, dtypes.FLOAT) for tensor in tensors if not tensor.is_empty())

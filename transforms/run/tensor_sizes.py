@@ -1,0 +1,120 @@
+"""How many bytes the tensors of a model have for a feed, and how many are alive at once, before it is run.
+
+Sizes follow from the shapes of the feed; where they depend on its numbers, one run of the model finds them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.graph import dtypes, walk
+from transforms.model import detached_weights, graph_proto
+
+Sizes = dict[str, int]
+Measure = Callable[[Collection[str], Feed], Mapping[str, int]]
+"""Runs the model on a feed and returns the bytes of float32 tensors of these names."""
+
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class SizesOfRun:
+    """Bytes of tensors in a run: of all that were asked for, and the most of any that are alive at once."""
+
+    total: int
+    at_once: int
+
+
+class TensorSizes:
+    """The sizes of tensors of the main graph that nodes make or that are fed; bodies are left out."""
+
+    def __init__(self, graph: gs.Graph, names: Collection[str], measure: Measure) -> None:
+        """Look at a graph that stays as it is; ``names``: the tensors whose sizes are added up.
+
+        ``measure`` is asked for sizes that follow from no shape.
+        """
+        self._graph, self._names, self._measure = graph, names, measure
+        found = walk.tensors(graph).items()
+        self._made = {name: tensor for name, tensor in found if isinstance(tensor, gs.Variable)}
+        self._known: dict[tuple[tuple[int, ...], ...], SizesOfRun] = {}
+
+    def of(self, feed: Feed) -> SizesOfRun:
+        """Return the bytes for a feed, which depend on nothing but that; raises what a run does."""
+        key = tuple(feed[name].shape for name in sorted(feed))
+        if key in self._known:
+            return self._known[key]
+        sizes = {name: array.nbytes for name, array in feed.items()} | self._declared()
+        missing = self._made.keys() - sizes.keys()
+        if missing:
+            sizes |= self._inferred(feed)
+            missing -= sizes.keys()
+        floats = [name for name in self._made if name in missing and _is_float(self._made[name])]
+        if floats:
+            sizes |= self._measure(floats, feed)
+        found = SizesOfRun(sum(sizes.get(name, 0) for name in self._names), self._most_alive(sizes))
+        if not floats:  # else it may be another for the next feed of this shape
+            self._known[key] = found
+        return found
+
+    def _declared(self) -> Sizes:
+        """Return the sizes that every feed has."""
+        shapes = ((name, tensor, tensor.shape) for name, tensor in self._made.items())
+        return {
+            name: math.prod(shape) * _item_bytes(dtypes.element_type(tensor))
+            for name, tensor, shape in shapes
+            if shape is not None and all(isinstance(size, int) and size >= 0 for size in shape)
+        }
+
+    def _inferred(self, feed: Feed) -> Sizes:
+        """Return the sizes that follow from the shapes of a feed."""
+        light, weights = graph_proto.export_light(self._graph)
+        model = detached_weights.as_inputs(light, weights)
+        del model.graph.value_info[:], model.graph.output[:]
+        for value in model.graph.input:
+            if value.name in feed:
+                kind = value.type.tensor_type.elem_type
+                fixed = onnx.helper.make_tensor_value_info(value.name, kind, feed[value.name].shape)
+                value.CopyFrom(fixed)
+        return dict(_sizes_of(graph_proto.infer(model, weights)[0].graph))
+
+    def _most_alive(self, sizes: Mapping[str, int]) -> int:
+        """Return the most bytes between the first and the last use of tensors, inputs being there always."""
+        last: dict[str, int] = {}
+        for number, node in enumerate(self._graph.nodes):
+            last |= {tensor.name: number for tensor in (*node.outputs, *walk.reads(node))}
+        ending: dict[int, list[str]] = {}
+        for name in last.keys() & sizes.keys() - {tensor.name for tensor in self._graph.inputs}:
+            ending.setdefault(last[name], []).append(name)
+        alive = most = sum(sizes.get(tensor.name, 0) for tensor in self._graph.inputs)
+        for number, node in enumerate(self._graph.nodes):
+            alive += sum(sizes.get(tensor.name, 0) for tensor in node.outputs)
+            most = max(most, alive)
+            alive -= sum(sizes[name] for name in ending.get(number, ()))
+        return most
+
+
+def _is_float(tensor: gs.Tensor) -> bool:
+    return dtypes.is_type(tensor, dtypes.FLOAT)
+
+
+def _sizes_of(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
+    for value in graph.value_info:
+        tensor = value.type.tensor_type
+        if value.type.HasField("tensor_type") and tensor.HasField("shape"):
+            sizes = [one.dim_value if one.HasField("dim_value") else -1 for one in tensor.shape.dim]
+            if min(sizes, default=0) >= 0:
+                yield value.name, math.prod(sizes) * _item_bytes(tensor.elem_type)
+
+
+def _item_bytes(element: int | None) -> int:
+    """Return the bytes of an element; of types that NumPy has not, those of a float."""
+    try:
+        return int(onnx.helper.tensor_dtype_to_np_dtype(element).itemsize) if element else _FLOAT_BYTES
+    except (KeyError, TypeError):
+        return _FLOAT_BYTES
