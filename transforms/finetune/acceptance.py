@@ -8,8 +8,8 @@ conditions have to hold.
 * The outputs that changed improved, in the mean over them, by more than the standard error of that mean over
   held-out samples. Models are compared sample by sample, so that easy and hard samples do not add to the
   scatter.
-* So did the errors on held-out samples taken together. In both means an output counts the more, the less
-  samples scatter in it.
+* So did the errors on held-out samples, and on all, taken together. In both means an output counts the more,
+  the less samples scatter in it.
 
 The threshold for the first model is one standard error, which a model without a gain passes once in six
 times. It rises for later models, so that one of many passes by chance no more often than that. So does that
@@ -58,7 +58,8 @@ def is_significantly_better(
     if not changed.any():
         return False
     precision = [1 / max(_scatter(one, kept), _LEAST_SCATTER) ** 2 for one in gains[:, changed].T]
-    if np.average(_decibels(before, after, kept)[changed], weights=precision) < 0:
+    totals = [_decibels(before, after, part)[changed] for part in (kept, np.ones_like(kept))]
+    if any(np.average(total, weights=precision) < 0 for total in totals):
         return False
     return _is_sure(np.average(gains[:, changed], 1, precision), kept, _standard_errors(tried))
 
