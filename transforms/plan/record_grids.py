@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
+import onnx_graphsurgeon as gs
 
-from transforms.plan.quant_spec import BIAS
+from ops.array_types import QParams
+from transforms.plan.quant_spec import BIAS, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.tensor_grids import TensorGrid
 
 
-def grids_of(plan: QuantizationPlan, parameters: QParamsTable, ranges: Ranges | None) -> Iterator[TensorGrid]:
-    """Yield the grid of each tensor of a plan that becomes integers, biases aside, before it is written."""
-    seen: Mapping[str, tuple[float, float]] = {} if ranges is None else ranges.extremes()
+def grids_of(
+    plan: QuantizationPlan,
+    parameters: Callable[[gs.Tensor, QuantSpec], QParams],
+    seen: Mapping[str, tuple[float, float]],
+) -> Iterator[TensorGrid]:
+    """Yield the grid of each tensor of a plan that becomes integers, biases aside, before it is written.
+
+    ``parameters`` returns scale and zero point; ``seen`` holds lowest and highest number of computed tensors.
+    """
     done = set()
     for site in plan.quantizations:
         for step in site.steps:
