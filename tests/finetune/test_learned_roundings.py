@@ -1,4 +1,4 @@
-"""``auto`` tries AdaRound's roundings on its best grid. Oracle: held-out errors of the same layers without."""
+"""``auto`` tries AdaRound on its best grid. Oracle: held-out errors of the same layers without."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers import build, tunable
 from tools import finetune, quantize
-from tools.summaries.tuning import in_words, tuning_lines
+from tools.summaries.tuning import in_words, reasons, tuning_lines
 from transforms.finetune.finetune_model import TunedModel
 from transforms.finetune.finetune_weights import LayerReport, TunedLayers
 
@@ -65,6 +65,22 @@ def test_outputs_without_a_ratio_are_said_to_have_none(before: float, after: flo
     assert last.startswith(f"Outputs on held-out samples: {words}"[:60]) and last.endswith(
         "model not changed"
     )
+
+
+def test_the_output_that_blocked_is_named_and_what_was_put_back() -> None:
+    """Three layers, the last is put back; then nothing is kept."""
+    layers = [LayerReport(name, "Conv", 1.0, 0.1, 10.0, "new", 0.0, of_inputs=0.25) for name in "abc"]
+    done = TunedModel(
+        gs.Graph(), 0.1, 0.01, "weights", TunedLayers(layers), put_back=frozenset({2}), blocked="boxes"
+    )
+    *rows, count, last = tuning_lines(done, 30)
+    assert [row.split("  ")[-2] for row in rows] == ["new", "new", "put back"]
+    assert count == "Tuned: 2 of 3 layers on 30 samples"
+    assert last.endswith("dB; put back for output 'boxes': 1 layer")
+    *_, reason, last = tuning_lines(dataclasses.replace(done, attempt=None, put_back=frozenset()), 30)
+    assert last.endswith("model not changed; output 'boxes' became worse")
+    assert reason == "Of inputs: 25% to 25% of the layers' errors are left by float weights, too"
+    assert next(reasons(done)).startswith("a: 25% of its error is left by float weights, too")
 
 
 @pytest.fixture

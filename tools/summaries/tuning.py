@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tools.cli.output_file import total_bytes
 from transforms.finetune.finetune_model import TunedModel
+from transforms.finetune.finetune_weights import LayerReport
 
 _LEAST_POWER = 1e-10
 """Times the error: less is what rounding leaves of an output that is always the same, for powers are what
@@ -46,15 +47,26 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     for (op, reason), count in reasons.items():
         yield f"Skipped: {count} {op}: {reason}"
     yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
+    shares = [share for layer in done.walk.layers if (share := _of_inputs(layer)) is not None]
+    if shares and done.attempt is None:
+        words = "of the layers' errors are left by float weights, too"
+        yield f"Of inputs: {min(shares):.0%} to {max(shares):.0%} {words}"
     yield f"Outputs on held-out samples: {_of_outputs(done)}"
 
 
 def reasons(done: TunedModel) -> Iterator[str]:
     """Yield for each layer how much of its error new weights cannot mend, if that can be said."""
     for layer in done.walk.layers:
-        if layer.before > 0 and math.isfinite(layer.before) and math.isfinite(layer.of_inputs):
-            share = min(layer.of_inputs / layer.before, 1.0)
+        share = _of_inputs(layer)
+        if share is not None:
             yield f"{layer.name}: {share:.0%} of its error is left by float weights, too: that of its inputs"
+
+
+def _of_inputs(layer: LayerReport) -> float | None:
+    """Return the share of a layer's error that float weights leave, too; None if it has none to share."""
+    if not (layer.before > 0 and math.isfinite(layer.before) and math.isfinite(layer.of_inputs)):
+        return None
+    return min(max(layer.of_inputs, 0.0) / layer.before, 1.0)
 
 
 def in_words(power: float, *errors: float) -> str:
@@ -87,8 +99,9 @@ def _what_blocked(done: TunedModel) -> str:
         return f"; no improvement: model not changed{reason}"
     if not done.put_back:
         return ""
-    reason = f"for {output}" if output else "the outputs did not improve with them"
-    return f"; {len(done.put_back)} layers put back: {reason}"
+    why = f"for {output}" if output else "since the outputs did not improve for sure"
+    count = len(done.put_back)
+    return f"; put back {why}: {count} layer{'s' if count > 1 else ''}"
 
 
 def _decibels(power: float, error: float) -> str | None:
