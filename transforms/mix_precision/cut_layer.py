@@ -85,6 +85,10 @@ class _Copy:
 
     def __init__(self, known: Mapping[int, str], inner: frozenset[str]) -> None:
         self._known, self._inner = known, inner
+        self._names = walk.Names()
+        for name in known.values():  # what has the name of a float tensor may be its rounded numbers
+            if name not in inner:
+                self._names.take(name)
         self._made: dict[int, gs.Tensor] = {}
         self.nodes: list[gs.Node] = []
         self.inputs: dict[str, gs.Variable] = {}
@@ -105,7 +109,10 @@ class _Copy:
             return gs.Variable.empty()
         (node,) = tensor.inputs
         inputs = [self.tensor(one) for one in node.inputs]
-        outputs = [gs.Variable(one.name, one.dtype, one.shape) for one in node.outputs]
+        outputs = [gs.Variable(self._free(one.name), one.dtype, one.shape) for one in node.outputs]
         self._made |= {id(old): new for old, new in zip(node.outputs, outputs, strict=True)}
         self.nodes.append(copied(node, node.name, inputs, outputs))
         return self._made[id(tensor)]
+
+    def _free(self, name: str) -> str:
+        return name if self._names.is_free(name) else self._names.derive(name, "cut")
