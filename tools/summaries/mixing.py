@@ -85,7 +85,7 @@ def _time_lines(mixed: MixedPrecision) -> Iterator[str]:
         return
     faster = len({layer for layer, _ in table.saved})
     yield (
-        f"Time of layers alone: {counted(faster, 'layer')} of {len(table.layers)} faster in another format,"
+        f"Time of layers alone: {faster} of {counted(len(table.layers), 'layer')} faster in another format,"
         " beyond the spread"
     )
     if times.refused:

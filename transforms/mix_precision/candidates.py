@@ -87,13 +87,11 @@ def find_candidates(
 def require_savings(choices: Sequence[LayerRule], scheme: Scheme, strategy: str) -> None:
     """Raise ValueError for formats that save no bits: with strategy ``budget`` of weights, else at all.
 
-    With ``latency`` bits do not count: only the formats of the baseline are refused.
+    With ``latency`` bits do not count.
     """
-    plain = LayerRule(scheme.activation, scheme.weight)
     if strategy == LATENCY:
-        if plain in choices:
-            raise ValueError(f"auto_mixed_precision: '{plain.label}' is what layers have in the baseline")
         return
+    plain = LayerRule(scheme.activation, scheme.weight)
     parts = ("weight",) if strategy == "budget" else ("weight", "activation")
     for choice in choices:
         if not any(
