@@ -1,5 +1,5 @@
-"""Layers cut out of quantized models. Oracle: the whole model, in which the tensors around the layer are shown:
-on what the layer reads there, the layer alone makes the same, to the last bit."""
+"""Layers cut out of quantized models. Oracle: the whole model, in which the tensors around the layer are
+shown: on what the layer reads there, the layer alone makes the same, to the last bit."""
 
 from __future__ import annotations
 

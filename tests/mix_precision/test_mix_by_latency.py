@@ -1,5 +1,5 @@
-"""Strategy ``latency`` with seconds from a table made up by hand, so that every choice is known; and once with
-real time, of which only the form is looked at."""
+"""Strategy ``latency`` with seconds from a table made up by hand, so that every choice is known; and once
+with real time, of which only the form is looked at."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ ONE = RunOptions(threads=1)
 class Clock:
     """A timer: seconds of layers, and of models as a whole.
 
-    ``layers``: a row for each layer, of rounds for each of float, the baseline and the labels. ``whole``: seconds
-    of the mixed models, in the order in which they are timed; the baseline takes 9.
+    ``layers``: a row for each layer, of rounds for each of float, the baseline and the labels. ``whole``:
+    seconds of the mixed models, in the order in which they are timed; the baseline takes 9.
     """
 
     def __init__(self, layers: Mapping[str, Sequence[Sequence[float]]], whole: Sequence[float] = ()) -> None:

@@ -51,11 +51,12 @@ def confirm(
 
     def _is_faster(choices: Choices) -> bool:
         seconds = timer([float_graph, baseline, build(choices)], feeds, run, share)
-        timed.append(WholeTimes(*map(Timing.of, seconds), refused=len(timed)))
+        plain, before, after = map(Timing.of, seconds)
+        timed.append(WholeTimes(plain, before, after, refused=len(timed)))
         return saving(seconds[1], seconds[2]).low > 0
 
     kept = last_that_is_faster(found, _is_faster)
     if kept.choices:
         return kept, timed[-1]
-    seconds = timer([float_graph, baseline], feeds, run, share)
-    return kept, WholeTimes(*map(Timing.of, seconds), None, refused=len(timed))
+    plain, before = map(Timing.of, timer([float_graph, baseline], feeds, run, share))
+    return kept, WholeTimes(plain, before, None, refused=len(timed))
