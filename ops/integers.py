@@ -17,6 +17,7 @@ from ops._library import dequantize_linear, quantize_linear, scale_errors
 from ops.array_types import Float32Array
 from ops.bfloat16 import to_bfloat16
 from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
+from ops.powers_of_two import HALVINGS, power_scale
 from ops.subnormals import keeps_subnormals
 
 Integers = NDArray[Any]
@@ -28,7 +29,7 @@ CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays
 
 @keeps_subnormals
 def range_scale(
-    low: ArrayLike, high: ArrayLike, format: str | Format, *, symmetric: bool
+    low: ArrayLike, high: ArrayLike, format: str | Format, *, symmetric: bool, power_of_two: bool = False
 ) -> tuple[Float32Array, Integers]:
     """Return scale and zero point with which an integer format covers ranges of numbers.
 
@@ -37,7 +38,8 @@ def range_scale(
     widened to include 0, the scale is (high - low) / (highest - lowest), and the zero point is the integer
     nearest to what then stands for 0. The scale of a range of zeros is 1; no scale is below the smallest
     normal float32, nor so large that an integer of the range would stand for an infinite float32. Both
-    results have the shape of ``low``, which may be a scalar.
+    results have the shape of ``low``, which may be a scalar. ``power_of_two``: the scale is the least power
+    of two that is not below that one.
 
     Raises ValueError unless the format is an integer, and for a range that is not finite or has low > high.
     """
@@ -48,9 +50,11 @@ def range_scale(
         middle = 0 if fmt.is_signed else (fmt.highest + 1) / 2
         top = fmt.highest - middle
         scale = _finite(_as_scale(np.maximum(np.abs(least), np.abs(greatest)) / top), top)
+        scale = power_scale(scale, top) if power_of_two else scale
         return scale, np.full(scale.shape, middle, fmt.dtype)
     least, greatest = np.minimum(least, 0), np.maximum(greatest, 0)
     scale = _as_scale((greatest - least) / (fmt.highest - fmt.lowest))
+    scale = power_scale(scale, fmt.highest - fmt.lowest) if power_of_two else scale
     zero_point = np.clip(np.rint(fmt.lowest - least / scale), fmt.lowest, fmt.highest)
     steps = np.maximum(zero_point - fmt.lowest, fmt.highest - zero_point)
     return _finite(scale, steps), np.asarray(zero_point).astype(fmt.dtype)
@@ -111,12 +115,14 @@ def weight_scale(
     *,
     method: str = "MinMax",
     importance: NDArray[np.floating] | None = None,
+    power_of_two: bool = False,
 ) -> Float32Array:
     """Return the symmetric scale of a weight: one, or one for each index of ``axis``.
 
     MinMax: the largest finite magnitude reaches the highest integer, see range_scale. MSE: that scale times
     the one of ALPHAS (1, 0.98 .. 0.32) with the least sum of importance * (w - its rounding)^2; the largest
-    wins a tie. ``importance`` is not negative and broadcasts to the shape of ``w``. Numbers that are not
+    wins a tie. ``power_of_two``: the least power of two that is not below the scale, or that times the best
+    of HALVINGS. ``importance`` is not negative and broadcasts to the shape of ``w``. Numbers that are not
     finite are ignored. Memory beyond the weight: some chunks; an importance that varies along several axes
     but not all may be broadcast to a copy.
 
@@ -128,10 +134,10 @@ def weight_scale(
         raise ValueError(f"method '{method}' is unknown, legal are MinMax, MSE")
     shape = _channel_shape(w.shape, axis)
     low, high = finite_range(w, axis)
-    scale, zero_point = range_scale(low, high, fmt, symmetric=True)
+    scale, zero_point = range_scale(low, high, fmt, symmetric=True, power_of_two=power_of_two)
     if method == "MinMax" or w.size == 0:
         return scale
-    candidates = _as_scale(ALPHAS[:, None] * scale.reshape(-1))
+    candidates = _as_scale((HALVINGS if power_of_two else ALPHAS)[:, None] * scale.reshape(-1))
     zeros = np.full(candidates.shape, int(zero_point.flat[0]))
     weights = None if importance is None else _broadcast(importance, w.shape).reshape(shape)
     errors = _errors(w.reshape(shape), candidates, zeros, fmt, weights)

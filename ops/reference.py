@@ -5,7 +5,6 @@ Block formats work in float64, where scaling by powers of two and rounding 24-bi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -13,32 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
+from ops.elements import ELEMENTS, Element
 from ops.subnormals import keeps_subnormals
 
 HALF_AWAY, HALF_UP, HALF_EVEN = 0, 1, 2
 LEAST_EXPONENT = -127  # of zeros and of float32's subnormal numbers
-
-
-@dataclass(frozen=True)
-class Element:
-    """An element type of Microscaling: exponent and mantissa bits, bias, exponent and value of the largest
-    number."""
-
-    exponent_bits: int
-    mantissa_bits: int
-    bias: int
-    largest_exponent: int
-    largest: float
-
-
-ELEMENTS = {
-    "int8": Element(0, 6, 0, 0, 127 / 64),
-    "fp8_e4m3": Element(4, 3, 7, 8, 448.0),
-    "fp8_e5m2": Element(5, 2, 15, 15, 57344.0),
-    "fp6_e3m2": Element(3, 2, 3, 4, 28.0),
-    "fp6_e2m3": Element(2, 3, 1, 2, 7.5),
-    "fp4_e2m1": Element(2, 1, 1, 2, 6.0),
-}
 
 
 @keeps_subnormals

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tools.cli import command_line
 from tools.cli.command_line import Parser, make_parser
-from tools.cli.job_options import SAMPLES_HELP
+from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
 from tools.cli.worker_options import why_not_on_a_cluster
 from tools.jobs.mix_options import KEYS, MixJob
 
@@ -59,6 +59,8 @@ def _work(job: MixJob) -> None:
 
 
 def _why_not(job: MixJob) -> str | None:
+    if reason := why_no_scheme(job):
+        return reason
     if bool(job.output) == job.analyze_only:
         return "give one of --output and --analyze-only, and only one"
     if job.analyze_only and job.plot:

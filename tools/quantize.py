@@ -7,18 +7,19 @@ from collections.abc import Sequence
 
 from tools.cli import command_line
 from tools.cli.command_line import Parser, make_parser
-from tools.cli.job_options import SAMPLES_HELP
+from tools.cli.job_options import SAMPLES_HELP, why_no_scheme
 from tools.cli.worker_options import why_not_on_a_cluster
 from tools.jobs.quantize_options import KEYS, QuantizeJob, in_vain
 
 _COMMANDS = """\
 --input m.onnx --output q.onnx --config A8W8 --data samples
---input m.onnx --output q.onnx --config BF16_BFP16
+--input m.onnx --output q.onnx --target ort-cpu --data samples
 --config MX9 --print-config"""
 
 _DETAILS = f"""\
 presets (activation and weight):
   A8W8 A16W8                    symmetric integers, Concats on one scale
+  XINT8                         A8W8 on scales that are powers of two, one for each tensor
   U8S8 U16S8                    asymmetric activations: mostly better, if the target supports them
   W4A8                          int8 activations, int4 weights with a scale per channel
   BF16 FP16                     every value in bfloat16 or float16
@@ -29,7 +30,7 @@ presets (activation and weight):
   S16S8_MIXED_S8S8              A16W8, layers in A8W8 as long as SQNR falls by at most 3 dB
   INT32 UINT32                  for experiments
   NAME_ADAQUANT NAME_ADAROUND   the same, weights tuned on the samples; not of 32 bits, and
-                                NAME_ADAROUND only of A8W8 A16W8 U8S8 U16S8 W4A8
+                                NAME_ADAROUND only of A8W8 A16W8 XINT8 U8S8 U16S8 W4A8
 
 A file begins with preset = "NAME", or gives activation and weight; --print-config shows all keys. Its tables
 [layers] (node name, glob or operator type) and [tensors] give single layers and tensors other formats,
@@ -62,6 +63,8 @@ def _work(job: QuantizeJob) -> int:
 
 
 def _why_not(job: QuantizeJob) -> str | None:
+    if reason := why_no_scheme(job):
+        return reason
     if not job.print_config and not (job.input and job.output):
         return "the following arguments are required: --input, --output"
     if bool(job.input) != bool(job.output):

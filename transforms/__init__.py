@@ -14,6 +14,8 @@ Each has a function of its own name, which edits the graph in place; help("trans
 Prepare:
     ``lift_constants``         Constant nodes become initializers; call it first
     ``convert_opset``          raises the version of the standard operator set
+    ``lower_opset``            lowers it, if no node changes its meaning
+    ``fix_shapes``             free dimensions of inputs become fixed
     ``optimize``               ONNX Runtime's offline optimizer, at its basic level
     ``fuse_matmul``            products of one input with several weights become one, then a Split
     ``fuse_layernorm``         decomposed layer normalization becomes one node
@@ -39,6 +41,7 @@ Quantize, by a plan of the room plan:
     ``insert_qdq``             writes the plan as nodes that quantize and dequantize
     ``align_scales``           tensors that a Concat joins get one scale
     ``balance_channels``       moves powers of two from a weight to the other operand of its product
+    ``move_outliers``          moves outlying channels of activations into weights
     ``equalize_layers``        cross-layer equalization of weights
     ``dual_quant_nodes``       quantizes a tensor at the border of two formats in both
     ``fold_relu``              removes a Relu or Clip that the quantization after it applies already
@@ -46,8 +49,12 @@ Quantize, by a plan of the room plan:
     ``leave_out_zero_points``  removes default zero points that ONNX Runtime fails on
     ``leave_out_dilations``    removes dilations of AveragePool that change nothing
 
+Store, as the last step:
+    ``pack_weights``           weights of block formats in their true bits
+    ``write_onnx_mx``          Microscaling in ONNX's own form, for runtimes to come
+
 ``model_io`` loads and saves. Everything else lies in rooms, whose docstrings say what each is for; a room
-imports only rooms below it (files, graph, twins, model, search, scheme, plan, algebra, gradients, runtime,
-opset; then these rewrites; then run, calibrate, pipelines, layers, finetune, mix_precision, keep_float,
-compare).
+imports only rooms below it (files, graph, twins, packed, model, search, scheme, deploy, plan, algebra,
+gradients, runtime, opset; then these rewrites; then run, calibrate, outliers, pipelines, layers, finetune,
+mix_precision, keep_float, compare).
 """

@@ -46,7 +46,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
     try:
         _refuse_functions(graph)
         if all(node.domain not in STANDARD_DOMAINS for node in walk.nodes(graph)):
-            _import_standard(graph, version)  # nothing to convert, and maybe no import to convert from
+            import_standard(graph, version)  # nothing to convert, and maybe no import to convert from
             return 1
         _write_axes(graph)
         proto_pass.apply(graph, lambda model: _raise(model, graph, version))
@@ -108,7 +108,8 @@ def _is_new(node: gs.Node, before: int, after: int) -> bool:
     return old is None or new is None or old.since_version != new.since_version
 
 
-def _import_standard(graph: gs.Graph, version: int) -> None:
+def import_standard(graph: gs.Graph, version: int) -> None:
+    """Write a version of the standard operator set into a graph and its bodies."""
     others = [opset for opset in graph.import_domains if opset.domain not in STANDARD_DOMAINS]
     graph.import_domains = [onnx.helper.make_opsetid("", version), *others]
     for inner in walk.graphs(graph):

@@ -47,8 +47,15 @@ def least_opset(scheme: Scheme) -> int:
 
 
 def raise_opset(graph: gs.Graph, scheme: Scheme) -> int:
-    """Raise a graph to the opset that a scheme needs; return 1 if it changed. Plans come after this."""
-    return convert_opset(graph, least_opset(scheme))
+    """Raise a graph to the opset that a scheme needs or names; return 1 if it changed. Plans come after this.
+
+    Raises ModelError if the model cannot be raised, and if the scheme names a lower one than it needs.
+    """
+    needed = least_opset(scheme)
+    if 0 < scheme.opset < needed:
+        also = "they need 21, or qdq_domain com.microsoft"
+        raise ModelError(f"opset {scheme.opset} is too low for integers of 4 and 16 bits: {also}")
+    return convert_opset(graph, max(needed, scheme.opset))
 
 
 class _Insertion:

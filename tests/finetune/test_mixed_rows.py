@@ -41,7 +41,7 @@ def sources(graph: gs.Graph, twin: gs.Graph) -> dict[str, bool]:
     return {layer.name: reads_activation_product(layer.source) for layer in match_layers(twin, graph)[0]}
 
 
-@pytest.mark.parametrize("name", ["A8W8", "MX6", "MXFP4E2M1", "BFP16"])
+@pytest.mark.parametrize("name", ["A8W8", "XINT8", "MX6", "MXFP4E2M1", "BFP16"])
 def test_the_layer_behind_attention_reads_a_product(name: str) -> None:
     twin, quantized = tunable.pair(attention(), name, DATA)
     assert sources(quantized, twin) == {"values": False, "out": True}

@@ -21,7 +21,7 @@ def _inputs(preset: str) -> tuple[gs.Graph, list[gs.Tensor]]:
     return quantized, [layer.source for layer in match_layers(float_graph, quantized)[0]]
 
 
-@pytest.mark.parametrize("preset", ["A8W8", "U8S8", "A16W8", "BF16", "MX6"])
+@pytest.mark.parametrize("preset", ["A8W8", "XINT8", "U8S8", "A16W8", "BF16", "MX6"])
 def test_what_a_layer_reads_follows_from_what_is_stored(preset: str) -> None:
     """To the last bit, in the model's own steps; integers are stored as integers."""
     graph, sources = _inputs(preset)
@@ -33,7 +33,7 @@ def test_what_a_layer_reads_follows_from_what_is_stored(preset: str) -> None:
             read = [one[source.name] for one in stepped.advance([source.name])]
         for one, other in zip(kept, read, strict=True):
             np.testing.assert_array_equal(stored.read(one), other)
-        assert (kept[0].dtype.kind in "iu") == (preset in ("A8W8", "U8S8", "A16W8"))
+        assert (kept[0].dtype.kind in "iu") == (preset in ("A8W8", "XINT8", "U8S8", "A16W8"))
         assert (stored.name == source.name) != (kept[0].dtype.kind in "iu")
 
 

@@ -172,7 +172,7 @@ def test_checkpoints_keep_zero_points(tmp_path: Path) -> None:
     assert models[0] == models[1] and any("other scale" in layer.what for layer in done.layers)
 
 
-@pytest.mark.parametrize("name", ["A8W8", "U8S8", "W4A8", "BF16", "BFP16", "MX6", "MXFP4E2M1"])
+@pytest.mark.parametrize("name", ["A8W8", "XINT8", "U8S8", "W4A8", "BF16", "BFP16", "MX6", "MXFP4E2M1"])
 def test_stacks_of_matrices_get_better(name: str) -> None:
     float_graph, quantized = tunable.pair(STACKS, name, STACKS_DATA)
     layers, left = match_layers(float_graph, quantized)

@@ -17,6 +17,7 @@ from transforms.scheme import preset
 
 PRESETS = (
     "A8W8",
+    "XINT8",
     "U8S8",
     "A16W8",
     "W4A8",

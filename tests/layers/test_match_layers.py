@@ -22,6 +22,7 @@ CONV_DATA, MATMUL_DATA = tunable.samples(CONV), tunable.samples(MATMUL)
 FORMATS = {
     **{
         "A8W8": "int8",
+        "XINT8": "int8",
         "U8S8": "int8",
         "A16W8": "int8",
         "W4A8": "int4",
@@ -57,7 +58,7 @@ def test_float_weights_and_biases_are_those_of_the_model(name: str) -> None:
             assert layer.bias is not None and layer.bias.stored is None
 
 
-@pytest.mark.parametrize("name", ["A8W8", "U8S8", "BF16", "MX6"])
+@pytest.mark.parametrize("name", ["A8W8", "XINT8", "U8S8", "BF16", "MX6"])
 def test_the_bias_of_a_product_is_that_of_the_addition(name: str) -> None:
     float_graph, quantized = tunable.pair(MATMUL, name, MATMUL_DATA)
     layers, left = match_layers(float_graph, quantized)

@@ -92,7 +92,7 @@ DATA, UNSEEN = tunable.samples(TWINS, 40), tunable.samples(TWINS, 80)[40:]
 STEPS_DATA = tunable.samples(STEPS, 40)
 
 
-@pytest.mark.parametrize("name", ["A8W8", "BF16", "MX6"])
+@pytest.mark.parametrize("name", ["A8W8", "XINT8", "BF16", "MX6"])
 @pytest.mark.parametrize("one_bias", [True, False])
 def test_layers_of_one_weight_are_one(name: str, one_bias: bool) -> None:
     layers, left = match_layers(*tunable.pair(_twins(one_bias=one_bias), name, DATA))
@@ -194,7 +194,7 @@ def test_layers_behind_see_the_weight_that_all_users_have_now(name: str) -> None
         assert np.isclose(_squared(float_graph, quantized, names), report.after, rtol=1e-3)  # float32 sums
 
 
-@pytest.mark.parametrize("name", ["A8W8", "U8S8", "W4A8", "BF16", "MX6"])
+@pytest.mark.parametrize("name", ["A8W8", "XINT8", "U8S8", "W4A8", "BF16", "MX6"])
 def test_models_that_share_weights_get_better(name: str) -> None:
     float_graph, quantized = tunable.pair(TWINS, name, DATA)
     done = finetune_model(float_graph, quantized, DATA)

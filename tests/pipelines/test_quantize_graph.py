@@ -91,6 +91,7 @@ def test_every_preset_gives_a_model_that_runs(name: str) -> None:
 
 # (dB on all images, share of digits read right); the float model reads 0.983
 EXPECTED = {
+    "XINT8": (22, 0.975),
     "A8W8": (26, 0.975), "A16W8": (34, 0.975), "U8S8": (33, 0.975), "U16S8": (34, 0.975), "W4A8": (19, 0.97),
     "FP16": (65, 0.98), "BF16": (49, 0.98), "BFP16": (42, 0.975), "MX4": (9, 0.96), "MX6": (26, 0.975),
     "MX9": (45, 0.975), "MXINT8": (41, 0.975), "MXFP8E4M3": (24, 0.975), "MXFP8E5M2": (18, 0.97),
@@ -145,7 +146,9 @@ def with_casts(model: onnx.ModelProto) -> onnx.ModelProto:
     return graph_proto.export_model(graph)
 
 
-@pytest.mark.parametrize("name", ("A8W8", "U16S8", "W4A8", "BF16", "MX6", "MXFP6E2M3", "BF16_MXINT8"))
+@pytest.mark.parametrize(
+    "name", ("A8W8", "XINT8", "U16S8", "W4A8", "BF16", "MX6", "MXFP6E2M3", "BF16_MXINT8")
+)
 def test_nodes_on_weights_change_nothing(name: str) -> None:
     model, images, _, _ = digits()
     lean, _ = quantize(model, name, batches())
@@ -168,7 +171,7 @@ def test_stored_blocks_are_the_only_change_of_a_weight() -> None:
         assert any(name in one.input and one.op_type in ("Conv", "Gemm") for one in result.graph.node)
 
 
-@pytest.mark.parametrize("name", ("A8W8", "MX9", "BF16", "FP16"))
+@pytest.mark.parametrize("name", ("A8W8", "XINT8", "MX9", "BF16", "FP16"))
 def test_float16_models_keep_their_ends(name: str) -> None:
     model = build.dense(dtype=np.float16, layers=2)
     x = random(4, 16).astype(np.float16)
@@ -182,7 +185,7 @@ def test_float16_models_keep_their_ends(name: str) -> None:
 
 def test_the_result_is_the_same_each_time() -> None:
     model = corpus.build("layers")
-    for name in ("A8W8", "MX9", "BF16"):
+    for name in ("A8W8", "XINT8", "MX9", "BF16"):
         results = [quantize(model, name, [corpus.feeds(model)])[0] for _ in range(2)]
         assert len({result.SerializeToString(deterministic=True) for result in results}) == 1
 
@@ -261,7 +264,7 @@ def test_weights_in_constant_nodes_are_weights() -> None:
     constant = helper.make_node("Constant", [], ["w"], value=onnx.numpy_helper.from_array(random(4, 6)))
     product = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
     model = build.model([constant, product], [build.value("x", [2, 4])], [build.value("y", [2, 6])])
-    for name in ("A8W8", "MX9"):
+    for name in ("A8W8", "XINT8", "MX9"):
         result, done = quantize(model, preset(name).with_(optimize=False), [{"x": random(2, 4)}])
         assert done.tensors[preset(name).weight, "weight"] == 1
         assert not any(one.op_type == "Constant" for one in result.graph.node)
@@ -387,7 +390,7 @@ def test_nan_in_weights() -> None:
     model = corpus.build("layers")
     weight = next(t for t in model.graph.initializer if t.name == "w0")
     weight.CopyFrom(onnx.numpy_helper.from_array(np.full((4, 64), np.nan, np.float32), "w0"))
-    for name in ("A8W8", "MX9", "BF16", "FP16"):
+    for name in ("A8W8", "XINT8", "MX9", "BF16", "FP16"):
         with pytest.raises(ValueError, match=r"^NaN in 1 weights, 'w0' the first: no format"):
             quantize(model, name, [corpus.feeds(model)])
 
@@ -396,7 +399,7 @@ def test_models_that_are_quantized_already() -> None:
     with pytest.raises(ModelError, match=r"^the model is quantized already: 'd' is a DequantizeLinear node$"):
         quantize(corpus.build("quantized"), "MX9")
     model = corpus.build("layers")
-    for name in ("A8W8", "MX9", "BF16", "INT32"):
+    for name in ("A8W8", "XINT8", "MX9", "BF16", "INT32"):
         result, _ = quantize(model, name, [corpus.feeds(model)])
         with pytest.raises(ModelError, match=r"^the model is quantized already: '[^']+' is a "):
             quantize(result, name, [corpus.feeds(model)])
@@ -421,7 +424,9 @@ def test_nothing_to_quantize() -> None:
 # Opsets
 
 
-@pytest.mark.parametrize(("name", "expected"), (("A8W8", 13), ("MX9", 13), ("A16W8", 21), ("W4A8", 21)))
+@pytest.mark.parametrize(
+    ("name", "expected"), (("A8W8", 13), ("XINT8", 13), ("MX9", 13), ("A16W8", 21), ("W4A8", 21))
+)
 def test_opset_and_ir_version_of_the_result(name: str, expected: int) -> None:
     model = build.dense(layers=2, opset=9)
     model.ir_version = 4
@@ -451,7 +456,7 @@ def test_fine_tuning_is_a_step_of_its_own() -> None:
         quantize_graph(graph, preset("MX9_ADAQUANT"))
 
 
-@pytest.mark.parametrize("preset_name", ("BF16", "MX9", "A8W8"))
+@pytest.mark.parametrize("preset_name", ("BF16", "MX9", "A8W8", "XINT8"))
 def test_a_weight_that_a_body_hands_out_keeps_its_numbers(preset_name: str) -> None:
     """Oracle: the float model, of which ``steps`` is a copy of the weight for every round."""
     model = corpus.parse(

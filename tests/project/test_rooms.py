@@ -20,9 +20,11 @@ ROOMS = [
         "files",
         "graph",
         "twins",
+        "packed",
         "model",
         "search",
         "scheme",
+        "deploy",
         "plan",
         "algebra",
         "gradients",
@@ -30,7 +32,17 @@ ROOMS = [
         "opset",
         REWRITES,
     ),
-    *("run", "calibrate", "pipelines", "layers", "finetune", "mix_precision", "keep_float", "compare"),
+    *(
+        "run",
+        "calibrate",
+        "outliers",
+        "pipelines",
+        "layers",
+        "finetune",
+        "mix_precision",
+        "keep_float",
+        "compare",
+    ),
 ]
 """From the ground up; a room imports itself and rooms before it."""
 

@@ -261,7 +261,7 @@ def test_a_shared_bias_is_stored_for_each_reader() -> None:
     assert "b" not in stored(model)
 
 
-@pytest.mark.parametrize("name", ("A8W8", "W4A8", "BF16", "FP16", "MX9", "MXFP4E2M1", "INT32"))
+@pytest.mark.parametrize("name", ("A8W8", "XINT8", "W4A8", "BF16", "FP16", "MX9", "MXFP4E2M1", "INT32"))
 def test_weights_with_nodes_are_float_and_give_the_same_numbers(name: str) -> None:
     weights = {"k": random(4, 3, 3, 3), "b": (4,), "w": random(5, 16), "d": (5,)}
     ranges = dict.fromkeys(("x", "r", "y"), (-2.0, 2.0))
@@ -381,7 +381,7 @@ def test_nodes_in_bodies_stand_where_they_are_used() -> None:
 
 
 def test_the_number_of_tensors_is_returned_and_nothing_is_left_for_a_second_plan() -> None:
-    for name in ("A8W8", "MX9", "BF16", "BF16_BFP16", "INT32"):
+    for name in ("A8W8", "XINT8", "MX9", "BF16", "BF16_BFP16", "INT32"):
         graph = plans.graph(NET, SHAPES)
         planned = QuantizationPlan(graph, preset(name))
         tensors = {id(q.tensor) for q in planned.quantizations}

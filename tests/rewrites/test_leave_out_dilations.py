@@ -16,7 +16,7 @@ from transforms.scheme.scheme import preset
 
 
 @pytest.mark.parametrize("dilations", ([1, 1], [2, 2]))
-@pytest.mark.parametrize("config", ("A8W8", "U8S8", "A16W8"))
+@pytest.mark.parametrize("config", ("A8W8", "XINT8", "U8S8", "A16W8"))
 def test_a_pool_with_dilations_between_layers_loads(config: str, dilations: list[int]) -> None:
     model = corpus.parse(
         f"""(float[1,1,9,9] x) => (float[A,B,C,D] y) <float[1,2,1,1] k = {{0.5, 2}}> {{ a = Conv(x, kernel)

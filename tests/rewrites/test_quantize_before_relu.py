@@ -55,7 +55,7 @@ def outputs(graph: gs.Graph, feeds: list[dict[str, np.ndarray]]) -> list[np.ndar
     return [opened.run(None, feed)[0] for feed in feeds]
 
 
-@pytest.mark.parametrize("config", ["A8W8", "A16W8", "U8S8"])
+@pytest.mark.parametrize("config", ["A8W8", "XINT8", "A16W8", "U8S8"])
 @pytest.mark.parametrize(("rectifier", "bounds"), [("Relu", None), ("Clip", (0, 6)), ("Clip", (-0.3, 0.7))])
 def test_no_number_changes(rectifier: str, bounds: tuple[float, float] | None, config: str) -> None:
     graph = quantized(convolutions(rectifier, bounds), preset(config))

@@ -110,9 +110,9 @@ def test_however_many_tensors_are_watched_the_runtime_has_one_output_for_them(
     """What the runtime takes to open a model grows with the product of its nodes and its outputs."""
     opened = []
 
-    def _open(light: onnx.ModelProto, *rest: object) -> OpenModel:
+    def _open(light: onnx.ModelProto, *rest: object, **named: object) -> OpenModel:
         opened.append([value.name for value in light.graph.output])
-        return open_light(light, *rest)  # type: ignore[arg-type]
+        return open_light(light, *rest, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(instrumented_model, "open_light", _open)
     for tensors in ([], NAMES[:1], NAMES):

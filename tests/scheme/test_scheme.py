@@ -37,6 +37,7 @@ def test_a_preset_is_read_by_name_and_survives_toml(name: str, tmp_path: Path) -
     ("name", "activation", "weight"),
     (
         ("A8W8", "int8", "int8"),
+        ("XINT8", "int8", "int8"),
         ("A16W8", "int16", "int8"),
         ("U8S8", "uint8", "int8"),
         ("U16S8", "uint16", "int8"),
@@ -50,7 +51,7 @@ def test_a_preset_is_read_by_name_and_survives_toml(name: str, tmp_path: Path) -
 def test_formats_of_presets(name: str, activation: str, weight: str) -> None:
     found = preset(name)
     assert (found.activation, found.weight) == (activation, weight)
-    assert found.align_concat is found.align_eltwise_quant_type is name.startswith("A")
+    assert found.align_concat is found.align_eltwise_quant_type is name.startswith(("A", "X"))
     assert not found.fold_relu
 
 
@@ -66,10 +67,12 @@ def test_what_presets_do_to_channels(name: str) -> None:
     blocks = found.format(found.activation).block > 1
     plain = name.removesuffix("_ADAQUANT").removesuffix("_ADAROUND")
     wide = plain in ("A16W8", "U16S8", "S16S8_MIXED_S8S8")
-    assert found.equalize_layers is blocks
+    shifted = plain == "XINT8"  # one power of two for a tensor needs like channels most
+    assert found.equalize_layers is (blocks or shifted)
     assert found.balance_channels is (blocks or wide)
+    assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8"))
     per_channel = "auto" if found.weight == "int8" else plain == "W4A8"
-    assert found.per_channel == per_channel
+    assert found.per_channel == (False if shifted else per_channel)
 
 
 def test_every_key_survives_toml(tmp_path: Path) -> None:
@@ -79,6 +82,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         bias="float16",
         other="float32",
         per_channel=True,
+        scale="power_of_two",
         activation_symmetric=True,
         calibrate_method="Percentile",
         percentile=99.5,
@@ -98,7 +102,11 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         keep_weight_nodes=True,
         equalize_layers=True,
         balance_channels=True,
+        move_outliers=True,
         optimize=False,
+        target="ort-cpu",
+        opset=17,
+        input_shapes={"images:0": (1, 3, 224, 224)},
         qdq_domain="com.microsoft",
         domain="com.amd.quark",
         bfloat16_as="cast",
@@ -108,6 +116,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
             "Gemm": LayerRule("small", "mx9"),
         },
         tensors={"conv3.weight": "bfloat16", "x": "float32"},
+        outliers={"/body/norm": "3:1 17:own", "y": "0:-2"},
         auto_mixed_precision={"target": ("bfp16", "int8/int4"), "l2_target": 1e-5, "dual_quant_nodes": True},
         finetune={"algorithm": "adaquant", "num_iterations": 10, "target_op_type": ("Conv", "Gemm")},
     )

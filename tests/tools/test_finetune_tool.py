@@ -146,6 +146,9 @@ def test_selective_update(folder: Path) -> None:
         (["--data-size", "1"], "1 sample, at least 2 are needed"),
         (["--checkpoint", "no/folder/file"], "folder 'no/folder' does not exist"),
         (["--infer-device", "cuda:0"], "inference on 'cuda:0' needs onnxruntime-gpu"),
+        (["--infer-device", "hip:0"], "inference on 'hip:0' needs onnxruntime-migraphx or onnxruntime-rocm"),
+        (["--optim-device", "hip:0"], "linear algebra on 'hip:0' needs CuPy built for ROCm and a HIP device"),
+        (["--provider", "cuda:0"], "inference on 'cuda:0' needs onnxruntime-gpu"),
         (["--optim-device", "cuda:0"], "linear algebra on 'cuda:0' needs CuPy"),
     ],
 )

@@ -45,7 +45,7 @@ def test_all_types_are_of_one_module() -> None:
 
 
 OUTSIDE = [
-    *((tool, "--limit", "0") for tool in REQUIRED if tool not in ("evaluate", "formats")),
+    *((tool, "--limit", "0") for tool in REQUIRED if tool not in ("check", "evaluate", "formats", "inspect")),
     *((tool, "--threads", text) for tool in ("infer", "quantize") for text in ("0", "-1", "4097", "1.5")),
     ("auto_mixed_precision", "--data-size", "0"),
     ("auto_mixed_precision", "--data-size", "2147483648"),

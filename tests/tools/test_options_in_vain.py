@@ -11,12 +11,14 @@ from dataclasses import fields
 import pytest
 
 from tests.helpers.tool_parsers import REQUIRED, parser_of
+from tools.check import CheckJob
 from tools.cli.job_options import DataOptions, Options
 from tools.cli.needs import DATA
 from tools.cli.options import RUNNING, SAMPLES, options_of
 from tools.evaluate import EvaluateJob
 from tools.formats import FormatsJob
 from tools.infer import InferJob
+from tools.inspect import InspectJob
 from tools.jobs.bf16_options import Bf16Job
 from tools.jobs.finetune_options import FinetuneJob
 from tools.jobs.mix_options import MixJob
@@ -27,12 +29,14 @@ from transforms.scheme.mixing_rule import MixingRule
 
 JOBS = {
     "auto_mixed_precision": MixJob,
+    "check": CheckJob,
     "convert_fp16_to_bf16": Bf16Job,
     "convert_fp32_to_bf16": Bf16Job,
     "evaluate": EvaluateJob,
     "finetune": FinetuneJob,
     "formats": FormatsJob,
     "infer": InferJob,
+    "inspect": InspectJob,
     "quantize": QuantizeJob,
     "report": ReportJob,
 }
@@ -43,19 +47,22 @@ OF_DATA = (*OF_SAMPLES, "--provider cpu", "--threads 2")
 
 ALWAYS = {
     "auto_mixed_precision": "help verbose input output config assignments target activation_target "
-    "weight_target target_op_types include_nodes exclude_nodes evaluate dual_quant_nodes data",
+    "weight_target target_op_types include_nodes exclude_nodes evaluate dual_quant_nodes data opset "
+    "input_shapes",
     "convert_fp16_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
-    "optimize save_as_external_data functions force",
+    "optimize save_as_external_data functions force target opset input_shapes",
     "convert_fp32_to_bf16": "help verbose input output format keep_io_types exclude_node exclude_op strict "
-    "optimize save_as_external_data functions force",
+    "optimize save_as_external_data functions force target opset input_shapes",
+    "check": "help verbose input target",
     "evaluate": "help verbose baseline_results_folder quantized_results_folder peak labels allow_missing",
     "finetune": "help verbose float_model quantized output data limit algorithm fixed_seed batch_size "
     "target_op_type selective_update following_relu output_index optim_device memory_limit checkpoint force "
-    "jobs dask resume save_as_external_data functions threads",
+    "jobs dask resume save_as_external_data functions threads storage",
     "formats": "help verbose input plot",
     "infer": "help verbose input output force data time provider threads",
+    "inspect": "help verbose input against json",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
-    "keep_weight_nodes optimize",
+    "keep_weight_nodes optimize target opset input_shapes",
     "report": "help verbose float_model quantized output force data provider threads",
 }
 """Options that have an effect in any combination, or without which there is nothing to do."""
@@ -92,7 +99,7 @@ def _cases() -> list[tuple[str, str, str]]:
         for one in (*measured, *OF_DATA)
     ]
     moving = ("--strategy speed", "--bits-target 8", "--bytes-target 9", "--labels l.npy")
-    moving += ("--save_as_external_data", "--no-functions")
+    moving += ("--save_as_external_data", "--no-functions", "--storage packed")
     cases += [
         (tool, f"--analyze-only --data d {one}", f"{one.split()[0]} goes with --output, not with --analyze")
         for one in moving
@@ -152,7 +159,7 @@ def _cases() -> list[tuple[str, str, str]]:
             "--jobs goes with --dask local: ",
         ),
     ]
-    alone = ("--data d", "--calibration-cache f", "--random-data 3", "--force")
+    alone = ("--storage packed", "--data d", "--calibration-cache f", "--random-data 3", "--force")
     alone += ("--save_as_external_data", "--no-functions", "--allow-code")
     cases += [
         ("quantize", f"--print-config {one}", f"{one.split()[0]} goes with --input and --output")

@@ -156,7 +156,7 @@ def test_where_the_result_comes_from(bench: EvaluationSet) -> None:
     assert bench.scheme() == preset("A8W8").with_(per_channel=True, exclude_op_types=("Gemm",))
 
 
-@pytest.mark.parametrize("name", ("A8W8", "MX9"))
+@pytest.mark.parametrize("name", ("A8W8", "XINT8", "MX9"))
 def test_weights_outside_the_model_file(name: str, bench: EvaluationSet) -> None:
     model, weights = build.dense(256), bench.folder / "w.bin"
     onnx.save(model, bench.source)
@@ -174,7 +174,7 @@ def test_weights_outside_the_model_file(name: str, bench: EvaluationSet) -> None
     assert bare(bench.result()) == expected
 
 
-@pytest.mark.parametrize("name", ("A8W8", "MX9", "FP16"))
+@pytest.mark.parametrize("name", ("A8W8", "XINT8", "MX9", "FP16"))
 def test_a_float16_model(name: str, bench: EvaluationSet) -> None:
     model = build.dense(4, layers=2, dtype=np.float16)
     onnx.save(model, bench.source)

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.cli.needs import DATA, Need
-from tools.cli.option_values import MOST_AT_ONCE, bytes_of, number, numbers, size, whole
+from tools.cli.option_values import MOST_AT_ONCE, bytes_of, input_shape, number, numbers, size, whole
 from tools.cli.options import OTHER, RUNNING, SAMPLES, option
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def sample_limit(spelled: str = "--limit N") -> Any:
 
 def provider(need: Need = DATA) -> Any:
     """Return the field ``provider`` of a tool in which it goes with other data, too."""
-    words = "execution provider of ONNX Runtime (default: cpu)"
+    words = "execution provider of ONNX Runtime, or a device: cuda:0, hip:0 (default: cpu)"
     return option("--provider NAME", words, group=RUNNING, needs=(need,), default="cpu")
 
 
@@ -112,6 +112,27 @@ class DataOptions(Options):
         return RunOptions(self.provider, self.threads)
 
 
+def opset() -> Any:
+    """Return the field ``opset`` of a tool, 0 for whatever the model has or needs."""
+    words = "ONNX opset of the result: raised, or lowered as far as no node changes its meaning"
+    return option("--opset N", words, type=whole(13), default=0)
+
+
+def input_shapes() -> Any:
+    """Return the field ``input_shapes`` of a tool: pairs of name and shape."""
+    words = "fix the free dimensions of an input; repeatable"
+    return option("--input-shape NAME:1,3,224,224", words, type=input_shape, action="append", default=[])
+
+
+def by_name(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of inputs by name; ValueError for a name that is given twice."""
+    found = dict(shapes)
+    for name, shape in shapes:
+        if found[name] != shape:
+            raise ValueError(f"--input-shape '{name}' is given twice, with different sizes")
+    return found
+
+
 def force(what: str, *needs: Need) -> Any:
     """Return the field ``force`` of a tool."""
     return option("--force", f"overwrite {what}", needs=needs)
@@ -127,6 +148,14 @@ def functions(*needs: Need) -> Any:
     """Return the field of that name, true unless the option is given."""
     words = "leave out the functions by which a model runs without this package's operator library"
     return option("--no-functions", words, group=OTHER, needs=needs, action="store_false")
+
+
+def storage(*needs: Need) -> Any:
+    """Return the field ``storage`` of a tool that writes block formats."""
+    words = (
+        "weights of block formats as float32 (plain, default), in their bits, or in ONNX's own form for MX"
+    )
+    return option("--storage", words, needs=needs, choices=("plain", "packed", "onnx-mx"), default="plain")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,28 +188,56 @@ TENSORS_OF_A_SAMPLE = (
     "memory for tensors of a sample while ranges are measured, such as 500M or 4G; more of them is an error"
 )
 
+TARGETS = (
+    *("ort-cpu", "ort-cuda", "tensorrt", "openvino", "qnn"),
+    *("ryzen-ai-cnn", "ryzen-ai-bf16", "ryzen-ai-float-scale"),
+)
+"""Names of the table of deployment targets, repeated here so that help needs no imports."""
+
+
+def deployment() -> Any:
+    """Return the field ``target`` of a tool, empty without one."""
+    words = "runtime that the model is made for, which sets what is not given and checks the result: "
+    return option("--target NAME", words + ", ".join(TARGETS), choices=TARGETS, default="")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeJob(DataOptions, ModelOutput):
     """A quantization by a scheme: ``assignments`` are those of ``--set``."""
 
+    @property
+    def deployment(self) -> str:
+        """The name of the target that the model is made for, empty without one."""
+        return ""
+
     input: str
     output: str = option("--output MODEL", "the quantized model to write", default="")
-    config: str = option("--config NAME|FILE", "a preset or a TOML file", required=True)
+    config: str = option("--config NAME|FILE", "a preset or a TOML file", default="")
     assignments: tuple[str, ...] = option(
         "--set KEY=VALUE",
         "any key of the scheme with a TOML value, such as percentile=99.9; repeatable",
         action="append",
         default=[],
     )
+    opset: int = opset()
+    input_shapes: tuple[tuple[str, tuple[int, ...]], ...] = input_shapes()
     calibration_cache: Path | None = _sample(
         "--calibration-cache FILE",
         "store measured ranges in this file, and reuse them for the same model and data",
         type=Path,
     )
+    storage: str = storage()
     memory_limit: int | None = memory_limit(TENSORS_OF_A_SAMPLE, DATA)
     allow_code: bool = option(
         "--allow-code",
         "allow the key evaluate of the scheme to run a file outside the scheme's folder",
         group=OTHER,
     )
+
+
+def why_no_scheme(job: SchemeJob) -> str | None:
+    """Return the error of a job without a scheme, or with more than one target, or None."""
+    if not job.config and not job.deployment:
+        return "the following arguments are required: --config"
+    named = [name for name in job.changes.get("target", ()) if name in TARGETS]
+    return f"--target {named[0]} and {named[1]}: a model is made for one runtime" if named[1:] else None

@@ -62,6 +62,14 @@ def size(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not an image size: {error}") from error
 
 
+def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return the name of an input and its shape, of ``NAME:1,3,224,224``."""
+    name, colon, sizes = text.rpartition(":")
+    if not (name and colon):
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not an input with its sizes, NAME:1,3,224,224")
+    return name, tuple(map(whole(), sizes.split(",")))
+
+
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ops
-from tools.cli.job_options import SchemeJob
+from tools.cli.job_options import SchemeJob, by_name
 from tools.cli.needs import DATA, Need
 from transforms.files.read_toml import parse_toml
 from transforms.plan.qparams import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
+from transforms.scheme.apply_target import adapted, scheme_of
 from transforms.scheme.mixing_rule import MIXING, TARGETS
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_table import SchemeTable
+from transforms.scheme.targets import target
 
 _STANDARD_BITS = 16
 """Of the widest integers that ONNX's own operators quantize to."""
@@ -31,20 +34,32 @@ _ALTERNATIVES = (
 
 def quantization_scheme(job: SchemeJob) -> Scheme:
     """Return the scheme of ``--config`` with what the command line changes; ValueError naming the key."""
-    scheme = _read(job)
+    scheme = _read(job, job.deployment)
     lists = {key: (*getattr(scheme, key), *more) for key, more in job.changes.items() if type(more) is list}
-    return scheme.with_(**{**job.changes, **lists})
+    return _fitted(scheme.with_(**{**job.changes, **lists}), job.deployment)
 
 
 def mixing_scheme(job: SchemeJob) -> Scheme:
     """Return the same with changes to the table of automatic mixed precision, which there must be."""
-    scheme = _read(job)
-    replaced = set().union(*(old for old, new in _ALTERNATIVES if new & job.changes.keys()))
+    scheme, changes = _read(job, job.deployment), dict(job.changes)
+    formats = [name for name in changes.get("target", ()) if name != job.deployment]
+    changes = {key: value for key, value in {**changes, "target": formats}.items() if value != []}
+    replaced = set().union(*(old for old, new in _ALTERNATIVES if new & changes.keys()))
     before = scheme.auto_mixed_precision.said if scheme.auto_mixed_precision else {}
     kept = {key: value for key, value in before.items() if key not in replaced}
-    if not kept and not job.changes:
+    if not kept and not changes:
         raise ValueError(f"'{job.config}' has no table [auto_mixed_precision]: give --target FORMAT")
-    return scheme.with_(auto_mixed_precision={**kept, **job.changes})
+    return _fitted(scheme.with_(auto_mixed_precision={**kept, **changes}), job.deployment)
+
+
+def _fitted(scheme: Scheme, deployment: str) -> Scheme:
+    """Return the scheme held to the rules of a target, and say on stderr what that changed."""
+    if not deployment:
+        return scheme
+    fitted, lines = adapted(scheme, target(deployment))
+    for line in lines:
+        print(line, file=sys.stderr)
+    return fitted
 
 
 def parse_assignment(assignment: str, scheme: Scheme) -> dict[str, Any]:
@@ -90,10 +105,14 @@ def check_effect(scheme: Scheme, job: SchemeJob, needs: Mapping[str, Need] | Non
             raise ValueError(f"{words} goes with {_OF_WORK[name].words}")
 
 
-def _read(job: SchemeJob) -> Scheme:
-    scheme = read_scheme(job.config)
+def _read(job: SchemeJob, deployment: str) -> Scheme:
+    scheme = scheme_of(target(deployment)) if deployment and not job.config else read_scheme(job.config)
     for assignment in job.assignments:
         scheme = scheme.with_(**parse_assignment(assignment, scheme))
+    if job.opset:
+        scheme = scheme.with_(opset=job.opset)
+    if job.input_shapes:
+        scheme = scheme.with_(input_shapes={**scheme.input_shapes, **by_name(job.input_shapes)})
     return scheme
 
 

@@ -7,9 +7,12 @@ from dataclasses import fields
 import onnx_graphsurgeon as gs
 
 from tools.cli.data_options import open_samples
+from tools.cli.job_options import by_name
 from tools.cli.progress import Phases
 from tools.jobs.bf16_options import Bf16Job
+from tools.jobs.load import load_fixed
 from tools.summaries import bf16
+from tools.summaries.target import refuse_broken, refuse_free, target_lines
 from transforms import model_io
 from transforms.keep_float.keep import KeptFloat, keep_float
 from transforms.lift_constants import lift_constants
@@ -17,6 +20,7 @@ from transforms.model import provenance
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.runtime.session import why_not_on_cpu
+from transforms.scheme.targets import target
 from transforms.search.target import TargetError
 from transforms.twins.attach_functions import has_all_functions
 
@@ -26,18 +30,21 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
 
     Raises ValueError or OSError; nothing is written then.
     """
+    row = target(job.target) if job.target else None
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
+    chosen = _options(job)
     phases = Phases("loading", "measuring" if job.min_sqnr is not None else "", "converting", "writing")
     with phases("loading"):
-        graph = model_io.load(job.input)
+        graph = load_fixed(job.input, by_name(job.input_shapes))
+        if row:
+            refuse_free(graph, row)
         lift_constants(graph)
     before = inspect_bf16.describe(graph)
     if before.converted:
         print(f"Nothing to do: '{job.input}' is a BF16 model already ({before.format}).")
         return
     inspect_bf16.require(before, source, job.input)
-    chosen = Bf16Options(**{one.name: getattr(job, one.name) for one in fields(Bf16Options)})
     kept = None if job.min_sqnr is None else _keep(graph, chosen, job, phases)
     chosen = chosen.excluding(kept.patterns) if kept else chosen
     with phases("converting"):
@@ -46,6 +53,8 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
         _refuse_float(kept, job)
         print(f"Nothing to do: no tensor of '{job.input}' is left to round.")
         return
+    if row:
+        refuse_broken(graph, row)
     entries = provenance.entries(tool, _recorded(chosen, job), graph.source_sha256)
     with phases("writing"):
         exported = model_io.export(graph)
@@ -53,8 +62,32 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
     functions = has_all_functions(exported[0])
     for line in bf16.lines(done, graph, files, why_not_on_cpu(*exported), functions=functions):
         print(line)
+    for line in target_lines(graph, row) if row else ():
+        print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)
+
+
+def _options(job: Bf16Job) -> Bf16Options:
+    values = {one.name: getattr(job, one.name) for one in fields(Bf16Options)}
+    return Bf16Options(**{**values, "input_shapes": by_name(job.input_shapes), "format": _format(job)})
+
+
+def _format(job: Bf16Job) -> str:
+    """Return the format that was given, or that the target takes; ValueError if it does not take it."""
+    if not job.target:
+        return job.format
+    row = target(job.target)
+    if not row.converters:
+        legal = f"{' or '.join(row.activations)}: python -m tools.quantize --target {row.name}"
+        raise ValueError(f"target '{row.name}' takes no bfloat16, but {legal}")
+    if "format" not in job.given:
+        return row.converters[0]
+    if job.format not in row.converters:
+        raise ValueError(
+            f"target '{row.name}' takes --format {' or '.join(row.converters)}, not {job.format}"
+        )
+    return job.format
 
 
 def _keep(graph: gs.Graph, chosen: Bf16Options, job: Bf16Job, phases: Phases) -> KeptFloat:
@@ -81,5 +114,7 @@ def _refuse_float(kept: KeptFloat | None, job: Bf16Job) -> None:
 
 
 def _recorded(chosen: Bf16Options, job: Bf16Job) -> dict[str, object]:
-    recorded = {name: value for name, value in vars(chosen).items() if name != "strict"}
+    rare = {"opset": chosen.opset, "input_shapes": chosen.input_shapes}
+    left_out = {"strict", *(name for name, value in rare.items() if not value)}
+    recorded = {name: value for name, value in vars(chosen).items() if name not in left_out}
     return recorded if job.min_sqnr is None else recorded | {"min_sqnr": job.min_sqnr}

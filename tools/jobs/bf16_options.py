@@ -9,7 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from tools.cli import command_line
-from tools.cli.job_options import SAMPLES_HELP, DataOptions, ModelOutput, samples_folder
+from tools.cli.job_options import (
+    SAMPLES_HELP,
+    DataOptions,
+    ModelOutput,
+    deployment,
+    input_shapes,
+    opset,
+    samples_folder,
+)
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import number
 from tools.cli.options import option
@@ -48,6 +56,9 @@ class Bf16Job(DataOptions, ModelOutput):
     exclude_op: tuple[str, ...] = option(
         "--exclude-op OP", "keep nodes of an operator type in float; repeatable", action="append", default=[]
     )
+    target: str = deployment()
+    opset: int = opset()
+    input_shapes: tuple[tuple[str, tuple[int, ...]], ...] = input_shapes()
     weights: str = _rounded(
         "--weights",
         "how weights are stored: rounded, in half the bytes (default), or in float32, rounded at load",

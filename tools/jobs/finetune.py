@@ -21,6 +21,7 @@ from tools.cli.output_file import check_writable
 from tools.cli.progress import Phases
 from tools.cli.worker_options import SharedJob
 from tools.jobs.finetune_options import FinetuneJob
+from tools.jobs.storage import store
 from tools.summaries import tuning
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
@@ -65,8 +66,9 @@ def finetune_file(job: FinetuneJob) -> None:
     done = tune(twin, quantized, data, chosen, phases, shared=shared)
     entries = provenance.entries("finetune", _recorded(job), quantized.source_sha256)
     with phases("writing"):
+        stored = store(done.graph, job.storage)
         files = job.save(done.graph, output, entries)
-    for line in tuning.lines(done, len(feeds), quantized.source_files, files):
+    for line in (*stored, *tuning.lines(done, len(feeds), quantized.source_files, files)):
         print(line)
     broken = tuning.broken_limit(done, job.memory_limit)
     if broken:

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import DataOptions, ModelOutput, memory_limit, sample_limit, samples_folder
+from tools.cli.job_options import (
+    DataOptions,
+    ModelOutput,
+    memory_limit,
+    sample_limit,
+    samples_folder,
+    storage,
+)
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, number, whole
 from tools.cli.options import RUNNING, option
@@ -14,7 +21,7 @@ from tools.cli.worker_options import dask, jobs, resume
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-DEVICES = ("cpu", "cuda:0")
+DEVICES = ("cpu", "cuda:0", "hip:0")
 
 _STEPPED = Need("--algorithm adaquant or adaround", lambda job: job.algorithm in ("adaquant", "adaround"))
 _step = partial(option, group="algorithm", needs=(_STEPPED,))
@@ -30,6 +37,7 @@ class FinetuneJob(DataOptions, ModelOutput):
     quantized: str = option("--quantized MODEL", "the quantized model; never changed", required=True)
     output: str = option("--output MODEL", "the tuned model to write", required=True)
     data: Path = samples_folder(help="folder of samples to tune on", required=True)
+    storage: str = storage()
     algorithm: str = option(
         "--algorithm", "how weights are found, see below (default: auto)", choices=ALGORITHMS, default="auto"
     )
@@ -78,7 +86,10 @@ class FinetuneJob(DataOptions, ModelOutput):
         "--batch-size N", "samples per run, if batch sizes are dynamic", type=whole(), default=1
     )
     optim_device: str = _running(
-        "--optim-device", "for linear algebra (CuPy)", choices=DEVICES, default="cpu"
+        "--optim-device",
+        "for linear algebra (CuPy, for hip:0 built for ROCm)",
+        choices=DEVICES,
+        default="cpu",
     )
     infer_device: str = _running("--infer-device", "for inference", choices=DEVICES, default="cpu")
     memory_limit: int | None = memory_limit(

@@ -10,6 +10,7 @@ from tools.cli.executors import threads_of, workers
 from tools.cli.output_file import check_writable, write_text
 from tools.cli.scheme_options import check_effect, mixing_scheme
 from tools.cli.user_code import check_code
+from tools.jobs.load import load_model
 from tools.jobs.mix_options import MixJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing as mixing_summary
@@ -32,7 +33,7 @@ def mix_file(job: MixJob) -> None:
     output = _check_files(job)
     phases = phases_of(scheme, has_data=job.data is not None)
     with phases("loading"):
-        graph = model_io.load(job.input)
+        graph = load_model(job.input, scheme)
     options = MixingOptions(
         RunOptions(job.provider, threads_of(job.threads, job.jobs)),
         workers(job.jobs, job.dask),

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tools.cli.job_options import SchemeJob, force, functions, samples_folder, save_as_external_data
+from tools.cli.job_options import (
+    TARGETS,
+    SchemeJob,
+    force,
+    functions,
+    samples_folder,
+    save_as_external_data,
+    storage,
+)
 from tools.cli.needs import DATA, Need
 from tools.cli.option_values import LARGEST, number, whole
 from tools.cli.options import SEARCH, Option, declare, option
@@ -48,12 +56,19 @@ class MixJob(SchemeJob):
     force: bool = force("an existing output", _FILE)
     save_as_external_data: bool = save_as_external_data(_MODEL)
     functions: bool = functions(_MODEL)
+    storage: str = storage(_MODEL)
+
+    @property
+    def deployment(self) -> str:
+        """The deployment target among the values of --target, which names formats, too; empty without one."""
+        return next((name for name in self.changes.get("target", ()) if name in TARGETS), "")
 
 
 KEYS: Mapping[str, Option] = {
     "target": _format(
-        "--target FORMAT",
-        "format that layers may get, such as bfp16 or int8/int4 (activation/weight); repeatable",
+        "--target FORMAT|NAME",
+        "format that layers may get, such as bfp16 or int8/int4 (activation/weight); or the runtime that the "
+        f"model is made for: {', '.join(TARGETS)}; repeatable",
         action="append",
     ),
     "activation_target": _format("--activation-target FORMAT", "the same, for the activation only"),

@@ -12,6 +12,7 @@ from tools.cli.needs import Need
 from tools.cli.progress import Phases
 from tools.cli.scheme_options import CALIBRATION, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
+from tools.jobs.load import load_model
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing
@@ -51,7 +52,7 @@ def quantize_file(job: QuantizeJob) -> bool:
         model_io.check_output(job.calibration_cache, force=True)
     phases = phases_of(scheme, has_data=job.data is not None or bool(job.random_data))
     with phases("loading"):
-        graph = model_io.load(job.input)
+        graph = load_model(job.input, scheme)
     data = _data(graph, job)
     if scheme.auto_mixed_precision:
         made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run), phases))
@@ -59,9 +60,8 @@ def quantize_file(job: QuantizeJob) -> bool:
             print(line)
     else:
         done = _quantize(graph, scheme, data, phases)
-        made = Made(
-            graph, done, scheme, lambda: float_reference(lambda: model_io.load(job.input), graph, scheme)
-        )
+        used = (done.scheme or scheme).with_(finetune=scheme.finetune)
+        made = Made(graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used))
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):

@@ -11,6 +11,7 @@ from pathlib import Path
 from tools.cli.job_options import (
     TENSORS_OF_A_SAMPLE,
     SchemeJob,
+    deployment,
     memory_limit,
     provider,
     samples_folder,
@@ -22,7 +23,7 @@ from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
-_NEEDS_NO_MODEL = {"print_config", "config", "assignments", "verbose"}
+_NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class QuantizeJob(SchemeJob):
     data: Path | None = samples_folder(
         "--data --calibration-data DIR", "folder of samples to measure ranges on"
     )
+    target: str = deployment()
     random_data: int | None = option(
         "--random-data N",
         "measure ranges on N random samples: for experiments, the result is not accurate",
@@ -51,6 +53,11 @@ class QuantizeJob(SchemeJob):
     print_config: bool = option(
         "--print-config", "print the full scheme in use as TOML; without --input, only that", group=OTHER
     )
+
+    @property
+    def deployment(self) -> str:
+        """The name of the target that the model is made for, empty without one."""
+        return self.target
 
 
 _key = partial(declare, group="scheme")

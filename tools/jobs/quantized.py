@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,21 +15,34 @@ from tools.cli.job_options import SchemeJob
 from tools.cli.progress import Phases
 from tools.cli.worker_options import SharedJob
 from tools.jobs.finetune import SharedTuning, tune, tuning_options
+from tools.jobs.storage import store
 from tools.summaries import quantize
+from tools.summaries.target import SATURATES, refuse_broken, target_lines, time_line
 from tools.summaries.tuning import broken_limit, tuning_lines
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.compare.quick_time import quick_time
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.model import provenance
 from transforms.pipelines.quantize_graph import Quantized
-from transforms.run.feeds import open_feeds
+from transforms.run.feeds import open_feeds, random_feeds
 from transforms.runtime.inputs import model_inputs
+from transforms.runtime.processor import has_vnni
 from transforms.runtime.session import RunOptions, why_not_on_cpu
 from transforms.scheme import Scheme
+from transforms.scheme.targets import target
 from transforms.search.greedy_search import Step
 from transforms.search.target import LATENCY
 from transforms.twins.attach_functions import has_all_functions
+
+HERE = "ort-cpu"
+"""The target of which the time can be measured here."""
+
+SLOW_HERE = ("int8",)
+FASTER = (
+    "ONNX Runtime's CPU provider runs int8 activations slowly: --target ort-cpu makes a faster model for it"
+)
 
 _SCHEME = provenance.PREFIX + "scheme"
 
@@ -118,12 +131,34 @@ def finish(
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
+    row = target(used.target) if used.target else None
+    if row:
+        refuse_broken(graph, row)
     with phases("writing"):
+        stored = store(graph, job.storage, used.named_formats)
         exported = model_io.export(graph)
         files = job.save(graph, output, entries, exported)
     functions = has_all_functions(exported[0])
-    for line in quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions):
+    summary = quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions)
+    *lines, last = (*stored, *summary)
+    hint = [FASTER] if row is None and used.activation in SLOW_HERE else []
+    for line in (*lines, *hint, last):
         print(line)
+    if row:
+        for line in target_lines(graph, row):
+            print(line)
+        for line in _lines_of_here(graph, output, job) if row.name == HERE else ():
+            print(line)
+
+
+def _lines_of_here(graph: gs.Graph, output: Path, job: SchemeJob) -> Iterator[str]:
+    """Yield how fast the model runs here beside the float model, and whether its sums may saturate."""
+    inputs = model_inputs(graph)
+    feeds = open_feeds(job.data, inputs, images=job.images, limit=1) if job.data else random_feeds(inputs, 1)
+    feed = next(feed for _, feed in feeds)
+    yield time_line(*quick_time(output, Path(job.input), feed, job.run))
+    if has_vnni() is False:
+        yield SATURATES
 
 
 def tune_quantized(

@@ -6,9 +6,10 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.packed import DOMAIN as PACKED
 
 _OURS = ("ai.onnx.contrib", "com.amd.quark")
-_BUILT_IN = ("ai.onnx.ml", "com.microsoft")
+_BUILT_IN = ("ai.onnx.ml", "com.microsoft", PACKED)
 _LIBRARY = "this package's (ops.register_custom_ops, or ops.get_library_path)"
 _INSIDE = "none (standard-operator functions inside; faster with ours)"
 

@@ -12,6 +12,7 @@ from tools.summaries.operator_library import needed_library
 from tools.summaries.words import counted, written
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
+from transforms.packed import DOMAIN
 from transforms.pipelines.quantize_graph import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.rounding_plan import is_downcast, is_upcast
@@ -57,7 +58,7 @@ def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:
 
 
 def _quantizes(node: gs.Node) -> bool:
-    pairs = node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear")
+    pairs = node.op in QUANTIZED_BY or node.op.endswith("QuantizeLinear") or node.domain == DOMAIN
     return pairs or is_downcast(node, dtypes.BFLOAT16) or is_upcast(node, dtypes.BFLOAT16)
 
 

@@ -17,6 +17,7 @@ from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
+from transforms.scheme.scheme import POWER_OF_TWO
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ def calibrate_plan(
         scheme.moving_average,
         scheme.averaging_constant,
         data.memory_limit,
+        scheme.scale == POWER_OF_TWO,
     )
     what = plan.graph, names, data.feeds(plan.graph), options
     if data.cache is None:

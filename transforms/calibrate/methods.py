@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ops.formats import Format
 from transforms.calibrate.entropy_range import clip_by_entropy
-from transforms.calibrate.mse_range import clip_by_error
+from transforms.calibrate.mse_range import clip_by_error, clip_to_power
 from transforms.calibrate.range_statistics import RangeStats
 
 Range = tuple[float, float]
@@ -27,7 +27,8 @@ class CalibrationOptions:
     ``method`` is a key of ``METHODS``. ``percentile`` (method Percentile) is the share of numbers inside the
     range, in percent. ``moving_average`` (method MinMax) takes the moving averages of the lowest and highest
     numbers of the samples, into which each sample enters with ``averaging_constant``. ``memory_limit``: the
-    most bytes of tensors of a sample that may be in memory at once, no range depends on it.
+    most bytes of tensors of a sample that may be in memory at once, no range depends on it. ``power_of_two``:
+    the scale will be the least power of two for the range, and method MSE compares such scales.
     """
 
     method: str = "MinMax"
@@ -35,6 +36,7 @@ class CalibrationOptions:
     moving_average: bool = False
     averaging_constant: float = 0.01
     memory_limit: int | None = None
+    power_of_two: bool = False
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -102,6 +104,8 @@ def _entropy(observed: RangeStats, format: Format, symmetric: bool, options: Cal
 def _least_error(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
     assert observed.histogram is not None
     extremes = observed.low, observed.high
+    if options.power_of_two:
+        return clip_to_power(observed.histogram, extremes, round(2**format.bits), symmetric=symmetric)
     return clip_by_error(observed.histogram, extremes, round(2**format.bits), symmetric=symmetric)
 
 

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.powers_of_two import HALVINGS, ceil_power
 from transforms.calibrate.histogram import Histogram
 
 _COARSE = np.geomspace(1 / 64, 1, 25)  # shares of the full range that are tried at first
 _FINE = np.geomspace(2**-0.25, 2**0.25, 13)  # and then around the best of these
+_BELOW = 1 - 2.0**-40  # a scale that is computed of the range again stays below the power of two
 _MERGED = 4  # bins that are taken together, which loses nothing that a step of 8 bits would feel
 Grids = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]  # scale, lowest, highest integer
 
@@ -45,6 +47,29 @@ def clip_by_error(
             clipped = _best(clipped[0] * still, clipped[1] * _FINE)
             clipped = _best(clipped[0] * _FINE, clipped[1] * still)
     return clipped
+
+
+def clip_to_power(
+    histogram: Histogram, extremes: tuple[float, float], levels: int, *, symmetric: bool
+) -> tuple[float, float]:
+    """Return the range whose scale is the power of two with the least expected error.
+
+    The error is that of :func:`clip_by_error`. Both ends are shrunk together, to what a scale covers that is
+    the least power of two for the extremes, or one below.
+    """
+    low, high = min(extremes[0], 0.0), max(extremes[1], 0.0)
+    if not histogram.counts_but_zeros.any():
+        return extremes
+    make = _symmetric_grids if symmetric else _grids
+    full = float(make(np.array([low]), np.array([high]), levels)[0][0])
+    scales = ceil_power(full).astype(np.float64) * HALVINGS
+    shares = np.minimum(scales / full * _BELOW, 1.0)
+    _, lowest, highest = make(low * shares, high * shares, levels)
+    if not symmetric:
+        lowest = np.rint(low * shares / scales)
+        highest = lowest + (levels - 1)
+    best = int(np.argmin(_error_function(histogram, extremes)((scales, lowest, highest))))
+    return float(low * shares[best]), float(high * shares[best])
 
 
 def _distinct(

@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
 from ops.integers import range_scale
+from ops.powers_of_two import are_powers
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.layers.stored_constant import StoredConstant
 
 Scale = NDArray[np.float32]
 
@@ -45,7 +47,7 @@ def _round_bias(layer: MatchedLayer, bias: Float64Array, scale: Scale | None) ->
         wide = np.broadcast_to(step.astype(np.float64).reshape(-1), (bias.size,)).reshape(bias.shape)
         numbers = np.clip(np.rint(numbers / wide), -_LARGEST, _LARGEST) * wide
     elif place.stored is not None and place.stored.format is not None and place.stored.is_integer:
-        one, zero = constant_scale(place.stored.zero_point, numbers)
+        one, zero = constant_scale(place.stored, numbers)
         fmt, shift = place.stored.format, float(zero)
         numbers = (np.clip(np.rint(numbers / one) + shift, fmt.lowest, fmt.highest) - shift) * float(one)
     return numbers * place.gain
@@ -77,13 +79,15 @@ def _least_scale(layer: MatchedLayer, bias: Float64Array, scale: Scale) -> Scale
     return np.asarray(_ROOM * largest / (_LARGEST * np.float64(x_scale)), np.float32)
 
 
-def constant_scale(
-    zero_point: NDArray[np.generic] | None, numbers: Float64Array
-) -> tuple[Scale, NDArray[np.generic]]:
-    """Return scale and zero point for a constant of the zero point's type, as quantization chooses them."""
-    old = np.asarray(0 if zero_point is None else zero_point)
+def constant_scale(stored: StoredConstant, numbers: Float64Array) -> tuple[Scale, NDArray[np.generic]]:
+    """Return scale and zero point for numbers in place of a constant, as quantization chooses them.
+
+    Of the type of its zero point, and a power of two if its scale is one.
+    """
+    old = np.asarray(0 if stored.zero_point is None else stored.zero_point)
+    powers = stored.scale is not None and are_powers(stored.scale)
     low, high = min(float(numbers.min(initial=0)), 0.0), max(float(numbers.max(initial=0)), 0.0)
-    return range_scale(low, high, str(old.dtype), symmetric=not np.any(old))
+    return range_scale(low, high, str(old.dtype), symmetric=not np.any(old), power_of_two=powers)
 
 
 def input_scale(layer: MatchedLayer) -> float | None:

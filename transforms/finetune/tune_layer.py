@@ -15,7 +15,7 @@ from ops.rounding import LayerProblem, Quadratic, learn_scale, quadratic, solve_
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.options import TuneOptions
 from transforms.finetune.round_bias import least_scale, round_biases
-from transforms.finetune.weight_grids import layer_grids
+from transforms.finetune.weight_grids import has_power_scale, layer_grids
 from transforms.layers.matched_layer import MatchedLayer
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
@@ -101,9 +101,14 @@ class _Tuning:
             yield from self._with_learned_scale(damping)
 
     def _with_learned_scale(self, damping: float | None) -> Iterator[LayerSolution]:
-        """Yield weights on the scales that AdaQuant learns with them, if each output has its own scale."""
+        """Yield weights on the scales that AdaQuant learns with them, if each output has its own.
+
+        Not where scales are powers of two.
+        """
         *_, (_, grid, parameters) = self._grids()
         if parameters is None or parameters[0].size != math.prod(self._start.shape[:2]):
+            return
+        if has_power_scale(self._matched):
             return
         solver, form = self._options.solver, self._form(damping)
         rate = {} if solver.learning_rate is None else {"learning_rate": solver.learning_rate}

@@ -10,6 +10,7 @@ from ops.array_types import Float64Array, QParams
 from ops.formats import Format
 from ops.grids import Grid, weight_grid
 from ops.integers import weight_range, weight_scale
+from ops.powers_of_two import are_powers, ceil_power
 from transforms.finetune.round_bias import least_scale
 from transforms.layers.matched_layer import MatchedLayer
 
@@ -33,8 +34,16 @@ def layer_grids(
     yield "same scale", _integer_grid(matched, fmt, matched.weight.parameters), None
     if rescale:
         scale, zero_point = _other_scale(matched, fmt, importance)
-        scale = np.maximum(scale, least_scale(matched, biases, scale))
+        least = least_scale(matched, biases, scale)
+        if has_power_scale(matched):
+            least = np.where(least > 0, ceil_power(least), least)
+        scale = np.maximum(scale, least)
         yield "other scale", _integer_grid(matched, fmt, (scale, zero_point)), (scale, zero_point)
+
+
+def has_power_scale(matched: MatchedLayer) -> bool:
+    """Return whether the weight is integers whose scales are powers of two, for kernels that shift."""
+    return matched.weight.scale is not None and are_powers(matched.weight.scale)
 
 
 def _integer_grid(matched: MatchedLayer, fmt: Format, parameters: QParams) -> Grid:
@@ -45,7 +54,8 @@ def _integer_grid(matched: MatchedLayer, fmt: Format, parameters: QParams) -> Gr
 def _other_scale(matched: MatchedLayer, fmt: Format, importance: Float64Array) -> QParams:
     """Return scales and zero points of least weighted error, as many as at present.
 
-    A zero point in the middle of the type stays there, for kernels that compute with symmetric integers only.
+    A zero point in the middle of the type stays there, for kernels that compute with symmetric integers only,
+    and scales that are powers of two stay such.
     """
     assert matched.weight.parameters is not None
     scale, zero_point = matched.weight.parameters
@@ -58,5 +68,9 @@ def _other_scale(matched: MatchedLayer, fmt: Format, importance: Float64Array) -
     weights, weighed = weights.reshape(scale.size, -1), weighed.reshape(scale.size, -1)
     middle = 0 if fmt.is_signed else int(fmt.highest + 1) // 2
     if (zero_point.astype(np.int64) == middle).all():
-        return weight_scale(weights, fmt, axis, method="MSE", importance=weighed), zero_point
+        powers = has_power_scale(matched)
+        scale = weight_scale(weights, fmt, axis, method="MSE", importance=weighed, power_of_two=powers)
+        return scale, zero_point
+    if has_power_scale(matched):
+        return scale, zero_point
     return weight_range(weights, fmt, axis, importance=weighed)

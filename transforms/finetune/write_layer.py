@@ -65,7 +65,7 @@ def _write_bias(
         stored.axis = len(stored.shape) - 1 if product.shape else None
         parameters = product, np.zeros(product.shape, np.int32)
     elif stored.is_integer:
-        parameters = constant_scale(stored.zero_point, numbers)
+        parameters = constant_scale(stored, numbers)
         stored.axis = None
     stored.write(numbers.astype(np.float32).reshape(stored.shape), names, parameters)
 

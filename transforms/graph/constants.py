@@ -83,7 +83,7 @@ def load(constant: gs.Constant) -> NDArray:
 
 
 def exportable(values: Weight) -> Weight | LazyValues:
-    """Return 4-bit integers as the model stores them, two to a byte; graph-surgeon cannot pack them."""
+    """Return numbers of 4 and 6 bits as the model stores them, without a gap, which graph-surgeon cannot."""
     if isinstance(values, Computed) or values.dtype not in PACKED:
         return values
     packed = onnx.numpy_helper.from_array(values)

@@ -20,8 +20,11 @@ from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 LARGE = 1 << 16
 """Bytes from which a weight is large: kept out of light models, and lazy if it comes from a mapped file."""
 
-PACKED = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
-"""Types that models store two to a byte, and NumPy one."""
+PACKED = {
+    **{np.dtype(kind): 4 for kind in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn)},
+    **{np.dtype(kind): 6 for kind in (ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn)},
+}
+"""Bits of the types that models store without a gap, and NumPy one to a byte."""
 
 
 class Computed(LazyValues):
@@ -124,7 +127,7 @@ def _is_mapped(array: NDArray[Any]) -> bool:
 
 
 def stored(values: Weight) -> NDArray[np.uint8]:
-    """Return the bytes of an array as a model stores them, integers of 4 bits two to a byte."""
+    """Return the bytes of an array as a model stores them, numbers of 4 and 6 bits without a gap."""
     array = load_values(values)
     if array.dtype in PACKED:
         return np.frombuffer(onnx.numpy_helper.from_array(array).raw_data, np.uint8)
@@ -133,4 +136,4 @@ def stored(values: Weight) -> NDArray[np.uint8]:
 
 def stored_bytes(values: Weight) -> int:
     """Return how many bytes a model stores for an array."""
-    return (int(values.nbytes) + 1) // 2 if values.dtype in PACKED else int(values.nbytes)
+    return (int(values.nbytes) * PACKED.get(values.dtype, 8) + 7) // 8

@@ -29,6 +29,8 @@ from transforms.model.function_types import all_sizes_known, infer_types
 from transforms.model.inlined_size import refuse_explosion
 from transforms.model.metadata import attach_metadata, bodies_of, read_info, restore_metadata, write_info
 from transforms.model.tangles import refuse_tangles
+from transforms.packed.attach_packed import attach_packed
+from transforms.packed.read_packed import unpack_calls
 from transforms.twins.own_functions import drop_own
 
 _MOST_SIZES = 1 << 23
@@ -41,10 +43,12 @@ def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingP
     Initializers in ``mapped`` have no data in the model.
 
     Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
-    that is also a graph input (the rule in IR version 3) becomes a constant. Raises ModelError for a model
-    that inlining, sparse tensors or constants would make too large, or whose nodes have no order.
+    that is also a graph input (the rule in IR version 3) becomes a constant, and so do packed weights. Raises
+    ModelError for a model that inlining, sparse tensors or constants would make too large, or whose nodes
+    have no order.
     """
     light, weights = split(model, mapped)
+    unpack_calls(light, weights)
     light = inline(light)
     refuse_tangles(light.graph)
     inferred, mended = infer(light, weights)
@@ -122,6 +126,7 @@ def export_light(
     least = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     model.ir_version = max(model.ir_version, least, 4)
     write_info(info_of(graph), model)
+    attach_packed(model)
     return model, weights
 
 

@@ -50,13 +50,20 @@ _OTHERS = 0.01
 """Share of an output's integers, or of its infinities and NaN, that another order of sums may change."""
 
 
-def compare_raised(before: onnx.ModelProto, after: onnx.ModelProto, weights: Mapping[str, Weight]) -> bool:
+def compare_raised(
+    before: onnx.ModelProto,
+    after: onnx.ModelProto,
+    weights: Mapping[str, Weight],
+    *,
+    change: str = "raised",
+) -> bool:
     """Return whether two models with the same inputs could be compared, on the same random numbers.
 
     ``weights`` are arrays, used without a copy, or lazy values for inputs that hold weights. The sessions do
     not optimize. Not compared are models that are large, whose inputs cannot be generated, whose original
     ONNX Runtime does not run, that draw random numbers or run too long. Raises ModelError naming an output
-    that differs by more than rounding, or the reason why the raised model does not run.
+    that differs by more than rounding, or the reason why the changed model does not run; ``change`` is what
+    the error says was done to it.
     """
     if reason := _why_not(before, weights):
         log.debug("raised model not compared: %s", reason)
@@ -73,7 +80,7 @@ def compare_raised(before: onnx.ModelProto, after: onnx.ModelProto, weights: Map
         log.debug("raised model not compared: %s", error)  # other runtimes may have the kernels
         return False
     except Exception as error:  # the runtime's exceptions share no narrower class
-        raise ModelError(f"the raised model does not run: {' '.join(str(error).split())}") from error
+        raise ModelError(f"the {change} model does not run: {' '.join(str(error).split())}") from error
     for name, result in expected.items():
         if difference := _difference(result, found[name]):
             raise ModelError(f"output '{name}' differs on random input: {difference}")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from transforms.convert_opset import convert_opset
+from transforms.convert_opset import CAST_TO_BFLOAT16, convert_opset
 from transforms.convert_type import convert_type
+from transforms.fix_shapes import fix_shapes
 from transforms.fold_weights import fold_weights
 from transforms.graph.selection import NodeSet, Selection, select
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
+from transforms.lower_opset import lower_opset
+from transforms.model.read_model import ModelError
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import prepare
 from transforms.saturate import saturate, tensors_with_nan
@@ -30,7 +33,8 @@ class Bf16Options:
     """How a graph is converted to BF16, named as on the converters' command line.
 
     ``format``: with_cast, customqdq, simulate_bf16 or bf16; ``weights``: bfloat16 or float32; ``domain``: of
-    the operators of customqdq.
+    the operators of customqdq; ``opset`` of the result, 0 for that of the model or the least that its nodes
+    need; ``input_shapes``: free dimensions of inputs made fixed, by name.
     """
 
     format: str = "with_cast"
@@ -42,6 +46,8 @@ class Bf16Options:
     saturate_activations: bool = False
     optimize: bool = True
     strict: bool = False
+    opset: int = 0
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def excluding(self, patterns: Iterable[str]) -> Bf16Options:
         """Return the options with more patterns of nodes that stay float."""
@@ -68,8 +74,7 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
     done = Conversion(options.format)
     _check_nan(graph, options, done)
     exclude = prepare_bf16(graph, options, done)
-    if options.format == "bf16":
-        convert_opset(graph, BFLOAT16_OPSET)
+    _raise_opset(graph, options)
     kept = exclude.resolve_in(graph)  # once: later, inserted nodes would belong to the selection
     done.saturated = saturate(graph, exclude=kept)
     if options.saturate_activations:
@@ -81,6 +86,9 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
 
 def prepare_bf16(graph: gs.Graph, options: Bf16Options, done: Conversion) -> Selection:
     """Prepare a graph in place, before anything is rounded; return the nodes that stay float."""
+    fix_shapes(graph, options.input_shapes)
+    if options.opset:
+        lower_opset(graph, options.opset)
     exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)
     prepared = prepare(
         graph,
@@ -88,6 +96,7 @@ def prepare_bf16(graph: gs.Graph, options: Bf16Options, done: Conversion) -> Sel
         optimized=options.optimize,
         merge_products=True,
         keep_io_types=options.keep_io_types,
+        newest=options.opset,
     )
     done.fused = prepared.fused
     done.notes += prepared.notes
@@ -102,6 +111,14 @@ def _check_nan(graph: gs.Graph, options: Bf16Options, done: Conversion) -> None:
     if options.strict:
         raise ValueError(message)
     done.notes.append(f"{message} (kept; --strict refuses them)")
+
+
+def _raise_opset(graph: gs.Graph, options: Bf16Options) -> None:
+    """Raise a graph to the opset that the format needs or that was asked for; ModelError if that is lower."""
+    needed = BFLOAT16_OPSET if options.format == "bf16" else CAST_TO_BFLOAT16
+    if 0 < options.opset < needed:
+        raise ModelError(f"opset {options.opset} is too low for format {options.format}: it needs {needed}")
+    convert_opset(graph, max(needed, options.opset))
 
 
 def _write_format(graph: gs.Graph, exclude: NodeSet, options: Bf16Options) -> int:

@@ -43,21 +43,23 @@ def prepare(
     optimized: bool = True,
     merge_products: bool = False,
     keep_io_types: bool = True,
+    newest: int = 0,
 ) -> Preparation:
     """Raise a graph to opset 13 at least, compute float16 parts in float32, and optimize it, in place.
 
     ``optimized`` folds constants and BatchNorm and fuses decomposed LayerNorm, GELU and HardSwish;
     ``merge_products`` merges MatMuls on one input as well. Nodes in ``exclude`` are fused only among
-    themselves. Raises ModelError if the opset cannot be raised.
+    themselves. ``newest``: no fusion into an operator of a later opset, if not 0. Raises ModelError if the
+    opset cannot be raised.
     """
     done = Preparation(notes=list(info_of(graph).mended))
     convert_opset(graph, CAST_TO_BFLOAT16)
     whole = _hardswishes(graph)
     if optimized:
-        _fuse(graph, exclude, done)  # while constants that float16 has rounded are known to be that
+        _fuse(graph, exclude, done, newest)  # while constants that float16 has rounded are known to be that
     widen_float16(graph, keep_io_types=keep_io_types)
     if optimized:
-        _optimize(graph, exclude, done)
+        _optimize(graph, exclude, done, newest)
         done.fused["HardSwish"] = max(0, _hardswishes(graph) - whole)  # the optimizer took some apart again
     if optimized and merge_products:
         done.fused["MatMul"] += fuse_matmul(graph, exclude=exclude)
@@ -68,7 +70,7 @@ def _hardswishes(graph: gs.Graph) -> int:
     return sum(node.op == "HardSwish" for node in walk.nodes(graph))
 
 
-def _optimize(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
+def _optimize(graph: gs.Graph, exclude: Selection, done: Preparation, newest: int) -> None:
     """Optimize, and fuse again the patterns that folding constants exposed.
 
     Not before the first fusion, since the optimizer moves Transposes into the middle of a LayerNorm.
@@ -77,14 +79,15 @@ def _optimize(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
         optimize(graph, exclude=exclude)
     except ModelError as error:
         done.notes.append(f"Not optimized: {error}")
-    _fuse(graph, exclude, done)
+    _fuse(graph, exclude, done, newest)
 
 
-def _fuse(graph: gs.Graph, exclude: Selection, done: Preparation) -> None:
-    newer = [(version, find) for version, find, _ in _FUSIONS.values() if version > graph.opset]
+def _fuse(graph: gs.Graph, exclude: Selection, done: Preparation, newest: int) -> None:
+    fusions = {name: one for name, one in _FUSIONS.items() if not newest or one[0] <= newest}
+    newer = [(version, find) for version, find, _ in fusions.values() if version > graph.opset]
     wanted = [version for version, find in newer if _of_one_kind(find, graph, exclude)]
     convert_opset(graph, max(wanted, default=0))
-    for name, (_, _, fuse) in _FUSIONS.items():
+    for name, (_, _, fuse) in fusions.items():
         done.fused[name] += _of_one_kind(fuse, graph, exclude)
 
 

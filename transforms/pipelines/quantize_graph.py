@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms.align_scales import align_concat
 from transforms.balance_channels import balance_channels
 from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.dual_quant_nodes import dual_quant_nodes
 from transforms.equalize_layers import equalize_layers
+from transforms.fix_shapes import fix_shapes
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
@@ -20,10 +22,13 @@ from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.leave_out_dilations import leave_out_dilations
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
+from transforms.lower_opset import lower_opset
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
+from transforms.move_outliers import move_outliers
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import prepare
+from transforms.pipelines.settle_outliers import settle_outliers
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -45,12 +50,16 @@ _IN_INTEGERS = frozenset(
 
 @dataclass
 class Quantized:
-    """The result: tensors quantized by format and role, the changes of each step, and notes."""
+    """The result: tensors quantized by format and role, the changes of each step, and notes.
+
+    ``scheme``: the scheme with what was chosen on samples; it makes the same model of these samples again.
+    """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     calibrated: int = 0
+    scheme: Scheme | None = None
 
     @property
     def count(self) -> int:
@@ -86,6 +95,8 @@ def quantize_graph(
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
     done = Quantized()
     targets = prepare_for(graph, scheme, done)
+    scheme = _choose_moves(graph, scheme, targets, data, done)
+    done.scheme = scheme
     plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     calibration = calibrate_plan(plan, data, progress=progress)
     if calibration is not None:
@@ -95,6 +106,28 @@ def quantize_graph(
     write_plan(plan, calibration, done)
     finish_nodes(graph, scheme, done)
     return done
+
+
+def _choose_moves(
+    graph: gs.Graph,
+    scheme: Scheme,
+    targets: SchemeTargets,
+    data: CalibrationData | None,
+    done: Quantized,
+) -> Scheme:
+    """Move outliers of a prepared graph if its outputs get better; return the scheme that says which."""
+    if not scheme.move_outliers or scheme.outliers or data is None:
+        return scheme
+
+    def _quantize(copy: gs.Graph, feeds: list[Feed]) -> None:
+        plan = make_plan(copy, scheme, targets.resolve_in(copy), Quantized())
+        insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)))
+
+    plan = make_plan(graph, scheme, targets.resolve_in(graph), Quantized())
+    moves = settle_outliers(plan, lambda: data.feeds(graph), _quantize, data.run)
+    chosen = scheme.with_(outliers={name: str(move) for name, move in moves.items()})
+    _move_outliers(graph, chosen, targets, done)
+    return chosen
 
 
 def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Quantized) -> QuantizationPlan:
@@ -138,6 +171,9 @@ def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) 
     """
     lift_constants(graph)
     _refuse_quantized(graph)
+    fix_shapes(graph, scheme.input_shapes)
+    if scheme.opset:
+        lower_opset(graph, scheme.opset)
     targets = SchemeTargets(graph, scheme)
     _prepare(graph, scheme, targets, Quantized() if done is None else done)
     return targets
@@ -160,7 +196,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     names = tensors_with_nan(graph)
     if names:
         raise ModelError(f"NaN in {len(names)} weights, '{names[0]}' the first: no format can stand for it")
-    prepared = prepare(graph, targets.excluded, optimized=scheme.optimize)
+    prepared = prepare(graph, targets.excluded, optimized=scheme.optimize, newest=scheme.opset)
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
     if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):
@@ -176,7 +212,17 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
             outliers=_has_room_for_outliers(scheme),
             exclude=targets.excluded,
         )
+    _move_outliers(graph, scheme, targets, done)
     raise_opset(graph, scheme)
+
+
+def _move_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
+    """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
+    for name in scheme.outliers:
+        if not move_outliers(graph, {name: scheme.outlier_move(name)}, exclude=targets.excluded):
+            raise ValueError(f"outliers entry '{name}' is no tensor that layers multiply with a matrix")
+    if scheme.outliers:
+        done.changes["tensors with outliers moved into weights"] = len(scheme.outliers)
 
 
 def _has_room_for_outliers(scheme: Scheme) -> bool:

@@ -50,7 +50,9 @@ class SpecChooser:
         self.formats = FormatTable(graph, scheme, targets)
         self.owners = owners(graph)
         self._main = {id(node) for node in graph.nodes}
-        self.integers = IntegerSites(graph, self._takes_integers, share_slices=scheme.align_slice)
+        self.integers = IntegerSites(
+            graph, self._takes_integers, share_slices=scheme.align_slice, kernels=scheme.kernels
+        )
         self._float_edges, self._float_outputs = reach(self._float_sites())
         named = RoundingPlan(graph, dtypes.FLOAT, round_before_relu=True).roundings if scheme.tensors else []
         self._open_edges, _ = reach(named)
@@ -134,6 +136,9 @@ class SpecChooser:
             return formats.other if int32 and not self._has_int32(node) else formats.bias
         if self._is_computed(node, index):
             return formats.weight if role == WEIGHT else formats.activation
+        if edge in self.integers.edges and id(node) not in self.integers.layers:
+            closed = self.integers.closed_layer(node.inputs[index])
+            formats = formats if closed is None else self.formats[closed]
         if edge in self.integers.edges:
             follows = role == ACTIVATION or self._scheme.align_eltwise_quant_type
             return formats.activation if follows or formats.weight is None else formats.weight

@@ -3,7 +3,8 @@ quantization.
 
 Integers are read by
 
-* dot products: Conv, ConvTranspose, Gemm, MatMul, both operands;
+* dot products: Conv, ConvTranspose, Gemm, MatMul, both operands; not the narrow product of outlying channels
+  that were taken out of another one, which would set its range (:mod:`transforms.move_outliers`);
 * arithmetic on what those make: Add, Mul, Concat, AveragePool, GlobalAveragePool, LeakyRelu, Sigmoid, and so
   on, unless in a zone that stays float (:mod:`transforms.plan.float_only_nodes`);
 * operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
@@ -23,8 +24,10 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_operand
+from transforms.graph.left_operands import is_of_outliers
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.float_only_nodes import float_zone
+from transforms.scheme.targets import Target
 
 ARITHMETIC = frozenset(
     {"Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Relu", "Clip"}
@@ -54,10 +57,19 @@ class IntegerSites:
     """
 
     def __init__(
-        self, graph: gs.Graph, takes: Callable[[gs.Node], bool], *, share_slices: bool = False
+        self,
+        graph: gs.Graph,
+        takes: Callable[[gs.Node], bool],
+        *,
+        share_slices: bool = False,
+        kernels: Target | None = None,
     ) -> None:
-        """Walk the outermost graph; ``takes`` says of which nodes the scheme wants integers at all."""
-        self._graph, self._takes, self._share_slices = graph, takes, share_slices
+        """Walk the outermost graph; ``takes`` says of which nodes the scheme wants integers at all.
+
+        With ``kernels`` only the operators of that target compute in integers, and what its closed operators
+        make is an integer for every reader.
+        """
+        self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
         self._zone = float_zone(graph)
         self.layers: set[int] = set()
         self._find_layers()
@@ -84,6 +96,15 @@ class IntegerSites:
             node = walk.producer(node.inputs[0])
         return node if node is not None and id(node) in self.layers else None
 
+    def closed_layer(self, tensor: gs.Tensor) -> gs.Node | None:
+        """Return the layer that makes a tensor, rectified or not, if its kernel writes integers alone."""
+        node = walk.producer(tensor)
+        while node is not None and (before := self._continued(node)) is not None:
+            node = walk.producer(before)
+        if node is None or self._kernels is None or id(node) not in self.layers:
+            return None
+        return node if node.op in self._kernels.closed else None
+
     def origin(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the result of a layer, or the input, that moves, rectifiers and an added bias go on with."""
         while (node := walk.producer(tensor)) is not None:
@@ -96,7 +117,8 @@ class IntegerSites:
     def _find_layers(self) -> None:
         """Find the nodes that compute in integers: dot products, and the arithmetic on what those make."""
         for node in self._graph.nodes:
-            if self._takes(node) and (is_dot_product(node) or self._is_arithmetic(node)):
+            has_kernel = self._kernels is None or node.op in self._kernels.operators
+            if has_kernel and self._takes(node) and (_is_whole_product(node) or self._is_arithmetic(node)):
                 self.layers.add(id(node))
 
     def _is_arithmetic(self, node: gs.Node) -> bool:
@@ -138,8 +160,10 @@ class IntegerSites:
         tensor = node.inputs[index]
         if id(node) in self._moves:
             return index == 0 and not isinstance(tensor, gs.Constant)
-        if id(node) not in self.layers or index not in _data(node) or self._continued(node) is not None:
+        if self._continued(node) is not None:
             return False
+        if id(node) not in self.layers or index not in _data(node):
+            return self.closed_layer(tensor) is not None
         maker = self.maker(tensor)
         return id(node) not in self._last or maker is None or maker.op != "Concat"
 
@@ -168,6 +192,11 @@ class IntegerSites:
         if maker is None or maker.op not in makers or walk.is_output(tensor, self._graph):
             return False
         return maker.domain in STANDARD_DOMAINS and walk.is_read_once(tensor)
+
+
+def _is_whole_product(node: gs.Node) -> bool:
+    """Return whether a node is a dot product, but not of outliers that were taken out of another one."""
+    return is_dot_product(node) and not is_of_outliers(node)
 
 
 def _is_move(node: gs.Node) -> bool:

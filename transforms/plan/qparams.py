@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 import ops
 from ops.array_types import QParams
 from ops.integers import finite_range, range_scale, weight_scale
+from ops.powers_of_two import ceil_power
 from transforms.graph import dot_products, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.graph.lazy_values import Computed, LazyConstant
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.weight_cache import WeightMemory
-from transforms.scheme.scheme import AUTO, Scheme
+from transforms.scheme.scheme import AUTO, POWER_OF_TWO, Scheme
 
 MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 
@@ -67,6 +68,7 @@ class QParamsTable:
         without range.
         """
         self._plan, self._ranges, self._memory = plan, ranges, memory or WeightMemory()
+        self._powers = plan.scheme.scale == POWER_OF_TWO
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
         self._weighed = weighed_uses(plan)
         self._zeros: dict[tuple[int, QuantSpec], tuple[NDArray[np.bool_], int]] = {}
@@ -112,13 +114,13 @@ class QParamsTable:
         low, high = min(low for low, _ in members), max(high for _, high in members)
         if low == high == 0:
             self._zeros[id(tensor), step] = np.ones((), np.bool_), id(group)
-        return range_scale(low, high, fmt, symmetric=step.symmetric)
+        return range_scale(low, high, fmt, symmetric=step.symmetric, power_of_two=self._powers)
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
         values = np.asarray(tensor.values, np.float32)
         if not step.symmetric:
             low, high = finite_range(values, step.axis)
-            return range_scale(low, high, step.format, symmetric=False)
+            return range_scale(low, high, step.format, symmetric=False, power_of_two=self._powers)
         method = weight_method(self._plan.scheme, step)
         counts = importance(self._weighed, tensor, self._mean_squares) if method == WEIGHTED else None
         plain = MSE if method == WEIGHTED else method
@@ -126,8 +128,10 @@ class QParamsTable:
         source = tensor._values if isinstance(tensor._values, Computed) else values
         scale = self._memory.recall(
             source,
-            ("scale", step, plain, weighed),
-            lambda: weight_scale(values, step.format, step.axis, method=plain, importance=counts),
+            ("scale", step, plain, weighed, self._powers),
+            lambda: weight_scale(
+                values, step.format, step.axis, method=plain, importance=counts, power_of_two=self._powers
+            ),
         )
         return scale, np.zeros(scale.shape, step.format.dtype)
 
@@ -156,7 +160,7 @@ class QParamsTable:
             if not np.any(zeros):
                 continue
             largest = values if zeros.shape else values.max(initial=0)
-            enough = largest / (_BIAS_STEPS * self._chosen[other][0].astype(np.float64).max())
+            enough = self._legal(largest / (_BIAS_STEPS * self._chosen[other][0].astype(np.float64).max()))
             for member in (member for member, (_, one) in self._zeros.items() if one == group):
                 scale, zero_point = self._chosen[member]
                 lower = zeros & (enough > _LEAST_SCALE) & (enough < scale)
@@ -170,7 +174,11 @@ class QParamsTable:
         values = np.abs(np.asarray(bias.values, np.float64)).reshape(-1)
         values = values if scale.shape else values.max(initial=0)
         least = values * _MARGIN / (_LARGEST_BIAS * self._chosen[other][0].astype(np.float64))
-        self._chosen[key] = np.maximum(scale, least.astype(np.float32)), zero_point
+        self._chosen[key] = np.maximum(scale, self._legal(least.astype(np.float32))), zero_point
+
+    def _legal(self, scale: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return scales that are not below these, powers of two if the scheme asks for that; 0 stays."""
+        return np.where(scale > 0, ceil_power(scale), scale) if self._powers else scale
 
 
 def weight_method(scheme: Scheme, step: QuantSpec) -> str:

@@ -1,30 +1,62 @@
-"""Where inference and linear algebra run: on the processor, or on a CUDA device with all it takes."""
+"""Where inference and linear algebra run: on the processor, or on a CUDA or HIP device with all it takes."""
 
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType, ModuleType
 
 import numpy as np
 import onnxruntime as ort
 
-CPU, CUDA = "cpu", "cuda:0"
-DEVICES = (CPU, CUDA)
+CPU, CUDA, HIP = "cpu", "cuda:0", "hip:0"
+DEVICES = (CPU, CUDA, HIP)
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """What a device takes: providers of ONNX Runtime and the packages that have them, and CuPy's build."""
+
+    providers: tuple[str, ...]
+    runtime: str
+    cupy: str
+    kind: str
+    is_hip: bool
+
+
+_NEEDS: Mapping[str, _Needs] = MappingProxyType(
+    {
+        CUDA: _Needs(("CUDAExecutionProvider",), "onnxruntime-gpu", "CuPy", "a CUDA device", False),
+        HIP: _Needs(
+            ("MIGraphXExecutionProvider", "ROCMExecutionProvider"),
+            "onnxruntime-migraphx or onnxruntime-rocm",
+            "CuPy built for ROCm",
+            "a HIP device",
+            True,
+        ),
+    }
+)
 
 
 def array_module(device: str) -> ModuleType:
     """Return the module that computes with arrays on a device: NumPy, or CuPy.
 
-    Raises ValueError for an unknown device, and where CuPy or its device is missing.
+    Raises ValueError for an unknown device, and where CuPy, its build for the device, or the device is
+    missing.
     """
     _check(device)
     if device == CPU:
         return np
+    needs = _NEEDS[device]
+    words = f"linear algebra on '{device}' needs {needs.cupy} and {needs.kind}"
     try:
         cupy = importlib.import_module("cupy")
         cupy.zeros(1)
     except Exception as error:  # no CuPy, no driver, no device: each with an exception of its own
-        raise ValueError(f"linear algebra on '{device}' needs CuPy and a CUDA device: {error}") from error
+        raise ValueError(f"{words}: {error}") from error
+    if bool(cupy.cuda.runtime.is_hip) != needs.is_hip:
+        raise ValueError(f"{words}: this CuPy is built for {'CUDA' if needs.is_hip else 'ROCm'}")
     return cupy
 
 
@@ -33,10 +65,12 @@ def provider(device: str) -> str:
     _check(device)
     if device == CPU:
         return "CPU"
-    if "CUDAExecutionProvider" not in ort.get_available_providers():
-        available = ", ".join(ort.get_available_providers())
-        raise ValueError(f"inference on '{device}' needs onnxruntime-gpu; this ONNX Runtime has {available}")
-    return "CUDA"
+    needs, available = _NEEDS[device], ort.get_available_providers()
+    found = next((name for name in needs.providers if name in available), None)
+    if found is None:
+        here = ", ".join(available)
+        raise ValueError(f"inference on '{device}' needs {needs.runtime}; this ONNX Runtime has {here}")
+    return found.removesuffix("ExecutionProvider")
 
 
 def _check(device: str) -> None:

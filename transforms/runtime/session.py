@@ -27,6 +27,8 @@ from transforms.model.distinct_nodes import distinct_nodes
 from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
+from transforms.runtime.devices import DEVICES
+from transforms.runtime.devices import provider as device_provider
 from transforms.runtime.inputs import session_input
 from transforms.runtime.share_mapped import share_mapped
 from transforms.runtime.weight_arrays import weight_arrays
@@ -145,13 +147,21 @@ def why_not_on_cpu(light: onnx.ModelProto, weights: Mapping[str, np.ndarray]) ->
     kernels a node needs. Of a model with many nodes only those are loaded that differ: the time that the
     runtime takes grows faster than their number.
     """
-    options = RunOptions(optimize=False)
-    model = detached_weights.as_inputs(light, dict(weights))
+    return why_not_on("CPUExecutionProvider", detached_weights.as_inputs(light, dict(weights)))
+
+
+def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
+    """Return why a provider of the installed ONNX Runtime, or the CPU's beside it, cannot load a model, or
+    None.
+
+    The model's large weights are inputs.
+    """
     if len(model.graph.node) > _MANY_NODES:
         model = distinct_nodes(model) or model
     content = model.SerializeToString()
     try:
-        ort.InferenceSession(content, session_settings(options), providers=["CPUExecutionProvider"])
+        settings = session_settings(RunOptions(optimize=False))
+        ort.InferenceSession(content, settings, providers=[provider])
     except Exception as error:  # the runtime's exceptions share no narrower class
         return " ".join(str(error).split())
     return None
@@ -173,7 +183,11 @@ def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort
 
 
 def provider_name(short: str) -> str:
-    """Return the runtime's name of the provider "cpu" or "CPUExecutionProvider"; ValueError without it."""
+    """Return the runtime's name of the provider "cpu" or "CPUExecutionProvider"; ValueError without it.
+
+    A device is the name of a provider, too: ``cuda:0``, ``hip:0``.
+    """
+    short = device_provider(short) if short in DEVICES else short
     available = ort.get_available_providers()
     for name in available:
         if short.lower() in (name.lower(), name.removesuffix("ExecutionProvider").lower()):

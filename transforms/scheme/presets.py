@@ -19,7 +19,8 @@ def _blocks(format: str) -> dict[str, Any]:
 def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
     """A scale per channel only if one for all is not enough."""
     wide = activation.endswith("16")  # enough bits to absorb the outliers of weights
-    return {"activation": activation, "weight": weight, "per_channel": "auto", "balance_channels": wide}
+    moved = {"balance_channels": wide, "move_outliers": not wide}
+    return {"activation": activation, "weight": weight, "per_channel": "auto", **moved}
 
 
 def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
@@ -27,10 +28,17 @@ def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
     return {**_integers(activation, weight), "align_concat": True, "align_eltwise_quant_type": True}
 
 
+def _shifted(format: str) -> dict[str, Any]:
+    """One power of two for each tensor: channels of weights are brought to like ranges first."""
+    aligned = {**_aligned(format), "per_channel": False, "equalize_layers": True, "move_outliers": False}
+    return {**aligned, "scale": "power_of_two", "calibrate_method": "MSE"}
+
+
 PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "A8W8": {**_aligned("int8"), "calibrate_method": "MSE"},
         "A16W8": _aligned("int16"),
+        "XINT8": _shifted("int8"),
         "U8S8": _integers("uint8"),
         "U16S8": _integers("uint16"),
         "W4A8": {**_aligned("int8", "int4"), "per_channel": True},
@@ -70,7 +78,7 @@ MIXED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 """Presets whose layers each get one of several formats; BF16 without a target moves every layer it can."""
 
 _UNTUNED = {**PLAIN, **MIXED}
-_TUNED = {"ADAQUANT": tuple(_UNTUNED), "ADAROUND": ("A8W8", "A16W8", "U8S8", "U16S8", "W4A8")}
+_TUNED = {"ADAQUANT": tuple(_UNTUNED), "ADAROUND": ("A8W8", "A16W8", "XINT8", "U8S8", "U16S8", "W4A8")}
 """Presets that are tuned by an algorithm; AdaRound is for integers."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(

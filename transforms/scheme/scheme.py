@@ -21,14 +21,17 @@ from transforms.scheme.custom_formats import make_format
 from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
+from transforms.scheme.outlier_move import OutlierMove, parse_move
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme_table import SchemeTable
-from transforms.scheme.scheme_values import checked_value
+from transforms.scheme.scheme_values import check_shapes, checked_value
+from transforms.scheme.targets import Target, target
 from transforms.scheme.toml_writer import to_toml
 
-__all__ = ["AUTO", "FLOAT32", "LayerRule", "Scheme", "preset", "read_scheme"]
+__all__ = ["AUTO", "FLOAT32", "POWER_OF_TWO", "LayerRule", "Scheme", "preset", "read_scheme"]
 
 FLOAT32, AUTO = "float32", "auto"
+POWER_OF_TWO = "power_of_two"
 _PARTS = ("activation", "weight", "bias")
 _LEAST_ACTIVATION_BITS = 8  # of integers: operators and runtimes take 4 bits for weights only
 _WIDEST_FACTOR = 16
@@ -60,13 +63,23 @@ class Scheme:
     ``quantize_all_op_types``.
 
     Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: if the channels
-    differ by a factor of 8 or more), ``activation_symmetric`` (``auto``: signed formats are), how activations
-    (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and weights
-    (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel, ``MSE``
-    for that of 4 bits) get theirs.
+    differ by a factor of 8 or more), ``scale`` (``power_of_two``: all scales are, those of activations and
+    weights chosen by the least squared error), ``activation_symmetric`` (``auto``: signed formats are), how
+    activations (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and
+    weights (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel,
+    ``MSE`` for that of 4 bits) get theirs.
 
-    The rest: rewrites to run, and how nodes are written; ``qdq_domain`` is that of integer nodes, ``domain``
-    that of our own operators. The constructor raises ValueError naming key, value and the legal values.
+    Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers`, if the outputs on samples get
+    better by it); ``outliers`` says by tensor, as ``"12:1 308:3 856:own"``, what is moved, and is what
+    ``move_outliers`` found in the file of a model.
+
+    ``target`` names a row of :mod:`transforms.scheme.targets`, whose integer kernels decide which operators
+    read integers.
+
+    The rest: rewrites to run, ``opset`` of the result (0: that of the model, or the least that the nodes
+    need), ``input_shapes`` (free dimensions of inputs made fixed, by name), and how nodes are written;
+    ``qdq_domain`` is that of integer nodes, ``domain`` that of our own operators. The constructor raises
+    ValueError naming key, value and the legal values.
     """
 
     activation: str
@@ -74,6 +87,7 @@ class Scheme:
     bias: str = AUTO
     other: str = AUTO
     per_channel: bool | str = False
+    scale: str = "float"
     activation_symmetric: bool | str = AUTO
     calibrate_method: str = "MinMax"
     percentile: float = 99.999
@@ -93,13 +107,18 @@ class Scheme:
     keep_weight_nodes: bool = False
     equalize_layers: bool = False
     balance_channels: bool = False
+    move_outliers: bool = False
     optimize: bool = True
+    target: str = ""
+    opset: int = 0
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     qdq_domain: str = ""
     domain: str = DOMAIN
     bfloat16_as: str = "qdq"
     formats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     layers: Mapping[str, LayerRule] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
+    outliers: Mapping[str, str] = field(default_factory=dict)
     auto_mixed_precision: MixingRule | None = None
     finetune: FinetuneRule | None = None
 
@@ -114,6 +133,11 @@ class Scheme:
         object.__setattr__(self, "layers", rules)
         for name in self.formats:
             self.format(name)
+        for name in self.outliers:
+            self.outlier_move(name)
+        check_shapes(self.input_shapes)
+        if self.target:
+            target(self.target)
         for name, table in _TABLES.items():
             object.__setattr__(self, name, table.parse(name, getattr(self, name)))
         self._check_mixing()
@@ -127,6 +151,19 @@ class Scheme:
             return make_format(name, definition)
         refuse_unknown(name, self._legal_formats(), "format")
         return FORMATS.get(name)
+
+    def outlier_move(self, name: str) -> OutlierMove:
+        """Return what is done to the channels of a tensor; ValueError for a text that does not say it."""
+        try:
+            return parse_move(checked_value("it", "str", self.outliers[name]))
+        except ValueError as error:
+            raise ValueError(f"outliers entry '{name}': {error}") from error
+
+    @property
+    def kernels(self) -> Target | None:
+        """The target whose kernels decide which operators read integers, None without one."""
+        row = target(self.target) if self.target else None
+        return row if row is not None and row.takes_integers else None
 
     @property
     def other_format(self) -> Format | None:

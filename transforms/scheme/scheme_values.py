@@ -10,11 +10,15 @@ from ops.registration import AMD_DOMAIN, DOMAIN
 _LEGAL: Mapping[str, tuple[str, ...]] = {
     "other": ("auto", "float32", "bfloat16", "float16"),
     "calibrate_method": ("MinMax", "Entropy", "Percentile", "MSE"),
+    "scale": ("float", "power_of_two"),
     "weight_method": ("auto", "MinMax", "MSE", "WeightedMSE"),
     "qdq_domain": ("", "com.microsoft"),
     "domain": (DOMAIN, AMD_DOMAIN),
     "bfloat16_as": ("qdq", "cast"),
 }
+_OPSETS = range(13, 29)
+"""Versions of ONNX's operator set that a result may be asked to have."""
+
 _ABOVE_UP_TO: Mapping[str, tuple[float, float]] = {"percentile": (50, 100), "averaging_constant": (0, 1)}
 
 
@@ -32,11 +36,20 @@ def checked_value(key: str, kind: str, value: object) -> Any:
         raise ValueError(f"{key} is {value!r}, it must be {legal}")
     if key in _LEGAL and value not in _LEGAL[key]:
         raise ValueError(f"{key} is {value!r}, legal are {', '.join(map(repr, _LEGAL[key]))}")
+    if key == "opset" and converted not in (0, *_OPSETS):
+        raise ValueError(f"opset is {value}, legal are {_OPSETS[0]} to {_OPSETS[-1]}, and 0 for any")
     if key in _ABOVE_UP_TO:
         low, high = _ABOVE_UP_TO[key]
         if not low < converted <= high:
             raise ValueError(f"{key} is {value!r}, legal are numbers above {low} up to {high}")
     return converted
+
+
+def check_shapes(shapes: Mapping[str, object]) -> None:
+    """Raise ValueError naming the input, unless every shape is a list of sizes above 0."""
+    for name, shape in shapes.items():
+        if not isinstance(shape, tuple) or not all(type(size) is int and size > 0 for size in shape):
+            raise ValueError(f"input_shapes entry '{name}' is {shape!r}, it must be a list of sizes above 0")
 
 
 def _of(*kinds: type) -> Callable[[object], Any]:

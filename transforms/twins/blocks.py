@@ -27,7 +27,7 @@ ties_up = Equal(rounding_mode, mode_up)
 """
 )
 
-_SIZES = (
+SIZES = (
     attribute("axis_attribute", key="axis")
     + constant("group_axis", "int64", [1])
     + constant("block_axis", "int64", [0])
@@ -111,7 +111,7 @@ result_a = Reshape(cut_fibres, shape)
 def blockwise(rounding: str) -> str:
     """Return a body's end around lines from x to y; a tensor of one number, or of none, is its own result."""
     return (
-        _SIZES
+        SIZES
         + either("result", "is_many", _CUT + rounding + _JOIN, "result_b = Identity(wide)")
         + "Y = CAST_LIKE(result, X)\n"
     )

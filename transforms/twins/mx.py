@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ops.elements import ELEMENTS, Element
 from ops.formats import ATTRIBUTES, MX
-from ops.reference import ELEMENTS, Element
 from transforms.twins.blocks import POWERS, START, blockwise, passed, vector
 from transforms.twins.text import choice, constant, either, power_of_two, rounded
 
@@ -29,7 +29,7 @@ def body() -> str:
             constant(f"{name}s_of", "float", numbers) + f"{name} = MatMul(element, {name}s_of)\n"
             for name, numbers in columns.items()
         )
-        + constant("bounds_of", "float", [_bounds(e) for e in elements])
+        + constant("bounds_of", "float", [[scale_bound(e, str(rule)) for rule in _RULES] for e in elements])
         + """bounds = MatMul(element, bounds_of)
 bound = MatMul(bounds, rule)
 is_floating = Greater(floating, half)
@@ -74,14 +74,11 @@ def _lowest(element: Element) -> float:
     return -element.largest if element.exponent_bits else -2.0  # int8 is two's complement
 
 
-def _bounds(element: Element) -> list[float]:
-    """Return, for each scale rule, the fraction of a power of two above which a block takes the next one."""
-    return [
-        {
-            "floor": 2.0,
-            "ceil": 1.0,
-            "even": 2 - 2.0 ** -(element.mantissa_bits + 1) - 2.0**-23,
-            "rceil": element.largest / 2.0**element.largest_exponent,
-        }[str(rule)]
-        for rule in _RULES
-    ]
+def scale_bound(element: Element, rule: str) -> float:
+    """Return the fraction of a power of two above which a block takes the next one, by a scale rule."""
+    return {
+        "floor": 2.0,
+        "ceil": 1.0,
+        "even": 2 - 2.0 ** -(element.mantissa_bits + 1) - 2.0**-23,
+        "rceil": element.largest / 2.0**element.largest_exponent,
+    }[rule]

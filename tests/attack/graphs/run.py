@@ -16,7 +16,7 @@ from tests.attack.graphs.interpret import Hook, Interpreter, Unsupported
 from tests.attack.graphs.strip import strip
 from tests.attack.graphs.tool_runs import Fallen, Outcome, call, difference, run, run_widened
 
-PRESETS = ("A8W8", "U8S8", "A16W8", "BF16", "BFP16", "MX6", "MX9", "MXINT8", "MXFP8E4M3")
+PRESETS = ("A8W8", "XINT8", "U8S8", "A16W8", "BF16", "BFP16", "MX6", "MX9", "MXINT8", "MXFP8E4M3")
 """Quantized for every graph; one of the others on top."""
 _OTHERS = ("MX4", "MXFP8E5M2", "MXFP6E3M2", "MXFP6E2M3", "MXFP4E2M1", "U16S8", "W4A8", "FP16", "BF16_BFP16",
            "BF16_MXINT8", "INT32", "UINT32")  # fmt: skip
@@ -237,7 +237,7 @@ def _exclusions(trial: _Trial, rng: np.random.Generator) -> list[str]:
 
 
 _ALWAYS: tuple[tuple[str, ...], ...] = (*((), (), (), ("--no-optimize",)),)
-_INTEGERS = ("A8W8", "U8S8", "A16W8", "U16S8", "W4A8")
+_INTEGERS = ("A8W8", "XINT8", "U8S8", "A16W8", "U16S8", "W4A8")
 _OF_INTEGERS: tuple[tuple[str, ...], ...] = (
     *(("--per-channel",), ("--calibrate-method", "Percentile"), ("--calibrate-method", "Entropy")),
     *(("--qdq-domain", "com.microsoft"), ("--set", "quantize_before_relu=true")),

@@ -1,0 +1,238 @@
+"""``--target``: rules of every row on written models. Oracle: the protos, without the code of the check."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from tests.helpers import tunable
+from tools import auto_mixed_precision, check, convert_fp32_to_bf16, quantize
+from tools.cli.job_options import TARGETS as NAMES
+from transforms.scheme.targets import TARGETS
+
+CONV = tunable.conv_net()
+DATA = tunable.samples(CONV, 6)
+INPUT = CONV.graph.input[0].name
+SHAPE = f"{INPUT}:{','.join(map(str, DATA[0][INPUT].shape))}"
+INTEGERS = [name for name, row in TARGETS.items() if row.takes_integers]
+PRODUCTS = ("Conv", "Gemm", "MatMul")
+
+
+class Bench:
+    """A folder with a float model, samples, and the results of the tools."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+        self.source, self.target, self.data = folder / "m.onnx", folder / "q.onnx", folder / "data"
+        self.data.mkdir()
+        for i, feed in enumerate(DATA):
+            np.savez(self.data / f"{i}.npz", **feed)
+        onnx.save(CONV, self.source)
+
+    def quantize(self, *options: object, code: int = 0) -> str:
+        paths = ["--input", self.source, "--output", self.target, "--data", self.data, "--force"]
+        assert quantize.main([str(word) for word in (*paths, "--input-shape", SHAPE, *options)]) == code
+        out, err = self._capsys.readouterr()
+        return err if code else out + err
+
+    def check(self, name: str) -> tuple[int, str]:
+        code = check.main(["--input", str(self.target), "--target", name])
+        return code, self._capsys.readouterr().out
+
+    def made(self) -> onnx.ModelProto:
+        model = onnx.load(self.target)
+        onnx.checker.check_model(model, full_check=True)
+        return model
+
+
+@pytest.fixture(name="bench")
+def _bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
+    return Bench(tmp_path, capsys)
+
+
+def test_names_on_the_command_line_are_those_of_the_table() -> None:
+    assert set(NAMES) == set(TARGETS) and all(name == row.name for name, row in TARGETS.items())
+    assert all(row.sources and row.speed and row.verified for row in TARGETS.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rules_of_each_target_hold_in_the_file(name: str, bench: Bench) -> None:
+    out = bench.quantize("--target", name)
+    row, model = TARGETS[name], bench.made()
+    held = {tensor.name: tensor for tensor in model.graph.initializer}
+    pairs = [node for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    assert bool(pairs) == row.takes_integers
+    for node in pairs:
+        scale, zero = numpy_helper.to_array(held[node.input[1]]), _zero(node, held)
+        kind = TensorProto.DataType.Name(_kind(node, held)).lower()
+        assert kind in {*row.activations, *row.weights, "int32"}
+        if row.symmetric:
+            assert not zero.any()
+        if row.power_of_two:
+            assert (np.frexp(scale)[0] == 0.5).all()
+        if not row.per_channel:
+            assert scale.size == 1
+        stored = held.get(node.input[0])
+        if row.narrow_weights and stored is not None and stored.data_type == TensorProto.INT8:
+            assert numpy_helper.to_array(stored).min() >= -127
+        assert node.domain in row.qdq_domains
+    biases = {_kind(n, held) for n in pairs if n.input[0] in held} & {TensorProto.INT32}
+    assert bool(biases) == (row.takes_integers and "int32" in row.biases)
+    opset = next(one.version for one in model.opset_import if not one.domain)
+    assert row.opsets is None or row.opsets[0] <= opset <= row.opsets[1]
+    if row.fixed_shapes:
+        assert all(dim.HasField("dim_value") for dim in model.graph.input[0].type.tensor_type.shape.dim)
+    assert f"For {row.runtime}:" in out and row.speed in out
+    assert bench.check(name)[0] == 0
+
+
+def _kind(node: onnx.NodeProto, held: dict[str, TensorProto]) -> int:
+    if len(node.input) > 2 and node.input[2]:
+        return held[node.input[2]].data_type
+    return held[node.input[0]].data_type if node.input[0] in held else TensorProto.UINT8
+
+
+def _zero(node: onnx.NodeProto, held: dict[str, TensorProto]) -> np.ndarray:
+    if len(node.input) < 3 or not node.input[2]:
+        return np.zeros(1)
+    return numpy_helper.to_array(held[node.input[2]]).astype(np.int64)
+
+
+def test_every_layer_gets_its_integer_kernel_on_the_cpu(bench: Bench, tmp_path: Path) -> None:
+    """Oracle: the graph that ONNX Runtime makes of the model."""
+    import onnxruntime as ort
+
+    bench.quantize("--target", "ort-cpu")
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    ort.InferenceSession(str(bench.target), options, providers=["CPUExecutionProvider"])
+    ops = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert not {"Conv", "FusedConv", "Gemm", "MatMul"} & set(ops)
+    wanted = sum(node.op_type in PRODUCTS for node in CONV.graph.node)
+    made = ("QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat")
+    assert sum(op in made for op in ops) == wanted
+    code, out = bench.check("ort-cpu")
+    found = re.search(r"In low precision: (\d+) nodes", out)
+    assert code == 0 and found and int(found[1]) >= wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("ort-cpu", ["--config", "MX9"], "activation is mx9, it takes uint8 or int8"),
+        ("tensorrt", ["--config", "U8S8"], "activation is uint8, it takes int8"),
+        ("ryzen-ai-cnn", ["--config", "A8W8"], "scale is float, all scales have to be powers of two"),
+        ("ryzen-ai-cnn", ["--per-channel"], "per_channel is True, a weight has one scale"),
+        ("ryzen-ai-cnn", ["--opset", "21"], "opset is 21, it takes 13 to 17"),
+        ("ryzen-ai-cnn", ["--qdq-domain", "com.microsoft"], "qdq_domain is 'com.microsoft'"),
+        ("ryzen-ai-float-scale", ["--config", "U8S8"], "activation is uint8, it takes int8 or int16"),
+        ("qnn", ["--config", "A8W8"], "activation is int8, it takes uint8 or uint16"),
+        ("tensorrt", ["--set", "bias=int32"], "bias is int32, it takes float32"),
+        ("ryzen-ai-bf16", ["--config", "A8W8"], "activation is int8, it takes bfloat16"),
+        ("ort-cpu", ["--set", "layers.Conv=mx6"], "layers entry 'Conv': activation is mx6"),
+    ],
+)
+def test_a_scheme_that_contradicts_the_target_is_refused(
+    name: str, options: list[str], message: str, bench: Bench
+) -> None:
+    error = bench.quantize("--target", name, *options, code=1)
+    assert error.startswith(f"tools.quantize: error: target '{name}': {message}") and error.count("\n") == 1
+    assert not bench.target.exists()
+
+
+def test_what_has_no_choice_is_adapted_and_said(bench: Bench) -> None:
+    assert "For target tensorrt: bias = float32" in bench.quantize("--target", "tensorrt", "--config", "A8W8")
+    assert "For target ryzen-ai-cnn: opset = 17" in bench.quantize(
+        "--target", "ryzen-ai-cnn", "--config", "XINT8"
+    )
+
+
+def test_free_dimensions_are_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    free = onnx.ModelProto()
+    free.CopyFrom(CONV)
+    free.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    onnx.save(free, tmp_path / "m.onnx")
+    paths = ["--input", str(tmp_path / "m.onnx"), "--output", str(tmp_path / "q.onnx")]
+    for main, more in ((quantize.main, ["--random-data", "1"]), (convert_fp32_to_bf16.main, [])):
+        name = "qnn" if main is quantize.main else "ryzen-ai-bf16"
+        assert main([*paths, *more, "--target", name]) == 1
+        assert f"target '{name}': input '{INPUT}' has free dimensions: fix them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_check_finds_what_another_target_does_not_take(name: str, bench: Bench) -> None:
+    other = "ryzen-ai-cnn" if TARGETS[name].activations[0].startswith("u") else "qnn"
+    bench.quantize("--target", name)
+    code, out = bench.check(other)
+    assert code == 1 and "Breaks: " in out and out.endswith(f"Fits {other}: no\n")
+
+
+def test_check_of_a_float_model_says_that_nothing_is_quantized(bench: Bench) -> None:
+    bench.target = bench.source
+    code, out = bench.check("ort-cpu")
+    assert code == 1 and "nothing is quantized" in out and "In low precision: 0 nodes" in out
+
+
+@pytest.mark.parametrize(("name", "fmt"), [("ryzen-ai-bf16", "with_cast"), ("ort-cuda", "bf16")])
+def test_converters_take_the_format_of_the_target(name: str, fmt: str, bench: Bench) -> None:
+    paths = ["--input", str(bench.source), "--output", str(bench.target), "--input-shape", SHAPE]
+    assert convert_fp32_to_bf16.main([*paths, "--target", name]) == 0
+    named = bench.made()
+    assert convert_fp32_to_bf16.main([*paths, "--format", fmt, "--force"]) == 0
+    assert named.graph == bench.made().graph
+    assert bench.check(name)[0] == 0
+
+
+def test_converters_refuse_targets_of_integers_and_other_formats(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = ["--input", str(bench.source), "--output", str(bench.target)]
+    assert convert_fp32_to_bf16.main([*paths, "--target", "ort-cpu"]) == 1
+    assert (
+        "target 'ort-cpu' takes no bfloat16, but uint8 or int8: python -m tools.quantize"
+        in capsys.readouterr().err
+    )
+    assert convert_fp32_to_bf16.main([*paths, "--target", "ryzen-ai-bf16", "--format", "customqdq"]) == 1
+    assert "takes --format with_cast, not customqdq" in capsys.readouterr().err
+
+
+def test_mixed_precision_for_a_target(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = ["--input", bench.source, "--output", bench.target, "--data", bench.data, "--input-shape", SHAPE]
+    words = [*map(str, paths), "--config", "A16W8", "--target", "ryzen-ai-float-scale", "--target", "int8"]
+    assert auto_mixed_precision.main([*words, "--sqnr-target", "10"]) == 0
+    assert "For AMD Ryzen AI NPU, A8W8 and A16W8:" in capsys.readouterr().out
+    assert bench.check("ryzen-ai-float-scale")[0] == 0
+    assert auto_mixed_precision.main([*words, "--target", "mx6", "--sqnr-target", "10", "--force"]) == 1
+    assert (
+        "target 'ryzen-ai-float-scale': auto_mixed_precision: activation of 'mx6'" in capsys.readouterr().err
+    )
+    with pytest.raises(SystemExit):
+        auto_mixed_precision.main([*words, "--target", "qnn"])
+
+
+def test_int8_activations_name_the_faster_target(bench: Bench) -> None:
+    hint = "--target ort-cpu makes a faster model"
+    assert hint in bench.quantize("--config", "A8W8")
+    assert hint not in bench.quantize("--config", "U8S8")
+    assert "Time here: " in bench.quantize("--target", "ort-cpu")
+
+
+def test_a_slower_model_and_a_saturating_processor_are_said(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tools.jobs import quantized
+
+    slower = "2.00 ms, float 1.00 ms: 2.00 times: slower than the float model on this machine"
+    for known, seconds, wanted in ((True, (0.002, 0.001), slower), (False, (0.001, 0.002), "0.50 times\n")):
+        monkeypatch.setattr(quantized, "has_vnni", lambda known=known: known)
+        monkeypatch.setattr(quantized, "quick_time", lambda *_, seconds=seconds: seconds)
+        out = bench.quantize("--target", "ort-cpu")
+        assert wanted in out and ("This processor has no VNNI" in out) is not known

@@ -1,0 +1,66 @@
+"""Hold a model against a deployment target: ``python -m tools.check --help``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tools.cli import command_line
+from tools.cli.command_line import Parser, make_parser
+from tools.cli.job_options import TARGETS, Options
+from tools.cli.options import option
+
+_COMMANDS = """\
+--target ort-cpu --input q.onnx
+--target tensorrt --input q.onnx
+--target ryzen-ai-cnn --input q.onnx"""
+
+_DETAILS = """\
+Prints which nodes the target computes in low precision, which not and why, and each rule of it that the model
+breaks: types, zero points, scales, opset, free dimensions. What is known of a target comes from public
+documents, which --target NAME prints with it; only ort-cpu can be verified on any machine.
+
+exit codes: 0 the model fits; 1 it breaks a rule, or an error in model or machine; 2 usage.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckJob(Options):
+    """A model and a target."""
+
+    input: str = option("--input MODEL", "the model to check", required=True)
+    target: str = option(
+        "--target NAME", "the runtime that it is for: " + ", ".join(TARGETS), choices=TARGETS, required=True
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code: 0 the model fits, 1 it breaks a rule, 2 usage error."""
+    return command_line.run(_parser(), CheckJob, _check, argv)
+
+
+def _check(job: CheckJob) -> int:
+    """Print all that is found; return 1 if a rule is broken."""
+    from tools.summaries.target import target_lines
+    from transforms import model_io
+    from transforms.deploy.check_target import check_target
+    from transforms.scheme.targets import target
+
+    row, graph = target(job.target), model_io.load(job.input)
+    for line in target_lines(graph, row):
+        print(line)
+    print(f"  Sources: {'; '.join(row.sources)}")
+    broken = check_target(graph, row)
+    for rule in broken:
+        print(f"Breaks: {rule}")
+    print(f"Fits {row.name}: {'no' if broken else 'yes'}")
+    return int(bool(broken))
+
+
+def _parser() -> Parser:
+    return make_parser("check", CheckJob, __doc__, _COMMANDS, _DETAILS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

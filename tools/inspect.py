@@ -1,0 +1,77 @@
+"""Say what an ONNX model is, how it is stored and what it needs: ``python -m tools.inspect --help``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.cli.command_line import Parser, make_parser, run
+from tools.cli.job_options import Options
+from tools.cli.options import option
+
+_COMMANDS = """\
+m.onnx
+m.onnx --against q.onnx
+--input m.onnx --json"""
+
+_DETAILS = """\
+Any ONNX model, of any size: weights stay in their files, and are looked at one at a time to find the block
+format of float32 numbers; external data may be missing. --input may be left out before the model's name.
+
+weights: "mx6 in codes" are in their true bits (--storage packed), "mx6 as float32" are numbers of MX6 in 32
+bits each. Computed tensors are those that are rounded to a format, in it, and float tensors that something
+else than a rounding reads; of a size that is not fixed in the model, 1 is taken.
+
+Runs on: whether ONNX Runtime, as it is installed here, opens the model with its CPU provider, and with its
+CUDA provider if it has one, with our operators registered. Nothing is computed.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectJob(Options):
+    """A look at a model, or at two."""
+
+    input: Path = option("--input MODEL", "the model to look at", required=True, type=Path)
+    against: Path | None = option("--against MODEL", "another model: say how it differs", type=Path)
+    json: bool = option("--json", "print JSON, for programs to read")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool and return its exit code: 0 done, 1 model error, 2 usage error."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given and not given[0].startswith("-"):
+        given.insert(0, "--input")
+    return run(_parser(), InspectJob, _inspect, given)
+
+
+def _parser() -> Parser:
+    return make_parser("inspect", InspectJob, __doc__, _COMMANDS, _DETAILS)
+
+
+def _inspect(job: InspectJob) -> None:
+    from tools.summaries import inspection
+    from transforms.compare.inspect_model import inspect_model
+    from transforms.compare.model_differences import model_differences
+
+    found = inspect_model(job.input)
+    if job.against is None:
+        words = inspection.lines(found)
+        result = inspection.as_json(found)
+    else:
+        other = inspect_model(job.against)
+        differences = model_differences(found, other)
+        words = inspection.against(found, other, differences)
+        both = [inspection.as_json(one) for one in (found, other)]
+        result = {"models": both, "differences": inspection.differences_as_json(differences)}
+    if job.json:
+        print(json.dumps(result, indent=2, ensure_ascii=False))
+        return
+    for line in words:
+        print(line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

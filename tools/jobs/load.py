@@ -1,0 +1,34 @@
+"""Loading the model of a job, with the shapes that its command line gives to inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_graphsurgeon as gs
+
+from tools.summaries.target import refuse_free
+from tools.summaries.words import counted
+from transforms import model_io
+from transforms.fix_shapes import fix_shapes
+from transforms.scheme import Scheme
+from transforms.scheme.targets import target
+
+
+def load_model(path: str, scheme: Scheme) -> gs.Graph:
+    """Load a model as a scheme wants it; ValueError for free dimensions that its target does not take."""
+    graph = load_fixed(path, scheme.input_shapes)
+    if scheme.target:
+        refuse_free(graph, target(scheme.target))
+    return graph
+
+
+def load_fixed(path: str, shapes: Mapping[str, tuple[int, ...]]) -> gs.Graph:
+    """Load a model, fix the shapes of inputs, and say how many dimensions that were, if any.
+
+    Raises what :func:`transforms.model_io.load` and :func:`transforms.fix_shapes.fix_shapes` do.
+    """
+    graph = model_io.load(path)
+    fixed = fix_shapes(graph, shapes)
+    if fixed:
+        print(f"Fixed: {counted(fixed, 'free dimension')} of inputs")
+    return graph

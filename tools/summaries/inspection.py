@@ -1,0 +1,150 @@
+"""What ``tools.inspect`` says of a model, and of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tools.summaries.words import counted
+from transforms.compare.inspect_model import OWN, PACKED, Inspection
+from transforms.compare.model_differences import Differences
+from transforms.compare.stored_formats import Row
+
+_LIBRARY = "this package's (ops.register_custom_ops, or ops.get_library_path)"
+_OURS = ("ai.onnx.contrib", "com.amd.quark")
+_MOST_NAMES = 3  # of tensors that differ
+
+
+def lines(found: Inspection) -> Iterator[str]:
+    """Yield what a model is."""
+    made = " ".join(filter(None, (found.made_by, found.scheme)))
+    by = f", made by {made or found.producer}" if made or found.producer else ""
+    versions = ", ".join(f"{domain} {version}" for domain, version in found.opsets.items())
+    yield f"{found.path}: {found.bytes:,} bytes, IR version {found.ir_version}{by}"
+    yield f"Operator sets: {versions}"
+    yield from _files(found)
+    for what, values in (("Inputs", found.inputs), ("Outputs", found.outputs)):
+        yield f"{what}: {', '.join(f'{name} {kind}' for name, kind in values.items()) or 'none'}"
+    for domain, operators in found.operators.items():
+        names = ", ".join(f"{op} {count}" for op, count in operators.most_common())
+        yield f"Operators of {domain}: {sum(operators.values())}: {names}"
+    if found.bodies:
+        yield f"Bodies of If, Loop and Scan: {found.bodies}"
+    for kind, (count, size) in found.functions.items():
+        yield f"Functions, {kind}: {count}, {size:,} bytes"
+    yield from _table("Weights", found.weights)
+    if found.weights:
+        yield f"Bits per weight: {found.weight_bits:.2f}"
+    for name, count in found.rounded_weights.items():
+        yield f"Rounded to {name} by nodes in every run: {counted(count, 'constant')}"
+    unknown = "" if found.are_sizes_known else ", sizes that are not known count as 1"
+    yield from _table(f"Computed tensors{unknown}", found.activations)
+    for provider, reason in found.runs.items():
+        yield f"Runs on ONNX Runtime {provider}: {'yes' if reason is None else f'no ({reason})'}"
+    yield f"Operator library needed: {needed(found)}"
+
+
+def needed(found: Inspection) -> str:
+    """Return which libraries a model needs, in words."""
+    foreign = [domain for domain in found.libraries if domain not in _OURS]
+    words = [_LIBRARY] if len(foreign) < len(found.libraries) else []
+    if foreign:
+        names = ", ".join(f"'{domain}'" for domain in foreign)
+        words.append(f"one that is not this package's, for the operators of domain {names}")
+    inside = " (standard-operator functions inside; faster with ours)" if OWN in found.functions else ""
+    decoded = " (standard-operator functions inside)" if PACKED in found.functions and not inside else ""
+    return " and ".join(words) or f"none{inside or decoded}"
+
+
+def against(one: Inspection, other: Inspection, found: Differences) -> Iterator[str]:
+    """Yield how a second model differs from the first."""
+    ratio = other.bytes / one.bytes
+    yield f"{one.path} -> {other.path}: {one.bytes:,} -> {other.bytes:,} bytes ({ratio:.2f}x)"
+    yield f"Bits per weight: {one.weight_bits:.2f} -> {other.weight_bits:.2f}"
+    for domain in sorted(one.opsets.keys() | other.opsets.keys()):
+        before, after = one.opsets.get(domain, "none"), other.opsets.get(domain, "none")
+        if before != after:
+            yield f"Operator set {domain}: {before} -> {after}"
+    if one.ir_version != other.ir_version:
+        yield f"IR version: {one.ir_version} -> {other.ir_version}"
+    if found.operators:
+        changes = (f"{name.removeprefix('ai.onnx::')} {count:+d}" for name, count in found.operators.items())
+        yield f"Operators: {', '.join(changes)}"
+    yield from _formats("Weights", one.weights, other.weights)
+    yield from _formats("Computed tensors", one.activations, other.activations)
+    parts = {
+        "with the same bytes": found.same,
+        "with others": found.changed,
+        f"only in {one.path.name}": found.only_here,
+        f"only in {other.path.name}": found.only_there,
+        "whose data are missing": found.missing,
+    }
+    for words, names in parts.items():
+        if names:
+            yield f"Constants {words}: {len(names)}{_some(names) if words != 'with the same bytes' else ''}"
+    yield f"Operator library needed: {needed(one)} -> {needed(other)}"
+
+
+def as_json(found: Inspection) -> dict[str, Any]:
+    """Return what a model is for a program to read."""
+    return {
+        "file": str(found.path),
+        "files": found.files,
+        "bytes": found.bytes,
+        "ir_version": found.ir_version,
+        "opsets": found.opsets,
+        "producer": found.producer,
+        "made_by": found.made_by,
+        "scheme": found.scheme,
+        "inputs": found.inputs,
+        "outputs": found.outputs,
+        "bodies": found.bodies,
+        "operators": {domain: dict(ops.most_common()) for domain, ops in found.operators.items()},
+        "functions": {kind: {"count": n, "bytes": size} for kind, (n, size) in found.functions.items()},
+        "weights": {name: _row(row) for name, row in found.weights.items()},
+        "bits_per_weight": round(found.weight_bits, 4),
+        "rounded_weights": dict(found.rounded_weights),
+        "computed_tensors": {name: _row(row) for name, row in found.activations.items()},
+        "sizes_known": found.are_sizes_known,
+        "runs": {provider: reason is None for provider, reason in found.runs.items()},
+        "why_not": {provider: reason for provider, reason in found.runs.items() if reason},
+        "library": needed(found),
+    }
+
+
+def differences_as_json(found: Differences) -> dict[str, Any]:
+    """Return how a second model differs from the first for a program to read."""
+    return dict(vars(found))
+
+
+def _row(row: Row) -> dict[str, float]:
+    return {"tensors": row.tensors, "elements": row.elements, "bytes": row.bytes, "bits": round(row.bits, 4)}
+
+
+def _files(found: Inspection) -> Iterator[str]:
+    for name, size in found.files.items():
+        if name != found.path.name:
+            yield f"External data: '{name}', {'missing' if size is None else f'{size:,} bytes'}"
+
+
+def _table(title: str, rows: Mapping[str, Row]) -> Iterator[str]:
+    if not rows:
+        yield f"{title}: none"
+        return
+    yield f"{title}:"
+    yield f"  {'format':<24}{'tensors':>9}{'elements':>14}{'bytes':>14}{'bits':>8}"
+    for name, row in rows.items():
+        yield f"  {name:<24}{row.tensors:>9,}{row.elements:>14,}{row.bytes:>14,}{row.bits:>8.2f}"
+
+
+def _formats(title: str, here: Mapping[str, Row], there: Mapping[str, Row]) -> Iterator[str]:
+    for name in dict.fromkeys([*here, *there]):
+        before, after = here.get(name, Row()), there.get(name, Row())
+        if before != after:
+            tensors = f"{before.tensors:,} -> {after.tensors:,} tensors"
+            yield f"{title}, {name}: {tensors}, {before.bytes:,} -> {after.bytes:,} bytes"
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:_MOST_NAMES])
+    return f": {shown}{', ...' if len(names) > _MOST_NAMES else ''}"

@@ -1,0 +1,181 @@
+"""What a model is and what it needs, seen without its weights in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+
+from ops.formats import Format
+from ops.registration import AMD_DOMAIN, DOMAIN
+from transforms.compare.light_file import LightFile, read_light
+from transforms.compare.rounded_tensors import RoundedTensors
+from transforms.compare.stored_formats import Row, nodes, type_name, weight_rows
+from transforms.files.read_toml import parse_toml
+from transforms.model import detached_weights, provenance
+from transforms.model.read_model import ModelError
+from transforms.packed.unpackers import format_of_own
+from transforms.runtime.session import why_not_on
+from transforms.scheme.scheme import Scheme, scheme_from_keys
+from transforms.twins.own_functions import is_own
+
+OWN, PACKED, OTHER = "operators of this package", "packed weights", "of the model itself"
+"""Kinds of functions in a model."""
+
+_TRIED = ("CPUExecutionProvider", "CUDAExecutionProvider")
+_BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+
+
+@dataclass
+class Inspection:
+    """What a model is.
+
+    ``files``: bytes of the model's file and of its external data, None if missing. ``operators`` by domain.
+    ``functions``: how many of each kind, and their bytes. ``weights`` and ``activations`` by format;
+    ``are_sizes_known`` tells whether all sizes of the latter are. ``rounded_weights``: constants that nodes
+    round in every run. ``runs``: by provider of this ONNX Runtime, None or why not; None altogether if not
+    tried. ``libraries``: domains with operators that are neither built in nor functions of the model.
+    """
+
+    path: Path
+    files: dict[str, int | None]
+    ir_version: int
+    opsets: dict[str, int]
+    producer: str
+    made_by: str
+    scheme: str
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    bodies: int
+    operators: dict[str, Counter[str]] = field(default_factory=dict)
+    functions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    weights: dict[str, Row] = field(default_factory=dict)
+    activations: dict[str, Row] = field(default_factory=dict)
+    are_sizes_known: bool = True
+    rounded_weights: Counter[str] = field(default_factory=Counter)
+    runs: dict[str, str | None] = field(default_factory=dict)
+    libraries: list[str] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files that are there."""
+        return sum(size or 0 for size in self.files.values())
+
+    @property
+    def weight_bits(self) -> float:
+        """Bits per element of all weights together, shapes and indices aside."""
+        rows = [row for row in self.weights.values() if row.is_weight]
+        elements = sum(row.elements for row in rows)
+        return 8 * sum(row.bytes for row in rows) / elements if elements else 0.0
+
+
+def inspect_model(path: Path, *, run: bool = True) -> Inspection:
+    """Return what a model is; ``run``: also try which providers take it.
+
+    Any ONNX model, also with external data that are missing. Raises ModelError for other files, OSError.
+    """
+    file = read_light(path)
+    model = file.model
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    scheme = _scheme(metadata)
+    version = metadata.get(provenance.PREFIX + "version", "")
+    tool = provenance.tool(metadata)
+    found = Inspection(
+        path,
+        file.files,
+        model.ir_version,
+        {opset.domain or "ai.onnx": opset.version for opset in model.opset_import},
+        " ".join(filter(None, (model.producer_name, model.producer_version))),
+        f"tools.{tool} {version}".strip() if tool else "",
+        str(provenance.option(metadata, "config") or ""),
+        {value.name: _type_text(value) for value in model.graph.input if value.name not in _stored(model)},
+        {value.name: _type_text(value) for value in model.graph.output},
+        sum(1 for node in nodes(model.graph) for a in node.attribute if a.HasField("g")),
+    )
+    for node in nodes(model.graph):
+        found.operators.setdefault(node.domain or "ai.onnx", Counter())[node.op_type] += 1
+    found.functions = _functions(model)
+    found.libraries = _libraries(model)
+    found.weights = weight_rows(file, _block_formats(scheme))
+    _run(found, file, tried=run)
+    return found
+
+
+def _run(found: Inspection, file: LightFile, *, tried: bool) -> None:
+    """Fill in what is known of a model whose weights are inputs: computed tensors, and who runs it."""
+    hollow = onnx.ModelProto()
+    hollow.CopyFrom(file.model)
+    try:
+        detached_weights.hollow(hollow)
+        inferred = onnx.shape_inference.infer_shapes(hollow)
+    except (ModelError, onnx.shape_inference.InferenceError, ValueError):
+        inferred = file.model
+    stored = _stored(file.model)
+    tensors = RoundedTensors(_with_constants(inferred, file.model, stored))
+    found.activations, found.are_sizes_known = tensors.rows()
+    found.rounded_weights = tensors.rounded_weights()
+    for provider in ort.get_available_providers() if tried else ():
+        if provider in _TRIED:
+            found.runs[provider.removesuffix("ExecutionProvider")] = why_not_on(provider, hollow)
+
+
+def _with_constants(
+    inferred: onnx.ModelProto, model: onnx.ModelProto, stored: Mapping[str, int]
+) -> onnx.ModelProto:
+    """Give an inferred model its large initializers again, by name and type alone."""
+    known = {tensor.name for tensor in inferred.graph.initializer}
+    for tensor in model.graph.initializer:
+        if tensor.name in stored and tensor.name not in known:
+            inferred.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    return inferred
+
+
+def _stored(model: onnx.ModelProto) -> dict[str, int]:
+    return {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+
+
+def _functions(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for function in model.functions:
+        kind = OWN if is_own(function) else PACKED if format_of_own(function) else OTHER
+        count, size = found.get(kind, (0, 0))
+        found[kind] = count + 1, size + function.ByteSize()
+    return found
+
+
+def _libraries(model: onnx.ModelProto) -> list[str]:
+    """Return the domains whose operators need a library: this package's last, if it is one of them."""
+    made = {(function.domain, function.name) for function in model.functions}
+    called = {(node.domain, node.op_type) for node in nodes(model.graph)} - made
+    domains = {domain for domain, _ in called}
+    foreign = {one for one in domains if one not in _BUILT_IN and not one.startswith("com.microsoft.")}
+    return sorted(foreign, key=lambda one: (one in (DOMAIN, AMD_DOMAIN), one))
+
+
+def _scheme(metadata: Mapping[str, str]) -> Scheme | None:
+    text = metadata.get(provenance.PREFIX + "scheme")
+    try:
+        return scheme_from_keys(parse_toml(text)) if text else None
+    except (ValueError, RecursionError, OverflowError):
+        return None
+
+
+def _block_formats(scheme: Scheme | None) -> list[Format]:
+    return [fmt for fmt in (scheme.named_formats if scheme else ()) if fmt.block > 1]
+
+
+def _type_text(value: onnx.ValueInfoProto) -> str:
+    """Return type and shape in words, such as ``float32[N, 3, 224, 224]``."""
+    if value.type.WhichOneof("value") != "tensor_type":
+        return str(value.type.WhichOneof("value") or "unknown").removesuffix("_type")
+    kind = value.type.tensor_type
+    sizes = [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim]
+    return (
+        f"{type_name(kind.elem_type)}[{', '.join(sizes)}]"
+        if kind.HasField("shape")
+        else type_name(kind.elem_type)
+    )

@@ -1,0 +1,71 @@
+"""A model's file without its weights, to be looked at: external data may be missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx.external_data_helper as external
+from google.protobuf.message import DecodeError
+
+from transforms.files.mapped_file import map_file
+from transforms.graph.lazy_values import Weight
+from transforms.model.mapped_weights import is_heavy, parse_in_place, weight_at
+from transforms.model.read_model import ModelError, read_bytes, tensors
+
+_LARGEST_FILE = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class LightFile:
+    """A model whose large initializers have no data, those that are in files by name, and the files.
+
+    ``files`` are the model's and those of external data with their bytes, None for a file that is missing.
+    """
+
+    path: Path
+    model: onnx.ModelProto
+    mapped: dict[str, Weight]
+    files: dict[str, int | None]
+
+
+def read_light(path: Path) -> LightFile:
+    """Return what is to be seen of a model. Raises ModelError for other files, OSError without access."""
+    if path.is_file() and 0 < path.stat().st_size <= _LARGEST_FILE:
+        try:
+            model, mapped = parse_in_place(map_file(path))
+        except DecodeError:
+            raise ModelError(f"'{path}' is not an ONNX model, or is cut short") from None
+    else:
+        read_bytes(path)  # raises what it has to
+        raise ModelError(f"'{path}' is not an ONNX model: it is empty")
+    if not model.opset_import or not (model.graph.node or model.graph.output):
+        raise ModelError(f"'{path}' is not an ONNX model: it has no graph")
+    files: dict[str, int | None] = {path.name: path.stat().st_size}
+    for tensor in tensors(model):
+        if tensor.name in mapped or not external.uses_external_data(tensor):
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        file = path.parent / location
+        found = _is_beside(file, path) and file.is_file()
+        files[location] = file.stat().st_size if found else None
+        if found and is_heavy(tensor) and tensor.name:
+            weight = _weight(tensor, file, entries)
+            if weight is not None:
+                mapped[tensor.name] = weight
+    return LightFile(path, model, mapped, files)
+
+
+def _is_beside(file: Path, path: Path) -> bool:
+    return file.resolve().is_relative_to(path.parent.resolve())
+
+
+def _weight(tensor: onnx.TensorProto, file: Path, entries: dict[str, str]) -> Weight | None:
+    """Return the array of a tensor in a file, or None if the file cannot hold it."""
+    try:
+        offset = int(entries.get("offset", 0))
+        return weight_at(map_file(file), offset, tensor) if offset >= 0 else None
+    except ValueError:
+        return None

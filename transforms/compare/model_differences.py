@@ -1,0 +1,76 @@
+"""How two models differ, by name: operators, opsets, formats and stored numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+
+from transforms.compare.inspect_model import Inspection
+from transforms.compare.light_file import LightFile, read_light
+from transforms.compare.stored_formats import graphs
+from transforms.graph.lazy_values import load_values
+
+
+@dataclass
+class Differences:
+    """What another model has more or less of than a model.
+
+    ``operators``: by ``domain::name``, how many more the other has. ``same``, ``changed``: names of constants
+    of both models with the same bytes, or with others; ``only_here``, ``only_there``, and those whose data
+    are missing.
+    """
+
+    operators: dict[str, int] = field(default_factory=dict)
+    same: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    only_here: list[str] = field(default_factory=list)
+    only_there: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def model_differences(one: Inspection, other: Inspection) -> Differences:
+    """Return how the second of two models differs from the first; large weights are compared in turn."""
+    here, there = read_light(one.path), read_light(other.path)
+    found = Differences(operators=_operators(one, other))
+    mine, others = _constants(here), _constants(there)
+    for name, tensor in mine.items():
+        if name not in others:
+            found.only_here.append(name)
+            continue
+        a, b = _bytes(tensor, here), _bytes(others[name], there)
+        if a is None or b is None:
+            found.missing.append(name)
+        else:
+            kinds = [(t.data_type, tuple(t.dims)) for t in (tensor, others[name])]
+            is_same = kinds[0] == kinds[1] and np.array_equal(a, b)
+            (found.same if is_same else found.changed).append(name)
+    found.only_there += [name for name in others if name not in mine]
+    return found
+
+
+def _operators(one: Inspection, other: Inspection) -> dict[str, int]:
+    counts = [
+        Counter({f"{d}::{op}": n for d, ops in model.operators.items() for op, n in ops.items()})
+        for model in (one, other)
+    ]
+    names = sorted(counts[0] | counts[1])
+    return {name: counts[1][name] - counts[0][name] for name in names if counts[0][name] != counts[1][name]}
+
+
+def _constants(file: LightFile) -> dict[str, onnx.TensorProto]:
+    return {tensor.name: tensor for graph in graphs(file.model.graph) for tensor in graph.initializer}
+
+
+def _bytes(tensor: onnx.TensorProto, file: LightFile) -> np.ndarray | None:
+    if tensor.name in file.mapped:
+        return np.asarray(load_values(file.mapped[tensor.name])).reshape(-1).view(np.uint8)
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return None
+    try:
+        array = onnx.numpy_helper.to_array(tensor)
+    except ValueError:
+        return None
+    return array if array.dtype == object else np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,0 +1,77 @@
+"""The rules of a target that a model breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.powers_of_two import are_powers
+from transforms.deploy.grids import EXTENDED, StoredGrid, grids
+from transforms.graph import walk
+from transforms.graph.shapes import shape_of
+from transforms.scheme.targets import Target
+
+_NARROW = -127
+_OWN = ("BFPQuantizeDequantize", "MXQuantizeDequantize")
+
+
+def check_target(graph: gs.Graph, row: Target) -> list[str]:
+    """Return each rule of a target that a model breaks, in words that name the place; empty if it fits."""
+    return [*_of_model(graph, row), *_of_grids(graph, row)]
+
+
+def _of_model(graph: gs.Graph, row: Target) -> Iterator[str]:
+    if row.opsets and not row.opsets[0] <= graph.opset <= row.opsets[1]:
+        yield f"opset {graph.opset}: it takes {row.opsets[0]} to {row.opsets[1]} (--opset {row.opsets[1]})"
+    if row.ir_version and graph.ir_version > row.ir_version:
+        yield f"IR version {graph.ir_version}: it takes up to {row.ir_version}"
+    if row.fixed_shapes:
+        yield from free_inputs(graph, row)
+    pairs = {str(grid.node.domain or "") for grid in grids(graph) if grid.node.op not in EXTENDED}
+    for domain in sorted(pairs - set(row.qdq_domains)):
+        yield f"QuantizeLinear of domain '{domain}': it takes ONNX's own"
+
+
+def free_inputs(graph: gs.Graph, row: Target) -> Iterator[str]:
+    """Yield a rule for each input with a free dimension, for a target that takes fixed shapes alone."""
+    for tensor in graph.inputs if row.fixed_shapes else ():
+        shape = shape_of(tensor)
+        if shape is None or any(not isinstance(size, int) for size in shape):
+            sizes = ",".join(str(s) if isinstance(s, int) else "N" for s in shape or ("N",))
+            option = f"--input-shape {tensor.name}:{sizes}"
+            yield f"input '{tensor.name}' has free dimensions: fix them with {option}"
+
+
+def _of_grids(graph: gs.Graph, row: Target) -> Iterator[str]:
+    count = 0
+    for grid in grids(graph):
+        count += 1
+        yield from _of_grid(grid, row)
+    kinds = {node.op for node in walk.nodes(graph)}
+    if not count and not kinds & {*_OWN, "Cast"} and row.takes_integers:
+        yield f"nothing is quantized: it computes in low precision after {' or '.join(row.activations)}"
+
+
+def _of_grid(grid: StoredGrid, row: Target) -> Iterator[str]:
+    legal = {"activation": row.activations, "weight": row.weights, "bias": row.biases}[grid.role]
+    if grid.format not in legal:
+        yield f"'{grid.label}': {grid.role} is {grid.format}, it takes {' or '.join(legal)}"
+        return
+    if not _is_integer(grid.format) or grid.scale is None:
+        return
+    if row.symmetric and grid.zero_point is not None and np.any(grid.zero_point.astype(np.int64)):
+        yield f"'{grid.label}': zero point {grid.zero_point.reshape(-1)[0]}, it has to be 0"
+    if row.power_of_two and not are_powers(grid.scale):
+        worst = next(s for s in grid.scale.reshape(-1) if not are_powers(s))
+        yield f"'{grid.label}': scale {worst:g}, it has to be a power of two"
+    if not row.per_channel and grid.scale.size > 1:
+        yield f"'{grid.label}': {grid.scale.size} scales, a tensor has one (--no-per-channel)"
+    held = grid.stored if row.narrow_weights and grid.role == "weight" else None
+    if held is not None and held.dtype == np.int8 and held.min(initial=0) < _NARROW:
+        yield f"'{grid.label}': a weight is -128, the least is -127 (--set weight_method=MinMax)"
+
+
+def _is_integer(name: str) -> bool:
+    return "int" in name and not name.startswith("mx")

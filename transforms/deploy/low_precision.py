@@ -1,0 +1,121 @@
+"""Which nodes of a model a target computes in low precision, and why the others are not among them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx_graphsurgeon as gs
+
+from transforms.deploy.grids import DEQUANTIZE, EXTENDED, QUANTIZE
+from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.selection import label_of
+from transforms.scheme.targets import MOVED, PRODUCTS, Target
+
+_PAIRS = (QUANTIZE, DEQUANTIZE, *EXTENDED)
+_BLOCKS = ("BFPQuantizeDequantize", "MXQuantizeDequantize")
+_SILENT = frozenset({"Constant", "Cast", "Shape", "Size", "ConstantOfShape", *_PAIRS, *_BLOCKS})
+_RECTIFIERS = ("Relu", "Clip")
+_NO_KERNEL = "no kernel in low precision"
+_LOW = (dtypes.BFLOAT16, dtypes.FLOAT16)
+
+
+@dataclass
+class Verdicts:
+    """Operators of the nodes that run in low precision, and of the others by reason, with the first names."""
+
+    low: Counter[str] = field(default_factory=Counter)
+    high: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many nodes run in low precision."""
+        return sum(self.low.values())
+
+    def lines(self) -> Iterator[str]:
+        """Yield the verdicts, the most frequent reason first."""
+        names = ", ".join(f"{op} {count}" for op, count in self.low.most_common()) or "none"
+        yield f"In low precision: {self.count} nodes: {names}"
+        for reason, nodes in sorted(self.high.items(), key=lambda pair: -len(pair[1])):
+            found = Counter(op for op, _ in nodes)
+            names = ", ".join(f"{op} {count}" for op, count in found.most_common(6))
+            yield f"Not: {len(nodes)} nodes, {reason}: {names} ('{nodes[0][1]}' the first)"
+
+
+def low_precision(graph: gs.Graph, row: Target) -> Verdicts:
+    """Return what becomes of every node that computes with floats; moves and conversions are not counted."""
+    found = Verdicts()
+    for node in walk.nodes(graph):
+        if node.domain not in STANDARD_DOMAINS or node.op in _SILENT or node.op in MOVED:
+            continue
+        if not any(dtypes.is_type(t, dtypes.FLOAT) or dtypes.element_type(t) in _LOW for t in node.outputs):
+            continue
+        reason = _why_not(graph, node, row)
+        if reason is None:
+            found.low[node.op] += 1
+        else:
+            found.high.setdefault(reason, []).append((node.op, label_of(node)))
+    return found
+
+
+def _why_not(graph: gs.Graph, node: gs.Node, row: Target) -> str | None:
+    """Return why a node runs in float, None if it does not."""
+    if any(dtypes.element_type(t) in _LOW for t in node.outputs):
+        return None if node.op in row.operators or not row.takes_integers else _NO_KERNEL
+    if node.op in _RECTIFIERS and _is_fused(graph, node, row):
+        return None
+    if node.op not in row.operators and row.takes_integers:
+        return _NO_KERNEL
+    data = [i for i in range(len(node.inputs)) if _is_data(node, i)]
+    if not all(_is_narrow(node.inputs[i]) for i in data):
+        return "an input is float"
+    if node.op in row.open_ends or not row.takes_integers:
+        return None
+    return None if _is_narrowed(graph, node) else "its result stays float"
+
+
+def _is_data(node: gs.Node, index: int) -> bool:
+    if dot_products.is_dot_product(node):
+        return dot_products.is_operand(node, index)
+    tensor = node.inputs[index]
+    computed = dtypes.is_type(tensor, dtypes.FLOAT) and not (node.op in ("Clip", "Resize") and index)
+    return computed and not tensor.is_empty()
+
+
+def _is_narrow(tensor: gs.Tensor) -> bool:
+    """Return whether a tensor comes from integers, or from a low float type, moved or not."""
+    node = walk.producer(tensor)
+    while node is not None and node.op in MOVED:
+        node = walk.producer(node.inputs[0])
+    if node is None:
+        return False
+    widens = node.op == "Cast" and dtypes.element_type(node.inputs[0]) in _LOW
+    return EXTENDED.get(node.op, node.op) == DEQUANTIZE or widens or node.op in _BLOCKS
+
+
+def _is_narrowed(graph: gs.Graph, node: gs.Node) -> bool:
+    """Return whether all that reads a result quantizes it, rectified or moved or not."""
+    for tensor in node.outputs:
+        if walk.is_output(tensor, graph):
+            return False
+        for reader in tensor.outputs:
+            if (
+                EXTENDED.get(reader.op, reader.op) == QUANTIZE
+                or dtypes.element_type(reader.outputs[0]) in _LOW
+            ):
+                continue
+            goes_on = reader.op in _RECTIFIERS or reader.op in MOVED
+            if not (goes_on and _is_narrowed(graph, reader)):
+                return False
+    return any(tensor.outputs for tensor in node.outputs)
+
+
+def _is_fused(graph: gs.Graph, node: gs.Node, row: Target) -> bool:
+    """Return whether a Relu or Clip goes on with a layer in low precision, before the next quantization."""
+    maker = walk.producer(node.inputs[0])
+    layer = maker is not None and (maker.op in PRODUCTS or maker.op == "Add")
+    if maker is None or not layer or not _is_narrowed(graph, node):
+        return False
+    return _why_not(graph, maker, row) is None and walk.is_read_once(node.inputs[0])

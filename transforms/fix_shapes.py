@@ -1,0 +1,165 @@
+"""Free dimensions of a model's inputs made fixed, and carried through to all that follows from them."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx.shape_inference
+import onnx_graphsurgeon as gs
+
+from ops.legal_names import refuse_unknown
+from transforms.graph import walk
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.selection import label_of
+from transforms.graph.shapes import shape_of
+from transforms.graph.typed import info_of
+from transforms.model import detached_weights, graph_proto, proto_pass
+from transforms.model.read_model import ModelError
+
+log = logging.getLogger(__name__)
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+def fix_shapes(graph: gs.Graph, shapes: Shapes) -> int:
+    """Give inputs, by name, shapes without free dimensions; return how many dimensions of inputs are new.
+
+    A dimension with a name gets its size wherever that name stands, in inputs that are not listed, too.
+    All that follows from the inputs is inferred anew: sizes that depend on the numbers in a tensor stay free.
+    Weights, nodes and results stay the same.
+
+    Raises ValueError for an unknown input and a shape that contradicts the declared one or another input,
+    ModelError for sizes that contradict the nodes or the declared outputs.
+    """
+    sizes = _sizes(graph, shapes)
+    fixed = {id(tensor): _fixed(tensor, shapes.get(tensor.name), sizes) for tensor in graph.inputs}
+    changed = [tensor for tensor in graph.inputs if fixed[id(tensor)] != _listed(tensor)]
+    if not changed:
+        return 0
+    count = sum(_free(tensor) - _free_of(fixed[id(tensor)]) for tensor in changed)
+    was_consistent = _why_inconsistent(graph) is None
+    for tensor in changed:
+        tensor.shape = fixed[id(tensor)]
+    _name_sizes(graph, sizes)
+    _declare(graph)
+    reason = _why_inconsistent(graph)
+    if reason and was_consistent:
+        raise ModelError(f"the shapes {_shown(shapes)} contradict the model: {reason}")
+    proto_pass.apply(graph, lambda model: model)
+    _declare(graph)
+    _refuse_lost_elements(graph, shapes)
+    log.debug("%d dimensions of inputs fixed", count)
+    return count
+
+
+def free_tensors(graph: gs.Graph) -> list[str]:
+    """Return the names of inputs and computed tensors of the main graph with a dimension that is free."""
+    made = (tensor for node in graph.nodes for tensor in node.outputs if not tensor.is_empty())
+    tensors = {id(tensor): tensor for tensor in (*graph.inputs, *made)}
+    return [str(tensor.name) for tensor in tensors.values() if _free(tensor)]
+
+
+def _sizes(graph: gs.Graph, shapes: Shapes) -> dict[str, int]:
+    """Return the sizes of named dimensions; ValueError for a shape that cannot be that of its input."""
+    inputs = {tensor.name: tensor for tensor in graph.inputs}
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, shape in shapes.items():
+        refuse_unknown(name, [str(known) for known in inputs], "input")
+        declared = _listed(inputs[name])
+        if declared is None:
+            continue
+        if len(declared) != len(shape):
+            raise ValueError(
+                f"input '{name}' has {len(declared)} dimensions, {_dims(shape)} has {len(shape)}"
+            )
+        for axis, (old, new) in enumerate(zip(declared, shape, strict=True)):
+            if isinstance(old, int) and old != new:
+                raise ValueError(f"input '{name}': dimension {axis} is {old}, it cannot be {new}")
+            known, where = sizes.setdefault(old, (new, name)) if isinstance(old, str) else (new, name)
+            if known != new:
+                raise ValueError(f"dimension '{old}' is {known} in input '{where}' and {new} in '{name}'")
+    return {name: size for name, (size, _) in sizes.items()}
+
+
+def _listed(tensor: gs.Tensor) -> list[int | str | None] | None:
+    shape = shape_of(tensor)
+    return None if shape is None else list(shape)
+
+
+def _fixed(
+    tensor: gs.Tensor, given: Sequence[int] | None, sizes: Mapping[str, int]
+) -> list[int | str | None] | None:
+    if given is not None:
+        return list(given)
+    shape = _listed(tensor)
+    return None if shape is None else [sizes.get(d, d) if isinstance(d, str) else d for d in shape]
+
+
+def _free(tensor: gs.Tensor) -> int:
+    """Return how many dimensions of a tensor are not fixed; 1 if not even their number is known."""
+    return _free_of(_listed(tensor))
+
+
+def _free_of(shape: Sequence[int | str | None] | None) -> int:
+    return 1 if shape is None else sum(not isinstance(size, int) for size in shape)
+
+
+def _name_sizes(graph: gs.Graph, sizes: Mapping[str, int]) -> None:
+    """Put the sizes of named dimensions into the shapes of all computed tensors and outputs."""
+    for inner in walk.graphs(graph):
+        for tensor in (*inner.outputs, *(t for node in inner.nodes for t in node.outputs)):
+            if isinstance(tensor, gs.Variable) and tensor.shape is not None:
+                tensor.shape = [sizes.get(d, d) if isinstance(d, str) else d for d in tensor.shape]
+
+
+def _declare(graph: gs.Graph) -> None:
+    """Let the declarations of inputs and outputs, which are written as they were read, say what is fixed."""
+    declared = info_of(graph).interface
+    for tensor in (*graph.inputs, *graph.outputs):
+        shape, value = _listed(tensor), declared.get(tensor.name)
+        if shape is None or value is None or not value.type.HasField("tensor_type"):
+            continue
+        value = declared[tensor.name] = onnx.ValueInfoProto.FromString(value.SerializeToString())
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) != len(shape):
+            value.type.tensor_type.ClearField("shape")
+            dims.extend(onnx.TensorShapeProto.Dimension() for _ in shape)
+        for dim, size in zip(dims, shape, strict=True):
+            if isinstance(size, int):
+                dim.dim_value = size
+
+
+def _why_inconsistent(graph: gs.Graph) -> str | None:
+    """Return the first contradiction that the inference of shapes finds, or None."""
+    model = detached_weights.as_inputs(*graph_proto.export_light(graph))
+    try:
+        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def _refuse_lost_elements(graph: gs.Graph, shapes: Shapes) -> None:
+    """Refuse a Reshape to another number of elements, which inference does not see."""
+    for node in walk.nodes(graph):
+        if node.op != "Reshape" or node.domain not in STANDARD_DOMAINS:
+            continue
+        before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
+        if before is None or after is None or _free_of(before) or _free_of(after):
+            continue
+        if math.prod(before) != math.prod(after):  # type: ignore[arg-type]
+            raise ModelError(
+                f"the shapes {_shown(shapes)} contradict the model: Reshape '{label_of(node)}' makes "
+                f"{_dims(after)} of {_dims(before)}"
+            )
+
+
+def _shown(shapes: Shapes) -> str:
+    return ", ".join(f"{name}:{','.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def _dims(shape: Sequence[object]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

@@ -1,0 +1,180 @@
+"""Changes of operator definitions over which an opset may be lowered: a node stays as it is, or is refused.
+
+A definition that only took more element types, or got attributes whose defaults are the old meaning, has the
+older one as a part of it. A node that keeps to that part means the same in the older opset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes
+from transforms.graph.constants import Constants
+from transforms.opset.raises import changes, definition
+
+LEAST = 13
+"""The oldest opset to which a model can be lowered."""
+
+_NEW_ATTRIBUTES = frozenset(
+    {
+        ("AveragePool", 19),
+        ("BatchNormalization", 14),
+        ("Cast", 19),
+        ("Cast", 24),
+        ("CastLike", 19),
+        ("CastLike", 24),
+        ("DequantizeLinear", 21),
+        ("DequantizeLinear", 23),
+        ("GRU", 14),
+        ("LSTM", 14),
+        ("LpPool", 18),
+        ("OptionalHasElement", 18),
+        ("Pad", 18),
+        ("QuantizeLinear", 19),
+        ("QuantizeLinear", 21),
+        ("QuantizeLinear", 23),
+        ("RNN", 14),
+        ("Reshape", 14),
+        ("Resize", 18),
+        ("ScatterElements", 16),
+        ("ScatterND", 16),
+        ("Shape", 15),
+    }
+)
+"""Definitions that added attributes with the old meaning as default, or made inputs optional."""
+
+_AXES_AS_INPUT = frozenset(
+    (f"Reduce{name}", 18)
+    for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+)
+_SPLIT = ("Split", 18)
+
+_NEW_VALUES: Mapping[tuple[str, str], Mapping[str, int]] = {
+    ("Pad", "mode"): {"wrap": 19},
+    ("Resize", "coordinate_transformation_mode"): {"half_pixel_symmetric": 19},
+    ("ScatterElements", "reduction"): {"max": 18, "min": 18},
+    ("ScatterND", "reduction"): {"max": 18, "min": 18},
+}
+"""Values of attributes that an opset added without another signature."""
+
+Attributes = dict[str, Any]
+
+
+class CannotLowerError(ValueError):
+    """A node has no equal in the older opset."""
+
+
+def lowered(node: gs.Node, before: int, after: int, constants: Constants) -> tuple[Attributes, int]:
+    """Return the attributes of a node in an older opset, and how many of its inputs it keeps.
+
+    Raises CannotLowerError with the reason, without the name of the node, if it has no equal there.
+    """
+    old, new = definition(node.op, after), definition(node.op, before)
+    if new is None:
+        raise CannotLowerError(f"it is unknown in opset {before}")
+    if old is None:
+        raise CannotLowerError(f"it exists from opset {_first(node.op, before)} on")
+    attributes, count = dict(node.attrs), len(node.inputs)
+    if old.since_version == new.since_version:
+        return attributes, count
+    for opset in changes(node.op, after, before):
+        if (node.op, opset) in _AXES_AS_INPUT:
+            attributes, count = _with_axes(node, attributes, constants), 1
+        elif (node.op, opset) == _SPLIT:
+            attributes = _without_count(node, attributes)
+        elif (node.op, opset) not in _NEW_ATTRIBUTES:
+            raise CannotLowerError(f"opset {opset} defines it anew")
+    attributes = _of_old(attributes, old, new)
+    _refuse_values(node, attributes, after)
+    _refuse_inputs(node.inputs[:count], old)
+    _refuse_types([*zip(node.inputs[:count], old.inputs, strict=False)], after)
+    _refuse_types([*zip(node.outputs, old.outputs, strict=False)], after)
+    return attributes, count
+
+
+def _first(op: str, newest: int) -> int:
+    return next(opset for opset in range(1, newest + 1) if definition(op, opset) is not None)
+
+
+def _with_axes(node: gs.Node, attributes: Attributes, constants: Constants) -> Attributes:
+    """Return the attributes of a reduction whose axes are an attribute."""
+    left_out = len(node.inputs) < 2 or node.inputs[1].is_empty()
+    axes = () if left_out else constants.integers(node.inputs[1])
+    if axes is None:
+        raise CannotLowerError("its axes are computed, before opset 18 they are an attribute")
+    rest = {name: value for name, value in attributes.items() if name != "noop_with_empty_axes"}
+    if axes:
+        return {**rest, "axes": [int(axis) for axis in axes]}
+    if attributes.get("noop_with_empty_axes"):
+        raise CannotLowerError("it reduces no axis, which needs opset 18")
+    return rest
+
+
+def _without_count(node: gs.Node, attributes: Attributes) -> Attributes:
+    """Return the attributes of a Split into equal parts; others have their sizes as an input."""
+    if "num_outputs" not in attributes:
+        return attributes
+    shape, axis = node.inputs[0].shape, int(attributes.get("axis", 0))
+    size = None if shape is None or not -len(shape) <= axis < len(shape) else shape[axis]
+    if not isinstance(size, int) or size % len(node.outputs):
+        raise CannotLowerError("its parts may differ in size, which needs opset 18")
+    return {name: value for name, value in attributes.items() if name != "num_outputs"}
+
+
+def _of_old(attributes: Attributes, old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> Attributes:
+    """Leave out attributes that are new and have the old meaning; refuse other values of them."""
+    kept: Attributes = {}
+    for name, value in attributes.items():
+        if name in old.attributes:
+            kept[name] = value
+            continue
+        known = new.attributes.get(name)
+        default = (
+            onnx.helper.get_attribute_value(known.default_value) if known and not known.required else None
+        )
+        plain = default.decode() if isinstance(default, bytes) else default
+        if not _is_equal(value, plain):
+            raise CannotLowerError(f"its attribute {name} = {value!r} is newer")
+    return kept
+
+
+def _is_equal(value: Any, default: Any) -> bool:
+    if default is None or isinstance(value, gs.Tensor | gs.Graph):
+        return False
+    return bool(np.array_equal(np.asarray(value), np.asarray(default)))
+
+
+def _refuse_values(node: gs.Node, attributes: Attributes, after: int) -> None:
+    for name, value in attributes.items():
+        since = _NEW_VALUES.get((node.op, name), {}).get(str(value), 0)
+        if since > after:
+            raise CannotLowerError(f"its attribute {name} = {value!r} needs opset {since}")
+
+
+def _refuse_inputs(inputs: list[gs.Tensor], old: onnx.defs.OpSchema) -> None:
+    filled = [index for index, tensor in enumerate(inputs) if not tensor.is_empty()]
+    if filled and filled[-1] >= old.max_input:
+        raise CannotLowerError(f"its input {filled[-1]} is newer")
+    required = [
+        index
+        for index, one in enumerate(old.inputs)
+        if one.option == onnx.defs.OpSchema.FormalParameterOption.Single
+    ]
+    missing = [index for index in required if index not in filled]
+    if missing:
+        raise CannotLowerError(f"its input {missing[0]} could not be left out")
+
+
+def _refuse_types(pairs: list[tuple[gs.Tensor, Any]], after: int) -> None:
+    for tensor, parameter in pairs:
+        element = None if tensor.is_empty() else dtypes.element_type(tensor)
+        if element is None:
+            continue
+        kind = onnx.TensorProto.DataType.Name(element).lower()
+        if f"tensor({kind})" not in parameter.types:
+            raise CannotLowerError(f"it does not take {kind} in opset {after}")

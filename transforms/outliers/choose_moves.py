@@ -1,0 +1,78 @@
+"""Which outlying channels of each tensor are moved, by the error of the layers that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ops.array_types import Float32Array, Float64Array
+from transforms.graph.left_operands import rows_of
+from transforms.outliers.layer_error import Halves, LayerWeights, total_error
+from transforms.outliers.operand import Operand
+from transforms.outliers.sample_rows import Sample
+from transforms.scheme.outlier_move import OutlierMove
+
+_LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shrink
+_TAKEN = (1, 2, 4, 8, 16)  # channels that may get products of their own
+_TINY = float(np.finfo(np.float32).tiny)
+_LEAST_ROWS = 32  # of either half
+_ALIKE = 10**0.05  # errors that differ by half a dB: the move with fewer channels will do
+_LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes: 1 dB
+
+
+def choose_moves(
+    operands: Sequence[Operand], samples: Sequence[Sample], *, clips: bool
+) -> dict[str, OutlierMove]:
+    """Return the moves, by the name of a tensor, that make the errors of its layers at least 1 dB smaller.
+
+    Each move is made of one half of the samples and judged on the other, in turn. ``clips``: whether ranges
+    of activations cut rare numbers off.
+    """
+    found = {}
+    for operand in operands:
+        rows = [sample.rows[operand.tensor.name] for sample in samples]
+        halves = [np.concatenate(rows[half::2]) for half in range(2)] if len(rows) > 1 else []
+        if halves and all(len(half) >= _LEAST_ROWS and np.isfinite(half).all() for half in halves):
+            move = _choose(operand, (halves[0], halves[1]), clips=clips)
+            if move is not None:
+                found[operand.tensor.name] = move
+    return found
+
+
+def _choose(operand: Operand, halves: Halves, *, clips: bool) -> OutlierMove | None:
+    weights = [
+        LayerWeights.of(np.asarray(rows_of(node, node.inputs[1].values), np.float32), grid)
+        for node, grid in zip(operand.layers, operand.weight_grids, strict=True)
+    ]
+    proposed = [_candidates(operand, half) for half in halves]
+
+    def _error(number: int) -> float:
+        return sum(
+            total_error(moves[number], rows, weights, operand.grid, clips=clips)
+            for moves, rows in zip(proposed, (halves, halves[::-1]), strict=True)
+        )
+
+    moves = _candidates(operand, np.concatenate(halves))
+    unmoved, *errors = [_error(number) for number in range(len(moves))]
+    best = min(errors)
+    alike = (n for n, move in enumerate(moves[1:]) if errors[n] <= (_ALIKE if move.own else 1) * best)
+    found = moves[1:][next(alike)]
+    return found if best < _LEAST_GAIN * unmoved and str(found) else None
+
+
+def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
+    """Return no move, and as many others for any rows: outliers lowered, or with products of their own."""
+    return [OutlierMove(), *_each_move(operand, np.abs(rows).max(0).astype(np.float64))]
+
+
+def _each_move(operand: Operand, ranges: Float64Array) -> Iterator[OutlierMove]:
+    largest = float(ranges.max())
+    for power in _LOWERED:
+        limit = max(largest * 2.0**-power, _TINY)
+        exponents = np.rint(np.log2(np.maximum(ranges / limit, 1))).astype(int)
+        yield OutlierMove({int(i): int(exponents[i]) for i in np.flatnonzero(exponents)})
+    if operand.may_split:
+        order = np.argsort(-ranges, kind="stable")
+        for count in (count for count in _TAKEN if 4 * count <= len(ranges)):
+            yield OutlierMove(own=tuple(sorted(map(int, order[:count]))))

@@ -1,0 +1,102 @@
+"""The error that rounding makes in a layer, estimated from some rows of its input, without multiplying."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.array_types import Float32Array, Float64Array
+from ops.integers import range_scale
+from transforms.plan.quant_spec import QuantSpec
+from transforms.scheme.outlier_move import OutlierMove
+
+_SHARES = (1.0, 0.8, 0.64)  # of the full range, for methods that clip
+
+_CLIPPED = 0.7  # of the largest weight: about what one scale of least error for all channels covers
+
+Channels = NDArray[np.int64]
+Halves = tuple[Float32Array, Float32Array]
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """What of a weight [channels, outputs] the errors depend on: magnitudes, the grid, norms of rows."""
+
+    magnitudes: Float32Array
+    grid: QuantSpec
+    norms: Float64Array
+    largest: Float32Array
+
+    @classmethod
+    def of(cls, rows: Float32Array, grid: QuantSpec) -> LayerWeights:
+        """Measure a weight whose channels are on the first axis."""
+        magnitudes = np.abs(rows)
+        norms = np.einsum("ij,ij->i", magnitudes, magnitudes, dtype=np.float64)
+        return cls(magnitudes, grid, norms, magnitudes.max(0))
+
+    def error(self, squares: Float64Array, factors: Float64Array, own: Channels) -> float:
+        """Return the mean squared error of what the layer makes that rounding the weight causes.
+
+        ``squares``: mean squares of the channels before they are divided by ``factors``, which are 1 or more;
+        ``own`` channels stay out of it. An error that is spread evenly over a step s has the mean square
+        s^2 / 12.
+        """
+        largest = np.delete(self.magnitudes, own, 0).max(0) if own.size else self.largest
+        raised = np.flatnonzero(factors != 1)
+        scaled = self.magnitudes[raised] * factors[raised, None].astype(np.float32)
+        largest = np.maximum(largest, scaled.max(0, initial=0)).astype(np.float64)
+        if self.grid.axis is None:
+            largest = np.full_like(largest, _CLIPPED * largest.max())
+        steps = largest / self.grid.format.highest
+        kept = np.delete(squares / factors**2, own)
+        return float(np.square(steps).sum() / 12 * kept.sum())
+
+
+def rounding_error(
+    seen: Float32Array, held_out: Float32Array, norms: Float64Array, grid: QuantSpec, *, clips: bool
+) -> float:
+    """Return the mean squared error of what layers make that rounding their input causes.
+
+    ``seen`` gives the range, ``held_out`` the error; ``norms``: of the weights' rows.
+    """
+    low, high = float(seen.min(initial=0)), float(seen.max(initial=0))
+    grids = [
+        range_scale(share * low, share * high, grid.format, symmetric=grid.symmetric)
+        for share in (_SHARES if clips else _SHARES[:1])
+    ]
+    best = min(grids, key=lambda pair: float(_squares(seen, grid, *pair).sum())) if clips else grids[0]
+    return float(_squares(held_out, grid, *best) @ norms)
+
+
+def _squares(
+    x: Float32Array, grid: QuantSpec, scale: Float32Array, zero: NDArray[np.generic]
+) -> Float64Array:
+    """Return the mean squared error of rounding, by channel."""
+    step, middle = np.float32(scale), np.float32(zero.astype(np.int64))
+    lowest, highest = np.float32(grid.format.lowest), np.float32(grid.format.highest)
+    rounded = x / step
+    np.rint(rounded, out=rounded)
+    np.clip(rounded, lowest - middle, highest - middle, out=rounded)
+    rounded *= step
+    rounded -= x
+    return np.einsum("ij,ij->j", rounded, rounded, dtype=np.float64) / max(1, len(x))
+
+
+def total_error(
+    move: OutlierMove, rows: Halves, weights: Sequence[LayerWeights], grid: QuantSpec, *, clips: bool
+) -> float:
+    """Return the error of layers with a move of outliers; those with products of their own stay float.
+
+    ``rows``: those that give the range, and those that are held out.
+    """
+    factors, own = np.ones(rows[0].shape[1]), np.array(move.own, np.int64)
+    factors[list(move.exponents)] = [2.0**exponent for exponent in move.exponents.values()]
+    squares = np.square(rows[1], dtype=np.float64).mean(0)
+    norms = np.sum([weight.norms for weight in weights], axis=0) * factors**2
+    divisors = factors.astype(np.float32)
+    seen, held_out = (np.delete(np.divide(half, divisors, dtype=np.float32), own, 1) for half in rows)
+    rounding = rounding_error(seen, held_out, np.delete(norms, own), grid, clips=clips)
+    return rounding + sum(weight.error(squares, factors, own) for weight in weights)

@@ -1,0 +1,128 @@
+"""Weights of block formats stored in their true bits, decoded when a session is created."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.formats import FORMATS, Format
+from transforms.graph import dtypes, walk
+from transforms.graph.block_format import block_format_of
+from transforms.graph.constants import Constants
+from transforms.graph.lazy_values import Weight, constant, load_values
+from transforms.model.read_model import ModelError
+from transforms.packed import DOMAIN
+from transforms.packed.pack_constant import LastEncoded, PackedConstant, may_be_packed, pack_constant
+from transforms.packed.unpackers import FIRST_OPSET
+from transforms.plan.quant_spec import block_axis
+from transforms.plan.write_roundings import import_domains
+from transforms.scheme.recorded_scheme import recorded_scheme
+
+_LOG = logging.getLogger(__name__)
+_OF_A_CALL = 400  # bytes that a node takes, about
+
+
+@dataclass
+class PackedWeights:
+    """What was packed: weights by format, their elements, bytes before and after; and how many were not."""
+
+    formats: Counter[str] = field(default_factory=Counter)
+    elements: int = 0
+    before: int = 0
+    after: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+
+
+def pack_weights(
+    graph: gs.Graph, formats: Sequence[Format] = (), *, done: PackedWeights | None = None
+) -> int:
+    """Store float32 weights that lie on the grid of a block format in codes of their true bits; return how
+    many.
+
+    A weight becomes the output of a node, a call of a function in ONNX's own operators that decodes it to
+    the same bits (:mod:`transforms.packed.unpackers`); runtimes fold it when a session is created. The last
+    step before a model is saved: every rewrite that looks at weights comes before, and ``model_io.load``
+    gives the numbers back. ``formats`` are tried, by default those of the model's scheme and of its nodes, or
+    those of the table if it has none, with blocks along the axes by which nodes read the weight. ``done`` is
+    filled with what was packed, and what was not and why.
+
+    Does nothing to weights that are on no grid (those that nodes round in every run, too), integers, which
+    are stored in their bits already, other float types, formats with more than 8 bits an element, inputs,
+    outputs, and weights that packing would not make smaller. Raises ModelError below opset 13.
+    """
+    found = PackedWeights() if done is None else done
+    candidates = [fmt for fmt in formats or _formats_of(graph) if fmt.block > 1]
+    candidates.sort(key=lambda fmt: fmt.bits)  # a finer grid often holds the numbers of a coarser one
+    known, outputs = Constants(graph), walk.outputs(graph)
+    owners, names = walk.constant_owners(graph), walk.Names(graph)
+    nodes: dict[int, list[gs.Node]] = {}
+    last = LastEncoded()
+    for tensor in list(walk.constants(graph)):
+        if not dtypes.is_type(tensor, dtypes.FLOAT) or known.shape(tensor) is None or id(tensor) in outputs:
+            continue
+        packed, reason = _pack(tensor, candidates, last)
+        _note(found, tensor, packed, reason)
+        if packed is not None:
+            if graph.opset < FIRST_OPSET:
+                raise ModelError(f"packed weights need opset {FIRST_OPSET}, the model has {graph.opset}")
+            nodes.setdefault(id(owners[id(tensor)]), []).append(_call(tensor, packed, names))
+    for inner in walk.graphs(graph) if nodes else ():
+        inner.nodes = [*nodes.get(id(inner), ()), *inner.nodes]
+    if nodes:
+        import_domains(graph, {DOMAIN})
+    return sum(map(len, nodes.values()))
+
+
+def _formats_of(graph: gs.Graph) -> Sequence[Format]:
+    """Return the block formats of a model's scheme and of its nodes, those of the table if it has none."""
+    scheme = recorded_scheme(graph)
+    own = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
+    found = [fmt for fmt in (*(scheme.named_formats if scheme else ()), *own) if fmt.block > 1]
+    return list({fmt.name: fmt for fmt in found}.values()) or list(FORMATS.values())
+
+
+def _pack(
+    tensor: gs.Constant, candidates: Sequence[Format], last: LastEncoded
+) -> tuple[PackedConstant | None, str]:
+    """Return a weight in codes, or None and why not."""
+    source: Weight = tensor._values
+    if not source.shape or source.nbytes < _OF_A_CALL:
+        return None, "too small"
+    values = load_values(source)
+    if not may_be_packed(values):
+        return None, "on no grid"
+    axes = dict.fromkeys(block_axis(node, index, tensor) % values.ndim for node, index in walk.uses(tensor))
+    reason = "on no grid"
+    for axis in axes:
+        for fmt in candidates:
+            packed = pack_constant(source, fmt, axis, last)
+            if packed is not None and packed.nbytes + _OF_A_CALL < source.nbytes:
+                return packed, ""
+            reason = reason if packed is None else "too small"
+    return None, reason
+
+
+def _note(found: PackedWeights, tensor: gs.Constant, packed: PackedConstant | None, reason: str) -> None:
+    if packed is None:
+        found.left[reason] += 1
+        _LOG.debug("'%s' is not packed: %s", tensor.name, reason)
+        return
+    found.formats[packed.format.name] += 1
+    found.elements += int(np.prod(tensor.shape))
+    found.before += int(tensor._values.nbytes)
+    found.after += packed.nbytes
+
+
+def _call(tensor: gs.Constant, packed: PackedConstant, names: walk.Names) -> gs.Node:
+    """Return the node that decodes a weight, which then makes the tensor's name."""
+    inputs = [constant(names.derive(tensor.name, what), values) for what, values in packed.inputs.items()]
+    made = gs.Variable(tensor.name, np.dtype(np.float32), list(tensor.shape))
+    walk.redirect(tensor, made)
+    tensor.values = np.empty(0, np.float32)  # unused: free its memory
+    name = names.derive(tensor.name, "unpack")
+    return gs.Node(packed.op, name, dict(packed.attributes), inputs, [made], domain=DOMAIN)

@@ -1,0 +1,129 @@
+"""One weight in the codes of a block format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.formats import Format
+from transforms.graph.lazy_values import Computed, Weight, is_weightless, load_values
+from transforms.packed import bit_planes
+from transforms.packed.block_layout import BlockLayout
+from transforms.packed.codes import Codes, codes_of, encode
+from transforms.packed.unpackers import call_attributes, group_of, input_names, op_of, shift_width
+
+Arrays = list[NDArray[np.generic]]
+
+MOST_PATCHED = 100
+"""One number in so many may have no code: what has fewer codes is not of the format."""
+
+_PROBE = 4096  # numbers at the front that are looked at first
+_MANTISSA_BELOW = 0x7FFF  # bits of a float32 below the widest mantissa of any code
+
+
+@dataclass(frozen=True)
+class PackedConstant:
+    """A call of a function of :mod:`transforms.packed.unpackers`, with its inputs by what they hold."""
+
+    op: str
+    inputs: dict[str, Weight]
+    attributes: dict[str, list[int]]
+    format: Format
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the inputs."""
+        return sum(int(values.nbytes) for values in self.inputs.values())
+
+
+def may_be_packed(values: NDArray[np.float32]) -> bool:
+    """Return whether the first numbers have as few bits as codes have."""
+    front = values.reshape(-1)[:_PROBE]
+    fine = (front.view(np.uint32) & _MANTISSA_BELOW != 0) & (np.abs(front) >= np.float32(2.0**-126))
+    return int(np.count_nonzero(fine & np.isfinite(front))) * MOST_PATCHED <= front.size
+
+
+class LastEncoded:
+    """The arrays of the weight that was encoded last: those of one weight are written one after another."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._key: object = None
+        self._arrays: Arrays = []
+
+    def recall(self, key: object, make: Callable[[], Arrays]) -> Arrays:
+        """Return what ``make`` returns, or returned at the last call if that had the same key."""
+        if key is not self._key:
+            self._key, self._arrays = None, []  # freed before others are made
+            self._key, self._arrays = key, make()
+        return self._arrays
+
+
+def pack_constant(source: Weight, fmt: Format, axis: int, last: LastEncoded) -> PackedConstant | None:
+    """Return float32 numbers in codes of a format with blocks along an axis; None if it has none for them.
+
+    The codes give the same bits again. Of a weight that takes no memory the inputs are computed when needed.
+    """
+    codes, values = codes_of(fmt), load_values(source)
+    if codes is None or values.size < 2:
+        return None
+    layout = BlockLayout.along(values.shape, axis, fmt.block, group_of(fmt))
+    if not _holds_front(values, codes, layout):
+        return None
+    arrays = _arrays(values, codes, layout)
+    if arrays is None:
+        return None
+    names = input_names(fmt, patched=False)
+    patched = len(arrays) > len(names)
+    names = input_names(fmt, patched=patched)
+    inputs: dict[str, Weight] = dict(zip(names, arrays, strict=True))
+    if is_weightless(source):
+        inputs = _when_needed(source, inputs, codes, layout, last)
+    return PackedConstant(op_of(fmt, patched=patched), inputs, call_attributes(fmt, layout), fmt)
+
+
+def _when_needed(
+    source: Weight, inputs: dict[str, Weight], codes: Codes, layout: BlockLayout, last: LastEncoded
+) -> dict[str, Weight]:
+    """Return inputs that are computed of the source each time, all of them at once."""
+    key = object()
+
+    def make() -> Arrays:
+        return _arrays(load_values(source), codes, layout) or []
+
+    def part(number: int) -> Callable[[], NDArray[np.generic]]:
+        return lambda: last.recall(key, make)[number]
+
+    return {
+        name: Computed(values.shape, values.dtype, part(number))
+        for number, (name, values) in enumerate(inputs.items())
+    }
+
+
+def _holds_front(values: NDArray[np.float32], codes: Codes, layout: BlockLayout) -> bool:
+    """Return whether the first fibres have codes, as far as they are few."""
+    outer, length, inner = layout.cut
+    count = max(1, _PROBE // (length * inner))
+    if count >= outer:
+        return True
+    part = BlockLayout((count, length, inner), (count, length, inner), layout.block, layout.group)
+    front = values.reshape(layout.cut)[:count]
+    return encode(front, codes, part).places.size * MOST_PATCHED <= front.size * 4  # chance, in few numbers
+
+
+def _arrays(values: NDArray[np.float32], codes: Codes, layout: BlockLayout) -> Arrays | None:
+    """Return the inputs of a call, None if too many numbers have no code."""
+    found = encode(values, codes, layout)
+    if found.places.size * MOST_PATCHED > values.size:
+        return None
+    outer, number, _, inner = layout.wide(layout.block)
+    arrays: Arrays = [*bit_planes.split(found.codes, codes.bits)]
+    arrays.append(found.exponents.reshape(outer, number, 1, inner))
+    if codes.shift_bits:
+        arrays += bit_planes.split(found.shifts.reshape(-1), shift_width(codes))
+    if found.places.size:
+        arrays += [found.places.astype(layout.place_type), values.reshape(-1)[found.places]]
+    return arrays

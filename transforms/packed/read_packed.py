@@ -1,0 +1,174 @@
+"""Packed weights in a model that is read: what looks at weights sees the numbers, as in any other model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from ops.formats import Format
+from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values
+from transforms.packed import DOMAIN, bit_planes
+from transforms.packed.block_layout import BlockLayout
+from transforms.packed.codes import Codes, Encoded, codes_of, decode
+from transforms.packed.unpackers import (
+    attribute_names,
+    call_attributes,
+    format_of_own,
+    group_of,
+    input_names,
+    shift_width,
+)
+
+_Own = dict[str, tuple[Format, bool]]
+
+
+def unpack_calls(light: onnx.ModelProto, weights: dict[str, Weight]) -> int:
+    """Replace calls of the functions made here by the weights that they decode, in place; return how many.
+
+    ``weights`` are those that are inputs of the light model; large results join them, decoded when needed.
+    Calls whose inputs are computed, or do not fit their attributes, stay calls of a local function.
+    """
+    own = {function.name: found for function in light.functions if (found := format_of_own(function))}
+    if not own:
+        return 0
+    count = _in_graph(light.graph, own, weights)
+    for graph in list(_graphs(light.graph))[1:]:
+        count += _in_graph(graph, own, {}, least=math.inf)
+    left = {node.op_type for graph in _graphs(light.graph) for node in graph.node if node.domain == DOMAIN}
+    for function in [one for one in light.functions if one.domain == DOMAIN and one.name not in left]:
+        light.functions.remove(function)
+    if not left:
+        kept = [one for one in light.opset_import if one.domain != DOMAIN]
+        del light.opset_import[:]
+        light.opset_import.extend(kept)
+    return count
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _graphs(body)
+
+
+def _in_graph(graph: onnx.GraphProto, own: _Own, weights: dict[str, Weight], *, least: float = LARGE) -> int:
+    """Replace the calls in one graph; results of ``least`` bytes become inputs, in ``weights``."""
+    calls = [node for node in graph.node if node.domain == DOMAIN and node.op_type in own]
+    if not calls:
+        return 0
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    results = {node.output[0]: found for node in calls if (found := _result(node, own, stored, weights))}
+    if not results:
+        return 0
+    gone = [node for node in calls if node.output[0] in results]
+    kept = [node for node in graph.node if not (node.domain == DOMAIN and node.output[0] in results)]
+    inputs = {name for node in gone for name in node.input}
+    del graph.node[:]
+    graph.node.extend(kept)
+    _drop_unused(graph, inputs, weights)
+    for name, values in results.items():
+        _store(graph, name, values, weights if values.nbytes >= least else None)
+    return len(results)
+
+
+def _result(
+    node: onnx.NodeProto, own: _Own, stored: dict[str, onnx.TensorProto], weights: dict[str, Weight]
+) -> Weight | None:
+    """Return what a call decodes, None unless all that it needs is stored and fits."""
+    fmt, patched = own[node.op_type]
+    names = input_names(fmt, patched=patched)
+    if len(node.input) != len(names) or not all(one in stored or one in weights for one in node.input):
+        return None
+    arrays = {
+        name: weights[one] if one in weights else onnx.numpy_helper.to_array(stored[one])
+        for name, one in zip(names, node.input, strict=True)
+    }
+    attributes = {attribute.name: list(attribute.ints) for attribute in node.attribute}
+    return _decoded(fmt, arrays, attributes)
+
+
+def _decoded(
+    fmt: Format, inputs: Mapping[str, Weight], attributes: Mapping[str, Sequence[int]]
+) -> Weight | None:
+    """Return the float32 numbers that a call makes, computed when needed; None if sizes do not fit."""
+    layout, codes = _layout(fmt, attributes), codes_of(fmt)
+    if layout is None or codes is None or not _fit(inputs, codes, layout):
+        return None
+    return Computed(layout.shape, np.float32, lambda: _decode(inputs, codes, layout))
+
+
+def _layout(fmt: Format, attributes: Mapping[str, Sequence[int]]) -> BlockLayout | None:
+    """Return the layout that attributes of a call tell of; None if they contradict each other."""
+    if set(attributes) != set(attribute_names(fmt)) or len(attributes["cut"]) != 3:
+        return None
+    shape, (outer, length, inner) = tuple(attributes["shape"]), attributes["cut"]
+    if min((*shape, outer, length, inner)) < 1 or math.prod(shape) != outer * length * inner:
+        return None
+    layout = BlockLayout(shape, (outer, length, inner), fmt.block, group_of(fmt))
+    return layout if call_attributes(fmt, layout) == attributes else None
+
+
+def _fit(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> bool:
+    """Return whether inputs of a call have the sizes and types that its attributes claim."""
+    sizes = [*bit_planes.plane_bytes(layout.size, codes.bits), layout.count(layout.block)]
+    if codes.shift_bits:
+        sizes += bit_planes.plane_bytes(layout.count(layout.group), shift_width(codes))
+    arrays = list(inputs.values())
+    found = [math.prod(array.shape) for array in arrays[: len(sizes)] if array.dtype == np.uint8]
+    others = arrays[len(sizes) :]
+    return found == sizes and (not others or _is_patch(others[0], others[1], layout))
+
+
+def _is_patch(places: Weight, others: Weight, layout: BlockLayout) -> bool:
+    types = (places.dtype, others.dtype) == (layout.place_type, np.float32)
+    if not types or places.shape != others.shape or len(places.shape) != 1:
+        return False
+    inside = load_values(places)
+    return bool(((inside >= 0) & (inside < layout.size)).all())
+
+
+def _decode(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> NDArray[np.float32]:
+    arrays = {name: load_values(values) for name, values in inputs.items()}
+    planes = [array.reshape(-1) for name, array in arrays.items() if name.startswith("codes")]
+    shifts = np.empty(0, np.uint8)
+    if codes.shift_bits:
+        count = layout.count(layout.group)
+        shifts = bit_planes.join([arrays["shifts"].reshape(-1)], shift_width(codes), count)
+    numbers = bit_planes.join(planes, codes.bits, layout.size)
+    found = Encoded(numbers, arrays["exponents"].reshape(-1), shifts, np.empty(0, np.int64))
+    values = decode(found, codes, layout).reshape(-1)
+    if "places" in arrays:
+        values[arrays["places"]] = arrays["others"]
+    return values.reshape(layout.shape)
+
+
+def _drop_unused(graph: onnx.GraphProto, names: set[str], weights: dict[str, Weight]) -> None:
+    """Drop the inputs of calls that nothing else reads; their arrays live on in what is decoded of them."""
+    used = {name for inner in _graphs(graph) for node in inner.node for name in node.input}
+    used |= {value.name for inner in _graphs(graph) for value in inner.output}
+    gone = names - used
+    kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
+    inputs = [value for value in graph.input if value.name not in gone or value.name not in weights]
+    for field, values in ((graph.initializer, kept), (graph.input, inputs)):
+        del field[:]
+        field.extend(values)
+    for name in gone & weights.keys():
+        del weights[name]
+
+
+def _store(graph: onnx.GraphProto, name: str, values: Weight, weights: dict[str, Weight] | None) -> None:
+    """Store a weight under the name of a call's output, in ``weights`` if given, else in the graph."""
+    infos = [value for value in graph.value_info if value.name != name]
+    del graph.value_info[:]
+    graph.value_info.extend(infos)
+    if weights is None:
+        graph.initializer.append(onnx.numpy_helper.from_array(load_values(values), name))
+        return
+    weights[name] = values
+    shape = list(values.shape)
+    graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))

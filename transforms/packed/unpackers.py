@@ -1,0 +1,233 @@
+"""The ONNX functions that decode packed weights, in standard operators that runtimes fold as constants.
+
+One function serves all weights of a format. It looks numbers up in tables: ONNX Runtime does not fold
+DequantizeLinear, which would run every time, and int8 has no -0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+from numpy.typing import NDArray
+
+from ops.formats import BFP, FORMATS, MX, Format, format_of
+from transforms.packed import DOMAIN, bit_planes
+from transforms.packed.block_layout import BlockLayout
+from transforms.packed.codes import Codes, codes_of
+
+FIRST_OPSET = 13
+
+_PREFIX, _PATCHED, _NEXT, _IS = "Unpack_", "_patched", "__", "_is_"
+_MARK = "onnx-narrow: packed weights in standard operators"
+_NUMBERS = {
+    BFP: (
+        *("bit_width", "block_size", "bfp_method", "sub_block_size", "sub_block_shift_bits"),
+        "use_compiler_version_cpu_kernel",
+    ),
+    MX: ("element_dtype", "block_size"),
+}
+"""The attributes that decide what codes stand for."""
+
+
+def op_of(fmt: Format, *, patched: bool) -> str:
+    """Return the name of the function for a format; ``patched``: some numbers are stored beside the codes."""
+    words = _plain(fmt).name.replace(" ", _NEXT).replace("=", _IS)
+    return f"{_PREFIX}{words}{_PATCHED if patched else ''}"
+
+
+def format_of_op(op: str) -> tuple[Format, bool] | None:
+    """Return the format that a name stands for, and whether it is patched; None for a name not made here."""
+    if not op.startswith(_PREFIX):
+        return None
+    words = op.removeprefix(_PREFIX).removesuffix(_PATCHED)
+    kind, *pairs = words.split(_NEXT)
+    try:
+        given = {key: _value(text) for key, _, text in (pair.partition(_IS) for pair in pairs)}
+        fmt = FORMATS.get(words) or format_of(kind, given)
+    except ValueError:
+        return None
+    if fmt is None or fmt.op not in _NUMBERS or codes_of(fmt) is None:
+        return None
+    patched = op.endswith(_PATCHED)
+    return (fmt, patched) if op_of(fmt, patched=patched) == op else None
+
+
+def _value(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def input_names(fmt: Format, *, patched: bool) -> tuple[str, ...]:
+    """Return what the inputs of the function hold, in order, which is how the tensors are named, too."""
+    codes = codes_of(fmt)
+    assert codes is not None, "asked before"
+    planes = [f"codes{width}" for width in bit_planes.widths(codes.bits)]
+    shifts = ["shifts"] if codes.shift_bits else []
+    return (*planes, "exponents", *shifts, *(("places", "others") if patched else ()))
+
+
+def make_unpacker(fmt: Format, opset: int, *, patched: bool) -> onnx.FunctionProto:
+    """Return the function that decodes the weights of a format, which imports an opset of ONNX from 13 on.
+
+    Attributes of a call: ``shape`` of the result; ``cut``, the same as [outer, length, inner] with blocks
+    along the length; ``blocks`` and ``groups``, whole blocks and sub-blocks as [outer, number, elements,
+    inner].
+    """
+    codes = codes_of(fmt)
+    assert codes is not None, "asked before"
+    names = ", ".join(input_names(fmt, patched=patched))
+    attributes = ", ".join(attribute_names(fmt))
+    text = _START + _index(codes) + _scaled(codes) + (_PATCH if patched else _DONE)
+    function = onnx.parser.parse_function(
+        f'<domain: "{DOMAIN}", opset_import: ["": {opset}]> {op_of(fmt, patched=patched)} <{attributes}> '
+        f"({names}) => (W) {{ {text} }}"
+    )
+    body = list(function.node)
+    del function.node[:]
+    function.node.extend([*_tables(codes), *body])
+    function.doc_string = _MARK
+    return function
+
+
+def attribute_names(fmt: Format) -> tuple[str, ...]:
+    """Return the attributes of a call."""
+    codes = codes_of(fmt)
+    groups = ("groups",) if codes is not None and codes.shift_bits else ()
+    return ("shape", "cut", "blocks", *groups)
+
+
+def group_of(fmt: Format) -> int:
+    """Return the number of elements that share a shift, 1 without shifts."""
+    return int(fmt.attributes.get("sub_block_size", 1))
+
+
+def call_attributes(fmt: Format, layout: BlockLayout) -> dict[str, list[int]]:
+    """Return the attributes of a call, as :func:`make_unpacker` tells."""
+    known = {
+        "shape": layout.shape,
+        "cut": layout.cut,
+        "blocks": layout.wide(layout.block),
+        "groups": layout.wide(layout.group),
+    }
+    return {name: list(known[name]) for name in attribute_names(fmt)}
+
+
+def format_of_own(function: onnx.FunctionProto) -> tuple[Format, bool] | None:
+    """Return the format that a function made here decodes, and whether it patches; None for any other."""
+    opset = max((one.version for one in function.opset_import if one.domain == ""), default=0)
+    found = format_of_op(function.name) if function.domain == DOMAIN else None
+    if found is None or opset < FIRST_OPSET:
+        return None
+    fmt, patched = found
+    return found if make_unpacker(fmt, opset, patched=patched) == function else None
+
+
+def _plain(fmt: Format) -> Format:
+    """Return a format without its manners of rounding."""
+    found = format_of(fmt.op, _deciding(fmt))
+    assert found is not None, "a block format"
+    return found
+
+
+def _deciding(fmt: Format) -> dict[str, int | str]:
+    return {key: fmt.attributes[key] for key in _NUMBERS[fmt.op] if key in fmt.attributes}
+
+
+_START = """
+zero = Constant <value_ints = [0]> ()
+one = Constant <value_ints = [1]> ()
+two = Constant <value_ints = [2]> ()
+three = Constant <value_ints = [3]> ()
+rest = Constant <value_ints = [-1]> ()
+shape_given = Constant <value_ints: ints = @shape> ()
+cut_given = Constant <value_ints: ints = @cut> ()
+outer = Slice (cut_given, zero, one)
+length = Slice (cut_given, one, two)
+inner = Slice (cut_given, two, three)
+fibres = Concat <axis = 0> (outer, rest, inner)
+outer_length = Mul (outer, length)
+count = Mul (outer_length, inner)
+"""
+
+_DONE = "W = Reshape (product, shape_given)"
+
+_PATCH = """
+flat_product = Reshape (product, rest)
+patched = ScatterElements <axis = 0> (flat_product, places, others)
+W = Reshape (patched, shape_given)
+"""
+
+
+def _index(codes: Codes) -> str:
+    """Return lines that put codes together from their planes and look up what they stand for."""
+    lines, index, low = [], "", 0
+    for width in bit_planes.widths(codes.bits):
+        name = f"codes{width}"
+        lines.append(_plane(name, width, "count"))
+        if index:
+            place = f"{name}_place = Constant <value = int32 {{{2**low}}}> ()\n"
+            lines.append(f"{place}{name}_high = Mul ({name}_flat, {name}_place)\n")
+            lines.append(f"{name}_sum = Add ({index}, {name}_high)\n")
+        index, low = f"{name}_sum" if index else f"{name}_flat", low + width
+    lines.append(f"numbers_flat = Gather (values, {index})\nnumbers = Reshape (numbers_flat, cut_given)\n")
+    return "".join(lines)
+
+
+def _plane(name: str, width: int, count: str) -> str:
+    """Return lines that bring a plane to one integer for each of so many codes."""
+    wide = f"{name}_wide = Cast <to = 6> ({name})\n"
+    if width == 8:
+        return wide + f"{name}_flat = Reshape ({name}_wide, rest)\n"
+    return f"""{wide}{name}_rows = Gather (codes_in_bytes{width}, {name}_wide)
+{name}_all = Reshape ({name}_rows, rest)
+{name}_cut = Slice ({name}_all, zero, {count})
+{name}_flat = Cast <to = 6> ({name}_cut)
+"""
+
+
+def _scaled(codes: Codes) -> str:
+    """Return lines for the product of numbers and their powers of two."""
+    powers = f"""blocks_given = Constant <value_ints: ints = @blocks> ()
+exponents_wide = Cast <to = 6> (exponents)
+powers = Gather (powers_of, exponents_wide)
+{_spread("powers", "blocks_given")}"""
+    if not codes.shift_bits:
+        return powers + "product = Mul (numbers, powers_each)\n"
+    return f"""{powers}groups_given = Constant <value_ints: ints = @groups> ()
+group_sizes = Constant <value_ints = [1, 1, 0, 1]> ()
+is_kept = Cast <to = 9> (group_sizes)
+groups_or_one = Where (is_kept, groups_given, one)
+group_count = ReduceProd <keepdims = 1> (groups_or_one)
+{_plane("shifts", shift_width(codes), "group_count")}shift_powers_flat = Gather (shift_powers_of, shifts_flat)
+shift_powers = Reshape (shift_powers_flat, groups_or_one)
+{_spread("shift_powers", "groups_given")}shifted = Mul (numbers, shift_powers_each)
+product = Mul (shifted, powers_each)
+"""
+
+
+def _spread(name: str, blocks: str) -> str:
+    """Return lines that repeat what there is for each block for each of its elements."""
+    return f"""{name}_wide = Expand ({name}, {blocks})
+{name}_fibres = Reshape ({name}_wide, fibres)
+{name}_each = Slice ({name}_fibres, zero, length, one)
+"""
+
+
+def shift_width(codes: Codes) -> int:
+    """Return the width of the plane of shifts: theirs, or the next power of two."""
+    return next(width for width in (1, 2, 4, 8) if width >= codes.shift_bits)
+
+
+def _tables(codes: Codes) -> list[onnx.NodeProto]:
+    """Return the constants of a function that are tables."""
+    tables: dict[str, NDArray[np.generic]] = {"values": codes.values, "powers_of": codes.powers}
+    widths = {*bit_planes.widths(codes.bits), *((shift_width(codes),) if codes.shift_bits else ())}
+    tables |= {f"codes_in_bytes{width}": bit_planes.rows(width) for width in sorted(widths - {8})}
+    if codes.shift_bits:
+        tables["shift_powers_of"] = codes.shift_powers
+    return [_constant(name, array) for name, array in tables.items()]
+
+
+def _constant(name: str, array: NDArray[np.generic]) -> onnx.NodeProto:
+    tensor = onnx.numpy_helper.from_array(array)
+    return onnx.helper.make_node("Constant", [], [name], value=tensor)

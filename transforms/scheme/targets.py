@@ -1,0 +1,246 @@
+"""The table of deployment targets: what a runtime takes, and what it computes in low precision.
+
+Facts are those of the public documents that a row names. What a check on the machine at hand can show is in
+``verified``; everything else is as documented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ops.legal_names import refuse_unknown
+
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+MOVED = frozenset(
+    {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "Gather", "Identity"}
+    | {"DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Slice", "Split", "Pad"}
+)
+"""Operators that compute nothing: they run on whatever they are given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a runtime takes.
+
+    ``activations``, ``weights``, ``biases``: names of formats (``float32`` for biases that stay float).
+    ``symmetric``: zero points must be 0. ``per_channel``: weights may have a scale for each output channel.
+    ``power_of_two``: all scales have to be powers of two. ``narrow_weights``: stored weights have to be
+    within -127..127. ``opsets``, ``ir_version``: the least and the most, None without a limit.
+    ``fixed_shapes``: no free dimension. ``qdq_domains``: of QuantizeLinear and DequantizeLinear.
+    ``operators``: those that compute in low precision, of a target for integers; ``open_ends``: those of
+    them that do so also if what they make stays float. ``fuses``: patterns, in words.
+
+    ``preset``, and ``defaults`` of the scheme's keys on top of it; ``adapted``: keys that a scheme of the
+    user's own takes over, for there is no choice; ``converters``: formats of the conversion to BF16 that
+    the target takes, the first by default. ``speed``, ``verified``: in words.
+    """
+
+    name: str
+    runtime: str
+    sources: tuple[str, ...]
+    preset: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    adapted: Mapping[str, Any] = field(default_factory=dict)
+    activations: tuple[str, ...]
+    weights: tuple[str, ...]
+    biases: tuple[str, ...] = ("int32", "float32")
+    symmetric: bool = False
+    per_channel: bool = True
+    power_of_two: bool = False
+    narrow_weights: bool = False
+    opsets: tuple[int, int] | None = None
+    ir_version: int | None = None
+    fixed_shapes: bool = False
+    qdq_domains: tuple[str, ...] = ("",)
+    operators: frozenset[str] = PRODUCTS
+    open_ends: frozenset[str] = frozenset()
+    fuses: tuple[str, ...] = ()
+    converters: tuple[str, ...] = ()
+    speed: str
+    verified: str
+
+    @property
+    def closed(self) -> frozenset[str]:
+        """Products that compute in low precision only if what they make is quantized, whoever reads it."""
+        return (self.operators & PRODUCTS) - self.open_ends
+
+    @property
+    def takes_integers(self) -> bool:
+        """Whether activations may be integers at all."""
+        return any("int" in name for name in self.activations)
+
+
+_ROWS = (
+    Target(
+        name="ort-cpu",
+        runtime="ONNX Runtime, CPU execution provider",
+        sources=(
+            "ONNX Runtime, Quantize ONNX models",
+            "ONNX Runtime, OperatorKernels",
+            "ONNX Runtime, ContribOperators",
+        ),
+        preset="U8S8",
+        defaults={"per_channel": True, "weight_method": "WeightedMSE"},
+        activations=("uint8", "int8"),
+        weights=("int8", "uint8"),
+        qdq_domains=("", "com.microsoft"),
+        operators=frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "AveragePool"})
+        | {"GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax", "Relu", "Clip", "Resize"},
+        open_ends=frozenset({"Gemm", "MatMul"}),
+        fuses=(
+            "DequantizeLinear, Conv, QuantizeLinear: QLinearConv",
+            "DequantizeLinear, Gemm: QGemm; MatMul: QLinearMatMul or MatMulIntegerToFloat",
+            "Relu and Clip into the quantization after them, if its range starts at 0",
+        ),
+        speed="uint8 activations: layers in one integer kernel each. int8 activations keep Relu and Clip "
+        "apart, two to four times slower. Without VNNI, sums of two products saturate at 16 bits",
+        verified="on this machine, by the optimized graph and by time",
+    ),
+    Target(
+        name="ort-cuda",
+        runtime="ONNX Runtime, CUDA execution provider",
+        sources=("ONNX Runtime, Quantize ONNX models: on GPU", "ONNX Runtime, CUDA Execution Provider"),
+        preset="BF16",
+        defaults={"bfloat16_as": "cast"},
+        activations=("bfloat16", "float16"),
+        weights=("bfloat16", "float16"),
+        biases=("bfloat16", "float16", "float32"),
+        operators=PRODUCTS,
+        converters=("bf16", "with_cast"),
+        speed="no integer kernels for QDQ models: integers run in float between conversions; integers go to "
+        "TensorRT. The converters' format bf16 computes in bfloat16",
+        verified="not on a machine without a GPU",
+    ),
+    Target(
+        name="tensorrt",
+        runtime="NVIDIA TensorRT, and ONNX Runtime's execution provider for it",
+        sources=(
+            "NVIDIA TensorRT, Working with Quantized Types",
+            "NVIDIA TensorRT, Explicit Quantization",
+            "NVIDIA TensorRT, ONNX Opset Guide",
+        ),
+        preset="A8W8",
+        defaults={"per_channel": True, "weight_method": "MinMax", "align_concat": False},
+        adapted={"bias": "float32"},
+        activations=("int8",),
+        weights=("int8", "int4"),
+        biases=("float32",),
+        symmetric=True,
+        narrow_weights=True,
+        opsets=(13, 25),
+        operators=PRODUCTS | {"Add", "Mul", "AveragePool", "GlobalAveragePool", "Concat"},
+        open_ends=PRODUCTS,
+        fuses=("DequantizeLinear, Conv, bias, Relu, QuantizeLinear", "residual Add with the Conv before it"),
+        speed="explicit quantization: a layer runs in INT8 if its inputs come from DequantizeLinear",
+        verified="not without TensorRT",
+    ),
+    Target(
+        name="openvino",
+        runtime="Intel OpenVINO, CPU and GPU",
+        sources=(
+            "OpenVINO, Low Precision Transformations",
+            "OpenVINO, Quantized models compute and restrictions",
+        ),
+        preset="U8S8",
+        defaults={"per_channel": True, "weight_method": "MinMax"},
+        activations=("uint8", "int8"),
+        weights=("int8",),
+        narrow_weights=True,
+        operators=PRODUCTS | {"Add", "Mul", "AveragePool", "GlobalAveragePool", "Concat", "Relu", "Clip"},
+        open_ends=PRODUCTS,
+        fuses=(
+            "QuantizeLinear and DequantizeLinear pairs into FakeQuantize",
+            "element-wise operators after layers",
+        ),
+        speed="integer kernels on processors with VNNI or AMX and on GPUs with DP4A",
+        verified="not without OpenVINO",
+    ),
+    Target(
+        name="qnn",
+        runtime="Qualcomm AI Engine Direct (HTP), ONNX Runtime's QNN execution provider",
+        sources=("ONNX Runtime, QNN Execution Provider", "Qualcomm, QNN HTP Op Support"),
+        preset="U16S8",
+        defaults={"per_channel": "auto"},
+        activations=("uint8", "uint16"),
+        weights=("int8", "uint8", "int4"),
+        biases=("int32",),
+        fixed_shapes=True,
+        qdq_domains=("", "com.microsoft"),
+        operators=PRODUCTS
+        | {"Add", "Mul", "Sub", "Div", "AveragePool", "GlobalAveragePool", "Concat", "LeakyRelu", "PRelu"}
+        | {"Sigmoid", "Tanh", "Softmax", "Relu", "Clip", "HardSwish", "Resize", "LayerNormalization", "Gelu"},
+        fuses=("QDQ node units: DequantizeLinear, operator, QuantizeLinear",),
+        speed="uint16 activations are slower and more accurate than uint8: --config U8S8 for speed",
+        verified="not without Qualcomm's backend",
+    ),
+    Target(
+        name="ryzen-ai-cnn",
+        runtime="AMD Ryzen AI NPU, CNNs in XINT8",
+        sources=(
+            "AMD Quark, INT8/INT16 Quantization for Ryzen AI",
+            "AMD Quark, Power-of-Two Scales (XINT8) Quantization",
+            "AMD Ryzen AI Software, Model Quantization",
+        ),
+        preset="XINT8",
+        adapted={"opset": 17},
+        activations=("int8",),
+        weights=("int8",),
+        biases=("int32",),
+        symmetric=True,
+        per_channel=False,
+        power_of_two=True,
+        opsets=(13, 17),
+        fixed_shapes=True,
+        operators=PRODUCTS
+        | {"Add", "Mul", "AveragePool", "GlobalAveragePool", "Concat", "LeakyRelu", "PRelu", "Relu", "Clip"}
+        | {"Resize", "HardSigmoid", "Sigmoid", "Sub", "Div", "Tanh", "HardSwish"},
+        fuses=("Relu and Clip into layers",),
+        speed="the fastest of the formats of this NPU: scales are shifts",
+        verified="numbers by simulation, not without an NPU",
+    ),
+    Target(
+        name="ryzen-ai-bf16",
+        runtime="AMD Ryzen AI NPU, models in BF16",
+        sources=("AMD Quark, FP32/FP16 to BF16 Model Conversion", "AMD Quark, Mixed Precision"),
+        preset="BF16",
+        defaults={"bfloat16_as": "cast"},
+        activations=("bfloat16",),
+        weights=("bfloat16", "bfp16", "mxint8"),
+        biases=("bfloat16", "float32"),
+        fixed_shapes=True,
+        operators=PRODUCTS,
+        open_ends=PRODUCTS,
+        converters=("with_cast",),
+        speed="no calibration data needed; slower than INT8, mostly as accurate as float",
+        verified="numbers by simulation, not without an NPU",
+    ),
+    Target(
+        name="ryzen-ai-float-scale",
+        runtime="AMD Ryzen AI NPU, A8W8 and A16W8",
+        sources=("AMD Quark, Float Scales (A8W8 and A16W8) Quantization",),
+        preset="A8W8",
+        activations=("int8", "int16"),
+        weights=("int8",),
+        biases=("int32",),
+        symmetric=True,
+        fixed_shapes=True,
+        qdq_domains=("", "com.microsoft"),
+        operators=PRODUCTS
+        | {"Add", "Mul", "Sub", "Div", "AveragePool", "GlobalAveragePool", "Concat", "LeakyRelu", "PRelu"}
+        | {"Relu", "Clip", "Resize", "HardSigmoid", "Sigmoid", "Tanh", "HardSwish"},
+        speed="slower than XINT8; --config A16W8 is more accurate and slower still",
+        verified="numbers by simulation, not without an NPU",
+    ),
+)
+
+TARGETS: Mapping[str, Target] = MappingProxyType({row.name: row for row in _ROWS})
+"""All rows, by name."""
+
+
+def target(name: str) -> Target:
+    """Return the row of that name; ValueError for an unknown one."""
+    refuse_unknown(name, TARGETS, "target")
+    return TARGETS[name]
