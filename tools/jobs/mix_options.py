@@ -44,9 +44,7 @@ class MixJob(SchemeJob):
         type=Path,
     )
     analyze_only: bool = option("--analyze-only", "measure sensitivities, write no model", needs=(DATA,))
-    json: Path | None = _result(
-        "--json FILE", "write sensitivities, and times of layers, as JSON"
-    )
+    json: Path | None = _result("--json FILE", "write sensitivities, and times of layers, as JSON")
     csv: Path | None = _result("--csv FILE", "write the same as CSV")
     chart: Path | None = _result("--chart FILE", "draw sensitivities as bars, .png or .svg")
     plot: Path | None = _result("--plot FILE", "draw bits against error, .png or .svg")
