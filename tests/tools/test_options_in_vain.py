@@ -268,11 +268,7 @@ WITH_A_SCHEME = [
             f"--analyze-only --data d --set {key}",
             f"--set {key.partition('=')[0]} goes with --output",
         )
-        for key in (
-            "finetune.algorithm=gptq",
-            "auto_mixed_precision.strategy=speed",
-            "auto_mixed_precision.strategy=latency",
-        )
+        for key in ("finetune.algorithm=gptq", "auto_mixed_precision.strategy=speed")
     ),
     (
         "auto_mixed_precision",

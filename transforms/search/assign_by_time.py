@@ -32,12 +32,15 @@ def assign_by_time(
     """
     check_options(options, baseline)
     faster = [one for one in options if saved.get((one.layer, one.label), 0.0) > 0]
-    faster.sort(key=lambda one: _rank(one.error, saved[one.layer, one.label]))
+
+    def _rank(option: Option) -> tuple[float, float]:
+        seconds = saved[option.layer, option.label]
+        return (option.error / seconds if math.isfinite(option.error) else math.inf), -seconds
 
     def _cost(layer: str, label: str | None) -> float:
         return 0.0 if label is None else -saved[layer, label]
 
-    walk = GreedySearch(faster, baseline, evaluate, target, progress, _cost)
+    walk = GreedySearch(faster, baseline, evaluate, target, progress, _rank, _cost)
     walk.descend(together=target is None)
     return walk.result()
 
@@ -64,7 +67,3 @@ def last_that_is_faster(found: Assignment, is_faster: Callable[[Mapping[str, str
         if not choices or is_faster(choices):
             return replace(found, choices=choices, value=step.value, size=step.size)
     raise AssertionError("the first step is the baseline, which is accepted")
-
-
-def _rank(error: float, saved: float) -> tuple[float, float]:
-    return (error / saved if math.isfinite(error) else math.inf), -saved

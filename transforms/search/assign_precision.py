@@ -45,8 +45,11 @@ def assign(
     is missing, too small or without effect, and options of unknown layers or given twice.
     """
     _check(options, baseline, strategy, budget)
-    ordered = sorted(options, key=lambda o: (o.error, o.size.total - baseline[o.layer].total))
-    walk = GreedySearch(ordered, baseline, evaluate, target, progress)
+
+    def _rank(option: Option) -> tuple[float, float]:
+        return option.error, option.size.total - baseline[option.layer].total
+
+    walk = GreedySearch(options, baseline, evaluate, target, progress, _rank)
     if strategy == "speed":
         walk.descend(together=target is None)
     elif strategy == "quality":

@@ -57,13 +57,15 @@ class GreedySearch:
         evaluate: Evaluate,
         target: Target | None,
         progress: Callable[[Step], None] | None,
+        rank: Callable[[Option], tuple[float, float]],
         cost: Cost | None = None,
     ) -> None:
         """Evaluate the baseline; TargetError if it breaks the target.
 
-        Options are tried in their order, and taken where they cost less than what the layer has.
+        Options are tried in the order of ``rank``, and taken if they cost less (None: in bits) than what the
+        layer has.
         """
-        self.options = list(options)
+        self.options = sorted(options, key=rank)
         self.baseline = baseline
         self.layers = list(dict.fromkeys(option.layer for option in options))
         self.sizes = {(option.layer, option.label): option.size for option in options}
@@ -97,7 +99,7 @@ class GreedySearch:
         return accepted
 
     def descend(self, *, together: bool = False) -> bool:
-        """Try all options once in their order, in groups; return whether any is accepted.
+        """Try all options once in the order of their rank, in groups; return whether any is accepted.
 
         A group that fails is halved down to the option that fails, which is skipped.
         """
