@@ -22,6 +22,7 @@ presets (activation and weight):
   XINT8                         A8W8 on scales that are powers of two, one for each tensor
   U8S8 U16S8                    asymmetric activations: mostly better, if the target supports them
   W4A8                          int8 activations, int4 weights with a scale per channel
+  W8 W4                         weights alone: int8 with a scale per channel, int4 in blocks of 32
   BF16 FP16                     every value in bfloat16 or float16
   BFP16 MX4 MX6 MX9             block floating point, Microexponents
   MXINT8 MXFP8E4M3 MXFP8E5M2 MXFP6E3M2 MXFP6E2M3 MXFP4E2M1       OCP Microscaling
@@ -30,7 +31,11 @@ presets (activation and weight):
   S16S8_MIXED_S8S8              A16W8, layers in A8W8 as long as SQNR falls by at most 3 dB
   INT32 UINT32                  for experiments
   NAME_ADAQUANT NAME_ADAROUND   the same, weights tuned on the samples; not of 32 bits, and
-                                NAME_ADAROUND only of A8W8 A16W8 XINT8 U8S8 U16S8 W4A8
+                                NAME_ADAROUND only of A8W8 A16W8 XINT8 U8S8 U16S8 W4A8 W8 W4
+
+With --data, weights of up to 7 bits get scales by the layer's output error, and outputs below 10 dB are said;
+--fast does neither. --set block_size=32 (64, 128) gives integer weights a scale for so many numbers along the
+sum; --matmul-nbits writes products with them as MatMulNBits of ONNX Runtime.
 
 A file begins with preset = "NAME", or gives activation and weight; --print-config shows all keys. Its tables
 [layers] (node name, glob or operator type) and [tensors] give single layers and tensors other formats,

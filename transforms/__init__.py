@@ -48,6 +48,7 @@ Quantize, by a plan of the room plan:
     ``quantize_before_relu``   quantizes a layer's result before its Relu or Clip, too
     ``leave_out_zero_points``  removes default zero points that ONNX Runtime fails on
     ``leave_out_dilations``    removes dilations of AveragePool that change nothing
+    ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
 
 Store, as the last step:
     ``pack_weights``           weights of block formats in their true bits

@@ -23,7 +23,7 @@ from transforms.plan.write_roundings import import_domains
 from transforms.scheme import Scheme
 
 WIDE_OPSET = 21
-"""First opset whose QuantizeLinear and DequantizeLinear take integers of 4 and 16 bits."""
+"""First opset whose QuantizeLinear and DequantizeLinear take integers of 4 and 16 bits, and blocks."""
 
 
 def insert_qdq(
@@ -43,14 +43,17 @@ def insert_qdq(
 def least_opset(scheme: Scheme) -> int:
     """Return the opset that the nodes of a scheme need, 13 for scales per channel or Cast to bfloat16."""
     wide = any(fmt.is_integer and fmt.bits in (4, 16) for fmt in scheme.named_formats)
-    return WIDE_OPSET if wide and not scheme.qdq_domain else 13
+    return WIDE_OPSET if (wide or scheme.block_size) and not scheme.qdq_domain else 13
 
 
 def raise_opset(graph: gs.Graph, scheme: Scheme) -> int:
     """Raise a graph to the opset that a scheme needs or names; return 1 if it changed. Plans come after this.
 
-    Raises ModelError if the model cannot be raised, and if the scheme names a lower one than it needs.
+    Raises ModelError if the model cannot be raised, and if the scheme names a lower one than it needs;
+    ValueError for blocks of integers in another domain than ONNX's own.
     """
+    if scheme.block_size and scheme.qdq_domain:
+        raise ValueError(f"block_size goes with ONNX's own domain, qdq_domain is '{scheme.qdq_domain}'")
     needed = least_opset(scheme)
     if 0 < scheme.opset < needed:
         also = "they need 21, or qdq_domain com.microsoft"

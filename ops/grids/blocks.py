@@ -69,11 +69,20 @@ def block_grid(weight: Float64Array, fmt: Format, importance: Float64Array | Non
     shift = np.minimum(exponent - exponents(sizes), layout.span)
     if importance is not None:
         exponent, shift = _choose(blocks, exponent, _cut(importance, layout), layout)
-    grid = _grid(blocks, exponent, shift, layout)
-    scale, lowest, highest = (
-        _join(part, blocks.shape, weight.shape) for part in (grid.scale, grid.lowest, grid.highest)
-    )
-    return Grid(scale, lowest, highest, grid.element)
+    return _joined(_grid(blocks, exponent, shift, layout), blocks.shape, weight.shape)
+
+
+def block_grids(weight: Float64Array, fmt: Format, importance: Float64Array) -> list[Grid]:
+    """Return grids of a weight [..., N, S, C] in a block format: one for each exponent of a block to try.
+
+    Those are the format's own first, then one below and one above it; shifts are those of the least weighted
+    squared error.
+    """
+    layout = _layout(fmt.attributes, weight.shape[-1])
+    blocks, weighed = _cut(weight, layout), _cut(importance, layout)
+    own = exponents(np.abs(blocks).max((-1, -2), keepdims=True))
+    tried = [(one, _best_shifts(blocks, one, weighed, layout)[1]) for one in (own, own - 1, own + 1)]
+    return [_joined(_grid(blocks, *one, layout), blocks.shape, weight.shape) for one in tried]
 
 
 def _choose(
@@ -137,6 +146,11 @@ def _cut(weight: Float64Array, layout: _Layout) -> Float64Array:
     padding = [(0, 0)] * (weight.ndim - 1) + [(0, -weight.shape[-1] % layout.block)]
     shape = (*weight.shape[:-1], -1, layout.block // layout.group, layout.group)
     return np.pad(weight, padding).reshape(shape)
+
+
+def _joined(grid: Grid, cut: tuple[int, ...], shape: tuple[int, ...]) -> Grid:
+    scale, lowest, highest = (_join(part, cut, shape) for part in (grid.scale, grid.lowest, grid.highest))
+    return Grid(scale, lowest, highest, grid.element)
 
 
 def _join(part: Float64Array, cut: tuple[int, ...], shape: tuple[int, ...]) -> Float64Array:

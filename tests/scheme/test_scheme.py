@@ -29,7 +29,7 @@ def test_a_preset_is_read_by_name_and_survives_toml(name: str, tmp_path: Path) -
     found = read_scheme(name)
     assert found == preset(name)
     assert read_scheme(write(tmp_path, found.to_toml())) == found
-    assert found.format(found.activation) is ops.FORMATS[found.activation]
+    assert found.format(found.activation) is ops.FORMATS.get(found.activation)
     assert pickle.loads(pickle.dumps(found)) == found
 
 
@@ -64,14 +64,16 @@ def test_four_bit_weights_are_per_channel() -> None:
 def test_what_presets_do_to_channels(name: str) -> None:
     """As documented: blocks need like channels, wide activations take over what weights of 8 bits cannot."""
     found = preset(name)
-    blocks = found.format(found.activation).block > 1
+    activation = found.format(found.activation)
+    blocks = activation is not None and activation.block > 1
     plain = name.removesuffix("_ADAQUANT").removesuffix("_ADAROUND")
     wide = plain in ("A16W8", "U16S8", "S16S8_MIXED_S8S8")
     shifted = plain == "XINT8"  # one power of two for a tensor needs like channels most
     assert found.equalize_layers is (blocks or shifted)
     assert found.balance_channels is (blocks or wide)
     assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8"))
-    per_channel = "auto" if found.weight == "int8" else plain == "W4A8"
+    per_channel = plain in ("W4A8", "W8", "W4") or ("auto" if found.weight == "int8" else False)
+    assert found.block_size == (32 if plain == "W4" else 0)
     assert found.per_channel == (False if shifted else per_channel)
 
 
@@ -83,6 +85,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         other="float32",
         per_channel=True,
         scale="power_of_two",
+        block_size=64,
         activation_symmetric=True,
         calibrate_method="Percentile",
         percentile=99.5,

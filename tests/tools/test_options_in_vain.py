@@ -146,11 +146,12 @@ def _cases() -> list[tuple[str, str, str]]:
             "--dask local",
             "--resume r",
             "--memory-limit 1G",
+            "--fast",
         )
     ]
     cases += [
         ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --data")
-        for one in (*OF_SAMPLES, "--calibration-cache f")
+        for one in (*OF_SAMPLES, "--calibration-cache f", "--fast")
     ]
     cases += [("quantize", f"{run} --random-data 3 --data d", "--random-data and --data do not")]
     cases += [
@@ -206,6 +207,18 @@ WITH_A_SCHEME = [
         "--set percentile goes with integer activations and ca",
     ),
     ("quantize", "U8S8", "--set averaging_constant=0.5", "--set averaging_constant goes with integer activ"),
+    (
+        "quantize",
+        "W8",
+        "--matmul-nbits",
+        "--matmul-nbits goes with integers in blocks (--set block_size=32); ",
+    ),
+    (
+        "quantize",
+        "BF16",
+        "--set block_size=32",
+        "--set block_size goes with integers; the formats here are bf",
+    ),
     ("quantize", "BF16", "--per-channel", "--per-channel goes with integers; the formats here are bfloat16"),
     ("quantize", "BF16", "--no-per-channel", "--no-per-channel goes with integers; the formats here are"),
     (

@@ -107,7 +107,7 @@ def bare(model: onnx.ModelProto) -> bytes:
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_preset_writes_what_the_call_makes(name: str, bench: EvaluationSet) -> None:
     before = bench.source.read_bytes()
-    bench.with_data(name)
+    bench.with_data(name, "--fast")
     assert bench.source.read_bytes() == before
     assert bare(bench.result()) == called(bench, preset(name))
     assert bench.scheme() == preset(name)

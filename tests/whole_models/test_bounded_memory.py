@@ -73,7 +73,16 @@ def test_ranges_that_are_known_need_no_run(models: dict[Size, Path], tmp_path: P
     peaks = {}
     for size in (SMALL, LARGE):
         cache = tmp_path / f"{size.width}.json"
-        tool = ("quantize", "--config", "W4A8", "--data", str(data), "--calibration-cache", str(cache))
+        tool = (
+            "quantize",
+            "--config",
+            "W4A8",
+            "--fast",
+            "--data",
+            str(data),
+            "--calibration-cache",
+            str(cache),
+        )
         peak(tool, models[size], tmp_path)
         peaks[size] = peak(tool, models[size], tmp_path)
     assert peaks[LARGE] <= peaks[SMALL] + 4 * LARGEST + SLACK

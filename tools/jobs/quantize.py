@@ -10,22 +10,26 @@ import onnx_graphsurgeon as gs
 from tools.cli.executors import workers
 from tools.cli.needs import Need
 from tools.cli.progress import Phases
-from tools.cli.scheme_options import CALIBRATION, check_effect, quantization_scheme
+from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
 from tools.jobs.load import load_model
+from tools.jobs.measured import by_outputs
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing
+from tools.summaries.words import counted
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.calibrate.shared_samples import Sharing
 from transforms.finetune.float_reference import float_reference
+from transforms.graph import walk
 from transforms.mix_precision.mix import MixingOptions
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
+from transforms.write_matmul_nbits import write_matmul_nbits
 
 _SHARED = Need(
     f"{CALIBRATION.words} or a table [finetune]",
@@ -44,13 +48,14 @@ def quantize_file(job: QuantizeJob) -> bool:
         print(scheme.to_toml(), end="")
     if not job.input:
         return True
-    check_effect(scheme, job, dict.fromkeys(("jobs", "dask", "resume"), _SHARED))
+    check_effect(scheme, job, {**dict.fromkeys(("jobs", "dask", "resume"), _SHARED), "matmul_nbits": BLOCKS})
     check_code(scheme, job)
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
     if job.calibration_cache:
         model_io.check_output(job.calibration_cache, force=True)
-    phases = phases_of(scheme, has_data=job.data is not None or bool(job.random_data))
+    measures, has_data = _measures(scheme, job), job.data is not None or bool(job.random_data)
+    phases = phases_of(scheme, has_data=has_data, compares=measures)
     with phases("loading"):
         graph = load_model(job.input, scheme)
     data = _data(graph, job)
@@ -59,25 +64,56 @@ def quantize_file(job: QuantizeJob) -> bool:
         for line in mixing.lines(made.mixed) if made.mixed else ():
             print(line)
     else:
-        done = _quantize(graph, scheme, data, phases)
+        done = _quantize(graph, scheme, data, phases, keep_float=measures)
         used = (done.scheme or scheme).with_(finetune=scheme.finetune)
-        made = Made(graph, done, used, lambda: float_reference(lambda: model_io.load(job.input), graph, used))
+        floats = done.float_graph
+        made = Made(
+            graph,
+            done,
+            used,
+            lambda: floats or float_reference(lambda: model_io.load(job.input), graph, used),
+        )
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
             print(f"  {line}")
         return False
-    finish(made, scheme, output, {"config": job.config, "random_data": job.random_data}, job, phases, job)
+    if data is not None and measures:
+        chosen = by_outputs(graph, made.float_graph(), scheme, data, job, phases)
+        made = replace(made, graph=chosen)
+    recorded = {"config": job.config, "random_data": job.random_data}
+    last = _write_nbits if job.matmul_nbits else _leave
+    finish(made, scheme, output, recorded, job, phases, job, last)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
     return True
 
 
-def _quantize(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, phases: Phases) -> Quantized:
+def _leave(graph: gs.Graph) -> None:
+    """Write a model as it is."""
+
+
+def _write_nbits(graph: gs.Graph) -> None:
+    count = write_matmul_nbits(graph)
+    left = sum(node.op == "DequantizeLinear" and "block_size" in node.attrs for node in walk.nodes(graph))
+    others = f", {counted(left, 'weight')} in blocks with DequantizeLinear" if left else ""
+    print(f"Written as MatMulNBits: {counted(count, 'product')}{others}")
+
+
+def _measures(scheme: Scheme, job: QuantizeJob) -> bool:
+    """Return whether outputs are looked at: tuning and mixed precision do that themselves."""
+    does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
+    return job.data is not None and not job.fast and not does_itself
+
+
+def _quantize(
+    graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, phases: Phases, *, keep_float: bool
+) -> Quantized:
     try:
         with phases("preparing") as bar:
             show = bar.shows("calibrating", "sample", then="quantizing")
-            return quantize_graph(graph, scheme.with_(finetune=None), data, progress=show)
+            untuned = scheme.with_(finetune=None)
+            return quantize_graph(graph, untuned, data, progress=show, keep_float=keep_float)
     except MissingDataError as error:
         hint = "give --data DIR, or --random-data N for an experiment"
         raise ValueError(f"{error}: {hint}") from error

@@ -17,7 +17,7 @@ from tools.cli.job_options import (
     samples_folder,
     threads,
 )
-from tools.cli.needs import Need
+from tools.cli.needs import DATA, Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
@@ -50,6 +50,12 @@ class QuantizeJob(SchemeJob):
     )
     dask: str | None = dask(_ANY_DATA)
     resume: Path | None = resume(_ANY_DATA)
+    fast: bool = option(
+        "--fast", "choose nothing by the model's outputs, and do not measure them", needs=(DATA,)
+    )
+    matmul_nbits: bool = option(
+        "--matmul-nbits", "write products with integers in blocks as ONNX Runtime's MatMulNBits"
+    )
     print_config: bool = option(
         "--print-config", "print the full scheme in use as TOML; without --input, only that", group=OTHER
     )

@@ -76,14 +76,15 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
     )
 
 
-def phases_of(scheme: Scheme, *, has_data: bool) -> Phases:
-    """Return what is done to quantize a model by a scheme."""
+def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False) -> Phases:
+    """Return what is done to quantize a model by a scheme; ``compares``: outputs are looked at."""
     rule = scheme.auto_mixed_precision
     timing = "timing" if rule and rule.strategy == LATENCY else ""
     mixing = ("measuring", timing, "trying") if rule else ("quantizing",)
     measured = ("calibrating", *mixing) if has_data else ()
     tuning = ("reloading", "tuning") if scheme.finetune else ()
-    return Phases("loading", "preparing", *measured, *tuning, "writing")
+    compared = ("comparing",) if compares else ()
+    return Phases("loading", "preparing", *measured, *compared, *tuning, "writing")
 
 
 def mix_model(
@@ -115,10 +116,12 @@ def finish(
     job: SchemeJob,
     phases: Phases,
     shared: SharedJob | None = None,
+    last: Callable[[gs.Graph], None] = lambda graph: None,
 ) -> None:
     """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
 
-    ``shared``: says who reads the samples for that. Raises ValueError or OSError; nothing is written then.
+    ``shared``: says who reads the samples for that; ``last`` is a rewrite of the model as it is written.
+    Raises ValueError or OSError; nothing is written then.
     """
     graph, used = made.graph, made.scheme
     entries = provenance.entries("quantize", recorded, graph.source_sha256)
@@ -131,6 +134,7 @@ def finish(
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
+    last(graph)
     row = target(used.target) if used.target else None
     if row:
         refuse_broken(graph, row)
@@ -140,9 +144,9 @@ def finish(
         files = job.save(graph, output, entries, exported)
     functions = has_all_functions(exported[0])
     summary = quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions)
-    *lines, last = (*stored, *summary)
+    *lines, end = (*stored, *summary)
     hint = [FASTER] if row is None and used.activation in SLOW_HERE else []
-    for line in (*lines, *hint, last):
+    for line in (*lines, *hint, end):
         print(line)
     if row:
         for line in target_lines(graph, row):

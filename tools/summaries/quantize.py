@@ -50,7 +50,7 @@ def _kept(graph: gs.Graph) -> str:
 
 
 def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:
-    if _quantizes(node) or id(node) in ends:
+    if _quantizes(node) or id(node) in ends or node.op == "MatMulNBits":
         return False
     data = [t for i, t in enumerate(node.inputs) if not is_dot_product(node) or is_operand(node, i)]
     floats = [t for t in data if isinstance(t, gs.Variable) and dtypes.is_type(t, dtypes.FLOAT)]

@@ -79,7 +79,7 @@ class GramReader:
             limits_after(float_graph, user.target) if options.following_relu else None for user in users
         ]
         pairs = zip(users, limits, strict=True)
-        self._users = [RowUser.of(user, limit, options.device) for user, limit in pairs]
+        self._users = [RowUser.of(user, limit, options) for user, limit in pairs]
         streams = [stream for layer in layers for stream in _streams_of(float_graph, layer)]
         targets = [user.target for user in users] + [name for name in streams if name is not None]
         choice = RowSampler(len(feeds), options.most_rows, options.least_rows, options.seed)

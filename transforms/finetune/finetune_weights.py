@@ -181,7 +181,7 @@ class _LayerwiseTuner:
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:
         fit, held = self._sums.read(number)
-        fit = _of_products(layer, fit)
+        fit = of_products(layer, fit)
         before = current(layer)
         found = tune_layer(layer, before, fit, held, self._options)
         if all(fit.has_bias) or not all(user.bias for user in layer.users):
@@ -218,7 +218,7 @@ def _title(layer: MatchedLayer) -> str:
     return f"{layer.name} and {len(layer.sharing_layers)} more" if layer.sharing_layers else layer.name
 
 
-def _of_products(layer: MatchedLayer, fit: SharedGramStats) -> SharedGramStats:
+def of_products(layer: MatchedLayer, fit: SharedGramStats) -> SharedGramStats:
     """Fit users that read a product of computed tensors to correct only their own rounding."""
     parts = (
         part.of_layer(layer.float_weight.reshape(part.yx.shape), user.float_bias)

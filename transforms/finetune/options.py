@@ -32,6 +32,7 @@ class LayerwiseOptions(TuneOptions):
     * ``most_rows``, ``least_rows``: sums are over ``most_rows`` rows for each input of a layer, but at least
       ``least_rows``, sampled evenly with ``seed``;
     * ``memory_limit``: bytes of tensors of each model that stay in memory, the rest goes to files;
+    * ``most_inputs``: of layers with more inputs only the diagonal of the Gram matrix is summed up;
     * ``following_relu``: errors that a Relu or Clip after a layer cuts off are ignored;
     * ``device``: where the sums are made; ``run``: how the models run.
     """
@@ -41,6 +42,7 @@ class LayerwiseOptions(TuneOptions):
     most_rows: int = 32
     least_rows: int = 4096
     memory_limit: int | None = None
+    most_inputs: int | None = None
     following_relu: bool = False
     device: str = CPU
     seed: int = 0

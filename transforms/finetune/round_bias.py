@@ -58,6 +58,8 @@ def product_scale(layer: MatchedLayer, scale: Scale | None) -> Scale | None:
 
     It has one element or one for each output, as the weight's has. ``scale`` is a new scale of the weight.
     """
+    if layer.weight.block:
+        return None
     place, x_scale = layer.bias, input_scale(layer)
     own = layer.weight.scale if scale is None else scale
     if x_scale is None or own is None or place is None or place.node is not layer.node or place.is_extra:

@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from ops.array_types import AnyArray, Float64Array
+from transforms.finetune.diagonal_gram import DiagonalStats
 from transforms.finetune.gram import GramStats, Joined, RowBlock
 from transforms.finetune.layer_targets import Limits, relax
+from transforms.finetune.options import LayerwiseOptions
 from transforms.finetune.sample_rows import SampledRows
 from transforms.finetune.shared_rows import read_rows, rows_of
 from transforms.finetune.stored_input import LayerInput, layer_input
@@ -31,6 +33,7 @@ class RowUser:
     """What the rows of a user of a weight depend on; any process can take it.
 
     With ``limits``, at which errors are cut off: the float ``weight`` [G, N, K] and ``bias`` [G, N].
+    ``is_diagonal``: only the diagonal of the Gram matrix is summed up; the weight is there for that, too.
     """
 
     layer: LinearLayer
@@ -39,18 +42,22 @@ class RowUser:
     limits: Limits | None = None
     weight: AnyArray | None = None
     bias: Float64Array | None = None
+    is_diagonal: bool = False
 
     @classmethod
-    def of(cls, user: MatchedLayer, limits: Limits | None, device: str) -> RowUser:
+    def of(cls, user: MatchedLayer, limits: Limits | None, options: LayerwiseOptions) -> RowUser:
         """Return that of a layer."""
-        layer, source = user.layer, layer_input(user.source)
-        if limits is None:
+        layer, source, device = user.layer, layer_input(user.source), options.device
+        is_diagonal = options.most_inputs is not None and layer.size[2] * layer.size[3] > options.most_inputs
+        if limits is None and not is_diagonal:
             return cls(layer, source, device)
         weight = np.ascontiguousarray(user.float_weight.reshape(*user.float_weight.shape[:2], -1))
-        return cls(layer, source, device, limits, weight, user.float_bias)
+        return cls(layer, source, device, limits, weight, user.float_bias, is_diagonal)
 
     def no_sums(self) -> GramStats:
         """Return the sums over no rows."""
+        if self.is_diagonal and self.weight is not None:
+            return DiagonalStats.of_weight(self.weight)
         groups, outputs, positions, channels = self.layer.size
         return GramStats.zeros(groups, outputs, positions * channels, array_module(self.device))
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ops.rounding import LayerProblem, Quadratic, learn_scale, quadratic, solve_
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.options import TuneOptions
 from transforms.finetune.round_bias import least_scale, round_biases
-from transforms.finetune.weight_grids import has_power_scale, layer_grids
+from transforms.finetune.weight_grids import has_power_scale, layer_grids, plain_grid
 from transforms.layers.matched_layer import MatchedLayer
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
@@ -93,7 +94,7 @@ class _Tuning:
         if not self._options.weights or not self._fit.count:
             return
         damping = self._best_damping(held)
-        for what, grid, scale in self._grids():
+        for what, grid, scale in chain(self._grids(), self._plain_grid()):
             if damping is not None:
                 yield self._solve(f"{what}, shifted by {damping:g}", grid, self._form(damping), scale)
             yield self._solve(what, grid, self._form(None), scale)
@@ -150,3 +151,6 @@ class _Tuning:
         importance = np.maximum(np.diagonal(self._sums.xx, axis1=-2, axis2=-1), 0)
         biases = self._fit.bias(self._start)
         return layer_grids(self._matched, importance, biases, rescale=self._options.rescale)
+
+    def _plain_grid(self) -> Iterator[tuple[str, Grid, QParams | None]]:
+        return plain_grid(self._matched, self._fit.bias(self._start)) if self._options.rescale else iter(())

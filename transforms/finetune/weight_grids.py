@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ops.array_types import Float64Array, QParams
+from ops.array_types import AnyArray, Float64Array, QParams
 from ops.formats import Format
 from ops.grids import Grid, weight_grid
+from ops.integer_blocks import block_rows
 from ops.integers import weight_range, weight_scale
 from ops.powers_of_two import are_powers, ceil_power
 from transforms.finetune.round_bias import least_scale
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.layers.scale_blocks import lay_out, pack_scales, unpack_scales
+
+_FEW_BITS = 6
 
 
 def layer_grids(
@@ -31,14 +35,10 @@ def layer_grids(
             yield "other exponents", weight_grid(packed, fmt, importance=importance), None
         return
     assert matched.weight.parameters is not None
-    yield "same scale", _integer_grid(matched, fmt, matched.weight.parameters), None
+    yield "same scale", integer_grid(matched, matched.weight.parameters), None
     if rescale:
-        scale, zero_point = _other_scale(matched, fmt, importance)
-        least = least_scale(matched, biases, scale)
-        if has_power_scale(matched):
-            least = np.where(least > 0, ceil_power(least), least)
-        scale = np.maximum(scale, least)
-        yield "other scale", _integer_grid(matched, fmt, (scale, zero_point)), (scale, zero_point)
+        parameters = _other_scale(matched, fmt, importance, biases)
+        yield "other scale", integer_grid(matched, parameters), parameters
 
 
 def has_power_scale(matched: MatchedLayer) -> bool:
@@ -46,18 +46,43 @@ def has_power_scale(matched: MatchedLayer) -> bool:
     return matched.weight.scale is not None and are_powers(matched.weight.scale)
 
 
-def _integer_grid(matched: MatchedLayer, fmt: Format, parameters: QParams) -> Grid:
+def plain_grid(matched: MatchedLayer, biases: Float64Array) -> Iterator[tuple[str, Grid, QParams | None]]:
+    """Yield the grid of integers of few bits with scales that suit the weights alone, nothing for others.
+
+    Scales that were chosen for weights rounded to nearest may be too small for those of tuning.
+    """
+    fmt, packed = matched.weight.format, matched.float_weight
+    if fmt is not None and fmt.is_integer and fmt.bits <= _FEW_BITS:
+        everything = np.ones((packed.shape[0], packed[0, 0].size))
+        parameters = _other_scale(matched, fmt, everything, biases)
+        yield "other scale, of weights alone", integer_grid(matched, parameters), parameters
+
+
+def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:
+    """Return the grid of a layer's integer weights [G, N, K] with a scale and a zero point."""
+    fmt, block = matched.weight.format, matched.weight.block
+    assert fmt is not None
+    if block:
+        scale, zero_point = (
+            lay_out(matched.layer, pack_scales(matched.layer, part, block).astype(np.float64), block)
+            for part in parameters
+        )
+        return Grid(scale, fmt.lowest - zero_point, fmt.highest - zero_point)
     scale, zero_point = map(matched.layer.spread, parameters)
     return weight_grid(matched.float_weight, fmt, scale=scale, zero_point=zero_point.astype(np.int64))
 
 
-def _other_scale(matched: MatchedLayer, fmt: Format, importance: Float64Array) -> QParams:
-    """Return scales and zero points of least weighted error, as many as at present.
+def _other_scale(
+    matched: MatchedLayer, fmt: Format, importance: Float64Array, biases: Float64Array
+) -> QParams:
+    """Return scales and zero points of least weighted error, as many as at present, for biases to fit.
 
     A zero point in the middle of the type stays there, for kernels that compute with symmetric integers only,
     and scales that are powers of two stay such.
     """
     assert matched.weight.parameters is not None
+    if matched.weight.block:
+        return _other_blocks(matched, fmt, importance)
     scale, zero_point = matched.weight.parameters
     axis = None if matched.weight.axis is None else 0
     weights = matched.float_weight
@@ -66,11 +91,31 @@ def _other_scale(matched: MatchedLayer, fmt: Format, importance: Float64Array) -
     if axis == 0 and matched.layer.shares_scales:
         weights, weighed = weights.swapaxes(0, 1), weighed.swapaxes(0, 1)
     weights, weighed = weights.reshape(scale.size, -1), weighed.reshape(scale.size, -1)
-    middle = 0 if fmt.is_signed else int(fmt.highest + 1) // 2
-    if (zero_point.astype(np.int64) == middle).all():
-        powers = has_power_scale(matched)
+    powers = has_power_scale(matched)
+    if _is_symmetric(fmt, zero_point):
         scale = weight_scale(weights, fmt, axis, method="MSE", importance=weighed, power_of_two=powers)
-        return scale, zero_point
-    if has_power_scale(matched):
-        return scale, zero_point
-    return weight_range(weights, fmt, axis, importance=weighed)
+    elif not powers:
+        scale, zero_point = weight_range(weights, fmt, axis, importance=weighed)
+    least = least_scale(matched, biases, scale)
+    if powers:
+        least = np.where(least > 0, ceil_power(least), least)
+    return np.maximum(scale, least), zero_point
+
+
+def _is_symmetric(fmt: Format, zero_point: AnyArray) -> bool:
+    """Return whether zero points are in the middle of the type."""
+    middle = 0 if fmt.is_signed else int(fmt.highest + 1) // 2
+    return bool((zero_point.astype(np.int64) == middle).all())
+
+
+def _other_blocks(matched: MatchedLayer, fmt: Format, importance: Float64Array) -> QParams:
+    """Return scales and zero points of least weighted error, one for each block."""
+    assert matched.weight.parameters is not None
+    zero_point, packed, block = matched.weight.parameters[1], matched.float_weight, matched.weight.block
+    counts = importance.reshape(len(packed), 1, *packed.shape[2:])
+    rows, weighed = (block_rows(part, -1, block) for part in (packed, np.broadcast_to(counts, packed.shape)))
+    if _is_symmetric(fmt, zero_point):
+        scale, zeros = weight_scale(rows, fmt, 0, method="MSE", importance=weighed), zero_point
+        return unpack_scales(matched.layer, scale, block), zeros
+    scale, zeros = weight_range(rows, fmt, 0, importance=weighed)
+    return unpack_scales(matched.layer, scale, block), unpack_scales(matched.layer, zeros, block)

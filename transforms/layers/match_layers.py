@@ -15,6 +15,7 @@ from transforms.graph.constants import Constants
 from transforms.layers.find_bias import added_constant, bias_place
 from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer, layer_of
 from transforms.layers.matched_layer import Bias, MatchedLayer, SkippedLayer
+from transforms.layers.scale_blocks import can_have_blocks
 from transforms.layers.stored_constant import SHARED, StoredConstant, candidate_formats, weight_place
 
 _OF_INTEGERS = frozenset(
@@ -107,7 +108,10 @@ class _Finder:
         if weight.format is None:
             raise UnsupportedLayer("its weight is float32")
         layer = layer_of(node, weight.shape, index)
-        if not layer.channels(weight.axis):
+        if weight.block:
+            if not can_have_blocks(layer, weight.axis):
+                raise UnsupportedLayer(f"its weight has blocks along axis {weight.axis}, not along the sum")
+        elif not layer.channels(weight.axis):
             raise UnsupportedLayer(
                 f"its weight has scales along axis {weight.axis}, which is not that of outputs"
             )

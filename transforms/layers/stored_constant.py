@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import ops
 from ops.array_types import Float32Array, QParams
 from ops.formats import BFP, MX, Format
+from ops.integer_blocks import dequantize_blocks, quantize_blocks, scale_shape
 from ops.integers import as_float_type, dequantize, quantize
 from ops.reference import finite_blocks, join_blocks
 from transforms.graph import dot_products, dtypes, walk
@@ -38,7 +39,7 @@ class StoredConstant:
     """A constant and the ``dequant_nodes`` through which a node reads it, in order.
 
     ``format`` is None for plain float32. Integers have ``scale`` and ``zero_point``, along ``axis`` or for
-    all.
+    all, or for each ``block`` of so many numbers along it.
     """
 
     source: gs.Constant
@@ -48,6 +49,7 @@ class StoredConstant:
     scale: Float32Array | None = None
     zero_point: NDArray[np.generic] | None = None
     float_axis: int | None = None
+    block: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,6 +79,8 @@ class StoredConstant:
         assert self.scale is not None and self.zero_point is not None
         if stored.dtype == np.float32:
             stored = self._integers(stored, self.scale)
+        if self.block and self.axis is not None:
+            return dequantize_blocks(stored, (self.scale, self.zero_point), self.axis, self.block)
         return dequantize(stored, self.scale, self.zero_point, self.axis)
 
     def write(self, values: Float32Array, names: walk.Names, parameters: QParams | None = None) -> None:
@@ -101,6 +105,8 @@ class StoredConstant:
 
     def _integers(self, values: Float32Array, scale: Float32Array) -> NDArray[np.generic]:
         assert self.format is not None and self.zero_point is not None
+        if self.block and self.axis is not None:
+            return quantize_blocks(values, (scale, self.zero_point), self.format, self.axis, self.block)
         return quantize(values, scale, self.zero_point, self.format, self.axis)
 
     def _round(self, values: Float32Array) -> Float32Array:
@@ -195,7 +201,9 @@ def _linear(source: gs.Constant, nodes: list[gs.Node]) -> StoredConstant:
         kind = np.uint8 if stored.dtype == np.float32 else stored.dtype
         zero_point = np.zeros(scale.shape, kind)
     fmt = ops.FORMATS.get(str(zero_point.dtype))
-    if fmt is None or scale.dtype != np.float32 or scale.ndim > 1:
+    block = int(last.attrs.get("block_size", 0))
+    has_blocks = _has_blocks(last, stored.shape, scale.shape)
+    if fmt is None or scale.dtype != np.float32 or (scale.ndim > 1 and not has_blocks):
         raise UnsupportedLayer(
             f"it is stored as {zero_point.dtype} with a scale of {scale.dtype}{list(scale.shape)}"
         )
@@ -203,10 +211,20 @@ def _linear(source: gs.Constant, nodes: list[gs.Node]) -> StoredConstant:
         if (scale != 1).any() or zero_point.astype(np.float32).any():
             raise UnsupportedLayer(f"it is stored as {fmt.name} with a scale")
         return StoredConstant(source, nodes, fmt)
+    if has_blocks:
+        along = int(last.attrs.get("axis", 1)) % stored.ndim
+        return StoredConstant(source, nodes, fmt, along, scale, zero_point, block=block)
     axis = int(last.attrs.get("axis", 1)) if scale.size > 1 else None
     if scale.size == 1 and scale.ndim:
         scale, zero_point = scale.reshape(()), zero_point.reshape(())
     return StoredConstant(source, nodes, fmt, axis, scale, zero_point)
+
+
+def _has_blocks(node: gs.Node, shape: tuple[int, ...], scales: tuple[int, ...]) -> bool:
+    """Return whether a DequantizeLinear has a scale for each block of a constant."""
+    block, axis = int(node.attrs.get("block_size", 0)), int(node.attrs.get("axis", 1))
+    is_along = block > 0 and len(scales) == len(shape) and -len(shape) <= axis < len(shape)
+    return is_along and scales == scale_shape(shape, axis, block)
 
 
 def detect(values: NDArray[np.generic], candidates: Sequence[Format], axis: int) -> Format | None:

@@ -24,13 +24,14 @@ from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
 from transforms.lower_opset import lower_opset
 from transforms.model import provenance
+from transforms.model.copy_graph import copy_graph
 from transforms.model.read_model import ModelError
 from transforms.move_outliers import move_outliers
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import prepare
 from transforms.pipelines.settle_outliers import settle_outliers
 from transforms.plan.qparams import Ranges
-from transforms.plan.quant_spec import QUANTIZED_BY
+from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.plan.weight_cache import WeightMemory
@@ -53,6 +54,7 @@ class Quantized:
     """The result: tensors quantized by format and role, the changes of each step, and notes.
 
     ``scheme``: the scheme with what was chosen on samples; it makes the same model of these samples again.
+    ``float_graph``: the float model as it was quantized, if that was to be kept.
     """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -60,6 +62,7 @@ class Quantized:
     notes: list[str] = field(default_factory=list)
     calibrated: int = 0
     scheme: Scheme | None = None
+    float_graph: gs.Graph | None = None
 
     @property
     def count(self) -> int:
@@ -73,12 +76,14 @@ def quantize_graph(
     data: CalibrationData | None = None,
     *,
     progress: Progress | None = None,
+    keep_float: bool = False,
 ) -> Quantized:
     """Quantize a float model in place.
 
     Optimizes it as the conversions to BF16 do, brings channels to like ranges where the scheme says so,
     plans (:mod:`transforms.plan.quantization_plan`), measures ranges on the data where the plan needs them,
     and writes the plan down. ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`.
+    ``keep_float`` keeps a copy of the float model as it was quantized in the result.
 
     Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks
     for it is refused here. So is one that asks for mixed precision, which is
@@ -97,6 +102,7 @@ def quantize_graph(
     targets = prepare_for(graph, scheme, done)
     scheme = _choose_moves(graph, scheme, targets, data, done)
     done.scheme = scheme
+    done.float_graph = copy_graph(graph) if keep_float else None
     plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     calibration = calibrate_plan(plan, data, progress=progress)
     if calibration is not None:
@@ -148,6 +154,7 @@ def write_plan(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
     _note_bodies(plan, done)
+    _note_whole(plan, done)
     insert_qdq(plan, ranges, memory=memory)
 
 
@@ -230,6 +237,17 @@ def _has_room_for_outliers(scheme: Scheme) -> bool:
     if activation is None or weight is None or not (activation.is_integer and weight.is_integer):
         return False
     return activation.bits >= _WIDE_ACTIVATION and weight.bits <= _NARROW_WEIGHT
+
+
+def _note_whole(plan: QuantizationPlan, done: Quantized) -> None:
+    """Say how many weights have no blocks though the scheme asks for them."""
+    size = plan.scheme.block_size
+    weights = [quantization for quantization in plan.quantizations if quantization.role == WEIGHT]
+    whole = sum(one.steps[-1].needs_range and not one.steps[-1].block for one in weights)
+    if size and whole:
+        count = "1 weight" if whole == 1 else f"{whole} weights"
+        what = "per channel" if plan.scheme.per_channel else "for each weight"
+        done.notes.append(f"One scale {what}, no blocks of {size}: {count}, sums too short or in groups")
 
 
 def _note_bodies(plan: QuantizationPlan, done: Quantized) -> None:

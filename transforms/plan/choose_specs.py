@@ -35,6 +35,7 @@ from transforms.plan.quant_spec import (
     block_axis,
     is_unquantized_float,
     scale_axis,
+    scale_block_axis,
 )
 from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import Targets
@@ -163,6 +164,8 @@ class SpecChooser:
         operands = [self.of_input(node, index)[0] for index in range(2)]
         if weight is None or bias is None or not all(spec and spec.format.is_integer for spec in operands):
             return False
+        if any(spec and spec.block for spec in operands):
+            return False
         axes = [spec.axis for spec in operands if spec and spec.axis is not None]
         return not axes or (weight == 1 and _has_channels(bias, node.inputs[1].shape[axes[0]]))
 
@@ -210,6 +213,10 @@ class SpecChooser:
         if fmt.is_integer:
             symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
             weight = role == WEIGHT and node is not None
+            size = self._scheme.block_size
+            along = scale_block_axis(node, index, tensor, size) if node is not None and weight else None
+            if along is not None:
+                return QuantSpec(fmt, along, symmetric, size)
             axis = scale_axis(node, index, tensor, self.formats[node].per_channel) if weight else None
             return QuantSpec(fmt, axis, symmetric)
         return QuantSpec(fmt) if fmt.is_float else QuantSpec(fmt, block_axis(node, index, tensor))

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import QParams
+from ops.integer_blocks import dequantize_blocks, quantize_blocks
 from ops.integers import dequantize, quantize
 from transforms.plan.qdq_writer import on_blocks
 from transforms.plan.qparams import QParamsTable, Ranges
@@ -50,5 +51,8 @@ def fake_quants(
 def _put(values: NDArray[np.float32], step: QuantSpec, parameters: QParams | None) -> NDArray[np.float32]:
     if parameters is None:
         return np.asarray(on_blocks(values, step), np.float32)
+    if step.block and step.axis is not None:
+        stored = quantize_blocks(values, parameters, step.format, step.axis, step.block)
+        return dequantize_blocks(stored, parameters, step.axis, step.block)
     stored = quantize(values, *parameters, step.format, step.axis)
     return dequantize(stored, *parameters, step.axis)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import ops
 from ops.array_types import QParams
+from ops.integer_blocks import quantize_blocks
 from ops.integers import as_float_type, quantize
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
@@ -147,7 +148,8 @@ def neutral_inputs(names: walk.Names, prefix: str, float_type: str) -> tuple[gs.
 
 
 def _axis(step: QuantSpec) -> dict[str, int]:
-    return {} if step.axis is None else {"axis": step.axis}
+    blocks = {"block_size": step.block} if step.block else {}
+    return blocks if step.axis is None else {"axis": step.axis, **blocks}
 
 
 def on_blocks(values: NDArray[np.generic], step: QuantSpec) -> NDArray[np.generic]:
@@ -156,6 +158,8 @@ def on_blocks(values: NDArray[np.generic], step: QuantSpec) -> NDArray[np.generi
 
 
 def _stored(values: NDArray[np.floating], step: QuantSpec, parameters: QParams | None) -> NDArray[np.generic]:
+    if parameters is not None and step.block and step.axis is not None:
+        return quantize_blocks(values, parameters, step.format, step.axis, step.block)
     if parameters is not None:
         return quantize(values, *parameters, step.format, step.axis)
     return as_float_type(values, step.format)

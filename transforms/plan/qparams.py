@@ -18,7 +18,8 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 import ops
-from ops.array_types import QParams
+from ops.array_types import Float32Array, QParams
+from ops.integer_blocks import block_parameters
 from ops.integers import finite_range, range_scale, weight_scale
 from ops.powers_of_two import ceil_power
 from transforms.graph import dot_products, walk
@@ -105,7 +106,7 @@ class QParamsTable:
         tensor, fmt = quantization.tensor, step.format
         if quantization.role == WEIGHT:
             scale, zero_point = self._choose_weight(tensor, step)
-            if (scale == 1).any():
+            if (scale == 1).any() and not step.block:
                 ends = finite_range(np.asarray(tensor.values, np.float32), step.axis)
                 self._zeros[id(tensor), step] = np.all(np.equal(ends, 0), axis=0), id(tensor)
             return scale, zero_point
@@ -118,6 +119,8 @@ class QParamsTable:
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
         values = np.asarray(tensor.values, np.float32)
+        if step.block:
+            return self._choose_blocks(tensor, values, step)
         if not step.symmetric:
             low, high = finite_range(values, step.axis)
             return range_scale(low, high, step.format, symmetric=False, power_of_two=self._powers)
@@ -134,6 +137,14 @@ class QParamsTable:
             ),
         )
         return scale, np.zeros(scale.shape, step.format.dtype)
+
+    def _choose_blocks(self, tensor: gs.Tensor, values: Float32Array, step: QuantSpec) -> QParams:
+        assert step.axis is not None, "the axis of blocks"
+        method = weight_method(self._plan.scheme, step)
+        counts = importance(self._weighed, tensor, self._mean_squares) if method == WEIGHTED else None
+        plain = MSE if method == WEIGHTED else method
+        grid = step.format, step.axis, step.block
+        return block_parameters(values, *grid, symmetric=step.symmetric, method=plain, importance=counts)
 
     def _range(self, tensor: gs.Tensor, step: QuantSpec) -> tuple[float, float]:
         if isinstance(tensor, gs.Constant):

@@ -24,11 +24,15 @@ QUANTIZED_BY = frozenset({"DequantizeLinear", ops.formats.BFP, ops.formats.MX, "
 
 @dataclass(frozen=True)
 class QuantSpec:
-    """A grid: the format, the axis of its blocks or of a scale per channel, symmetry of its range."""
+    """A grid: the format, the axis of its blocks or of a scale per channel, symmetry of its range.
+
+    ``block`` is the size of blocks of integers, 0 for none; a block format has its own.
+    """
 
     format: ops.Format
     axis: int | None = None
     symmetric: bool = True
+    block: int = 0
 
     @property
     def needs_range(self) -> bool:
@@ -62,6 +66,19 @@ def scale_axis(node: gs.Node, index: int, weight: gs.Constant, per_channel: bool
     if not per_channel or axis is None or (per_channel == AUTO and not _is_spread(weight, axis)):
         return None
     return axis
+
+
+def scale_block_axis(node: gs.Node, index: int, weight: gs.Constant, block: int) -> int | None:
+    """Return the axis along which integers of a weight have a scale for each block, None if they cannot.
+
+    That is the axis of the sum. It has to be longer than a block, and it must not belong to several groups of
+    a ConvTranspose, or to the data of a convolution.
+    """
+    grouped = node.op == "ConvTranspose" and node.attrs.get("group", 1) != 1
+    if not block or grouped or (node.op in ("Conv", "ConvTranspose") and index != 1):
+        return None
+    axis = dot_products.sum_axis(node, index, len(weight.shape))
+    return axis if weight.shape[axis] > block else None
 
 
 def _is_spread(weight: gs.Constant, axis: int) -> bool:

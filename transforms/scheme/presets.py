@@ -34,6 +34,11 @@ def _shifted(format: str) -> dict[str, Any]:
     return {**aligned, "scale": "power_of_two", "calibrate_method": "MSE"}
 
 
+def _weights(format: str) -> dict[str, Any]:
+    """Stored weights of dot products alone: no samples are needed."""
+    return {"activation": "float32", "weight": format, "per_channel": True}
+
+
 PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "A8W8": {**_aligned("int8"), "calibrate_method": "MSE"},
@@ -42,6 +47,8 @@ PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "U8S8": _integers("uint8"),
         "U16S8": _integers("uint16"),
         "W4A8": {**_aligned("int8", "int4"), "per_channel": True},
+        "W8": _weights("int8"),
+        "W4": {**_weights("int4"), "block_size": 32},
         "FP16": _both("float16"),
         "BF16": _both("bfloat16"),
         "BFP16": _blocks("bfp16"),
@@ -78,7 +85,10 @@ MIXED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 """Presets whose layers each get one of several formats; BF16 without a target moves every layer it can."""
 
 _UNTUNED = {**PLAIN, **MIXED}
-_TUNED = {"ADAQUANT": tuple(_UNTUNED), "ADAROUND": ("A8W8", "A16W8", "XINT8", "U8S8", "U16S8", "W4A8")}
+_TUNED = {
+    "ADAQUANT": tuple(_UNTUNED),
+    "ADAROUND": ("A8W8", "A16W8", "XINT8", "U8S8", "U16S8", "W4A8", "W8", "W4"),
+}
 """Presets that are tuned by an algorithm; AdaRound is for integers."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(

@@ -63,11 +63,12 @@ class Scheme:
     ``quantize_all_op_types``.
 
     Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: if the channels
-    differ by a factor of 8 or more), ``scale`` (``power_of_two``: all scales are, those of activations and
-    weights chosen by the least squared error), ``activation_symmetric`` (``auto``: signed formats are), how
-    activations (``calibrate_method``, ``percentile``, ``moving_average``, ``averaging_constant``) and
-    weights (``weight_method``; ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel,
-    ``MSE`` for that of 4 bits) get theirs.
+    differ by a factor of 8 or more), ``block_size`` (32, 64 or 128: integer weights have one scale for so
+    many numbers along the sum instead, if it is longer), ``scale`` (``power_of_two``: all scales are, those
+    of activations and weights chosen by the least squared error), ``activation_symmetric`` (``auto``: signed
+    formats are), how activations (``calibrate_method``, ``percentile``, ``moving_average``,
+    ``averaging_constant``) and weights (``weight_method``; ``auto``: ``WeightedMSE`` for one scale,
+    ``MinMax`` for a scale per channel or block, ``MSE`` for that of 4 bits) get theirs.
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers`, if the outputs on samples get
     better by it); ``outliers`` says by tensor, as ``"12:1 308:3 856:own"``, what is moved, and is what
@@ -88,6 +89,7 @@ class Scheme:
     other: str = AUTO
     per_channel: bool | str = False
     scale: str = "float"
+    block_size: int = 0
     activation_symmetric: bool | str = AUTO
     calibrate_method: str = "MinMax"
     percentile: float = 99.999

@@ -7,7 +7,8 @@ from typing import Any
 
 from ops.registration import AMD_DOMAIN, DOMAIN
 
-_LEGAL: Mapping[str, tuple[str, ...]] = {
+_LEGAL: Mapping[str, tuple[object, ...]] = {
+    "block_size": (0, 32, 64, 128),
     "other": ("auto", "float32", "bfloat16", "float16"),
     "calibrate_method": ("MinMax", "Entropy", "Percentile", "MSE"),
     "scale": ("float", "power_of_two"),

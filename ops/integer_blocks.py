@@ -1,0 +1,75 @@
+"""Integers with a scale for each block of numbers along one axis, as ONNX has them from opset 21 on.
+
+An array of shape (.., D, ..) has scales of shape (.., ceil(D / block), ..), with the same other dimensions:
+the last block may be shorter. The arithmetic is that of :mod:`ops.integers`, a row for each block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.array_types import AnyArray, Float32Array, QParams
+from ops.formats import Format
+from ops.integers import Integers, dequantize, finite_range, quantize, range_scale, weight_scale
+
+
+def scale_shape(shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...]:
+    """Return the shape of the scales of an array with blocks along an axis."""
+    return tuple(-(-size // block) if i == axis % len(shape) else size for i, size in enumerate(shape))
+
+
+def block_rows(x: NDArray[Any], axis: int, block: int) -> NDArray[Any]:
+    """Return an array as rows, one for each block in the order of the scales, padded with zeros."""
+    moved = np.moveaxis(x, axis, -1)
+    pad = [(0, 0)] * (moved.ndim - 1) + [(0, -moved.shape[-1] % block)]
+    cut = np.pad(moved, pad).reshape(*moved.shape[:-1], -1, block)
+    return np.ascontiguousarray(np.moveaxis(cut, -2, axis % x.ndim)).reshape(-1, block)
+
+
+def _from_rows(rows: NDArray[Any], shape: tuple[int, ...], axis: int, block: int) -> NDArray[Any]:
+    """Undo ``block_rows`` for an array of a shape."""
+    cut = rows.reshape(*scale_shape(shape, axis, block), block)
+    whole = np.moveaxis(cut, axis % len(shape), -2).reshape(*np.delete(shape, axis), -1)
+    return np.ascontiguousarray(np.moveaxis(whole[..., : shape[axis]], -1, axis))
+
+
+def quantize_blocks(
+    x: NDArray[np.floating], parameters: QParams, fmt: Format, axis: int, block: int
+) -> Integers:
+    """Return integers of the shape of ``x``; scale and zero point have that of ``scale_shape``."""
+    scale, zero_point = (part.reshape(-1) for part in parameters)
+    return _from_rows(quantize(block_rows(x, axis, block), scale, zero_point, fmt, 0), x.shape, axis, block)
+
+
+def dequantize_blocks(q: Integers, parameters: QParams, axis: int, block: int) -> Float32Array:
+    """Return the numbers that integers stand for; the arguments are as in ``quantize_blocks``."""
+    scale, zero_point = (part.reshape(-1) for part in parameters)
+    return _from_rows(dequantize(block_rows(q, axis, block), scale, zero_point, 0), q.shape, axis, block)
+
+
+def block_parameters(
+    w: NDArray[np.floating],
+    fmt: Format,
+    axis: int,
+    block: int,
+    *,
+    symmetric: bool,
+    method: str = "MinMax",
+    importance: NDArray[np.floating] | None = None,
+) -> QParams:
+    """Return scale and zero point of each block of a weight.
+
+    Symmetric: as ops.integers.weight_scale chooses them; otherwise the range of the block.
+    """
+    rows, shape = block_rows(np.asarray(w, np.float32), axis, block), scale_shape(w.shape, axis, block)
+    parts: tuple[AnyArray, AnyArray]
+    if symmetric:
+        counts = None if importance is None else block_rows(np.broadcast_to(importance, w.shape), axis, block)
+        scale = weight_scale(rows, fmt, 0, method=method, importance=counts)
+        parts = scale, np.zeros(scale.shape, fmt.dtype)
+    else:
+        parts = range_scale(*finite_range(rows, 0), fmt, symmetric=False)
+    return parts[0].reshape(shape), parts[1].reshape(shape)

@@ -1,0 +1,109 @@
+"""Oracle: NumPy in float64 on decoded weights. A product of K float32 numbers, summed in any order, is within
+K 2^-23 of it, relative to the sum of magnitudes; the bias and the scales add three roundings."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from tests.helpers import blocked_nets, build
+from transforms.model import graph_proto
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.scheme import preset
+from transforms.write_matmul_nbits import write_matmul_nbits
+
+ROUNDINGS = 3
+
+
+def _written(source: onnx.ModelProto, **changes: object) -> tuple[onnx.ModelProto, onnx.ModelProto, int]:
+    """Return a quantized model, the same with MatMulNBits, and how many of these there are."""
+    graph = graph_proto.import_model(source)
+    quantize_graph(graph, preset("W4").with_(optimize=False, **changes))
+    plain = graph_proto.export_model(graph)
+    count = write_matmul_nbits(graph)
+    assert write_matmul_nbits(graph) == 0
+    model = graph_proto.export_model(graph)
+    onnx.checker.check_model(model, full_check=True)
+    return plain, model, count
+
+
+def _run(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:
+    options = onnxruntime.SessionOptions()  # no fusions of other blocks, which round inputs
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return np.asarray(onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feed)[0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(33, 200),
+    st.sampled_from(["int4", "uint4", "int8", "uint8"]),
+    st.sampled_from([32, 64, 128]),
+    st.sampled_from(["MatMul", "Gemm", "turned", "biased"]),
+    st.integers(1, 5),
+    st.integers(0, 99),
+)
+def test_products_are_those_of_the_decoded_weights(
+    outputs: int, inputs: int, weight: str, block: int, form: str, rows: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    shape = (outputs, inputs) if form == "turned" else (inputs, outputs)
+    weights = {
+        "w": (random.standard_normal(shape) * np.exp(random.standard_normal(shape))).astype(np.float32)
+    }
+    if form == "biased":
+        weights["b"] = random.standard_normal(outputs).astype(np.float32)
+    op, attrs = ("MatMul", {}) if form == "MatMul" else ("Gemm", {"transB": int(form == "turned")})
+    node = helper.make_node(op, ["x", *weights], ["y"], "product", **attrs)
+    ends = build.value("x", ["n", inputs]), build.value("y", ["n", outputs])
+    plain, model, count = _written(
+        build.model([node], [ends[0]], [ends[1]], weights), weight=weight, block_size=block
+    )
+    assert count == (inputs > block)
+    ((decoded),) = blocked_nets.decoded(plain).values()
+    matrix = (decoded.T if form == "turned" else decoded).astype(np.float64)
+    x, b = random.standard_normal((rows, inputs)).astype(np.float32), weights.get("b", np.zeros(outputs))
+    if count:
+        sizes = np.abs(x).astype(np.float64) @ np.abs(matrix) + np.abs(b)
+        assert (
+            np.abs(_run(model, {"x": x}) - (x @ matrix + b)) <= (inputs + ROUNDINGS) * 2.0**-23 * sizes
+        ).all()
+
+
+@pytest.mark.parametrize("weight", ["int4", "uint4"])
+def test_what_cannot_be_written_stays(weight: str) -> None:
+    plain, model, count = _written(blocked_nets.products(), weight=weight)
+    assert count == 3
+    operators = [node.op_type for node in model.graph.node]
+    assert operators.count("MatMulNBits") == 3
+    assert operators.count("DequantizeLinear") == 2  # a factor, and a short sum
+    assert [node.name for node in model.graph.node if node.op_type == "MatMulNBits"] == [
+        "first",
+        "turned",
+        "product",
+    ]
+    x = {"x": np.random.default_rng(0).standard_normal((4, 100)).astype(np.float32)}
+    floats = _run(blocked_nets.with_floats(plain), x)
+    np.testing.assert_allclose(_run(model, x), floats, atol=1e-5 * np.abs(floats).max())
+    assert _written(blocked_nets.convolutions())[2] == _written(blocked_nets.stacks())[2] == 0
+
+
+def test_a_weight_of_two_products_keeps_its_other_reader() -> None:
+    random = np.random.default_rng(2)
+    weights = {"w": blocked_nets.numbers(random, 40, 40)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+        helper.make_node("Gemm", ["h", "w"], ["y"], "second", alpha=2.0),
+    ]
+    ends = build.value("x", ["n", 40]), build.value("y", ["n", 40])
+    plain, model, count = _written(build.model(nodes, [ends[0]], [ends[1]], weights))
+    assert count == 1
+    assert [node.op_type for node in model.graph.node].count("DequantizeLinear") == 1
+    x = {"x": random.standard_normal((3, 40)).astype(np.float32)}
+    floats = _run(blocked_nets.with_floats(plain), x)
+    np.testing.assert_allclose(_run(model, x), floats, atol=1e-5 * np.abs(floats).max())

@@ -1,0 +1,108 @@
+"""Oracle: ONNX Runtime runs the float model and the written ones; relations between them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.helpers import tunable
+from tools.jobs import measured
+from tools.quantize import main
+
+MODEL = tunable.conv_net()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a model, 40 samples, and 20 that are not shown to the tool."""
+    path = tmp_path_factory.mktemp("few_bits")
+    onnx.save(MODEL, path / "float.onnx")
+    for name, feeds in (
+        ("data", tunable.samples(MODEL, 60)[:40]),
+        ("unseen", tunable.samples(MODEL, 60)[40:]),
+    ):
+        (path / name).mkdir()
+        for i, feed in enumerate(feeds):
+            np.save(path / name / f"{i:02}.npy", feed["x"])
+    return path
+
+
+def _quantize(folder: Path, *options: str) -> Path:
+    output = folder / f"{'_'.join(options).replace('-', '')}.onnx"
+    command = ["--input", str(folder / "float.onnx"), "--output", str(output), "--data", str(folder / "data")]
+    assert main([*command, *options, "--force"]) == 0
+    return output
+
+
+def _decibels(folder: Path, path: Path) -> float:
+    """Return the SNR of a model on unseen samples."""
+    results = []
+    for model in (folder / "float.onnx", path):
+        session = onnxruntime.InferenceSession(model)
+        samples = sorted((folder / "unseen").glob("*.npy"))
+        results.append(np.stack([session.run(None, {"x": np.load(sample)})[0] for sample in samples]))
+    wanted, found = results
+    return float(10 * np.log10((wanted**2).sum() / ((wanted - found) ** 2).sum()))
+
+
+@pytest.mark.parametrize("config", ["W4A8", "MX6"])
+def test_scales_are_chosen_by_outputs_unless_fast(
+    folder: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = _quantize(folder, "--config", config)
+    said = capsys.readouterr()
+    line = re.search(
+        r"^Scales by output error: 4 of 4 layers, outputs (.+) -> (.+) dB on 8 held", said.out, re.M
+    )
+    assert line is not None
+    assert float(line[1]) < float(line[2])
+    fast = _quantize(folder, "--config", config, "--fast")
+    assert "output error" not in capsys.readouterr().out
+    assert _decibels(folder, chosen) > _decibels(folder, fast) + 1
+
+
+def test_fast_is_the_way_of_a_named_method(folder: Path) -> None:
+    """Oracle: the method that few bits had without samples, MSE, gives the same weights."""
+    fast, named = (
+        onnx.load(_quantize(folder, "--config", "W4A8", *options))
+        for options in (["--fast"], ["--set", "weight_method=MSE"])
+    )
+    assert fast.graph.initializer == named.graph.initializer
+
+
+def test_poor_outputs_are_said_with_the_preset_that_tunes(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured, "LEAST", 60.0)
+    _quantize(folder, "--config", "MX4")
+    warning = capsys.readouterr().err
+    assert re.search(
+        r"^Warning: MX4: outputs at \d\d\.\d dB on 8 samples; "
+        r"tools\.finetune or --config MX4_ADAQUANT tunes the weights$",
+        warning,
+        re.M,
+    )
+    monkeypatch.undo()
+    for options in (["--config", "A8W8"], ["--config", "MX4", "--fast"], ["--config", "MX9"]):
+        _quantize(folder, *options)
+        assert "Warning" not in capsys.readouterr().err
+
+
+def test_poor_outputs_without_scales_to_choose(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured, "LEAST", 60.0)
+    _quantize(folder, "--config", "MX4", "--limit", "1")
+    assert re.search(r"Warning: MX4: outputs at \d+\.\d dB on 1 sample; ", capsys.readouterr().err)
+
+
+def test_tuned_presets_choose_nothing_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _quantize(folder, "--config", "W4A8_ADAQUANT")
+    said = capsys.readouterr()
+    assert "Scales by output error" not in said.out
+    assert "Tuned: 4 of 4 layers" in said.out

@@ -1,0 +1,156 @@
+"""Scales of integers, and exponents of blocks, with the least output error of a layer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.array_types import AnyArray, Float64Array, QParams
+from ops.formats import Format
+from ops.grids import Grid, block_grids
+from ops.rounding.choose_scales import choose_candidates
+from transforms.finetune.diagonal_gram import DiagonalStats
+from transforms.finetune.gram import GramStats, SharedGramStats
+from transforms.finetune.round_bias import least_scale, round_biases
+from transforms.finetune.tune_layer import LayerSolution
+from transforms.finetune.weight_grids import integer_grid
+from transforms.layers.matched_layer import MatchedLayer
+from transforms.layers.scale_blocks import input_blocks, pack_scales, unpack_scales
+
+_COARSE = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
+"""Scales that are tried first, times that with which the largest number of a channel is representable."""
+
+_FINER = ((0.95, 1.05), (0.975, 1.025))
+"""Scales that are tried then, times the best so far."""
+
+_ROWS = 1 << 22  # weights in block formats whose grids are made together
+
+
+def best_scales(
+    layer: MatchedLayer, before: LayerSolution, fit: SharedGramStats, *, moves_bias: bool
+) -> LayerSolution:
+    """Return weights rounded to nearest with the scales of least error on ``fit``, and their biases.
+
+    ``before`` is what the layer has: no block of weights is worse on ``fit``. Unless ``moves_bias``, biases
+    stay.
+    """
+    fmt, packed = layer.weight.format, layer.float_weight
+    assert fmt is not None
+    target = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
+    form = _form(fit, None if moves_bias else before.bias)
+    if not fmt.is_integer:
+        weights, scale = _blocks(layer, fmt, before.weights, form), None
+    else:
+        scale = _integers(layer, fmt, target, before.weights, form)
+        least = least_scale(layer, fit.bias(target) if moves_bias else before.bias, scale[0])
+        scale = np.maximum(scale[0], least), scale[1]
+        weights = integer_grid(layer, scale).round(target)
+    bias = fit.bias(weights) if moves_bias else before.bias
+    rounded = round_biases(layer, bias, None if scale is None else scale[0])
+    return LayerSolution("scales by output error", weights, rounded, scale)
+
+
+Form = tuple[Float64Array, Float64Array]
+"""The sums of x x^T [G, K, K], or their diagonals [G, K], and of y x^T [G, N, K]."""
+
+
+def _form(fit: SharedGramStats, bias: Float64Array | None) -> Form:
+    """Return the sums that determine the weights of least error, with biases [U * G, N] or free ones."""
+    if bias is None:
+        sums = fit.free()
+        return sums.xx, _cross(sums)
+    biases = np.split(bias, len(fit.parts))
+    crosses = [_cross(part, own) for part, own in zip(fit.parts, biases, strict=True)]
+    return np.sum([part.xx for part in fit.parts], 0), np.sum(crosses, 0)
+
+
+def _cross(sums: GramStats, bias: Float64Array | None = None) -> Float64Array:
+    if isinstance(sums, DiagonalStats):
+        return np.asarray(sums.weight * sums.xx[:, None], np.float64)
+    return sums.yx if bias is None else sums.yx - bias[..., None] * sums.x[:, None]
+
+
+def _integers(
+    layer: MatchedLayer, fmt: Format, target: Float64Array, start: Float64Array, form: Form
+) -> QParams:
+    """Return scales of the number there is, and the zero points there are."""
+    scales = _Scales(layer, fmt)
+    base = scales.largest(target)
+    base = np.where(base > 0, base, scales.present)
+    present = scales.present
+    for steps in (_COARSE, *_FINER):
+        tried = [np.broadcast_to(base * step, present.shape) for step in steps]
+        rounds = [partial(scales.round, one, target) for one in tried]
+        chosen, start = choose_candidates(*form, start, rounds, scales.blocks, scales.shared)
+        present = base = np.take_along_axis(np.stack([present, *tried]), chosen[None], 0)[0]
+    return scales.stored(present), scales.zero_point
+
+
+class _Scales:
+    """The scales of a layer's integers, [G, N, B] for B blocks of inputs, or for all as one block."""
+
+    def __init__(self, layer: MatchedLayer, fmt: Format) -> None:
+        assert layer.weight.parameters is not None
+        self._layer, self._block = layer.layer, layer.weight.block
+        self._stored, self.zero_point = layer.weight.parameters
+        self.blocks = input_blocks(layer.layer, self._block) if self._block else [slice(None)]
+        self.shared = self._axes()
+        self.present, middle = (self._spread(part) for part in layer.weight.parameters)
+        self._lowest, self._highest = fmt.lowest - middle, fmt.highest - middle
+
+    def largest(self, target: Float64Array) -> Float64Array:
+        """Return the least scales with which all weights are representable, 0 for zeros."""
+        found = np.zeros(self.present.shape)
+        for number, block in enumerate(self.blocks):
+            ends = target[..., block].min(-1), target[..., block].max(-1)
+            for end, limits in zip(ends, (self._lowest, self._highest), strict=True):
+                limit = limits[..., number]
+                scale = np.where(end * limit > 0, end / np.where(limit == 0, 1, limit), 0)
+                found[..., number] = np.maximum(found[..., number], scale)
+        return found.max(self.shared, keepdims=True) if self.shared else found
+
+    def round(self, scale: Float64Array, target: Float64Array, inputs: slice) -> Float64Array:
+        """Return the weights of a block on scales."""
+        own = (..., slice(number := self.blocks.index(inputs), number + 1))
+        return Grid(scale[own], self._lowest[own], self._highest[own]).round(target[..., inputs])
+
+    def stored(self, scale: Float64Array) -> NDArray[np.float32]:
+        """Return scales as they are stored."""
+        if self._block:
+            return unpack_scales(self._layer, scale, self._block).astype(np.float32)
+        numbers = scale.reshape(-1)[: self._stored.size]
+        return numbers.reshape(self._stored.shape).astype(np.float32)
+
+    def _axes(self) -> tuple[int, ...]:
+        if self._block:
+            return ()
+        return (0, 1) if self._stored.size == 1 else (0,) if self._layer.shares_scales else ()
+
+    def _spread(self, part: AnyArray) -> Float64Array:
+        if self._block:
+            return pack_scales(self._layer, part, self._block).astype(np.float64)
+        groups, outputs = self._layer.size[:2]
+        numbers = np.asarray(self._layer.spread(part)).astype(np.float64).reshape(-1)
+        return np.broadcast_to(numbers, groups * outputs).reshape(groups, outputs, 1)
+
+
+def _blocks(layer: MatchedLayer, fmt: Format, start: Float64Array, form: Form) -> Float64Array:
+    """Return weights in a block format, with exponents from one below to one above the format's own."""
+    gram, cross = form
+    importance = np.maximum(np.diagonal(gram, axis1=1, axis2=2) if gram.ndim > 2 else gram, 0)
+    packed, weights = layer.float_weight, start.copy()
+    blocks = input_blocks(layer.layer, fmt.block)
+    step = max(1, _ROWS // (packed.shape[0] * start.shape[2]))
+    for rows in (slice(first, first + step) for first in range(0, packed.shape[1], step)):
+        target = packed[:, rows].reshape(*start[:, rows].shape).astype(np.float64)
+        grids = block_grids(packed[:, rows], fmt, importance=importance)
+        rounded = [grid.round(target) for grid in grids]
+        candidates = [partial(_part, one) for one in rounded]
+        weights[:, rows] = choose_candidates(gram, cross[:, rows], start[:, rows], candidates, blocks)[1]
+    return weights
+
+
+def _part(weights: Float64Array, inputs: slice) -> Float64Array:
+    return weights[..., inputs]

@@ -1,0 +1,63 @@
+"""Scales of blocks of integers in the order of a layer's inputs.
+
+A layer with weights [G, N, S, C] has scales [G, N, S, B], B blocks of the C channels. As [G, N, S * B] they
+come in the order of the K = S * C inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ops.array_types import AnyArray
+from ops.integer_blocks import scale_shape
+from transforms.layers.linear_layer import Convolution, LinearLayer
+
+
+def sum_axis(layer: LinearLayer) -> int:
+    """Return the axis of a layer's weight along which it sums."""
+    if isinstance(layer, Convolution):
+        return 0 if layer.op == "ConvTranspose" else 1
+    rank = len(layer.shape)
+    return 0 if rank == 1 else 2 * rank - 3 - layer.output_axis
+
+
+def can_have_blocks(layer: LinearLayer, axis: int | None) -> bool:
+    """Return whether blocks along an axis of the weight are blocks of each output's inputs."""
+    mixed = layer.op == "ConvTranspose" and layer.size[0] > 1
+    return axis == sum_axis(layer) and not mixed
+
+
+def pack_scales(layer: LinearLayer, scale: AnyArray, block: int) -> AnyArray:
+    """Return stored scales, or zero points, as [G, N, S * B]."""
+    packed = _of_scales(layer, block).pack(scale)
+    return packed.reshape(*packed.shape[:2], -1)
+
+
+def unpack_scales(layer: LinearLayer, packed: AnyArray, block: int) -> AnyArray:
+    """Undo ``pack_scales``."""
+    of_scales = _of_scales(layer, block)
+    return of_scales.unpack(packed.reshape(of_scales.size))
+
+
+def lay_out(layer: LinearLayer, packed: AnyArray, block: int) -> AnyArray:
+    """Return one number for each input, [G, N, K], of one for each block, [G, N, S * B]."""
+    groups, outputs, positions, channels = layer.size
+    wide = np.repeat(packed.reshape(groups, outputs, positions, -1), block, -1)[..., :channels]
+    return wide.reshape(groups, outputs, -1)
+
+
+def input_blocks(layer: LinearLayer, block: int) -> list[slice]:
+    """Return the inputs of each block."""
+    _, _, positions, channels = layer.size
+    return [
+        slice(place * channels + first, place * channels + min(first + block, channels))
+        for place in range(positions)
+        for first in range(0, channels, block)
+    ]
+
+
+def _of_scales(layer: LinearLayer, block: int) -> LinearLayer:
+    """Return a layer like this whose weight are the scales; the size of a convolution is computed anew."""
+    return replace(layer, shape=scale_shape(layer.shape, sum_axis(layer), block))
