@@ -32,13 +32,34 @@ def clipped() -> onnx.ModelProto:
     return build.model(nodes, ends[:1], ends[1:], weights)
 
 
+def branching() -> onnx.ModelProto:
+    """A Conv whose result a Relu in one branch of an If reads, and nothing else."""
+    branches = {}
+    for op in ("Relu", "Neg"):
+        made = helper.make_node(op, ["c"] if op == "Relu" else ["x"], [op], op)
+        branches[op] = helper.make_graph([made], op, [], [build.value(op, None)])
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "one"),
+        helper.make_node("ReduceSum", ["x"], ["sum"], "sum", keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["positive"], "positive"),
+        helper.make_node(
+            "If", ["positive"], ["y"], "if", then_branch=branches["Relu"], else_branch=branches["Neg"]
+        ),
+    ]
+    ends = [build.value(name, ["n", 3, 4, 4]) for name in "xy"]
+    weights = {"w": mixing.normal(3, 3, 1, 1), "zero": np.zeros((), np.float32)}
+    return build.model(nodes, ends[:1], ends[1:], weights)
+
+
 MODELS = {
+    "branching": branching(),
     "conv": tunable.conv_net(),
     "matmul": tunable.matmul_net(),
     "attention": mixing.attention(),
     "clipped": clipped(),
 }
 ENDS = {
+    "branching": {"one": "c"},
     "conv": {"conv": "r1", "depthwise": "r2", "transposed": "r3", "dense": "y"},
     "matmul": {"first": "r1", "second": "y"},
     "attention": {"query": "q", "key": "k", "value": "z", "scores": "s", "context": "c", "output": "y"},

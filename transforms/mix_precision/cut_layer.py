@@ -38,7 +38,7 @@ def cut_layer(
     known = {id(tensor): name for name, tensor in raw.items()}
     inner = frozenset().union(*ends.values())
     copy = _Copy(known, inner)
-    outputs = [copy.tensor(_rounded(raw[end], known)) for end in ends]
+    outputs = [copy.tensor(_rounded(graph, raw[end], known)) for end in ends]
     return Graph(
         copy.nodes,
         inputs=list(copy.inputs.values()),
@@ -56,9 +56,11 @@ def float_raw(graph: gs.Graph) -> dict[str, gs.Tensor]:
 
 
 def _following(graph: gs.Graph, node: gs.Node) -> Iterator[gs.Node]:
-    tensor = node.outputs[0]
+    tensor, main = node.outputs[0], {id(one) for one in graph.nodes}
     while walk.is_read_once(tensor) and not walk.is_output(tensor, graph):
         (user,) = tensor.outputs
+        if id(user) not in main:
+            return
         others = [one for one in user.inputs if one is not tensor and not one.is_empty()]
         is_bias = user.op == "Add" and tensor is node.outputs[0]
         if not (is_bias or user.op in _FUSED) or not all(isinstance(one, gs.Constant) for one in others):
@@ -67,10 +69,11 @@ def _following(graph: gs.Graph, node: gs.Node) -> Iterator[gs.Node]:
         tensor = user.outputs[0]
 
 
-def _rounded(tensor: gs.Tensor, known: Mapping[int, str]) -> gs.Tensor:
+def _rounded(graph: gs.Graph, tensor: gs.Tensor, known: Mapping[int, str]) -> gs.Tensor:
     """Return what the roundings that follow a tensor of the float graph make of it."""
+    inserted_ids = {id(node) for node in graph.nodes if not _is_known(node.outputs, known)}
     while True:
-        inserted = [node for node in tensor.outputs if not _is_known(node.outputs, known)]
+        inserted = [node for node in tensor.outputs if id(node) in inserted_ids]
         if not inserted:
             return tensor
         tensor = inserted[0].outputs[0]
