@@ -43,6 +43,13 @@ A file begins with preset = "NAME", or gives activation and weight; --print-conf
 formats as far as a target allows, as tools.auto_mixed_precision does. Its key evaluate names a Python file
 that is run: announced on stderr, and refused outside the scheme's folder without --allow-code.
 
+--export-ranges writes what was chosen for each tensor that became integers: format, scale, zero point, the
+range that these cover and the lowest and highest number seen, in readable JSON; to a file that ends in
+.encodings, in the form that AIMET writes and Qualcomm's tools read (version 0.6.1). --ranges takes either
+form: tensors in it have exactly these scales and zero points, the others are measured; constants must be
+those that the file was made of, with their own lowest and highest number. What a scheme leaves to the outputs
+follows rules then, as with --fast.
+
 quantized values: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
 activations, pools and Concats around them, but not the inside of normalizations and Softmax, masks, or
 arithmetic on shapes; block formats reach the operands of dot products; bfloat16 and float16 reach every

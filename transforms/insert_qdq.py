@@ -10,14 +10,17 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import QParams
+from ops.integers import dequantize, quantize
 from transforms.convert_opset import convert_opset
 from transforms.graph import walk
 from transforms.graph.rewire import Insertions
 from transforms.model.read_model import ModelError
+from transforms.plan.bias_correction import correctable, corrected, corrected_inputs
 from transforms.plan.qdq_writer import QdqWriter
 from transforms.plan.qparams import QParamsTable, Ranges
 from transforms.plan.quant_spec import BIAS, QuantSite, QuantSpec
-from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.quantization_plan import QuantizationPlan, each_use
+from transforms.plan.tensor_grids import TensorGrid, grids_of
 from transforms.plan.weight_cache import WeightMemory
 from transforms.plan.write_roundings import import_domains
 from transforms.scheme import Scheme
@@ -27,17 +30,25 @@ WIDE_OPSET = 21
 
 
 def insert_qdq(
-    plan: QuantizationPlan, ranges: Ranges | None = None, *, memory: WeightMemory | None = None
+    plan: QuantizationPlan,
+    ranges: Ranges | None = None,
+    *,
+    memory: WeightMemory | None = None,
+    grids: list[TensorGrid] | None = None,
 ) -> int:
     """Write a plan into its graph and return how many tensors were quantized.
 
     ``ranges`` (of :func:`transforms.calibrate.calibrate.calibrate`) gives the ranges of integers. Weights are
     stored on their grid unless the plan's scheme keeps their nodes; what is excluded, and the domains of the
-    nodes, are those of the scheme too. ``memory`` is for several plans on copies of one graph. Raises
+    nodes, are those of the scheme too. ``memory`` is for several plans on copies of one graph; ``grids``
+    receives those of single tensors. Raises
     ModelError below the opset of :func:`least_opset`. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq`
     rounds every tensor to bfloat16 without a plan.
     """
-    return _Insertion(plan, ranges, memory).run()
+    insertion = _Insertion(plan, ranges, memory)
+    if grids is not None:
+        grids += grids_of(plan, insertion.parameters, ranges)
+    return insertion.run()
 
 
 def least_opset(scheme: Scheme) -> int:
@@ -71,9 +82,10 @@ class _Insertion:
             raise ModelError(f"the scheme needs opset {needed}, the model has {graph.opset}: raise it first")
         self._graph, self._plan = graph, plan
         self._outputs = walk.outputs(graph)
-        self._parameters = QParamsTable(plan, ranges, memory)
+        self.parameters = QParamsTable(plan, ranges, memory)
         self._writer = QdqWriter(graph, plan.scheme, memory)
         self._insertions = Insertions()
+        self._biases = _corrected_biases(plan, ranges, self.parameters)
 
     def run(self) -> int:
         """Write everything and return how many tensors were quantized."""
@@ -133,10 +145,11 @@ class _Insertion:
     def _store_biases(self, quantization: QuantSite, step: QuantSpec) -> None:
         """Store a bias for each reader, for its scale is that of the reader's operands."""
         for node, index in quantization.uses:
-            parameters = self._parameters.of_bias(node)
+            parameters = self.parameters.of_bias(node)
             axis = len(quantization.tensor.shape) - 1 if parameters[0].shape else None
             along = QuantSpec(step.format, axis)
-            target, nodes = self._writer.store_bias(quantization.tensor, along, parameters)
+            source = self._biases.get((id(node), index), quantization.tensor)
+            target, nodes = self._writer.store_bias(source, along, parameters)
             node.inputs[index] = target
             self._insertions.add(quantization.owner, quantization.producer, nodes)
 
@@ -151,4 +164,25 @@ class _Insertion:
         source.values = np.empty(0, np.float32)
 
     def _of(self, tensor: gs.Tensor, step: QuantSpec) -> QParams | None:
-        return self._parameters.of(tensor, step) if step.needs_range else None
+        return self.parameters.of(tensor, step) if step.needs_range else None
+
+
+def _corrected_biases(
+    plan: QuantizationPlan, ranges: Ranges | None, parameters: QParamsTable
+) -> dict[tuple[int, int], gs.Constant]:
+    """Return corrected biases by node and index of the input, if the scheme wants them."""
+    if plan.scheme.correct_biases is not True or ranges is None:
+        return {}
+    means, found = ranges.means(corrected_inputs(plan)), {}
+    steps = {(id(node), index): site.steps[-1] for node, index, site in each_use(plan)}
+    for node, index in correctable(plan):
+        weight, bias, step = node.inputs[1], node.inputs[index], steps[id(node), 1]
+        scale, zero_point = parameters.of(weight, step)
+        values = np.asarray(weight.values, np.float32)
+        read = dequantize(
+            quantize(values, scale, zero_point, step.format, step.axis), scale, zero_point, step.axis
+        )
+        new = corrected(node, np.asarray(bias.values), read - values, means)
+        if new is not None:
+            found[id(node), index] = gs.Constant(bias.name, new)
+    return found

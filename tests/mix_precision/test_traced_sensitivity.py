@@ -22,9 +22,8 @@ from onnx import helper
 from ops.array_types import Float32Array
 from tests.helpers import build, mixing
 from transforms.mix_precision import traced_sensitivity
-from transforms.mix_precision.candidates import find_candidates, measure_candidates
+from transforms.mix_precision.candidates import find_candidates, layers_of, measure_candidates
 from transforms.mix_precision.evaluation import EvaluationSet
-from transforms.mix_precision.mixed_model import layers_of
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
 from transforms.model import graph_proto

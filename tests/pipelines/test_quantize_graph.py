@@ -195,11 +195,13 @@ def test_the_result_is_the_same_each_time() -> None:
 
 def test_what_was_done_is_counted() -> None:
     model, _, _, _ = digits()
-    result, done = quantize(model, "A8W8", batches())
+    result, done = quantize(model, preset("A8W8").by_rule(), batches())
     assert dict(done.tensors) == {("int8", "activation"): 6, ("int8", "weight"): 3, ("int32", "bias"): 3}
     assert done.count == 12 and done.notes == []
     assert done.calibrated == 6  # ranges of 4, what is moved has theirs; mean squares of 3 inputs of layers
-    assert quantize(model, preset("A8W8").with_(weight_method="MinMax"), batches())[1].calibrated == 4
+    assert (
+        quantize(model, preset("A8W8").by_rule().with_(weight_method="MinMax"), batches())[1].calibrated == 4
+    )
     assert sum("Linear" in one.op_type for one in result.graph.node) == 2 * 6 + 6
 
 

@@ -10,7 +10,8 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests.helpers import build, mixing, tunable
-from transforms.mix_precision.mixed_model import MixedModel, layers_of
+from transforms.mix_precision.candidates import layers_of
+from transforms.mix_precision.mixed_model import MixedModel
 from transforms.model.copy_graph import copy_graph
 from transforms.model.detached_weights import LARGE
 from transforms.run.run_model import open_model

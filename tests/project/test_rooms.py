@@ -36,6 +36,7 @@ ROOMS = [
         "run",
         "calibrate",
         "outliers",
+        "choose_ranges",
         "pipelines",
         "layers",
         "finetune",

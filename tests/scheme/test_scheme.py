@@ -92,6 +92,8 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         moving_average=True,
         averaging_constant=1e-5,
         weight_method="MSE",
+        correct_biases="auto",
+        calibrate_tensors={"x": "Percentile"},
         quantize_all_op_types=True,
         op_types=("Conv", "MatMul"),
         exclude_nodes=("/head/*", 'odd "name"\\', "tab\tdel\x7fé😀"),
@@ -116,7 +118,7 @@ def test_every_key_survives_toml(tmp_path: Path) -> None:
         formats={"small": {"base": "bfp16", "bit_width": 13, "block_size": 16}},
         layers={
             "/body/conv*": LayerRule("int16", bias="auto", per_channel=False),
-            "Gemm": LayerRule("small", "mx9"),
+            "Gemm": LayerRule("small", "mx9", weight_method="MSE"),
         },
         tensors={"conv3.weight": "bfloat16", "x": "float32"},
         outliers={"/body/norm": "3:1 17:own", "y": "0:-2"},

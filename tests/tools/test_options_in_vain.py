@@ -227,6 +227,12 @@ WITH_A_SCHEME = [
         "--set weight_method=MSE",
         "--set weight_method goes with integers; the formats",
     ),
+    (
+        "quantize",
+        "MX9",
+        "--fast",
+        "--fast goes with integers, and keys that are 'auto'; the formats here are mx9",
+    ),
     ("quantize", "FP16", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),
     ("quantize", "INT32", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),
     (

@@ -156,6 +156,7 @@ CALIBRATION = Need(
 """What options of a calibration go with."""
 
 BLOCKS = Need("integers in blocks (--set block_size=32)", lambda scheme: bool(scheme.block_size))
+
 _OF_FORMATS: Mapping[str, Need] = {
     "calibrate_method": _ACTIVATIONS,
     "activation_symmetric": _ACTIVATIONS,
@@ -175,6 +176,8 @@ _OF_FORMATS: Mapping[str, Need] = {
     "per_channel": _INTEGERS,
     "weight_method": _INTEGERS,
     "block_size": _INTEGERS,
+    "correct_biases": CALIBRATION,
+    "calibrate_tensors": _ACTIVATIONS,
     "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),
     "domain": Need("formats for which ONNX has no operators", _has_own_operators),
 }

@@ -12,6 +12,7 @@ from tools.cli.needs import Need
 from tools.cli.progress import Phases
 from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, quantization_scheme
 from tools.cli.user_code import check_code
+from tools.jobs import ranges
 from tools.jobs.load import load_model
 from tools.jobs.measured import by_outputs
 from tools.jobs.quantize_options import QuantizeJob
@@ -26,6 +27,7 @@ from transforms.graph import walk
 from transforms.mix_precision.mix import MixingOptions
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
+from transforms.plan.tensor_grids import FixedGrids
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
@@ -43,15 +45,18 @@ def quantize_file(job: QuantizeJob) -> bool:
 
     Raises ValueError or OSError; nothing is written then, nor where nothing is done.
     """
-    scheme = quantization_scheme(job)
+    asked = quantization_scheme(job)
+    scheme = asked.by_rule().with_(move_outliers=False) if job.fast else asked
     if job.print_config:
         print(scheme.to_toml(), end="")
     if not job.input:
         return True
-    check_effect(scheme, job, {**dict.fromkeys(("jobs", "dask", "resume"), _SHARED), "matmul_nbits": BLOCKS})
+    of_tool = {"matmul_nbits": BLOCKS}
+    check_effect(asked, job, {**dict.fromkeys(("jobs", "dask", "resume"), _SHARED), **of_tool})
     check_code(scheme, job)
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
+    fixed = ranges.read(job, scheme)
     if job.calibration_cache:
         model_io.check_output(job.calibration_cache, force=True)
     measures, has_data = _measures(scheme, job), job.data is not None or bool(job.random_data)
@@ -64,7 +69,7 @@ def quantize_file(job: QuantizeJob) -> bool:
         for line in mixing.lines(made.mixed) if made.mixed else ():
             print(line)
     else:
-        done = _quantize(graph, scheme, data, phases, keep_float=measures)
+        done = _quantize(graph, scheme, data, phases, fixed, keep_float=measures)
         used = (done.scheme or scheme).with_(finetune=scheme.finetune)
         floats = done.float_graph
         made = Made(
@@ -84,6 +89,7 @@ def quantize_file(job: QuantizeJob) -> bool:
     recorded = {"config": job.config, "random_data": job.random_data}
     last = _write_nbits if job.matmul_nbits else _leave
     finish(made, scheme, output, recorded, job, phases, job, last)
+    ranges.write(job, made.done.grids)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
     return True
@@ -107,13 +113,19 @@ def _measures(scheme: Scheme, job: QuantizeJob) -> bool:
 
 
 def _quantize(
-    graph: gs.Graph, scheme: Scheme, data: CalibrationData | None, phases: Phases, *, keep_float: bool
+    graph: gs.Graph,
+    scheme: Scheme,
+    data: CalibrationData | None,
+    phases: Phases,
+    fixed: FixedGrids,
+    *,
+    keep_float: bool,
 ) -> Quantized:
     try:
         with phases("preparing") as bar:
             show = bar.shows("calibrating", "sample", then="quantizing")
             untuned = scheme.with_(finetune=None)
-            return quantize_graph(graph, untuned, data, progress=show, keep_float=keep_float)
+            return quantize_graph(graph, untuned, data, progress=show, keep_float=keep_float, fixed=fixed)
     except MissingDataError as error:
         hint = "give --data DIR, or --random-data N for an experiment"
         raise ValueError(f"{error}: {hint}") from error
@@ -122,7 +134,9 @@ def _quantize(
 def _data(graph: gs.Graph, job: QuantizeJob) -> CalibrationData | None:
     if job.random_data:
         feeds = random_feeds(model_inputs(graph), job.random_data)
-        return CalibrationData(feeds, run=job.run, sharing=_sharing(job), memory_limit=job.memory_limit)
+        return CalibrationData(
+            feeds, run=job.run, sharing=_sharing(job), memory_limit=job.memory_limit, decides=False
+        )
     data = calibration_data(job, job.run)
     return data and replace(data, sharing=_sharing(job))
 

@@ -17,13 +17,18 @@ from tools.cli.job_options import (
     samples_folder,
     threads,
 )
-from tools.cli.needs import DATA, Need
+from tools.cli.needs import Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
-_NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose"}
+_DECIDING = Need(
+    "--data, --random-data or --print-config",
+    lambda job: job.data is not None or job.random_data or job.print_config,
+)
+_MODEL = Need("--input and --output", lambda job: job.input and job.output)
+_NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose", "fast"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +56,27 @@ class QuantizeJob(SchemeJob):
     dask: str | None = dask(_ANY_DATA)
     resume: Path | None = resume(_ANY_DATA)
     fast: bool = option(
-        "--fast", "choose nothing by the model's outputs, and do not measure them", needs=(DATA,)
+        "--fast",
+        "choose nothing by the outputs of the model, and do not measure them: what is 'auto' follows rules",
+        group="scheme",
+        needs=(_DECIDING,),
     )
     matmul_nbits: bool = option(
         "--matmul-nbits", "write products with integers in blocks as ONNX Runtime's MatMulNBits"
+    )
+    ranges: Path | None = option(
+        "--ranges FILE",
+        "take scales and zero points of tensors from this file, see below",
+        group="scheme",
+        needs=(_MODEL,),
+        type=Path,
+    )
+    export_ranges: Path | None = option(
+        "--export-ranges FILE",
+        "write scales, zero points and ranges of all tensors to FILE.json, or to FILE.encodings",
+        group="scheme",
+        needs=(_MODEL,),
+        type=Path,
     )
     print_config: bool = option(
         "--print-config", "print the full scheme in use as TOML; without --input, only that", group=OTHER
@@ -71,8 +93,8 @@ _key = partial(declare, group="scheme")
 KEYS: Mapping[str, Option] = {
     "calibrate_method": _key(
         "--calibrate-method",
-        "how ranges of activations are found (default: as in the config)",
-        choices=("MinMax", "Entropy", "Percentile", "MSE"),
+        "how ranges of activations are found (default: as in the config); auto: as the outputs decide",
+        choices=("auto", "MinMax", "Entropy", "Percentile", "MSE"),
     ),
     "per_channel": _key(
         "--per-channel",

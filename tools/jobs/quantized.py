@@ -25,7 +25,7 @@ from transforms.compare.quick_time import quick_time
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.model import provenance
-from transforms.pipelines.quantize_graph import Quantized
+from transforms.pipelines.quantize_steps import Quantized
 from transforms.run.feeds import open_feeds, random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.processor import has_vnni

@@ -13,7 +13,7 @@ from tools.summaries.words import counted, written
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.packed import DOMAIN
-from transforms.pipelines.quantize_graph import Quantized
+from transforms.pipelines.quantize_steps import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
@@ -31,6 +31,8 @@ def lines(
             yield f"{count} {what}"
     if done.calibrated:
         yield f"Calibrated: {done.calibrated} tensors"
+    if done.choice:
+        yield done.choice
     for name in dict.fromkeys(format for format, _ in done.tensors):
         roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
         yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from transforms.runtime.session import RunOptions
 _FORMAT = "onnx-narrow calibration 2"
 _FIRST_FORMAT = "onnx-narrow calibration 1"  # moments of one axis a tensor, which stay what they are
 
+_HALVES = (" even", " odd")  # samples that the statistics of an entry are of
+
 _LARGEST = 1 << 30
 """Bytes of a cache: histograms of a thousand tensors, for dozens of models and data sets."""
 
@@ -48,6 +50,7 @@ def calibrate_cached(
     run: RunOptions | None = None,
     sharing: EachSample | None = None,
     progress: Progress | None = None,
+    halved: bool = False,
 ) -> tuple[Calibration, int]:
     """Calibrate what the file at ``path`` lacks; see :func:`transforms.calibrate.calibrate.calibrate`.
 
@@ -58,15 +61,20 @@ def calibrate_cached(
     """
     path, options = check_output(path, force=True), options or CalibrationOptions()
     entries = _read(path)
-    key = _key(graph, feeds, options)
+    keys = [_key(graph, feeds, options) + part for part in ("", *(_HALVES if halved else ()))]
     axes: dict[str, set[int]] = {name: set() for name in names}
     for name, axis in channels:
         axes.setdefault(name, set()).add(axis)
-    stored = {name: _decode(path, name, entry) for name, entry in entries.get(key, {}).items()}
-    known = {n: stored[n] for n in axes if n in stored and _is_enough(stored[n], options, axes[n])}
+    parts = [{name: _decode(path, name, one) for name, one in entries.get(key, {}).items()} for key in keys]
+    stored = parts[0]
+    known = [
+        name
+        for name in axes
+        if all(name in part and _is_enough(part[name], options, axes[name]) for part in parts)
+    ]
     missing = [name for name in axes if name not in known]
     if not missing:
-        return Calibration(options, known), len(known)
+        return _calibration(options, parts, axes), len(known)
     new = calibrate(
         graph,
         missing,
@@ -76,9 +84,21 @@ def calibrate_cached(
         run=run,
         sharing=sharing,
         progress=progress,
+        halved=halved,
     )
-    _add(path, key, new.observed)
-    return Calibration(options, {name: (known | new.observed)[name] for name in axes}), len(known)
+    found = (new.observed, *new.halves)
+    for key, part in zip(keys, found, strict=True):
+        _add(path, key, part)
+    return _calibration(
+        options, [{**old, **part} for old, part in zip(parts, found, strict=True)], axes
+    ), len(known)
+
+
+def _calibration(
+    options: CalibrationOptions, parts: Sequence[Mapping[str, RangeStats]], names: Collection[str]
+) -> Calibration:
+    whole, *halves = ({name: part[name] for name in names} for part in parts)
+    return Calibration(options, whole, halves)
 
 
 def _is_enough(observed: RangeStats, options: CalibrationOptions, axes: set[int]) -> bool:

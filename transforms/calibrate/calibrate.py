@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from ops.formats import Format
-from transforms.calibrate.methods import CalibrationOptions, choose_range
+from transforms.calibrate.calibration import Calibration
+from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_statistics import (
     EachSample,
@@ -34,32 +34,6 @@ __all__ = ["Calibration", "CalibrationOptions", "Progress", "calibrate"]
 NamedFeeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
 
 
-class Calibration:
-    """The statistics of tensors, by name, and the ranges that follow by the options."""
-
-    def __init__(self, options: CalibrationOptions, observed: Mapping[str, RangeStats]) -> None:
-        """Keep options and statistics."""
-        self.options, self.observed = options, dict(observed)
-
-    def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
-        """Return the range of a tensor for an integer format, within the numbers that were observed.
-
-        ``symmetric`` is whether zero will be in the middle of what the format covers. ValueError, naming the
-        tensor, when it was not calibrated, it had no elements in any sample, or the format has no scale.
-        """
-        try:
-            if name not in self.observed:
-                raise ValueError(f"tensor '{name}' was not calibrated")
-            return choose_range(self.observed[name], format, symmetric=symmetric, options=self.options)
-        except ValueError as error:
-            raise ValueError(f"tensor '{name}' has no range: {error}") from error
-
-    def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
-        """Return the mean square of each channel along those axes of tensors for which moments were found."""
-        found = {(n, axis): self.observed[n].moments.get(axis) for n, axis in channels if n in self.observed}
-        return {key: moments.mean_square for key, moments in found.items() if moments and moments.count}
-
-
 def calibrate(
     graph: gs.Graph,
     names: Collection[str],
@@ -70,6 +44,7 @@ def calibrate(
     run: RunOptions | None = None,
     sharing: EachSample | None = None,
     progress: Progress | None = None,
+    halved: bool = False,
 ) -> Calibration:
     """Run a float model on every feed, once, and return the statistics of its float32 tensors.
 
@@ -78,7 +53,7 @@ def calibrate(
     with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
     constants, no feed is taken. The graph is not changed. ``sharing``: what runs the samples in place of
     this process, :class:`transforms.calibrate.shared_samples.Sharing`; without it each run has the threads
-    that ``run`` says.
+    that ``run`` says. ``halved``: statistics of every second sample are kept, too.
 
     Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
     tensor, for NaN in a tensor or an output, with the infinity that it comes of, and without any feed at
@@ -91,17 +66,21 @@ def calibrate(
         add_array(observed[name], values, options, f"constant '{name}'")
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
+    halves = [{name: one.alike() for name, one in observed.items()} for _ in range(2 * halved)]
+    numbers: dict[str, int] = {}
 
     def _merge(sample: str, name: str, found: RangeStats) -> None:
+        number = numbers.setdefault(sample, len(numbers))
         try:
-            observed[name].merge(found, options.averaging_constant)
+            for whole in (observed, *halves[number % 2 :][:1]):
+                whole[name].merge(found, options.averaging_constant)
         except ValueError as error:
             raise ValueError(f"sample '{sample}', tensor '{name}': {error}") from error
 
     each = sharing or _each_sample
     if not each(graph, observed, feeds, options, run, progress, _merge):
         raise ValueError("the calibration data hold no sample")
-    return Calibration(options, observed)
+    return Calibration(options, observed, halves)
 
 
 def _each_sample(

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.cache import calibrate_cached
-from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.calibrate.calibrate import Calibration, Progress, calibrate
+from transforms.calibrate.calibration import options_of
 from transforms.calibrate.sample_statistics import EachSample
+from transforms.graph.dot_products import TensorAxis
+from transforms.plan.bias_correction import corrected_inputs
 from transforms.plan.qparams import WEIGHTED, weighed_inputs
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.samples import ImageOptions
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions
-from transforms.scheme.scheme import POWER_OF_TWO
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class CalibrationData:
 
     ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
     what was measured. ``run``: how the float model runs. ``sharing``: workers that run it. ``memory_limit``:
-    bytes of tensors of a sample; one that has more of them at once is an error.
+    bytes of tensors of a sample; one that has more of them at once is an error. ``decides``: whether the data
+    are like those of the application, so that settings can be compared on them.
     """
 
     source: Source | Feeds
@@ -36,6 +40,7 @@ class CalibrationData:
     run: RunOptions | None = None
     sharing: EachSample | None = None
     memory_limit: int | None = None
+    decides: bool = True
 
     def feeds(self, graph: gs.Graph) -> Feeds:
         """Return the feeds of the source for the inputs of a graph; raises what ``open_feeds`` does."""
@@ -53,8 +58,11 @@ def calibrate_plan(
     data: CalibrationData | None,
     *,
     progress: Progress | None = None,
+    halved: bool = False,
 ) -> Calibration | None:
     """Return the statistics that a plan needs, or None, without reading data, if it needs none.
+
+    ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs.
 
     Several plans, of copies of one graph, are measured together. Ranges of all tensors that become integers,
     and the mean squares by which errors of weights are weighted: those alone do not ask for data unless the
@@ -65,7 +73,7 @@ def calibrate_plan(
     plan, scheme = plans[0], plans[0].scheme
     names = list(dict.fromkeys(tensor.name for one in plans for tensor in one.measured()))
     wanted = bool(names) or scheme.weight_method == WEIGHTED
-    channels = list(dict.fromkeys(pair for one in plans for pair in weighed_inputs(one))) if wanted else []
+    channels = list(dict.fromkeys(pair for one in plans for pair in _channels(one))) if wanted else []
     if not names and not channels:
         return None
     if data is None:
@@ -73,17 +81,16 @@ def calibrate_plan(
         raise MissingDataError(
             f"{len(found)} tensors need ranges, '{found[0]}' the first, and there are no calibration data"
         )
-    options = CalibrationOptions(
-        scheme.calibrate_method,
-        scheme.percentile,
-        scheme.moving_average,
-        scheme.averaging_constant,
-        data.memory_limit,
-        scheme.scale == POWER_OF_TWO,
-    )
+    options = replace(options_of(scheme), memory_limit=data.memory_limit)
+    if halved:
+        options = replace(options, method="MSE", moving_average=False, tensors={})
     what = plan.graph, names, data.feeds(plan.graph), options
+    how: dict[str, Any] = {"run": data.run, "sharing": data.sharing, "progress": progress, "halved": halved}
     if data.cache is None:
-        return calibrate(*what, channels=channels, run=data.run, sharing=data.sharing, progress=progress)
-    return calibrate_cached(
-        data.cache, *what, channels=channels, run=data.run, sharing=data.sharing, progress=progress
-    )[0]
+        return calibrate(*what, channels=channels, **how)
+    return calibrate_cached(data.cache, *what, channels=channels, **how)[0]
+
+
+def _channels(plan: QuantizationPlan) -> list[TensorAxis]:
+    corrects = plan.scheme.correct_biases is True
+    return [*weighed_inputs(plan), *(corrected_inputs(plan) if corrects else ())]

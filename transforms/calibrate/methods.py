@@ -1,12 +1,12 @@
 """From the statistics of a tensor to the range that an integer format covers.
 
-All methods return a range within the lowest and the highest number observed.
+All methods but Wide return a range within the lowest and the highest number observed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -19,6 +19,10 @@ from transforms.calibrate.range_statistics import RangeStats
 
 Range = tuple[float, float]
 
+_LARGEST = float(np.finfo(np.float32).max)
+_ROOM = 1.25
+"""By how much Wide is wider than what was seen."""
+
 
 @dataclass(frozen=True)
 class CalibrationOptions:
@@ -28,7 +32,8 @@ class CalibrationOptions:
     range, in percent. ``moving_average`` (method MinMax) takes the moving averages of the lowest and highest
     numbers of the samples, into which each sample enters with ``averaging_constant``. ``memory_limit``: the
     most bytes of tensors of a sample that may be in memory at once, no range depends on it. ``power_of_two``:
-    the scale will be the least power of two for the range, and method MSE compares such scales.
+    the scale will be the least power of two for the range, and method MSE compares such scales. ``tensors``:
+    the method of single tensors, by name.
     """
 
     method: str = "MinMax"
@@ -37,10 +42,12 @@ class CalibrationOptions:
     averaging_constant: float = 0.01
     memory_limit: int | None = None
     power_of_two: bool = False
+    tensors: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"calibration method '{self.method}' is unknown, legal are {', '.join(METHODS)}")
+        for method in (self.method, *self.tensors.values()):
+            if method not in METHODS:
+                raise ValueError(f"calibration method '{method}' is unknown, legal are {', '.join(METHODS)}")
         if not 0 < self.percentile <= 100:
             raise ValueError(f"percentile {self.percentile} is not above 0 and at most 100")
         if not 0 < self.averaging_constant <= 1:
@@ -51,22 +58,31 @@ class CalibrationOptions:
     @property
     def needs_histogram(self) -> bool:
         """Whether the method looks at more than lowest and highest numbers."""
-        return self.method != "MinMax"
+        return not {self.method, *self.tensors.values()} <= {"MinMax", "Wide"}
 
 
 def choose_range(
-    observed: RangeStats, format: Format, *, symmetric: bool, options: CalibrationOptions
+    observed: RangeStats,
+    format: Format,
+    *,
+    symmetric: bool,
+    options: CalibrationOptions,
+    method: str | None = None,
 ) -> Range:
     """Return the range of an observed tensor for an integer format.
 
     ``symmetric`` is whether zero will be in the middle of what the format covers: clipping is then decided by
-    magnitudes. ValueError for a format that has no scale, and a tensor without elements in all samples.
+    magnitudes. ``method``: in place of that of the options. ValueError for a format that has no scale, and a
+    tensor without elements in all samples.
     """
     if not format.is_integer:
         raise ValueError(f"format '{format.name}' has no scale and needs no range")
     if observed.is_empty:
         raise ValueError("it had no elements in any sample")
-    ends = METHODS[options.method](observed, format, symmetric, options)
+    method = method or options.method
+    ends = METHODS[method](observed, format, symmetric, options)
+    if method == "Wide":
+        return ends
     low, high = (min(max(end, observed.low), observed.high) for end in ends)
     return low, high
 
@@ -74,6 +90,12 @@ def choose_range(
 def _min_max(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
     averages = observed.average if options.moving_average else None
     return averages or (observed.low, observed.high)
+
+
+def _wide(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
+    """Leave room for numbers beyond those of the samples; zero stays the end of what begins there."""
+    low, high = (float(np.clip(end * _ROOM, -_LARGEST, _LARGEST)) for end in (observed.low, observed.high))
+    return low, high
 
 
 def _percentile(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
@@ -110,6 +132,6 @@ def _least_error(observed: RangeStats, format: Format, symmetric: bool, options:
 
 
 METHODS: Mapping[str, Callable[[RangeStats, Format, bool, CalibrationOptions], Range]] = MappingProxyType(
-    {"MinMax": _min_max, "Percentile": _percentile, "Entropy": _entropy, "MSE": _least_error}
+    {"MinMax": _min_max, "Percentile": _percentile, "Entropy": _entropy, "MSE": _least_error, "Wide": _wide}
 )
 """What gives a range, by the name of the method."""

@@ -35,6 +35,12 @@ class Moments:
         assert self.squares is not None and self.count, "asked for only after it was found to be there"
         return self.squares / self.count
 
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The mean of each channel."""
+        assert self.total is not None and self.count, "asked for only after it was found to be there"
+        return self.total / self.count
+
     def add(self, x: NDArray[np.float32]) -> None:
         """Add the numbers of an array; ValueError when it has not the axis, or other channels than before."""
         if not -x.ndim <= self.axis < x.ndim:

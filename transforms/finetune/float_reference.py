@@ -10,7 +10,7 @@ from transforms.graph.selection import Selection
 from transforms.layers.match_layers import match_layers
 from transforms.lift_constants import lift_constants
 from transforms.pipelines.prepare import prepare
-from transforms.pipelines.quantize_graph import prepare_for
+from transforms.pipelines.quantize_steps import prepare_for
 from transforms.scheme import Scheme
 from transforms.scheme.recorded_scheme import recorded_scheme
 

@@ -6,7 +6,9 @@ storage of biases.
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 
 from transforms.graph.rewire import STANDARD_DOMAINS
 
@@ -71,3 +73,20 @@ def channel_axis(node: gs.Node, index: int, rank: int) -> int | None:
         grouped = node.op == "ConvTranspose" and node.attrs.get("group", 1) != 1
         return None if grouped or index != 1 else _CONVOLUTIONS[node.op][2]
     return None if rank != _MATRIX_RANK else 1 - sum_axis(node, index, rank)
+
+
+def along_inputs(
+    node: gs.Node, index: int, shape: tuple[int, ...], numbers: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Lay one number per input channel along the axis of the sum; groups of channels along the outputs.
+
+    ``shape`` is that of the operand at ``index``, to which the result broadcasts.
+    """
+    axis = sum_axis(node, index, len(shape))
+    groups = int(node.attrs.get("group", 1))
+    if node.op == "Conv" and index == 0:  # data are stored and filters fed: their axis is that of each group
+        numbers = np.tile(numbers, groups)
+    elif node.op == "Conv" and groups > 1:
+        of_outputs = np.repeat(numbers.reshape(groups, -1), shape[0] // groups, axis=0)
+        return of_outputs.reshape(*of_outputs.shape, *[1] * (len(shape) - 2))
+    return numbers.reshape([-1 if i == axis else 1 for i in range(len(shape))])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.graph.dot_products import DOT_PRODUCTS
-from transforms.graph.selection import matches
-from transforms.mix_precision.mixed_model import MixedModel, layers_of
+from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product
+from transforms.graph.selection import label_of, matches
 from transforms.plan.quant_spec import is_unquantized_float
-from transforms.plan.scheme_targets import operators
+from transforms.plan.scheme_targets import Targets, operators
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
@@ -42,8 +42,17 @@ class Candidate:
         return Size(self.weights * weight, self.activations * activation)
 
 
+class LayeredModel(Protocol):
+    """A model whose layers may have formats of their own."""
+
+    graph: gs.Graph
+
+    def targets(self) -> Targets:
+        """Return what the scheme names in it."""
+
+
 def find_candidates(
-    model: MixedModel,
+    model: LayeredModel,
     op_types: Sequence[str],
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -135,3 +144,12 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def _bits(name: str | None, scheme: Scheme) -> float:
     fmt = scheme.format(name or scheme.activation)
     return _FLOAT_BITS if fmt is None else fmt.bits
+
+
+def layers_of(graph: gs.Graph) -> dict[str, list[gs.Node]]:
+    """Return the dot products of the main graph by name, in the order of the graph."""
+    found: dict[str, list[gs.Node]] = {}
+    for node in graph.nodes:
+        if is_dot_product(node):
+            found.setdefault(label_of(node), []).append(node)
+    return found

@@ -17,7 +17,7 @@ from transforms.mix_precision.cut_layer import cut_layer, float_raw, layer_ends
 from transforms.mix_precision.mixed_model import MixedModel, layers_of
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.quantize_graph import Quantized, finish_nodes
+from transforms.pipelines.quantize_steps import Quantized, finish_nodes
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.turns import Seconds, Timer, Timing, saving
 from transforms.runtime.session import RunOptions

@@ -26,7 +26,7 @@ from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
 from transforms.mix_precision.whole_times import WholeTimes, confirm
-from transforms.pipelines.quantize_graph import Quantized
+from transforms.pipelines.quantize_steps import Quantized
 from transforms.run import tasks
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule

@@ -12,10 +12,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.graph.dot_products import is_dot_product
-from transforms.graph.selection import label_of
+from transforms.mix_precision.candidates import layers_of
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.quantize_graph import Quantized, finish_nodes, make_plan, prepare_for, write_plan
+from transforms.pipelines.quantize_steps import Quantized, finish_nodes, make_plan, prepare_for, write_plan
 from transforms.plan.fake_quant import FakeQuant, fake_quants
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import Targets, named
@@ -54,7 +53,7 @@ class MixedModel:
         self.graph = graph
         rule = scheme.auto_mixed_precision
         dual = scheme.dual_quant_nodes or (rule is not None and rule.dual_quant_nodes)
-        self.scheme = scheme.with_(auto_mixed_precision=None, finetune=None, dual_quant_nodes=dual)
+        self.scheme = scheme.by_rule().with_(auto_mixed_precision=None, finetune=None, dual_quant_nodes=dual)
         self._memory = WeightMemory()
         self._ranges: Calibration | None = None
         self._measured: list[tuple[Mix, QuantizationPlan, Mixed]] = []
@@ -120,15 +119,6 @@ class MixedModel:
         done.calibrated = len(self._ranges.observed) if self._ranges else 0
         mixed = Mixed(graph, {}, layers, done)
         return make_plan(graph, self.scheme_of(mix), targets, mixed.done), mixed
-
-
-def layers_of(graph: gs.Graph) -> dict[str, list[gs.Node]]:
-    """Return the dot products of the main graph by name, in the order of the graph."""
-    found: dict[str, list[gs.Node]] = {}
-    for node in graph.nodes:
-        if is_dot_product(node):
-            found.setdefault(label_of(node), []).append(node)
-    return found
 
 
 def exactly(name: str) -> str:

@@ -28,9 +28,9 @@ from transforms.convert_opset import convert_opset
 from transforms.gradients import add_gradients
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import position
-from transforms.mix_precision.candidates import Candidate
+from transforms.mix_precision.candidates import Candidate, layers_of
 from transforms.mix_precision.evaluation import EvaluationSet
-from transforms.mix_precision.mixed_model import MixedModel, layers_of
+from transforms.mix_precision.mixed_model import MixedModel
 from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.mix_precision.traced_layer import Operand, Sample, TracedLayer, constant_operand
 from transforms.model.copy_graph import copy_graph

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.model.read_model import ModelError
-from transforms.pipelines.quantize_graph import Quantized, make_plan, prepare_for
+from transforms.pipelines.quantize_steps import Quantized, make_plan, prepare_for
 from transforms.plan.float_only_nodes import float_zone
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.rounding_plan import shape_arithmetic

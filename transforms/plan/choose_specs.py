@@ -40,6 +40,7 @@ from transforms.plan.quant_spec import (
 from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import Targets
 from transforms.scheme import Scheme
+from transforms.scheme.scheme import AUTO
 
 
 class SpecChooser:
@@ -213,12 +214,15 @@ class SpecChooser:
         if fmt.is_integer:
             symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
             weight = role == WEIGHT and node is not None
-            size = self._scheme.block_size
+            given = self._targets.fixed.of([tensor.name], fmt) if weight else None
+            size = 0 if given is not None else self._scheme.block_size
             along = scale_block_axis(node, index, tensor, size) if node is not None and weight else None
+            method = self.formats[node].weight_method if weight else AUTO
             if along is not None:
-                return QuantSpec(fmt, along, symmetric, size)
-            axis = scale_axis(node, index, tensor, self.formats[node].per_channel) if weight else None
-            return QuantSpec(fmt, axis, symmetric)
+                return QuantSpec(fmt, along, symmetric, size, method)
+            per_channel = self.formats[node].per_channel if given is None else bool(given.scale.ndim)
+            axis = scale_axis(node, index, tensor, per_channel) if weight else None
+            return QuantSpec(fmt, axis, symmetric, method=method)
         return QuantSpec(fmt) if fmt.is_float else QuantSpec(fmt, block_axis(node, index, tensor))
 
 

@@ -20,7 +20,8 @@ class NodeFormats:
     """Formats of what a node reads, None for float32: activations, weights, biases, and all ``other`` values.
 
     A ``bias`` of int32 is for nodes that multiply integers; others have ``other`` in its place.
-    ``per_channel``: a weight has a scale for each output channel, or only (``auto``) where it needs them.
+    ``per_channel``: a weight has a scale for each output channel, or only (``spread``) where it needs them.
+    ``weight_method``: how that is found, ``auto`` if the scheme says it for all.
     """
 
     activation: ops.Format | None
@@ -28,6 +29,7 @@ class NodeFormats:
     bias: ops.Format | None
     other: ops.Format | None
     per_channel: bool | str
+    weight_method: str = AUTO
 
     @property
     def wants_integers(self) -> bool:
@@ -74,7 +76,7 @@ class FormatTable:
         if (rule.bias or scheme.bias) == AUTO and (bias is None or not bias.is_integer):
             reaches = scheme.quantize_all_op_types and activation is not None and not activation.is_integer
             bias = activation if reaches else other
-        return NodeFormats(activation, weight, bias, other, per_channel)
+        return NodeFormats(activation, weight, bias, other, per_channel, rule.weight_method or AUTO)
 
     def _other(self, rule: LayerRule, activation: ops.Format | None) -> ops.Format | None:
         """A rule that asks for a float type asks for it everywhere; float32 means that the node is kept."""

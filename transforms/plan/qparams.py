@@ -27,6 +27,7 @@ from transforms.graph.dot_products import TensorAxis
 from transforms.graph.lazy_values import Computed, LazyConstant
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
+from transforms.plan.tensor_grids import check_values
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import AUTO, POWER_OF_TWO, Scheme
 
@@ -56,6 +57,12 @@ class Ranges(Protocol):
     def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
         """Return the mean square of each channel along those axes of tensors for which it was measured."""
 
+    def extremes(self) -> Mapping[str, tuple[float, float]]:
+        """Return the lowest and the highest number of each tensor, by name."""
+
+    def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
+        """Return the mean of each channel along those axes of tensors for which it was measured."""
+
 
 class QParamsTable:
     """The scale and zero point of every step of every quantization of a plan that is an integer."""
@@ -72,6 +79,7 @@ class QParamsTable:
         self._powers = plan.scheme.scale == POWER_OF_TWO
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
         self._weighed = weighed_uses(plan)
+        self._given: set[tuple[int, QuantSpec]] = set()
         self._zeros: dict[tuple[int, QuantSpec], tuple[NDArray[np.bool_], int]] = {}
         wanted: dict[tuple[int, QuantSpec], tuple[QuantSite, QuantSpec]] = {}
         for quantization in plan.quantizations:
@@ -104,17 +112,21 @@ class QParamsTable:
 
     def _choose(self, quantization: QuantSite, step: QuantSpec) -> QParams:
         tensor, fmt = quantization.tensor, step.format
+        given = self._plan.grid(quantization, step)
+        if given is not None:
+            if isinstance(tensor, gs.Constant):
+                check_values(given, np.asarray(tensor.values, np.float32), step.axis)
+            self._given.add((id(tensor), step))
+            return given.parameters(fmt)
         if quantization.role == WEIGHT:
             scale, zero_point = self._choose_weight(tensor, step)
             if (scale == 1).any() and not step.block:
                 ends = finite_range(np.asarray(tensor.values, np.float32), step.axis)
                 self._zeros[id(tensor), step] = np.all(np.equal(ends, 0), axis=0), id(tensor)
             return scale, zero_point
-        group = self._plan.group(tensor)
-        members = [self._range(member, step) for member in group]
-        low, high = min(low for low, _ in members), max(high for _, high in members)
+        low, high = shared_range(self._plan.group(tensor), self._ranges, step)
         if low == high == 0:
-            self._zeros[id(tensor), step] = np.ones((), np.bool_), id(group)
+            self._zeros[id(tensor), step] = np.ones((), np.bool_), id(self._plan.group(tensor))
         return range_scale(low, high, fmt, symmetric=step.symmetric, power_of_two=self._powers)
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
@@ -145,14 +157,6 @@ class QParamsTable:
         plain = MSE if method == WEIGHTED else method
         grid = step.format, step.axis, step.block
         return block_parameters(values, *grid, symmetric=step.symmetric, method=plain, importance=counts)
-
-    def _range(self, tensor: gs.Tensor, step: QuantSpec) -> tuple[float, float]:
-        if isinstance(tensor, gs.Constant):
-            low, high = finite_range(np.asarray(tensor.values, np.float32))
-            return float(low), float(high)
-        if self._ranges is None:
-            raise ValueError(f"tensor '{tensor.name}' needs a range for {step.format.name}: calibrate first")
-        return self._ranges.range(tensor.name, step.format, symmetric=step.symmetric)
 
     def _biases(self) -> Iterator[tuple[gs.Node, gs.Tensor]]:
         for node, _, quantization in each_use(self._plan):
@@ -185,17 +189,37 @@ class QParamsTable:
         values = np.abs(np.asarray(bias.values, np.float64)).reshape(-1)
         values = values if scale.shape else values.max(initial=0)
         least = values * _MARGIN / (_LARGEST_BIAS * self._chosen[other][0].astype(np.float64))
-        self._chosen[key] = np.maximum(scale, self._legal(least.astype(np.float32))), zero_point
+        wide = np.maximum(scale, self._legal(least.astype(np.float32)))
+        if key in self._given and (wide != scale).any():
+            raise ValueError(
+                f"ranges: scale {scale.max():g} is too small for the bias '{bias.name}' in int32"
+            )
+        self._chosen[key] = wide, zero_point
 
     def _legal(self, scale: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return scales that are not below these, powers of two if the scheme asks for that; 0 stays."""
         return np.where(scale > 0, ceil_power(scale), scale) if self._powers else scale
 
 
+def shared_range(group: Iterable[gs.Tensor], ranges: Ranges | None, step: QuantSpec) -> tuple[float, float]:
+    """Return the range of tensors that share one; ValueError for a tensor without."""
+    members = [_range(ranges, member, step) for member in group]
+    return min(low for low, _ in members), max(high for _, high in members)
+
+
+def _range(ranges: Ranges | None, tensor: gs.Tensor, step: QuantSpec) -> tuple[float, float]:
+    if isinstance(tensor, gs.Constant):
+        low, high = finite_range(np.asarray(tensor.values, np.float32))
+        return float(low), float(high)
+    if ranges is None:
+        raise ValueError(f"tensor '{tensor.name}' needs a range for {step.format.name}: calibrate first")
+    return ranges.range(tensor.name, step.format, symmetric=step.symmetric)
+
+
 def weight_method(scheme: Scheme, step: QuantSpec) -> str:
     """Return how a weight on a symmetric integer grid gets its scale."""
-    if scheme.weight_method != AUTO:
-        return scheme.weight_method
+    if (method := scheme.weight_method if step.method == AUTO else step.method) != AUTO:
+        return method
     if step.axis is None:
         return WEIGHTED
     return MINMAX if step.format.bits > _COARSE else MSE
@@ -224,7 +248,7 @@ def importance(
     with was not measured. A weight that several layers share takes the sum of theirs.
     """
     found = [
-        _along(node, index, weight.shape, mean_squares[tensor.name, axis])
+        dot_products.along_inputs(node, index, weight.shape, mean_squares[tensor.name, axis])
         for (node, index), tensor, axis in uses.get(id(weight), ())
         if (tensor.name, axis) in mean_squares
     ]
@@ -241,17 +265,3 @@ def _weighed(plan: QuantizationPlan) -> Iterator[WeighedUse]:
         measurable = isinstance(other, gs.Variable) and other.shape is not None
         if measurable and weight_method(plan.scheme, step) == WEIGHTED and plan.specs.is_in_main_graph(other):
             yield (node, index), other, dot_products.sum_axis(node, 1 - index, len(other.shape))
-
-
-def _along(
-    node: gs.Node, index: int, shape: tuple[int, ...], mean_square: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Lay one number per input channel along the axis of the sum; groups of channels along the outputs."""
-    axis = dot_products.sum_axis(node, index, len(shape))
-    groups = int(node.attrs.get("group", 1))
-    if node.op == "Conv" and index == 0:  # data are stored and filters fed: their axis is that of each group
-        mean_square = np.tile(mean_square, groups)
-    elif node.op == "Conv" and groups > 1:
-        of_outputs = np.repeat(mean_square.reshape(groups, -1), shape[0] // groups, axis=0)
-        return of_outputs.reshape(*of_outputs.shape, *[1] * (len(shape) - 2))
-    return mean_square.reshape([-1 if i == axis else 1 for i in range(len(shape))])

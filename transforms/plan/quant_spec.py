@@ -12,6 +12,7 @@ from ops.integers import finite_range
 from transforms.graph import dot_products, dtypes
 from transforms.plan.rounding_plan import Rounding
 from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme_values import SPREAD as BY_SPREAD
 
 ACTIVATION, WEIGHT, CONSTANT, BIAS = "activation", "weight", "constant", "bias"
 
@@ -27,12 +28,14 @@ class QuantSpec:
     """A grid: the format, the axis of its blocks or of a scale per channel, symmetry of its range.
 
     ``block`` is the size of blocks of integers, 0 for none; a block format has its own.
+    ``method``: how the scale of a weight is found, if a rule says so.
     """
 
     format: ops.Format
     axis: int | None = None
     symmetric: bool = True
     block: int = 0
+    method: str = AUTO
 
     @property
     def needs_range(self) -> bool:
@@ -60,10 +63,11 @@ def is_unquantized_float(tensor: gs.Tensor) -> bool:
 def scale_axis(node: gs.Node, index: int, weight: gs.Constant, per_channel: bool | str) -> int | None:
     """Return the axis along which a weight has a scale per channel, None for one scale for all of it.
 
-    ``per_channel`` may be ``auto``: where the channels differ by :data:`SPREAD` or more.
+    ``per_channel`` may be ``spread``: where the channels differ by :data:`SPREAD` or more; so is ``auto``,
+    until outputs have decided.
     """
     axis = dot_products.channel_axis(node, index, len(weight.shape))
-    if not per_channel or axis is None or (per_channel == AUTO and not _is_spread(weight, axis)):
+    if not per_channel or axis is None or (per_channel in (AUTO, BY_SPREAD) and not _is_spread(weight, axis)):
         return None
     return axis
 

@@ -13,8 +13,9 @@ import onnx_graphsurgeon as gs
 from transforms.graph import walk
 from transforms.plan.choose_specs import SpecChooser
 from transforms.plan.node_formats import check_targets
-from transforms.plan.quant_spec import ACTIVATION, BIAS, QuantSite, QuantSpec
+from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.scheme_targets import SchemeTargets, Targets
+from transforms.plan.tensor_grids import TensorGrid
 from transforms.scheme import Scheme
 
 
@@ -28,7 +29,7 @@ class QuantizationPlan:
         """
         self.graph, self.scheme = graph, scheme
         targets = targets or SchemeTargets(graph, scheme).resolve_in(graph)
-        self.specs = SpecChooser(graph, scheme, targets)
+        self.specs, self.fixed = SpecChooser(graph, scheme, targets), targets.fixed
         self._shared: dict[int, list[gs.Tensor]] = {}
         self.quantizations = list(self._find().values())
         check_targets(graph, scheme, targets, self.specs.formats, self.quantizations)
@@ -70,11 +71,20 @@ class QuantizationPlan:
         wanted = (
             member
             for quantization in self.quantizations
-            if any(step.needs_range for step in quantization.steps) and quantization.role != BIAS
+            if quantization.role != BIAS
+            and any(step.needs_range and not self.grid(quantization, step) for step in quantization.steps)
             for member in self.group(quantization.tensor)
             if not isinstance(member, gs.Constant)
         )
         return list({id(tensor): tensor for tensor in wanted}.values())
+
+    def grid(self, quantization: QuantSite, step: QuantSpec) -> TensorGrid | None:
+        """Return the grid that is given for a tensor, or for one that shares its range; None if none is."""
+        if not self.fixed:
+            return None
+        tensor = quantization.tensor
+        others = self.group(tensor) if quantization.role != WEIGHT else ()
+        return self.fixed.of((tensor.name, *(one.name for one in others)), step.format)
 
     def replace_each(self, parts: Callable[[QuantSite], list[QuantSite]]) -> None:
         """Put what ``parts`` returns for a quantization in its place."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.selection import NodeSet, Selection, label_of, matches, select, with_bodies
+from transforms.plan.tensor_grids import FixedGrids
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import Scheme
 
@@ -23,12 +24,14 @@ class Targets:
     """The nodes and tensors of a graph that a scheme speaks of.
 
     ``excluded`` nodes stay float, ``rules`` come in the order of the scheme, the later the stronger, and
-    ``tensors`` holds, by ``id`` of the tensor, the name in the scheme and that of the format.
+    ``tensors`` holds, by ``id`` of the tensor, the name in the scheme and that of the format. ``fixed``:
+    grids that tensors are to have, which are no matter of the scheme.
     """
 
     excluded: NodeSet
     rules: tuple[tuple[str, NodeSet, LayerRule], ...]
     tensors: dict[int, tuple[str, str]]
+    fixed: FixedGrids = field(default_factory=FixedGrids)
 
 
 class SchemeTargets:
@@ -36,7 +39,7 @@ class SchemeTargets:
 
     def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
         """Find everything; what is not there may still come into being when the graph is prepared."""
-        self._scheme = scheme
+        self._scheme, self.fixed = scheme, FixedGrids()
         self.excluded = select(graph, names=scheme.exclude_nodes, op_types=scheme.exclude_op_types)
         self._operators = _operators(graph)
         matching = {pattern: _matching(graph, pattern) for pattern in scheme.layers}
@@ -64,7 +67,7 @@ class SchemeTargets:
             for name, format in self._scheme.tensors.items()
             for tensor in self._resolve_tensor(graph, name)
         }
-        return Targets(self.excluded.resolve_in(graph), rules, tensors)
+        return Targets(self.excluded.resolve_in(graph), rules, tensors, self.fixed)
 
     def _resolve_rule(self, graph: gs.Graph, pattern: str) -> NodeSet:
         before = self._rules[pattern]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ops.legal_names import refuse_unknown
 from transforms.scheme.scheme_table import SchemeTable
+from transforms.scheme.scheme_values import checked_value
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class LayerRule(SchemeTable):
     weight: str | None = None
     bias: str | None = None
     per_channel: bool | None = None
+    weight_method: str | None = None
 
     @property
     def label(self) -> str:
@@ -43,4 +45,6 @@ def make_rule(pattern: str, value: object) -> LayerRule:
         if not isinstance(given, kind):
             legal = "true or false" if kind is bool else "the name of a format"
             raise ValueError(f"layers entry '{pattern}': {key} is {given!r}, it must be {legal}")
+        if key == "weight_method":
+            checked_value(key, "str", given)
     return LayerRule(**value)

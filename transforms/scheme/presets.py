@@ -17,10 +17,11 @@ def _blocks(format: str) -> dict[str, Any]:
 
 
 def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
-    """A scale per channel only if one for all is not enough."""
+    """Ranges of integers, and scales per channel, as the outputs decide."""
     wide = activation.endswith("16")  # enough bits to absorb the outliers of weights
+    decided = {"per_channel": "auto", "calibrate_method": "auto", "correct_biases": "auto"}
     moved = {"balance_channels": wide, "move_outliers": not wide}
-    return {"activation": activation, "weight": weight, "per_channel": "auto", **moved}
+    return {"activation": activation, "weight": weight, **decided, **moved}
 
 
 def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
@@ -41,7 +42,7 @@ def _weights(format: str) -> dict[str, Any]:
 
 PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "A8W8": {**_aligned("int8"), "calibrate_method": "MSE"},
+        "A8W8": _aligned("int8"),
         "A16W8": _aligned("int16"),
         "XINT8": _shifted("int8"),
         "U8S8": _integers("uint8"),

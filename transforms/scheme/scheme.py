@@ -24,7 +24,7 @@ from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme_table import SchemeTable
-from transforms.scheme.scheme_values import check_shapes, checked_value
+from transforms.scheme.scheme_values import METHODS, SPREAD, check_shapes, checked_value
 from transforms.scheme.targets import Target, target
 from transforms.scheme.toml_writer import to_toml
 
@@ -62,13 +62,16 @@ class Scheme:
     Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
     ``quantize_all_op_types``.
 
-    Ranges: ``per_channel`` (one scale for each output channel of a weight; ``auto``: if the channels
+    Ranges: ``per_channel`` (one scale for each output channel of a weight; ``spread``: if the channels
     differ by a factor of 8 or more), ``block_size`` (32, 64 or 128: integer weights have one scale for so
     many numbers along the sum instead, if it is longer), ``scale`` (``power_of_two``: all scales are, those
     of activations and weights chosen by the least squared error), ``activation_symmetric`` (``auto``: signed
     formats are), how activations (``calibrate_method``, ``percentile``, ``moving_average``,
-    ``averaging_constant``) and weights (``weight_method``; ``auto``: ``WeightedMSE`` for one scale,
-    ``MinMax`` for a scale per channel or block, ``MSE`` for that of 4 bits) get theirs.
+    ``averaging_constant``, for single tensors ``calibrate_tensors``) and weights (``weight_method``;
+    ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel or block, ``MSE`` for that of
+    4 bits) get theirs. ``correct_biases`` takes the mean effect of rounding a weight out of the bias after
+    it. ``auto`` for ``per_channel``, ``calibrate_method`` and ``correct_biases``: what is best for the
+    outputs on samples (:mod:`transforms.choose_ranges`).
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers`, if the outputs on samples get
     better by it); ``outliers`` says by tensor, as ``"12:1 308:3 856:own"``, what is moved, and is what
@@ -96,6 +99,7 @@ class Scheme:
     moving_average: bool = False
     averaging_constant: float = 0.01
     weight_method: str = AUTO
+    correct_biases: bool | str = False
     quantize_all_op_types: bool = False
     op_types: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
@@ -121,6 +125,7 @@ class Scheme:
     layers: Mapping[str, LayerRule] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
     outliers: Mapping[str, str] = field(default_factory=dict)
+    calibrate_tensors: Mapping[str, str] = field(default_factory=dict)
     auto_mixed_precision: MixingRule | None = None
     finetune: FinetuneRule | None = None
 
@@ -142,6 +147,10 @@ class Scheme:
             target(self.target)
         for name, table in _TABLES.items():
             object.__setattr__(self, name, table.parse(name, getattr(self, name)))
+        for tensor, method in self.calibrate_tensors.items():
+            if method not in METHODS:
+                legal = ", ".join(map(repr, METHODS))
+                raise ValueError(f"calibrate_tensors entry '{tensor}' is {method!r}, legal are {legal}")
         self._check_mixing()
         for part, place, chosen in self._choices():
             self._check_format(part, place, chosen)
@@ -199,6 +208,29 @@ class Scheme:
         if isinstance(self.activation_symmetric, bool):
             return self.activation_symmetric
         return fmt.is_signed
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the outputs of the model are to decide about ranges of integers."""
+        integers = any(fmt.is_integer for fmt in self.named_formats)
+        return integers and AUTO in (self.calibrate_method, self.per_channel, self.correct_biases)
+
+    @property
+    def range_method(self) -> str:
+        """How activations get their ranges, as long as no outputs decide."""
+        if self.calibrate_method != AUTO:
+            return self.calibrate_method
+        if self.moving_average or (self.activation, self.weight) != ("int8", "int8"):
+            return "MinMax"
+        return "MSE"  # a symmetric range spends one of 8 bits on a sign that few tensors have
+
+    def by_rule(self) -> Scheme:
+        """Return the scheme with rules in place of what outputs would decide."""
+        per_channel = SPREAD if self.per_channel == AUTO else self.per_channel
+        corrects = self.correct_biases is True
+        return self.with_(
+            calibrate_method=self.range_method, per_channel=per_channel, correct_biases=corrects
+        )
 
     def with_(self, **changes: Any) -> Scheme:
         """Return the scheme with other values for some keys."""

@@ -7,10 +7,13 @@ from typing import Any
 
 from ops.registration import AMD_DOMAIN, DOMAIN
 
+METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Wide")
+"""How the range of a tensor is found."""
+
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     "block_size": (0, 32, 64, 128),
     "other": ("auto", "float32", "bfloat16", "float16"),
-    "calibrate_method": ("MinMax", "Entropy", "Percentile", "MSE"),
+    "calibrate_method": (*METHODS, "auto"),
     "scale": ("float", "power_of_two"),
     "weight_method": ("auto", "MinMax", "MSE", "WeightedMSE"),
     "qdq_domain": ("", "com.microsoft"),
@@ -19,6 +22,8 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
 }
 _OPSETS = range(13, 29)
 """Versions of ONNX's operator set that a result may be asked to have."""
+SPREAD = "spread"
+"""A scale per channel for weights whose channels differ much, by a rule that looks at nothing else."""
 
 _ABOVE_UP_TO: Mapping[str, tuple[float, float]] = {"percentile": (50, 100), "averaging_constant": (0, 1)}
 
@@ -29,6 +34,8 @@ def checked_value(key: str, kind: str, value: object) -> Any:
     Numbers become floats, lists tuples (in tables, too), tables new dictionaries. Raises ValueError naming
     key, value and the legal values.
     """
+    if key == "per_channel" and value == SPREAD:
+        return value
     convert, legal = _KINDS[kind.removesuffix(" | None").partition("[")[0]]
     if value is None and kind.endswith("| None"):
         return None

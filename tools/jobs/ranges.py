@@ -1,0 +1,50 @@
+"""Files of ranges that ``tools.quantize`` reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tools.cli.output_file import check_writable, write_text
+from tools.jobs.quantize_options import QuantizeJob
+from transforms.files.named_file import named
+from transforms.plan import range_files
+from transforms.plan.tensor_grids import FixedGrids, TensorGrid
+from transforms.scheme import Scheme
+
+_ENCODINGS, _OWN = ".encodings", ".json"
+
+
+def read(job: QuantizeJob, scheme: Scheme) -> FixedGrids:
+    """Return the grids of ``--ranges``, none without it, and check that ``--export-ranges`` can be written.
+
+    Raises ValueError for what is no such file, OSError if it cannot be read.
+    """
+    for words, path in (("--ranges", job.ranges), ("--export-ranges", job.export_ranges)):
+        if path and scheme.auto_mixed_precision:
+            raise ValueError(f"{words} goes with schemes without automatic mixed precision")
+        if path and scheme.block_size:
+            raise ValueError(f"{words} goes with schemes without block_size: files have no scales of blocks")
+    if job.export_ranges:
+        if scheme.finetune:
+            raise ValueError("--export-ranges goes with schemes without fine-tuning, which changes scales")
+        if job.export_ranges.suffix not in (_OWN, _ENCODINGS):
+            raise ValueError(f"--export-ranges '{job.export_ranges}' ends neither in {_OWN} nor {_ENCODINGS}")
+        check_writable(job.export_ranges, force=job.force, inputs=(job.input, job.ranges))
+    return FixedGrids(_grids(job.ranges) if job.ranges else ())
+
+
+def _grids(path: Path) -> list[TensorGrid]:
+    with named(path):
+        return range_files.from_text(path.read_text(encoding="utf-8"))
+
+
+def write(job: QuantizeJob, grids: Iterable[TensorGrid]) -> None:
+    """Write the file of ``--export-ranges``, if it is given."""
+    if not job.export_ranges:
+        return
+    grids = list(grids)
+    write_text(
+        job.export_ranges, range_files.to_text(grids, encodings=job.export_ranges.suffix == _ENCODINGS)
+    )
+    print(f"Ranges of {len(grids)} tensors written to '{job.export_ranges}'")

@@ -1,0 +1,87 @@
+"""Ranges that follow from statistics of tensors, by the options of a scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ops.formats import Format
+from transforms.calibrate.methods import CalibrationOptions, choose_range
+from transforms.calibrate.range_statistics import Moments, RangeStats
+from transforms.graph.dot_products import TensorAxis
+from transforms.scheme import Scheme
+from transforms.scheme.scheme import POWER_OF_TWO
+
+
+def options_of(scheme: Scheme) -> CalibrationOptions:
+    """Return how the ranges of a scheme follow from data."""
+    return CalibrationOptions(
+        scheme.range_method,
+        scheme.percentile,
+        scheme.moving_average,
+        scheme.averaging_constant,
+        power_of_two=scheme.scale == POWER_OF_TWO,
+        tensors=scheme.calibrate_tensors,
+    )
+
+
+class Calibration:
+    """The statistics of tensors, by name, and the ranges that follow by the options.
+
+    ``halves``: those of the even and of the odd samples, if they were asked for.
+    """
+
+    def __init__(
+        self,
+        options: CalibrationOptions,
+        observed: Mapping[str, RangeStats],
+        halves: Sequence[Mapping[str, RangeStats]] = (),
+    ) -> None:
+        """Keep options and statistics."""
+        self.options, self.observed, self.halves = options, dict(observed), tuple(halves)
+
+    def with_(self, options: CalibrationOptions) -> Calibration:
+        """Return the ranges that follow from the same statistics by other options."""
+        return Calibration(options, self.observed, self.halves)
+
+    def numbers(self, name: str) -> float:
+        """Return how many numbers a tensor has in all samples; 0 without a histogram."""
+        histogram = self.observed[name].histogram
+        return float(histogram.counts.sum()) if histogram else 0.0
+
+    def half(self, number: int, options: CalibrationOptions) -> Calibration:
+        """Return those of every second sample, from the first (0) or the second (1) on."""
+        return Calibration(options, self.halves[number])
+
+    def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
+        """Return the range of a tensor for an integer format, within the numbers that were observed.
+
+        ``symmetric`` is whether zero will be in the middle of what the format covers. ValueError, naming the
+        tensor, when it was not calibrated, it had no elements in any sample, or the format has no scale.
+        """
+        try:
+            if name not in self.observed:
+                raise ValueError(f"tensor '{name}' was not calibrated")
+            observed, method = self.observed[name], self.options.tensors.get(name)
+            return choose_range(observed, format, symmetric=symmetric, options=self.options, method=method)
+        except ValueError as error:
+            raise ValueError(f"tensor '{name}' has no range: {error}") from error
+
+    def extremes(self) -> dict[str, tuple[float, float]]:
+        """Return the lowest and the highest number of each tensor in which one was seen."""
+        return {name: (one.low, one.high) for name, one in self.observed.items() if not one.is_empty}
+
+    def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
+        """Return the mean of each channel along those axes of tensors for which moments were found."""
+        return {key: moments.mean for key, moments in self._moments(channels)}
+
+    def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
+        """Return the mean square of each channel along those axes of tensors for which moments were found."""
+        return {key: moments.mean_square for key, moments in self._moments(channels)}
+
+    def _moments(self, channels: Iterable[TensorAxis]) -> Iterator[tuple[TensorAxis, Moments]]:
+        for name, axis in channels:
+            moments = self.observed[name].moments.get(axis) if name in self.observed else None
+            if moments and moments.count:
+                yield (name, axis), moments

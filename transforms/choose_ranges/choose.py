@@ -1,0 +1,159 @@
+"""Choosing what a scheme leaves to the outputs of the model: ranges, granularity and biases of integers.
+
+Settings are compared as whole models on samples that gave them no ranges: the statistics of every second
+sample serve the samples between. One key after the other is tried on top of the best setting so far, from
+what the scheme's rules give (:meth:`transforms.scheme.Scheme.by_rule`), and a step is taken only for a gain
+that can be counted on: what the samples show, weighed with what such a step does to other models, less its
+standard error. One sample decides nothing.
+
+A :class:`transforms.choose_ranges.candidate.Candidate` is any other change of the scheme, or a rewrite of the
+float graph: a rewritten copy is measured anew, with the best setting so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibration import Calibration, options_of
+from transforms.calibrate.sample_statistics import Progress
+from transforms.choose_ranges.bench import Bench
+from transforms.choose_ranges.candidate import Candidate
+from transforms.choose_ranges.first_samples import FirstSamples
+from transforms.choose_ranges.parameters import PlanOf
+from transforms.choose_ranges.search import Search
+from transforms.choose_ranges.setting import Setting, setting_of
+from transforms.choose_ranges.steps import measured_kinds, steps
+from transforms.choose_ranges.work import runs_for, samples_for, too_large
+from transforms.model.copy_graph import copy_graph
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.scheme import Scheme
+
+MOST_SAMPLES = 32
+"""Samples that settings are compared on: the first ones; ranges come from all."""
+
+_FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The scheme with nothing left open, its ranges, and a line that says why.
+
+    ``candidate``: what is to be done to the graph first. Without a calibration the scheme is that of the
+    rules.
+    """
+
+    scheme: Scheme
+    calibration: Calibration | None = None
+    note: str = ""
+    candidate: Candidate | None = None
+
+
+def choose_settings(
+    graph: gs.Graph,
+    scheme: Scheme,
+    plan_of: PlanOf,
+    data: CalibrationData,
+    *,
+    candidates: Sequence[Candidate] = (),
+    progress: Progress | None = None,
+) -> Chosen:
+    """Measure a prepared graph and return the best setting of a scheme for it; the graph is not changed.
+
+    ``plan_of`` makes the plan of a scheme for the graph, or for a copy of it. What the scheme says is kept;
+    what it leaves ``auto`` is chosen. Raises as
+    :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
+    """
+    ruled = scheme.by_rule()
+    if too_large(graph) or data.memory_limit is not None:
+        return Chosen(ruled, note="Ranges by rule: settings are compared only where memory is no question")
+    samples = FirstSamples(data.feeds(graph), graph, MOST_SAMPLES)
+    plan_of = _memory_of(graph, plan_of)
+    calibration = _calibrate(graph, scheme, plan_of, replace(data, source=samples.feeds), progress)
+    if calibration is None:
+        return Chosen(ruled)
+    by_rule = Chosen(ruled, calibration.with_(options_of(ruled)))
+    feeds = samples.again()
+    if len(feeds) < _FEWEST:
+        return replace(by_rule, note="Ranges by rule: 1 sample is too few to choose by")
+    runs = runs_for(graph, calibration, samples.count)
+    feeds = feeds[: samples_for(runs, len(feeds))]
+    bench = Bench(graph, ruled, plan_of, calibration, feeds, data.run)
+    if not bench.outputs:
+        return replace(by_rule, note="Ranges by rule: no output is of a floating type")
+    search = Search(bench, setting_of(ruled))
+    for step in steps(scheme, _ends(graph, bench), runs // len(feeds)):
+        search.take(step)
+    best = _resolved(ruled, search.best, bench)
+    chosen = Chosen(best, calibration.with_(options_of(best)))
+    for candidate in candidates:
+        chosen = _consider(candidate, chosen, search, graph, plan_of, feeds, data) or chosen
+    return replace(chosen, note=search.line(len(feeds)))
+
+
+def _ends(graph: gs.Graph, bench: Bench) -> list[list[str]]:
+    """Return the groups of tensors that hold outputs, and these with those that hold inputs."""
+    last = bench.groups_of(bench.outputs)
+    first = bench.groups_of([str(tensor.name) for tensor in graph.inputs])
+    return [one for one in (last, [*last, *first]) if one]
+
+
+def _consider(
+    candidate: Candidate,
+    chosen: Chosen,
+    search: Search,
+    graph: gs.Graph,
+    plan_of: PlanOf,
+    feeds: Sequence[tuple[int, Feed]],
+    data: CalibrationData,
+) -> Chosen | None:
+    """Return what a candidate makes of the best setting so far, None unless it is better for sure."""
+    copy, scheme = copy_graph(graph), chosen.scheme.with_(**candidate.changes)
+    if candidate.rewrite is not None and not candidate.rewrite(copy):
+        return None
+    calibration = _calibrate(copy, scheme, plan_of, data, None)
+    if calibration is None:
+        return None
+    bench = Bench(copy, scheme, plan_of, calibration, feeds, data.run)
+    if not search.consider(candidate, bench):
+        return None
+    return Chosen(scheme, calibration.with_(options_of(scheme)), candidate=candidate)
+
+
+def _calibrate(
+    graph: gs.Graph, scheme: Scheme, plan_of: PlanOf, data: CalibrationData, progress: Progress | None
+) -> Calibration | None:
+    """Return statistics, of halves of the samples too, that are enough for all settings of a scheme."""
+    every = scheme.by_rule().with_(correct_biases=scheme.correct_biases is not False)
+    plans = [plan_of(graph, every.with_(**kind.changes)) for kind in measured_kinds(scheme)]
+    return calibrate_plan(plans, data, progress=progress, halved=True)
+
+
+def _resolved(ruled: Scheme, best: Setting, bench: Bench) -> Scheme:
+    """Return the scheme that says what a setting does."""
+    tensors = {name: method for group, method in best.methods.items() for name in bench.members(group)}
+    return ruled.with_(
+        calibrate_method=best.method,
+        correct_biases=best.corrected,
+        calibrate_tensors={**tensors, **ruled.calibrate_tensors},
+        **best.kind.changes,
+    )
+
+
+def _memory_of(graph: gs.Graph, plan_of: PlanOf) -> PlanOf:
+    """Return what makes each plan of a graph once, and those of copies anew."""
+    known: dict[str, QuantizationPlan] = {}
+
+    def _of(variant: gs.Graph, scheme: Scheme) -> QuantizationPlan:
+        if variant is not graph:
+            return plan_of(variant, scheme)
+        said = scheme.to_toml()
+        if said not in known:
+            known[said] = plan_of(graph, scheme)
+        return known[said]
+
+    return _of

@@ -1,0 +1,38 @@
+"""Samples that are run again after calibration, even if their source can be read once only."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from itertools import islice
+
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.run.feeds import Feeds
+from transforms.runtime.inputs import model_inputs
+
+
+class FirstSamples:
+    """Feeds of which the first ``most`` can be taken again; ``count`` is how many were taken."""
+
+    def __init__(self, source: Feeds, graph: gs.Graph, most: int) -> None:
+        """Take the feeds of a source for the inputs of a graph."""
+        self._source, self._most = source, most
+        self._first, self.count = list[Feed](), 0
+        length = operator.length_hint(source, 0) or None
+        inputs = model_inputs(graph)
+        self.feeds = Feeds(self._take, inputs, count=length, is_repeatable=source.is_repeatable)
+
+    def again(self) -> list[tuple[int, Feed]]:
+        """Return the first feeds with the halves, 0 and 1 in turn, that calibration puts them into."""
+        first = self._first or [feed for _, feed in islice(self._source, self._most)]
+        return [(number % 2, feed) for number, feed in enumerate(first)]
+
+    def _take(self) -> Iterator[tuple[str, Feed]]:
+        self.count = 0
+        for name, feed in self._source:
+            self.count += 1
+            if not self._source.is_repeatable and len(self._first) < self._most:
+                self._first.append(feed)
+            yield name, feed

@@ -1,0 +1,142 @@
+"""The error of a model's outputs, sample by sample, and how much better one setting is than another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.array_types import AnyArray, Feed, Float64Array
+
+_WORST = 1e30  # error energy of an output that is not finite
+_LEAST = 1e-30  # share of the signal below which an error is none
+_VIEW_BIAS = 1.0  # dB by which a gain before the saturation may differ from that of the output
+_DRAGGED = 1.0  # dB that the worst output may lose to the others
+_MOST = 20.0  # dB that a single sample may gain
+_HOPELESS = 3.0  # dB
+_TRUST = 1.0  # standard deviations by which a gain has to exceed nothing
+
+
+def energies(expected: Feed, found: Feed) -> Float64Array:
+    """Return the squared error of each array of a sample, [outputs]."""
+    return np.array([_energy(array, found[name]) for name, array in expected.items()], np.float64)
+
+
+def signals(expected: Feed) -> Float64Array:
+    """Return the squares of each array of a sample, [outputs]."""
+    return energies(expected, {name: np.zeros_like(array) for name, array in expected.items()})
+
+
+def _energy(expected: AnyArray, found: AnyArray) -> float:
+    if found.shape != expected.shape:
+        return _WORST
+    with np.errstate(all="ignore"):
+        total = float(np.square(expected.astype(np.float64) - found).sum())
+    return total if np.isfinite(total) else _WORST
+
+
+@dataclass(frozen=True)
+class Score:
+    """Squared errors [samples, arrays] of a setting beside the signal, of the same shape.
+
+    The first ``count`` arrays are the outputs, the others views on what an output saturates. Arrays without
+    signal, or without any error, are the same for all settings and do not count.
+    """
+
+    errors: Float64Array
+    signal: Float64Array
+    count: int
+
+    @property
+    def decibels(self) -> Float64Array:
+        """The signal-to-noise ratio of each array, pooled over the samples, in dB; NaN for what is exact."""
+        return _decibels(self.signal.sum(0), self.errors.sum(0))
+
+    @property
+    def mean(self) -> float:
+        """The mean over the outputs, in dB."""
+        return _mean(self.decibels[: self.count])
+
+
+def _decibels(signal: Float64Array, errors: Float64Array) -> Float64Array:
+    with np.errstate(all="ignore"):
+        return np.where(errors > _LEAST * signal, 10 * np.log10(signal / errors), np.nan)
+
+
+def _mean(values: Float64Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else 0.0
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how many dB a setting is better than another: the estimate, and its standard error."""
+
+    decibels: float
+    error: float
+
+    def shrunk(self, expected: float, spread: float) -> Gain:
+        """Return what is known of it beside ``expected``, the gain on other models, and its spread there."""
+        if not np.isfinite(self.error):
+            return Gain(expected, spread)
+        weights = 1 / max(self.error, 1e-3) ** 2, 1 / spread**2
+        mean = (self.decibels * weights[0] + expected * weights[1]) / sum(weights)
+        return Gain(float(mean), float(sum(weights) ** -0.5))
+
+    @property
+    def sure(self) -> float:
+        """The gain in dB that can be counted on."""
+        return self.decibels - _TRUST * self.error
+
+
+def gain(new: Score, old: Score) -> Gain:
+    """Return the gain in the mean over outputs, as three estimates together tell it.
+
+    They are the gain of errors pooled over samples, which is what counts and may hang on one sample; the mean
+    of the gains of single samples; and both for what outputs saturate. The others may be off by a dB.
+    """
+    whole, mean = _gains(new, old, slice(new.count))
+    estimates, biases = [whole, mean], [0.0, _VIEW_BIAS]
+    if new.signal.shape[1] > new.count:
+        estimates += _gains(new, old, slice(new.count, None))
+        biases += [_VIEW_BIAS, _VIEW_BIAS]
+    variances = np.array(
+        [max(one.error, 1e-3) ** 2 + off**2 for one, off in zip(estimates, biases, strict=True)]
+    )
+    total = float((1 / variances).sum())
+    return Gain(float([one.decibels for one in estimates] @ (1 / variances)) / total, total**-0.5)
+
+
+def is_hopeless(start: Score, rival: Score) -> bool:
+    """Return whether a setting is so much worse on its first samples that the others need no run."""
+    count = len(start.errors)
+    same = Score(rival.errors[:count], rival.signal[:count], rival.count)
+    return all(one.decibels < -_HOPELESS for one in _gains(start, same, slice(None)))
+
+
+def _gains(new: Score, old: Score, arrays: slice) -> tuple[Gain, Gain]:
+    """Return the gain of pooled errors and the mean gain of samples, over the same arrays.
+
+    The error of the former is that of as many samples as have a share in the errors.
+    """
+    signal = new.signal[:, arrays]
+    errors = [np.maximum(score.errors[:, arrays], _LEAST * signal) for score in (new, old)]
+    counts = (signal > 0) & (errors[1] > _LEAST * signal)
+    with np.errstate(all="ignore"):
+        each = np.clip(10 * np.log10(errors[1] / errors[0]), -_MOST, _MOST)
+        each = np.where(counts, each, np.nan)
+        shares = errors[1] + errors[0]
+        effective = shares.sum(0) ** 2 / np.square(shares).sum(0)
+    samples = np.array([_mean(row) for row in each])
+    spread = float(samples.std(ddof=1)) if len(samples) > 1 else _MOST
+    pooled = _mean(_decibels(signal.sum(0), errors[0].sum(0)) - _decibels(signal.sum(0), errors[1].sum(0)))
+    least = max(1.0, _mean(effective[np.isfinite(effective)]))
+    return Gain(pooled, spread / least**0.5), Gain(float(samples.mean()), spread / len(samples) ** 0.5)
+
+
+def drags(new: Score, old: Score) -> bool:
+    """Return whether one of several outputs pays for the others."""
+    if new.count < 2:
+        return False
+    worst = [np.nanmin(score.decibels[: score.count], initial=np.inf) for score in (new, old)]
+    return bool(worst[0] < worst[1] - _DRAGGED)

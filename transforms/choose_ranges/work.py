@@ -1,0 +1,58 @@
+"""How many samples settings can be compared on in the time that quantizing may take.
+
+It follows from the size of the model, never from a clock: the choice is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.calibration import Calibration
+from transforms.graph import dot_products, walk
+
+_PAID = 3e8
+"""Numbers that all runs together may make, beyond those that the samples pay for: about two seconds."""
+
+_RUNS = 2.5  # runs of the quantized model for each sample: as long as five of the float model
+_SETTINGS = 9  # that are tried on one model
+_PRODUCTS = 128  # of a dot product in the time of one number that is quantized
+_FEWEST = 4
+_LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
+
+
+def too_large(graph: gs.Graph) -> bool:
+    """Return whether weights are so large that copies of them might not fit into memory."""
+    return sum(tensor._values.nbytes for tensor in walk.constants(graph)) > _LARGEST
+
+
+def runs_for(graph: gs.Graph, calibration: Calibration, count: int) -> int:
+    """Return how many runs of the quantized model comparing settings may take.
+
+    ``count``: the samples that were calibrated on.
+    """
+    return int(_PAID * count / max(_numbers(graph, calibration), 1) + _RUNS * count)
+
+
+def samples_for(runs: int, most: int) -> int:
+    """Return on how many samples settings are compared: an even number unless it is ``most``."""
+    return max(min(most, _FEWEST), min(most, runs // _SETTINGS // 2 * 2))
+
+
+def _numbers(graph: gs.Graph, calibration: Calibration) -> float:
+    """Return the numbers that runs on all samples quantize, with the products of layers in the same unit."""
+    sizes = {name: calibration.numbers(name) for name in calibration.observed}
+    products = sum(_products(node, sizes) for node in graph.nodes if dot_products.is_dot_product(node))
+    return sum(sizes.values()) + products / _PRODUCTS
+
+
+def _products(node: gs.Node, sizes: dict[str, float]) -> float:
+    """Return about how many products a layer with a stored weight makes of a sample."""
+    data, weight = node.inputs[:2]
+    if not isinstance(weight, gs.Constant) or len(weight.shape) < 2:
+        return 0.0
+    axis = dot_products.sum_axis(node, 1, len(weight.shape))
+    channels = weight.shape[axis] * int(node.attrs.get("group", 1))
+    size = 1.0
+    for length in weight.shape:
+        size *= length
+    return sizes.get(data.name, 0.0) / max(channels, 1) * size

@@ -1,0 +1,196 @@
+"""The steps of quantizing a float model, from the graph as it was loaded to the graph as it is saved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import onnx_graphsurgeon as gs
+
+from transforms.align_scales import align_concat
+from transforms.balance_channels import balance_channels
+from transforms.dual_quant_nodes import dual_quant_nodes
+from transforms.equalize_layers import equalize_layers
+from transforms.fix_shapes import fix_shapes
+from transforms.fold_relu import fold_relu
+from transforms.graph import walk
+from transforms.graph.dot_products import is_dot_product
+from transforms.insert_qdq import insert_qdq, raise_opset
+from transforms.leave_out_dilations import leave_out_dilations
+from transforms.leave_out_zero_points import leave_out_zero_points
+from transforms.lift_constants import lift_constants
+from transforms.lower_opset import lower_opset
+from transforms.model import provenance
+from transforms.model.read_model import ModelError
+from transforms.move_outliers import move_outliers
+from transforms.pipelines import inspect_bf16
+from transforms.pipelines.prepare import prepare
+from transforms.plan.qparams import Ranges
+from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
+from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.scheme_targets import SchemeTargets, Targets
+from transforms.plan.tensor_grids import TensorGrid
+from transforms.plan.weight_cache import WeightMemory
+from transforms.qdq_to_cast import qdq_to_cast
+from transforms.quantize_before_relu import quantize_before_relu
+from transforms.saturate import saturate, tensors_with_nan
+from transforms.scheme import Scheme
+
+_WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
+
+_IN_INTEGERS = frozenset(
+    {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QGemm", "DynamicQuantizeMatMul"}
+    | {"MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM", "MatMulNBits"}
+)
+"""Operators beside those of the name QLinear... that compute with quantized numbers, also of ONNX Runtime."""
+
+
+@dataclass
+class Quantized:
+    """The result: tensors quantized by format and role, the changes of each step, and notes.
+
+    ``scheme``: that of the result, in which nothing is left to the outputs; ``choice``: a line on how they
+    decided. ``grids``: those of all tensors that became integers. ``float_graph``: the float model as it was
+    quantized, if that was to be kept.
+    """
+
+    tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    calibrated: int = 0
+    scheme: Scheme | None = None
+    choice: str = ""
+    grids: list[TensorGrid] = field(default_factory=list)
+    float_graph: gs.Graph | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of quantized tensors."""
+        return sum(self.tensors.values())
+
+
+def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Quantized) -> QuantizationPlan:
+    """Return the plan for a prepared graph, with shared ranges and borders as the scheme wants them."""
+    plan = QuantizationPlan(graph, scheme, targets)
+    if scheme.align_concat:
+        done.changes["Concats on one scale"] = align_concat(plan)
+    if scheme.dual_quant_nodes:
+        done.changes["tensors quantized twice, at borders of formats"] = dual_quant_nodes(plan)
+    return plan
+
+
+def write_plan(
+    plan: QuantizationPlan, ranges: Ranges | None, done: Quantized, memory: WeightMemory | None = None
+) -> None:
+    """Write a plan into its graph; ``memory`` is that of several plans of one model."""
+    done.tensors = Counter(
+        (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
+    )
+    _note_bodies(plan, done)
+    _note_whole(plan, done)
+    insert_qdq(plan, ranges, memory=memory, grids=done.grids)
+
+
+def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
+    """Do with the nodes of a quantized graph what the scheme wants done with them."""
+    if scheme.fold_relu:
+        done.changes["Relus and Clips folded into quantizations"] = fold_relu(graph)
+    if scheme.quantize_before_relu:
+        done.changes["Relus and Clips with a quantization in front"] = quantize_before_relu(graph)
+    if scheme.bfloat16_as == "cast":
+        qdq_to_cast(graph)
+    leave_out_zero_points(graph)
+    leave_out_dilations(graph)
+
+
+def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) -> SchemeTargets:
+    """Bring a float model into the form that a scheme quantizes, in place; return what the scheme names.
+
+    Every number that it computes stays the same, up to rounding in float32 and factors between layers. Raises
+    as :func:`quantize_graph` does.
+    """
+    lift_constants(graph)
+    _refuse_quantized(graph)
+    fix_shapes(graph, scheme.input_shapes)
+    if scheme.opset:
+        lower_opset(graph, scheme.opset)
+    targets = SchemeTargets(graph, scheme)
+    _prepare(graph, scheme, targets, Quantized() if done is None else done)
+    return targets
+
+
+def _refuse_quantized(graph: gs.Graph) -> None:
+    """Raise ModelError for a model with values on grids; what left no node is in its metadata."""
+    for node in walk.nodes(graph):
+        if node.op in QUANTIZED_BY or node.op in _IN_INTEGERS or node.op.startswith("QLinear"):
+            name = node.name or node.outputs[0].name
+            raise ModelError(f"the model is quantized already: '{name}' is a {node.op} node")
+    if provenance.tool(graph.info.metadata) == "quantize":
+        raise ModelError("the model is quantized already: tools.quantize made it")
+    state = inspect_bf16.describe(graph)
+    if state.converted:
+        raise ModelError(f"the model is quantized already, to BF16: {state.format}")
+
+
+def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
+    names = tensors_with_nan(graph)
+    if names:
+        raise ModelError(f"NaN in {len(names)} weights, '{names[0]}' the first: no format can stand for it")
+    prepared = prepare(graph, targets.excluded, optimized=scheme.optimize, newest=scheme.opset)
+    done.notes += prepared.notes
+    done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
+    if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):
+        done.changes["weights saturated at +-3.38953139e38"] = saturate(graph, exclude=targets.excluded)
+    if scheme.equalize_layers:
+        excluded = targets.excluded
+        done.changes["pairs of layers equalized"] = equalize_layers(graph, exclude=excluded)
+    if scheme.balance_channels:
+        own = scheme.format(scheme.activation), scheme.format(scheme.weight)
+        done.changes["layers balanced by a Mul in front"] = balance_channels(
+            graph,
+            depthwise=any(fmt.block > 1 for fmt in own if fmt),
+            outliers=_has_room_for_outliers(scheme),
+            exclude=targets.excluded,
+        )
+    move_named_outliers(graph, scheme, targets, done)
+    raise_opset(graph, scheme)
+
+
+def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
+    """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
+    for name in scheme.outliers:
+        if not move_outliers(graph, {name: scheme.outlier_move(name)}, exclude=targets.excluded):
+            raise ValueError(f"outliers entry '{name}' is no tensor that layers multiply with a matrix")
+    if scheme.outliers:
+        done.changes["tensors with outliers moved into weights"] = len(scheme.outliers)
+
+
+def _has_room_for_outliers(scheme: Scheme) -> bool:
+    activation, weight = scheme.format(scheme.activation), scheme.format(scheme.weight)
+    if activation is None or weight is None or not (activation.is_integer and weight.is_integer):
+        return False
+    return activation.bits >= _WIDE_ACTIVATION and weight.bits <= _NARROW_WEIGHT
+
+
+def _note_whole(plan: QuantizationPlan, done: Quantized) -> None:
+    """Say how many weights have no blocks though the scheme asks for them."""
+    size = plan.scheme.block_size
+    weights = [quantization for quantization in plan.quantizations if quantization.role == WEIGHT]
+    whole = sum(one.steps[-1].needs_range and not one.steps[-1].block for one in weights)
+    if size and whole:
+        count = "1 weight" if whole == 1 else f"{whole} weights"
+        what = "per channel" if plan.scheme.per_channel else "for each weight"
+        done.notes.append(f"One scale {what}, no blocks of {size}: {count}, sums too short or in groups")
+
+
+def _note_bodies(plan: QuantizationPlan, done: Quantized) -> None:
+    """Say how many layers stay float because nothing is measured inside bodies."""
+    main = {id(node) for node in plan.graph.nodes}
+    left = [
+        node
+        for node in walk.nodes(plan.graph)
+        if id(node) not in main and is_dot_product(node) and plan.specs.formats[node].wants_integers
+    ]
+    if left:
+        layers = "1 layer" if len(left) == 1 else f"{len(left)} layers"
+        done.notes.append(f"Kept in float inside If, Loop or Scan: {layers}, ranges are not measured there")

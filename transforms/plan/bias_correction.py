@@ -1,0 +1,71 @@
+"""Biases that take back the mean of what rounding a weight does to the outputs of its layer.
+
+A layer makes W x + b. With rounded weights V it makes V x + b, which on average over samples is off by
+(V - W) E[x]: the same number for all places of a channel, which a bias holds. Known as bias correction (M.
+Nagel et al., arXiv 1906.04721, section 4.2), with means that are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.array_types import AnyArray, Float32Array, Float64Array
+from transforms.graph import dot_products
+from transforms.graph.dot_products import TensorAxis
+from transforms.plan.quant_spec import BIAS
+from transforms.plan.quantization_plan import QuantizationPlan, each_use
+
+_DATA, _WEIGHT = 0, 1
+
+
+class Means(Protocol):
+    """What calibration has measured of channels."""
+
+    def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, Float64Array]:
+        """Return the mean of each channel along those axes of tensors for which it was measured."""
+
+
+def correctable(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int]]:
+    """Yield nodes with an integer bias that can be corrected, and which input that is."""
+    for node, index, quantization in each_use(plan):
+        if quantization.role != BIAS or not quantization.steps[-1].needs_range:
+            continue
+        data, weight = node.inputs[_DATA], node.inputs[_WEIGHT]
+        if not isinstance(weight, gs.Constant) or not plan.specs.is_in_main_graph(data) or data.shape is None:
+            continue
+        if dot_products.channel_axis(node, _WEIGHT, len(weight.shape)) is not None:
+            yield node, index
+
+
+def corrected_inputs(plan: QuantizationPlan) -> list[TensorAxis]:
+    """Return the tensors of whose channels the means are needed, with the axis of the channels."""
+    return list(dict.fromkeys(_read(node) for node, _ in correctable(plan)))
+
+
+def corrected(
+    node: gs.Node, bias: AnyArray, error: NDArray[np.floating], means: Mapping[TensorAxis, Float64Array]
+) -> Float32Array | None:
+    """Return the bias of a node whose weight has an error (as it is read less as it was).
+
+    None if the means of what it multiplies were not measured.
+    """
+    mean = means.get(_read(node))
+    if mean is None:
+        return None
+    axis = dot_products.channel_axis(node, _WEIGHT, error.ndim)
+    laid = dot_products.along_inputs(node, _WEIGHT, error.shape, mean)
+    others = tuple(i for i in range(error.ndim) if i != axis)
+    shift = (error * laid).sum(axis=others, dtype=np.float64)
+    if node.op == "Gemm":
+        shift *= node.attrs.get("alpha", 1.0) / node.attrs.get("beta", 1.0)
+    return np.asarray(bias.astype(np.float64) - shift.reshape(bias.shape), np.float32)
+
+
+def _read(node: gs.Node) -> TensorAxis:
+    data = node.inputs[_DATA]
+    return data.name, dot_products.sum_axis(node, _DATA, len(data.shape))

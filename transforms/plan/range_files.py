@@ -1,0 +1,154 @@
+"""Files of grids: our own form, and the encodings that AIMET writes and Qualcomm's tools read.
+
+Ours is JSON with a list of grids by the name of each tensor: role, format, axis, scale, zero point (in the
+integers of the format), the range that these cover, and the lowest and highest number seen. Encodings are
+those of version 0.6.1: a list per tensor, of activations and of parameters, with ``bitwidth``, ``scale``,
+``offset`` (minus the zero point, of integers that begin at 0), ``min``, ``max`` and ``is_symmetric``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ops.formats import get_format
+from transforms.plan.tensor_grids import TensorGrid
+
+FORM = "onnx-narrow ranges 1"
+_VERSION = "0.6.1"
+_ACTIVATIONS, _PARAMETERS = "activation_encodings", "param_encodings"
+_MOST_BITS = 32
+
+
+def to_text(grids: Iterable[TensorGrid], *, encodings: bool = False) -> str:
+    """Return grids as the text of a file: JSON of our own form, or encodings."""
+    content = _encodings(grids) if encodings else {"form": FORM, "tensors": _tensors(grids)}
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def from_text(text: str) -> list[TensorGrid]:
+    """Return the grids of a text in either form; ValueError, naming the tensor, for anything else."""
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if isinstance(content, dict) and content.get("form") == FORM:
+        return [_read(name, one) for name, one in _entries(content.get("tensors"), "tensors")]
+    if isinstance(content, dict) and _ACTIVATIONS in content:
+        found = []
+        for key, role in ((_ACTIVATIONS, "activation"), (_PARAMETERS, "weight")):
+            for name, many in _named(content.get(key, {}), key):
+                found += _read_encodings(name, role, many)
+        return found
+    raise ValueError(f"neither has the form '{FORM}' nor {_ACTIVATIONS}")
+
+
+def _tensors(grids: Iterable[TensorGrid]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in grids:
+        fmt = get_format(one.format)
+        low, high = one.ends(fmt)
+        entry = {
+            "role": one.role,
+            "format": one.format,
+            "axis": one.axis,
+            "scale": one.scale.tolist(),
+            "zero_point": (one.zero_point + int(fmt.lowest)).tolist(),
+            "range": [low.min().item(), high.max().item()],
+            "seen": None if one.low is None else [one.low, one.high],
+        }
+        found.setdefault(one.name, []).append(entry)
+    return found
+
+
+def _entries(value: object, where: str) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(name, one) for name, many in _named(value, where) for one in _listed(name, many)]
+
+
+def _named(value: object, where: str) -> Iterable[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise ValueError(f"'{where}' is no table of tensors")
+    return value.items()
+
+
+def _listed(name: str, many: object) -> list[Mapping[str, Any]]:
+    if not isinstance(many, list) or not all(isinstance(one, dict) for one in many):
+        raise ValueError(f"tensor '{name}': not a list of grids")
+    return many
+
+
+def _read(name: str, entry: Mapping[str, Any]) -> TensorGrid:
+    fmt = get_format(str(entry.get("format")))
+    if not fmt.is_integer:
+        raise ValueError(f"tensor '{name}': format '{fmt.name}' has no scale")
+    scale = _positive(name, entry.get("scale"))
+    zero_point = _whole(name, entry.get("zero_point"), int(fmt.bits), int(fmt.lowest))
+    if scale.shape != zero_point.shape or scale.ndim > 1:
+        raise ValueError(f"tensor '{name}': {scale.size} scales, {zero_point.size} zero points")
+    seen = entry.get("seen") or (None, None)
+    axis = entry.get("axis")
+    return TensorGrid(name, str(entry.get("role")), fmt.name, int(fmt.bits), axis, scale, zero_point, *seen)
+
+
+def _positive(name: str, value: object) -> np.ndarray:
+    try:
+        scale = np.asarray(value, np.float32)
+    except (TypeError, ValueError):
+        scale = np.zeros(1, np.float32)
+    if not scale.size or not (np.isfinite(scale) & (scale > 0)).all():
+        raise ValueError(f"tensor '{name}': scale {str(value)[:40]} is no positive number")
+    return scale
+
+
+def _whole(name: str, value: object, bits: int, lowest: int) -> np.ndarray:
+    """Return zero points counted from the lowest integer."""
+    try:
+        found = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        found = np.array(np.nan)
+    offset = found - lowest
+    if not found.size or not ((offset == np.rint(offset)) & (offset >= 0) & (offset < 2.0**bits)).all():
+        raise ValueError(f"tensor '{name}': zero point {str(value)[:40]} is no integer of {bits} bits")
+    return offset.astype(np.int64)
+
+
+def _encodings(grids: Iterable[TensorGrid]) -> dict[str, Any]:
+    content: dict[str, Any] = {"version": _VERSION, _ACTIVATIONS: {}, _PARAMETERS: {}}
+    for one in grids:
+        low, high = one.ends(get_format(one.format))
+        is_symmetric = bool((one.zero_point == 2 ** (one.bits - 1)).all())
+        many = zip(low, high, np.atleast_1d(one.scale), np.atleast_1d(one.zero_point), strict=True)
+        content[_PARAMETERS if one.role == "weight" else _ACTIVATIONS][one.name] = [
+            {
+                "bitwidth": one.bits,
+                "dtype": "int",
+                "is_symmetric": str(is_symmetric),
+                "max": float(most),
+                "min": float(least),
+                "offset": -int(offset),
+                "scale": float(scale),
+            }
+            for least, most, scale, offset in many
+        ]
+    return content
+
+
+def _read_encodings(name: str, role: str, many: object) -> list[TensorGrid]:
+    entries = _listed(name, many)
+    if not entries or any(one.get("dtype", "int") != "int" for one in entries):
+        return []  # of a float type: there is no grid
+    bits = {one.get("bitwidth") for one in entries}
+    width = bits.pop()
+    if bits or not isinstance(width, int) or not 0 < width <= _MOST_BITS:
+        raise ValueError(f"tensor '{name}': bitwidth {width} is none of 1 to {_MOST_BITS}")
+    scale = _positive(name, [one.get("scale") for one in entries])
+    offsets = [one.get("offset", math.nan) for one in entries]
+    zero_point = _whole(name, [-one if isinstance(one, int | float) else one for one in offsets], width, 0)
+    if len(entries) == 1:
+        scale, zero_point = scale[0], zero_point[0]
+    scale, zero_point = np.asarray(scale), np.asarray(zero_point)
+    return [TensorGrid(name, role, "", width, None, scale, zero_point)]
