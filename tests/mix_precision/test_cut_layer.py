@@ -10,8 +10,9 @@ import pytest
 from onnx import helper
 
 from tests.helpers import build, mixing, tunable
+from transforms.mix_precision.candidates import layers_of
 from transforms.mix_precision.cut_layer import cut_layer, float_raw, layer_ends
-from transforms.mix_precision.mixed_model import MixedModel, layers_of
+from transforms.mix_precision.mixed_model import MixedModel
 from transforms.model import graph_proto
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.runtime.session import open_session

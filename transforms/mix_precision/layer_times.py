@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.mix_precision.candidates import Candidate
+from transforms.mix_precision.candidates import Candidate, layers_of
 from transforms.mix_precision.cut_layer import cut_layer, float_raw, layer_ends
-from transforms.mix_precision.mixed_model import MixedModel, layers_of
+from transforms.mix_precision.mixed_model import MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_steps import Quantized, finish_nodes
