@@ -244,7 +244,8 @@ class _Interrupted(Exception):
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_checkpoint_goes_on_to_the_same_model(after: int, tmp_path: Path) -> None:
     float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
-    whole = finetune_model(float_graph, quantized, DATA)
+    options = FinetuneOptions("gptq")  # its first attempt is accepted
+    whole = finetune_model(float_graph, quantized, DATA, options)
 
     def stop(layer: object, done: int, total: int) -> None:
         if done == after:
@@ -252,12 +253,14 @@ def test_a_checkpoint_goes_on_to_the_same_model(after: int, tmp_path: Path) -> N
 
     path = tmp_path / "checkpoint.npz"
     with pytest.raises(_Interrupted):
-        finetune_model(float_graph, quantized, DATA, checkpoint=Checkpoint.open(path, "key"), progress=stop)
+        stored = Checkpoint.open(path, "key")
+        finetune_model(float_graph, quantized, DATA, options, checkpoint=stored, progress=stop)
     seen: list[str] = []
     again = finetune_model(
         float_graph,
         quantized,
         DATA,
+        options,
         checkpoint=Checkpoint.open(path, "key"),
         progress=lambda layer, done, total: seen.append(layer.name),
     )

@@ -38,6 +38,31 @@ def test_outputs_behind_a_softmax_are_measured_in_front_of_it(behind: str | None
     assert found.relative == 0.25
 
 
+def softmax_in_parts(scale: float) -> onnx.ModelProto:
+    """Return the softmax of x times a number, as Exp divided by its sum."""
+    nodes = [
+        helper.make_node("Mul", ["x", "scale"], ["m"], "mul"),
+        helper.make_node("ReduceMax", ["m"], ["largest"], "largest", axes=[1]),
+        helper.make_node("Sub", ["m", "largest"], ["shifted"], "sub"),
+        helper.make_node("Exp", ["shifted"], ["e"], "exp"),
+        helper.make_node("ReduceSum", ["e", "axes"], ["sum"], "sum"),
+        helper.make_node("Expand", ["sum", "shape"], ["wide"], "expand"),
+        helper.make_node("Div", ["e", "wide"], ["y"], "div"),
+    ]
+    ends = [build.value(name, ["n", 4]) for name in ("x", "y")]
+    constants = {"scale": np.array([scale], np.float32), "axes": np.array([1]), "shape": np.array([1, 4])}
+    return build.model(nodes, ends[:1], ends[1:], constants)
+
+
+def test_a_softmax_in_parts_is_one() -> None:
+    """Scores, less the largest, that are 1.5 times too large."""
+    graphs = [graph_proto.import_model(softmax_in_parts(scale)) for scale in (1.0, 1.5)]
+    found = OutputError(graphs[0], FEEDS).each(graphs[1])
+    scores = np.array([feed["x"][0].astype(np.float64) - feed["x"].max() for feed in FEEDS])
+    power = (scores**2).sum(1, keepdims=True)
+    assert np.array_equal(found.powers, power) and np.array_equal(found.errors, power / 4)
+
+
 def test_outputs_are_compared_where_one_model_alone_has_a_softmax() -> None:
     graphs = [graph_proto.import_model(net(1.0, behind=behind)) for behind in ("Softmax", None)]
     for first, second in (graphs, graphs[::-1]):

@@ -70,6 +70,8 @@ def finetune_file(job: FinetuneJob) -> None:
         files = job.save(done.graph, output, entries)
     for line in (*stored, *tuning.lines(done, len(feeds), quantized.source_files, files)):
         print(line)
+    for line in tuning.reasons(done) if job.verbose else ():
+        print(line)
     broken = tuning.broken_limit(done, job.memory_limit)
     if broken:
         print(broken, file=sys.stderr)

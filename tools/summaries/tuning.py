@@ -35,16 +35,26 @@ def broken_limit(done: TunedModel, limit: int | None) -> str | None:
 def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     """Yield what became of each layer, those left alone, and the outputs."""
     width = max(len(layer.name) for layer in done.walk.layers)
-    for layer in done.walk.layers:
-        kept = layer.what if layer.is_kept and done.attempt else "not changed"
+    kept_count = 0
+    for number, layer in enumerate(done.walk.layers):
+        is_kept = layer.is_kept and done.attempt is not None and number not in done.put_back
+        kept_count += is_kept
+        kept = layer.what if is_kept else "put back" if number in done.put_back else "not changed"
         change = in_words(layer.power, layer.before, layer.after)
         yield f"{layer.name:<{width}}  {layer.op}  {change}  {kept}  {layer.seconds:.2f} s"
     reasons = Counter((layer.op, layer.reason) for layer in done.walk.left_alone)
     for (op, reason), count in reasons.items():
         yield f"Skipped: {count} {op}: {reason}"
-    kept_count = sum(layer.is_kept for layer in done.walk.layers) if done.attempt else 0
     yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
     yield f"Outputs on held-out samples: {_of_outputs(done)}"
+
+
+def reasons(done: TunedModel) -> Iterator[str]:
+    """Yield for each layer how much of its error new weights cannot mend, if that can be said."""
+    for layer in done.walk.layers:
+        if layer.before > 0 and math.isfinite(layer.before) and math.isfinite(layer.of_inputs):
+            share = min(layer.of_inputs / layer.before, 1.0)
+            yield f"{layer.name}: {share:.0%} of its error is left by float weights, too: that of its inputs"
 
 
 def in_words(power: float, *errors: float) -> str:
@@ -66,7 +76,19 @@ def _of_outputs(done: TunedModel) -> str:
     ratios = [_decibels(1.0, error) or "none" for error in (done.before, done.after)]
     reason = "an output of the float model is zero there, or one is not finite"
     words = f"{' -> '.join(ratios)} dB" + (f" (none: {reason})" if "none" in ratios else "")
-    return words if done.attempt else f"{words}; no improvement: model not changed"
+    return f"{words}{_what_blocked(done)}"
+
+
+def _what_blocked(done: TunedModel) -> str:
+    """Return why not all layers that became better are kept, or nothing."""
+    output = f"output '{done.blocked}'" if done.blocked else ""
+    if done.attempt is None:
+        reason = f"; {output} became worse" if output else ""
+        return f"; no improvement: model not changed{reason}"
+    if not done.put_back:
+        return ""
+    reason = f"for {output}" if output else "the outputs did not improve with them"
+    return f"; {len(done.put_back)} layers put back: {reason}"
 
 
 def _decibels(power: float, error: float) -> str | None:

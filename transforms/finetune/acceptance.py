@@ -1,15 +1,21 @@
 """Acceptance test: is a model better than another on unseen data, by the evidence of held-out samples?
 
 A difference on a few samples may be chance, and a mean over outputs hides one that became worse. So three
-conditions have to hold:
+conditions have to hold, of which those about losses are also asked of all samples: those that weights were
+fitted to cannot prove a gain, but they can prove a loss.
 
-* no output has a larger error on the held-out samples, taken together;
-* nor on all samples: those that weights were fitted to cannot prove a gain, but they can prove a loss;
-* each output improved by more than the standard error of its mean over samples, unless it did not change.
-  Models are compared sample by sample, so that easy and hard samples do not add to the scatter.
+* In the mean over outputs, the error on the samples taken together is not larger.
+* No output became worse by more than scatter explains, in all or in the mean over samples.
+* The outputs that changed improved, in the mean over them, by more than the standard error of that mean over
+  held-out samples; the less samples scatter in an output, the more it counts. Models are compared sample by
+  sample, so that easy and hard samples do not add to the scatter.
 
 The threshold for the first model is one standard error, which a model without a gain passes once in six
-times. It rises for later ones, so that one of many passes by chance no more often than that.
+times. It rises for later models, so that one of many passes by chance no more often than that. So does that
+of a loss with the number of outputs: of many that stay as they are, one looks worse by chance no more often.
+
+With fewer than four held-out samples there is no scatter to go by: every output that changed has to be sure
+of its gain, and none may have a larger error.
 """
 
 from __future__ import annotations
@@ -21,9 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
+from transforms.finetune.options import FEW
 from transforms.finetune.output_error import Errors
 
 Mask = NDArray[np.bool_]
+
+_LEAST_SCATTER = 1e-3
+"""Of gains, which are at most 1: an output that scatters less counts no more for that."""
 
 
 def is_significantly_better(
@@ -38,11 +48,58 @@ def is_significantly_better(
     if not np.isfinite(before.errors).all():
         return True
     kept = np.asarray(held)
-    everything = np.ones_like(kept)
-    if any(np.any(_total(after, part) > _total(before, part)) for part in (kept, everything)):
+    if len(harmed(before, after, kept)):
+        return False
+    if kept.sum() < FEW:
+        return _is_each_better(before, after, kept, tried)
+    if any(gain(before, after, part) < 0 for part in (kept, np.ones_like(kept))):
+        return False
+    gains = _gains(before, after)
+    changed = gains[:, gains.any(0)]
+    if not changed.size:
+        return False
+    precision = [1 / max(_scatter(one, kept), _LEAST_SCATTER) ** 2 for one in changed.T]
+    return _is_sure(np.average(changed, 1, precision), kept, _standard_errors(tried))
+
+
+def _is_each_better(before: Errors, after: Errors, held: Mask, tried: int) -> bool:
+    """Return whether no output has a larger error, and those that changed are sure of their gain."""
+    if any(np.any(_total(after, part) > _total(before, part)) for part in (held, np.ones_like(held))):
         return False
     changed = [gains for gains in _gains(before, after).T if gains.any()]
-    return bool(changed) and all(_is_sure(gains, kept, _standard_errors(tried)) for gains in changed)
+    return bool(changed) and all(_is_sure(gains, held, _standard_errors(tried)) for gains in changed)
+
+
+def harmed(before: Errors, after: Errors, held: Mask) -> NDArray[np.intp]:
+    """Return the outputs that became worse by more than scatter explains, the worst first.
+
+    An output whose errors are not finite counts, too.
+    """
+    finite = np.isfinite(before.errors).all(0) & np.isfinite(after.errors).all(0)
+    gains = np.where(finite, np.nan_to_num(_gains(before, after), nan=-1.0), -1.0)
+    saved = np.where(finite, np.nan_to_num(before.errors - after.errors), -1.0)
+    threshold = _standard_errors(gains.any(0).sum() - 1) if gains.any() else 1.0
+    lost = [
+        any(_is_lost(values, held, threshold) for values in columns)
+        for columns in zip(gains.T, saved.T, strict=True)
+    ]
+    worse = np.flatnonzero(np.asarray(lost))
+    return np.asarray(worse[np.argsort(gains.mean(0)[worse], kind="stable")])
+
+
+def gain(before: Errors, after: Errors, part: Mask) -> float:
+    """Return the mean over outputs of how much their errors on a part of the samples fell, in dB."""
+    first, second = _total(before, part), _total(after, part)
+    tiny = np.finfo(np.float64).tiny
+    ratios = np.where(first == second, 1.0, np.maximum(first, tiny) / np.maximum(second, tiny))
+    return float(10 * np.log10(ratios).mean())
+
+
+def _is_lost(values: Float64Array, held: Mask, standard_errors: float) -> bool:
+    """Return whether what samples gain is less than 0 in the mean of held-out ones, or of all."""
+    scatter = _scatter(values, held)
+    means = ((values[part].mean(), part.sum()) for part in (held, np.ones_like(held)))
+    return any(mean < -standard_errors * scatter / np.sqrt(count) for mean, count in means)
 
 
 def _is_sure(gains: Float64Array, held: Mask, standard_errors: float) -> bool:

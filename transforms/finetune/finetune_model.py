@@ -12,15 +12,16 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.finetune.acceptance import is_significantly_better
+from transforms.finetune.acceptance import gain, harmed, is_significantly_better
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
-from transforms.finetune.options import FinetuneOptions, is_held_out
-from transforms.finetune.output_error import OutputError
+from transforms.finetune.options import FEW, FinetuneOptions, is_held_out
+from transforms.finetune.output_error import Errors, OutputError
+from transforms.finetune.put_back import SomeLayers, keep_harmless
 from transforms.model.copy_graph import copy_graph
 from transforms.run.shared_steps import StepSharing, kept_open
 
-_LEAST_JUDGED, _LEAST_FITTED = 16, 4
+_LEAST_JUDGED, _LEAST_FITTED = 32, 4
 """Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
 
 
@@ -28,7 +29,9 @@ _LEAST_JUDGED, _LEAST_FITTED = 16, 4
 class TunedModel:
     """The better model, the errors of its outputs on held-out samples before and after, and its layers.
 
-    ``attempt`` names the attempt that was accepted, or is None if the model is unchanged.
+    ``attempt`` names the attempt that was accepted, or is None if the model is unchanged. ``put_back`` are
+    the numbers of layers that have their old weights again, for all together did not pass; ``blocked`` is the
+    output that they harmed most, None if they harmed none.
     """
 
     graph: gs.Graph
@@ -36,6 +39,8 @@ class TunedModel:
     after: float
     attempt: str | None
     walk: TunedLayers
+    put_back: frozenset[int] = frozenset()
+    blocked: str | None = None
 
 
 def finetune_model(
@@ -52,7 +57,8 @@ def finetune_model(
     """Return a quantized model with tuned weights and biases, or the same one unless that is better.
 
     Weights are tuned with scales and exponents chosen anew; unless the outputs improve significantly
-    (:mod:`transforms.finetune.acceptance`), with the present ones, and at last biases alone.
+    (:mod:`transforms.finetune.acceptance`), with the present ones, and at last biases alone. Of layers that
+    together harm an output, those that do no harm are a model of their own; the best model is returned.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
     to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
@@ -65,10 +71,10 @@ def finetune_model(
     options = options or FinetuneOptions()
     _refuse(float_graph, quantized_graph)
     acceptance = _AcceptanceTest(float_graph, quantized_graph, feeds, options)
-    walked = TunedLayers()
+    best = _Best(float_graph, quantized_graph, acceptance, formats)
     try:
         with kept_open(sharing) as shared:
-            for tried, (attempt, chosen) in enumerate(_attempts(options)):
+            for attempt, chosen in _attempts(options):
                 graph = copy_graph(quantized_graph)
                 walked = finetune_weights(
                     float_graph,
@@ -81,13 +87,59 @@ def finetune_model(
                     sharing=shared,
                     progress=progress,
                 )
-                after = acceptance.after(graph, tried)
-                if after is not None:
-                    return TunedModel(graph, acceptance.before, after, attempt, walked)
+                if best.passes(graph, attempt, walked, chosen):
+                    break
     finally:
         if checkpoint:
             checkpoint.write()
-    return TunedModel(quantized_graph, acceptance.before, acceptance.before, None, walked)
+    return best.model
+
+
+class _Best:
+    """The best model so far, at first the given one."""
+
+    def __init__(
+        self,
+        float_graph: gs.Graph,
+        quantized_graph: gs.Graph,
+        acceptance: _AcceptanceTest,
+        formats: Sequence[Format],
+    ) -> None:
+        before = acceptance.before
+        self.model = TunedModel(quantized_graph, before, before, None, TunedLayers())
+        self._models, self._acceptance, self._formats = (float_graph, quantized_graph), acceptance, formats
+        self._gain, self._tried = 0.0, 0
+
+    def passes(self, graph: gs.Graph, attempt: str, walked: TunedLayers, options: FinetuneOptions) -> bool:
+        """Return whether a model with all layers tuned passes; if not, try some of them."""
+        tuned, walked.matched = walked.matched, []
+        errors = self._acceptance.each(graph)
+        harmed = self._acceptance.harmed(errors)
+        found = TunedModel(graph, self._acceptance.before, 0.0, attempt, walked)
+        passes = self._take(found, errors)
+        if not passes:
+            blocked = harmed[0] if harmed else None
+            if self.model.attempt is None:
+                self.model = dataclasses.replace(self.model, walk=walked, blocked=blocked)
+            changed = [i for i, layer in enumerate(walked.layers) if layer.is_kept]
+            if changed and self._acceptance.can_choose:
+                tried = SomeLayers(self._models, tuned, changed, self._formats, options.op_types)
+                graph, kept = keep_harmless(tried, frozenset(harmed), self._acceptance.harmless_gain)
+                put_back = frozenset(changed) - kept
+                found = dataclasses.replace(found, graph=graph, put_back=put_back, blocked=blocked)
+                if kept:
+                    self._take(found, self._acceptance.each(graph))
+        return passes
+
+    def _take(self, found: TunedModel, errors: Errors) -> bool:
+        """Keep a model if it passes and is better than the best; return whether it passes."""
+        passes = self._acceptance.passes(errors, self._tried)
+        self._tried += 1
+        gain = self._acceptance.gain(errors)
+        if passes and (gain > self._gain or self.model.attempt is None):
+            found.after = self._acceptance.of_held_out(errors)
+            self.model, self._gain = found, gain
+        return passes
 
 
 class _AcceptanceTest:
@@ -111,20 +163,42 @@ class _AcceptanceTest:
     @property
     def before(self) -> float:
         """The error of the original model on held-out samples."""
-        return self._first.of(self._held).relative
+        return self.of_held_out(self._first)
+
+    @property
+    def can_choose(self) -> bool:
+        """Whether there are samples enough to choose layers by: of few, one choice of many fits by chance."""
+        return bool(self._held.sum() >= FEW)
+
+    def each(self, graph: gs.Graph) -> Errors:
+        """Return the errors of a model on all samples that are compared."""
+        return self._errors.each(graph)
+
+    def of_held_out(self, errors: Errors) -> float:
+        """Return the error on held-out samples alone."""
+        return errors.of(self._held).relative
 
     def error(self, graph: gs.Graph) -> float:
         """Return the error of a model on held-out samples."""
-        return self._errors.each(graph).of(self._held).relative
+        return self.of_held_out(self.each(graph))
 
-    def after(self, graph: gs.Graph, tried: int) -> float | None:
-        """Return the error of a model on held-out samples; None if it is not significantly better.
+    def passes(self, after: Errors, tried: int) -> bool:
+        """Return whether errors are significantly less; ``tried``: how many models were tested before."""
+        return is_significantly_better(self._first, after, self._held, tried)
 
-        ``tried``: how many models were rejected before.
-        """
-        after = self._errors.each(graph)
-        is_better = is_significantly_better(self._first, after, self._held, tried)
-        return after.of(self._held).relative if is_better else None
+    def gain(self, after: Errors) -> float:
+        """Return the gain on held-out samples, in dB."""
+        return gain(self._first, after, self._held)
+
+    def harmed(self, after: Errors) -> list[str]:
+        """Return the outputs that became worse, the worst first."""
+        return [self._errors.names[i] for i in harmed(self._first, after, self._held)]
+
+    def harmless_gain(self, graph: gs.Graph) -> float | None:
+        """Return the gain of a model on all samples, in dB; None if an output became worse."""
+        after = self.each(graph)
+        everything = np.ones_like(self._held)
+        return None if len(harmed(self._first, after, self._held)) else gain(self._first, after, everything)
 
 
 def _attempts(options: FinetuneOptions) -> Iterator[tuple[str, FinetuneOptions]]:

@@ -18,7 +18,7 @@ from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
-from transforms.finetune.options import LayerwiseOptions, TuneOptions
+from transforms.finetune.options import FEW, LayerwiseOptions, TuneOptions, is_held_out
 from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
 from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk
@@ -29,7 +29,10 @@ from transforms.run.shared_steps import StepSharing
 
 @dataclass(frozen=True)
 class LayerReport:
-    """The result of a layer: error on held-out samples before and after, their ``power``, and the time."""
+    """The result of a layer: error on held-out samples before and after, their ``power``, and the time.
+
+    ``of_inputs``: the error that float weights would leave.
+    """
 
     name: str
     op: str
@@ -38,6 +41,7 @@ class LayerReport:
     power: float
     what: str
     seconds: float
+    of_inputs: float = 0.0
 
     @property
     def is_kept(self) -> bool:
@@ -49,12 +53,14 @@ class LayerReport:
 class TunedLayers:
     """The layers in order, and those that were skipped.
 
-    ``largest_step``: the most bytes of tensors of one sample that were in memory at once.
+    ``largest_step``: the most bytes of tensors of one sample that were in memory at once. ``matched``: where
+    the layers are in the graph.
     """
 
     layers: list[LayerReport] = field(default_factory=list)
     left_alone: list[SkippedLayer] = field(default_factory=list)
     largest_step: int = 0
+    matched: list[MatchedLayer] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True)
@@ -99,9 +105,10 @@ def finetune_weights(
         first = f": '{left[0].name}' ({left[0].op}): {left[0].reason}" if left else ""
         raise ValueError(f"no layer can be tuned, of {len(left)} dot products{first}")
     layers, skipped = of_operators(layers, options.op_types)
-    done = TunedLayers(left_alone=left + skipped)
+    done = TunedLayers(left_alone=left + skipped, matched=layers)
     with open_sums(float_graph, quantized_graph, feeds, layers, options, sharing) as sums:
-        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error)
+        held_out = sum(is_held_out(i, len(feeds), options) for i in range(len(feeds)))
+        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error, learn=held_out >= FEW)
         for number in range(len(layers)):
             report = walked.visit(number, memory)
             done.layers.append(report)
@@ -125,7 +132,10 @@ class _LayerwiseTuner:
         sums: GramReader,
         options: TuneOptions,
         model_error: Callable[[], float] | None,
+        *,
+        learn: bool,
     ) -> None:
+        self._learn = learn
         self._graph, self._layers, self._sums, self._options = quantized_graph, layers, sums, options
         self._names = walk.Names(quantized_graph)
         self._model_error = model_error
@@ -173,7 +183,9 @@ class _LayerwiseTuner:
             found = self._write(layer, number, found)
         seconds = time.perf_counter() - start
         numbers = found.before, found.after, found.power
-        report = LayerReport(_title(layer), layer.node.op, *numbers, found.best.what, seconds)
+        report = LayerReport(
+            _title(layer), layer.node.op, *numbers, found.best.what, seconds, found.of_inputs
+        )
         if memory:
             kept = found.best if report.is_kept else None
             memory.checkpoint.put(memory.attempt, number, kept, asdict(report))
@@ -183,10 +195,10 @@ class _LayerwiseTuner:
         fit, held = self._sums.read(number)
         fit = of_products(layer, fit)
         before = current(layer)
-        found = tune_layer(layer, before, fit, held, self._options)
+        found = tune_layer(layer, before, fit, held, self._options, learn=self._learn)
         if all(fit.has_bias) or not all(user.bias for user in layer.users):
             return found
-        with_add = tune_layer(layer, before, fit.freed(), held.freed(), self._options)
+        with_add = tune_layer(layer, before, fit.freed(), held.freed(), self._options, learn=self._learn)
         return with_add if with_add.after < _ADD * found.after else found
 
     def _write(self, layer: MatchedLayer, number: int, found: Tuned) -> Tuned:
@@ -196,9 +208,9 @@ class _LayerwiseTuner:
             held = self._sums.read(number)[1]
             after = float(held.error(found.best.weights, found.best.bias).sum())
         if after < found.before and self._is_better():
-            return Tuned(found.best, found.before, after, found.power)
+            return Tuned(found.best, found.before, after, found.power, found.of_inputs)
         self._put(layer, before)
-        return Tuned(before, found.before, found.before, found.power)
+        return Tuned(before, found.before, found.before, found.power, found.of_inputs)
 
     def _put(self, layer: MatchedLayer, candidate: LayerSolution) -> None:
         write_layer(self._graph, layer, candidate, self._names)

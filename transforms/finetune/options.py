@@ -8,6 +8,9 @@ from ops.rounding import Options
 from transforms.runtime.devices import CPU
 from transforms.runtime.session import RunOptions
 
+FEW = 4
+"""Held-out samples, from which on their scatter tells what is noise."""
+
 
 @dataclass(frozen=True)
 class TuneOptions:

@@ -19,6 +19,7 @@ from transforms.runtime.session import RunOptions
 Found = dict[str, NDArray[np.generic]]
 
 _PASSED = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Clip"})
+_SPREAD = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Expand"})
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
 
 
@@ -49,7 +50,7 @@ class OutputError:
     """The error of models on some samples, against the outputs of the float model.
 
     An output after a final Softmax is measured before it: probabilities hide errors if one of them is near 1,
-    and the few samples without such a one would decide everything.
+    and the few samples without such a one would decide everything. ``names`` are those of the outputs.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class OutputError:
             raise ValueError(
                 f"output {output_index} is not there, the model has {len(names)}, the first is 0"
             )
-        self._names = names if output_index is None else [names[output_index]]
+        self.names = names if output_index is None else [names[output_index]]
         self._float, self._scored = float_graph, set(_scores(float_graph))
         self._wanted: dict[frozenset[str], list[Found]] = {}
         self._of_float(frozenset(self._scored))
@@ -75,10 +76,10 @@ class OutputError:
         """Return the errors of a model with the same inputs and outputs."""
         scored = frozenset(self._scored & _scores(graph).keys())
         found = [
-            [_compare(wanted[name], made[name]) for name in self._names]
+            [_compare(wanted[name], made[name]) for name in self.names]
             for wanted, made in zip(self._of_float(scored), self._run(graph, scored), strict=True)
         ]
-        pairs = np.asarray(found, np.float64).reshape(len(self._feeds), len(self._names), 2)
+        pairs = np.asarray(found, np.float64).reshape(len(self._feeds), len(self.names), 2)
         return Errors(pairs[..., 0], pairs[..., 1])
 
     def _of_float(self, scored: frozenset[str]) -> list[Found]:
@@ -89,7 +90,7 @@ class OutputError:
     def _run(self, graph: gs.Graph, scored: frozenset[str]) -> Iterator[Found]:
         """Yield the compared tensors by output; for ``scored`` ones the input of their Softmax."""
         scores = _scores(graph)
-        places = {name: scores[name] if name in scored else name for name in self._names}
+        places = {name: scores[name] if name in scored else name for name in self.names}
         shown = [*(tensor.name for tensor in graph.outputs), *places.values()]
         model = InstrumentedModel(graph, shown, with_fixed_threads(self._options))
         for found in run_each(partial(model.run, shown=places.values()), self._feeds, self._options):
@@ -103,9 +104,25 @@ def _scores(graph: gs.Graph) -> dict[str, str]:
         node = walk.producer(output)
         while node is not None and (node.op in _PASSED or "quantize" in node.op.lower()):
             node = walk.producer(node.inputs[0])
-        if node is not None and node.op in _SOFTMAX:
-            found[output.name] = node.inputs[0].name
+        scores = None if node is None else _scores_of(node)
+        if scores is not None:
+            found[output.name] = scores.name
     return found
+
+
+def _scores_of(node: gs.Node) -> gs.Tensor | None:
+    """Return the input of a Softmax, also one that is written as Exp divided by its sum; None for others."""
+    if node.op in _SOFTMAX:
+        return node.inputs[0]
+    exponential = walk.producer(node.inputs[0]) if node.op == "Div" else None
+    if exponential is None or exponential.op != "Exp":
+        return None
+    total = walk.producer(node.inputs[1])
+    while total is not None and total.op in _SPREAD:
+        total = walk.producer(total.inputs[0])
+    if total is None or total.op != "ReduceSum" or total.inputs[0] is not exponential.outputs[0]:
+        return None
+    return exponential.inputs[0]
 
 
 def _compare(wanted: NDArray[np.generic], found: NDArray[np.generic]) -> tuple[float, float]:

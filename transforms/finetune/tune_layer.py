@@ -12,7 +12,7 @@ import numpy as np
 
 from ops.array_types import Float64Array, QParams
 from ops.grids import Grid
-from ops.rounding import LayerProblem, Quadratic, learn_scale, quadratic, solve_form
+from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadratic, solve_form
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.options import TuneOptions
 from transforms.finetune.round_bias import least_scale, round_biases
@@ -25,6 +25,13 @@ DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 _UNSHIFTED = 0.1
 """The same for weights that are rounded only. With 0.01, those of a sentence encoder did well on sentences
 like those that they were tuned on, held-out ones too, but worse than nearest rounding on shorter ones."""
+
+
+_LEARNED = Options(iterations=300)
+"""Steps of AdaRound in ``auto``, as many as take about as long as the rest of a layer."""
+
+_MOST_PRODUCTS = 20_000_000_000
+"""Multiplications that they may take in a layer: a fraction of a second."""
 
 
 @dataclass
@@ -42,12 +49,16 @@ class LayerSolution:
 
 @dataclass
 class Tuned:
-    """The candidate with the least error on held-out samples, and the errors there before and after."""
+    """The candidate with the least error on held-out samples, and the errors there before and after.
+
+    ``of_inputs`` is the error that float weights would leave: that of the inputs.
+    """
 
     best: LayerSolution
     before: float
     after: float
     power: float
+    of_inputs: float
 
 
 def tune_layer(
@@ -56,11 +67,13 @@ def tune_layer(
     fit: SharedGramStats,
     held: SharedGramStats,
     options: TuneOptions,
+    *,
+    learn: bool = True,
 ) -> Tuned:
     """Return the best weights and bias for a layer, ``current`` unless others are better on ``held``.
 
     ``fit`` and ``held`` are sums over the layer's inputs in the quantized model and its float outputs, bias
-    included.
+    included. ``learn``: whether ``auto`` may learn roundings, which only many held-out samples tell apart.
     """
     tuning = _Tuning(matched, fit, options)
     before = _error(held, current)
@@ -69,7 +82,11 @@ def tune_layer(
         error = _error(held, candidate)
         if error < least:
             best, least = candidate, error
-    return Tuned(best, before, least, held.power())
+    for candidate in tuning.learned(best) if learn else ():
+        error = _error(held, candidate)
+        if error < least:
+            best, least = candidate, error
+    return Tuned(best, before, least, held.power(), tuning.float_error(held))
 
 
 def _error(sums: SharedGramStats, candidate: LayerSolution) -> float:
@@ -86,6 +103,7 @@ class _Tuning:
         self._sums = fit.free()
         self._problem = LayerProblem(self._start, self._sums.xx, self._sums.yx)
         self._forms: dict[float | None, Quadratic] = {}
+        self._solved: dict[str, tuple[Grid, Quadratic, QParams | None]] = {}
 
     def candidates(self, current: LayerSolution, held: SharedGramStats) -> Iterator[LayerSolution]:
         """Yield the current weights with another bias, and then other weights."""
@@ -100,6 +118,19 @@ class _Tuning:
             yield self._solve(what, grid, self._form(None), scale)
         if self._options.algorithm == "adaquant" and self._options.rescale:
             yield from self._with_learned_scale(damping)
+
+    def learned(self, best: LayerSolution) -> Iterator[LayerSolution]:
+        """Yield the best weights of ``auto`` with roundings up or down that are learned, if they are few.
+
+        Those stay closer to the weights than the ones that make up for each other do: worse on the rows that
+        they are fitted to, they are sometimes better on others.
+        """
+        groups, outputs, inputs = self._start.shape
+        products = groups * outputs * inputs**2 * _LEARNED.iterations
+        if self._options.algorithm != "auto" or best.what not in self._solved or products > _MOST_PRODUCTS:
+            return
+        grid, form, scale = self._solved[best.what]
+        yield self._with_bias(f"{best.what}, learned", solve_form(form, grid, "adaround", _LEARNED), scale)
 
     def _with_learned_scale(self, damping: float | None) -> Iterator[LayerSolution]:
         """Yield weights on the scales that AdaQuant learns with them, if each output has its own.
@@ -135,12 +166,17 @@ class _Tuning:
                 best, least = damping, error
         return best
 
+    def float_error(self, held: SharedGramStats) -> float:
+        """Return the error of the float weights, with the bias that suits them."""
+        return self._float_error(held, self._start)
+
     def _float_error(self, held: SharedGramStats, weights: Float64Array) -> float:
         return float(held.error(weights, self._fit.bias(weights)).sum())
 
     def _solve(self, what: str, grid: Grid, form: Quadratic, scale: QParams | None) -> LayerSolution:
         algorithm = "gptq" if self._options.algorithm == "auto" else self._options.algorithm
         weights = solve_form(form, grid, algorithm, self._options.solver)
+        self._solved[what] = grid, form, scale
         return self._with_bias(what, weights, scale)
 
     def _with_bias(self, what: str, weights: Float64Array, scale: QParams | None) -> LayerSolution:

@@ -1,0 +1,79 @@
+"""Putting back tuned layers that harm an output of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from ops.formats import Format
+from transforms.finetune.layer_choice import Layers, choose_layers, reached_outputs
+from transforms.finetune.tune_layer import LayerSolution
+from transforms.finetune.write_layer import current, write_layer
+from transforms.graph import walk
+from transforms.layers.match_layers import match_layers, of_operators
+from transforms.layers.matched_layer import MatchedLayer
+from transforms.model.copy_graph import copy_graph
+
+
+@dataclass(frozen=True)
+class SomeLayers:
+    """The float model and the quantized one, and where layers are in a tuned copy of it.
+
+    ``changed``: numbers of those whose weights or biases changed; ``formats`` and ``op_types``: as the layers
+    were found.
+    """
+
+    models: tuple[gs.Graph, gs.Graph]
+    tuned: Sequence[MatchedLayer]
+    changed: Sequence[int]
+    formats: Sequence[Format]
+    op_types: Sequence[str]
+
+    def copy(self) -> SwitchedLayers:
+        """Return a copy of the quantized model to switch layers in."""
+        graph = copy_graph(self.models[1])
+        layers, _ = match_layers(self.models[0], graph, self.formats)
+        return SwitchedLayers(graph, of_operators(layers, self.op_types)[0], self.tuned)
+
+
+def keep_harmless(
+    some: SomeLayers, harmed: frozenset[str], gain: Callable[[gs.Graph], float | None]
+) -> tuple[gs.Graph, Layers]:
+    """Return a model with some of the changed layers, and their numbers; the given graphs are not changed.
+
+    All together they harm outputs, or improve none significantly. ``gain`` of a model is None if it harms an
+    output.
+    """
+    trial, changed = some.copy(), some.changed
+
+    def _judge(places: Layers) -> float | None:
+        trial.switch(frozenset(changed[place] for place in places))
+        return gain(trial.graph)
+
+    reached = reached_outputs(trial.graph, [trial.layers[number] for number in changed])
+    kept = frozenset(changed[place] for place in choose_layers(reached, harmed, _judge))
+    found = some.copy()  # layers that were put back may have a bias of zero that they did not have before
+    found.switch(kept)
+    return found.graph, kept
+
+
+class SwitchedLayers:
+    """A model whose layers are switched between their own weights and those of a tuned copy."""
+
+    def __init__(
+        self, graph: gs.Graph, layers: Sequence[MatchedLayer], tuned: Sequence[MatchedLayer]
+    ) -> None:
+        """Start with no layer tuned."""
+        self.graph, self.layers, self._tuned = graph, layers, tuned
+        self._names = walk.Names(graph)
+        self._own: dict[int, LayerSolution] = {}
+
+    def switch(self, numbers: Layers) -> None:
+        """Let layers of these numbers alone have the weights of the tuned copy."""
+        for number in sorted(self._own.keys() - numbers):
+            write_layer(self.graph, self.layers[number], self._own.pop(number), self._names)
+        for number in sorted(numbers - self._own.keys()):
+            self._own[number] = current(self.layers[number])
+            write_layer(self.graph, self.layers[number], current(self._tuned[number]), self._names)
