@@ -98,7 +98,13 @@ def _cases() -> list[tuple[str, str, str]]:
         (tool, f"--output n.onnx {one}", f"{one.split()[0]} goes with --data")
         for one in (*measured, *OF_DATA)
     ]
-    moving = ("--strategy speed", "--bits-target 8", "--bytes-target 9", "--labels l.npy")
+    moving = (
+        "--strategy speed",
+        "--strategy latency",
+        "--bits-target 8",
+        "--bytes-target 9",
+        "--labels l.npy",
+    )
     moving += ("--save_as_external_data", "--no-functions", "--storage packed")
     cases += [
         (tool, f"--analyze-only --data d {one}", f"{one.split()[0]} goes with --output, not with --analyze")
