@@ -36,6 +36,9 @@ strategies:
   quality   from the smallest formats up: the most sensitive layers back until the target holds
   budget    the least harm within --bits-target or --bytes-target; if that misses a target, or with a
             target alone, as few bits of weights as keep it, found by halving their range
+  latency   the least time on this machine, with --provider and --threads: each layer is timed alone in
+            each format, and those that save time beyond the spread are moved, the least error per second
+            saved first; the model must be faster than the baseline as a whole, or nothing is moved
 
 {SAMPLES_HELP}
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _COMMANDS = """\
 --input m.onnx --data samples --output results
 --input m.onnx --data images --output results --std 255 --image-size 224
---input m.onnx --data samples --output results --limit 10 --force
 --input q.onnx --data samples --output results --time m.onnx"""
 
 _DETAILS = f"""\

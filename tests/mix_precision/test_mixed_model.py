@@ -19,7 +19,8 @@ from transforms.model import graph_proto
 from transforms.model.detached_weights import LARGE
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.weight_cache import WeightMemory
-from transforms.scheme.scheme import Scheme, preset, scheme_from_keys
+from transforms.scheme.scheme import Scheme
+from transforms.scheme.sources import preset, scheme_from_keys
 
 CONV, MATMUL, ATTENTION = tunable.conv_net(), tunable.matmul_net(), mixing.attention()
 

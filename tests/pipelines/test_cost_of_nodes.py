@@ -23,7 +23,7 @@ from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.feeds import random_feeds
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import why_not_on_cpu
-from transforms.scheme.scheme import preset
+from transforms.scheme.sources import preset
 
 FEW, MANY = 240, 960
 

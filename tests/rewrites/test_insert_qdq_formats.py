@@ -30,7 +30,8 @@ from transforms.insert_qdq import insert_qdq, least_opset, raise_opset
 from transforms.model.read_model import ModelError
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme.presets import PLAIN
-from transforms.scheme.scheme import LayerRule, Scheme, preset
+from transforms.scheme.scheme import LayerRule, Scheme
+from transforms.scheme.sources import preset
 
 
 def pool(x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ from transforms.graph import walk
 from transforms.leave_out_dilations import leave_out_dilations
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
-from transforms.scheme.scheme import preset
+from transforms.scheme.sources import preset
 
 
 @pytest.mark.parametrize("dilations", ([1, 1], [2, 2]))

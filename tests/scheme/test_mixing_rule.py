@@ -174,6 +174,14 @@ START = "auto_mixed_precision "
             "evaluate_target, bits_target or bytes_target",
         ),
         (
+            {"target": "mx6", "strategy": "latency"},
+            START + "strategy 'latency' goes with one of l2_target, sqnr_target, sqnr_drop_target,",
+        ),
+        (
+            {"target": "mx6", "strategy": "latency", "l2_target": 1.0, "bits_target": 8},
+            START + "bits_target goes with strategy 'budget', not with 'latency'",
+        ),
+        (
             {"target": "mx6", "bits_target": 8},
             START + "bits_target goes with strategy 'budget', not with 'speed'",
         ),

@@ -12,7 +12,8 @@ import pytest
 import ops
 from transforms.scheme.layer_rule import make_rule
 from transforms.scheme.presets import PRESETS
-from transforms.scheme.scheme import LayerRule, Scheme, preset, read_scheme
+from transforms.scheme.scheme import LayerRule, Scheme
+from transforms.scheme.sources import preset, read_scheme
 from transforms.scheme.toml_writer import to_toml
 
 PLAIN = [name for name in PRESETS if PRESETS[name]["weight"] in ops.FORMATS]

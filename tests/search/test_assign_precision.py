@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms.search.assign_precision import Assignment, Step, assign, cheapest
+from transforms.search.assign_precision import assign, cheapest
+from transforms.search.greedy_search import Assignment, Step
 from transforms.search.knapsack import Option, Size
 from transforms.search.target import STRATEGIES, Target, TargetError
 

@@ -18,8 +18,9 @@ from transforms.compare.compare_results import compare_arrays
 from transforms.compare.describe_model import ModelDescription
 from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import Match
-from transforms.compare.measure_run import Measurement, Timing
+from transforms.compare.measure_run import Measurement
 from transforms.compare.tensor_statistics import LayerStatistics
+from transforms.run.turns import Timing
 
 X = np.random.default_rng(0).standard_normal(200)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tools.charts import pareto_plot, plot_file, sensitivity_chart
 from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
-from transforms.search.assign_precision import Step
+from transforms.search.greedy_search import Step
 from transforms.search.knapsack import Size
 from transforms.search.target import Target
 

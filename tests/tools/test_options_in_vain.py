@@ -62,7 +62,7 @@ ALWAYS = {
     "infer": "help verbose input output force data time provider threads",
     "inspect": "help verbose input against json",
     "quantize": "help verbose print_config config assignments exclude_nodes exclude_op_types "
-    "keep_weight_nodes optimize target opset input_shapes",
+    "keep_weight_nodes optimize target opset input_shapes ranges export_ranges",
     "report": "help verbose float_model quantized output force data provider threads",
 }
 """Options that have an effect in any combination, or without which there is nothing to do."""
@@ -98,7 +98,13 @@ def _cases() -> list[tuple[str, str, str]]:
         (tool, f"--output n.onnx {one}", f"{one.split()[0]} goes with --data")
         for one in (*measured, *OF_DATA)
     ]
-    moving = ("--strategy speed", "--bits-target 8", "--bytes-target 9", "--labels l.npy")
+    moving = (
+        "--strategy speed",
+        "--strategy latency",
+        "--bits-target 8",
+        "--bytes-target 9",
+        "--labels l.npy",
+    )
     moving += ("--save_as_external_data", "--no-functions", "--storage packed")
     cases += [
         (tool, f"--analyze-only --data d {one}", f"{one.split()[0]} goes with --output, not with --analyze")
@@ -220,12 +226,6 @@ WITH_A_SCHEME = [
         "MX9",
         "--set weight_method=MSE",
         "--set weight_method goes with integers; the formats",
-    ),
-    (
-        "quantize",
-        "MX9",
-        "--fast",
-        "--fast goes with integers, and keys that are 'auto'; the formats here are mx9",
     ),
     ("quantize", "FP16", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),
     ("quantize", "INT32", "--qdq-domain com.microsoft", "--qdq-domain goes with integers of up to 16 bits; "),

@@ -74,7 +74,7 @@ def test_ranges_that_were_written_give_the_model_again(
     first = content(bench.target)
     other = "--no-per-channel" if per_channel == "--per-channel" else "--per-channel"
     for again in (per_channel, other):  # the file decides, not the option
-        out, _ = bench.run("--config", config, "--fast", again, "--ranges", file)
+        out, _ = bench.run("--config", config, again, "--ranges", file)
         assert "Ranges as given: " in out and "Calibrated" not in out
         assert content(bench.target) == first
 

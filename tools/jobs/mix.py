@@ -86,13 +86,13 @@ def _check_files(job: MixJob) -> Path | None:
 
 
 def _write_results(mixed: MixedPrecision, job: MixJob) -> None:
-    found, chosen = mixed.sensitivity, mixed.assignment
+    found, chosen, times = mixed.sensitivity, mixed.assignment, mixed.layer_times
     if found is None:
         return
     if job.json:
-        write_text(job.json, found.to_json())
+        write_text(job.json, times.to_json(found) if times else found.to_json())
     if job.csv:
-        write_text(job.csv, found.to_csv())
+        write_text(job.csv, times.to_csv(found) if times else found.to_csv())
     if job.chart:
         sensitivity_chart.draw(found, job.chart)
     if job.plot and chosen:

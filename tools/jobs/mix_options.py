@@ -44,8 +44,8 @@ class MixJob(SchemeJob):
         type=Path,
     )
     analyze_only: bool = option("--analyze-only", "measure sensitivities, write no model", needs=(DATA,))
-    json: Path | None = _result("--json FILE", "write the sensitivities as JSON")
-    csv: Path | None = _result("--csv FILE", "write the sensitivities as CSV")
+    json: Path | None = _result("--json FILE", "write sensitivities, and times of layers, as JSON")
+    csv: Path | None = _result("--csv FILE", "write the same as CSV")
     chart: Path | None = _result("--chart FILE", "draw sensitivities as bars, .png or .svg")
     plot: Path | None = _result("--plot FILE", "draw bits against error, .png or .svg")
     jobs: int = jobs("processes for --sensitivity measured (default: 1)", DATA, 1)
@@ -108,7 +108,7 @@ KEYS: Mapping[str, Option] = {
         "--strategy",
         "how formats are searched, see below (default: speed)",
         needs=(_MODEL,),
-        choices=("speed", "quality", "budget"),
+        choices=("speed", "quality", "budget", "latency"),
     ),
     "sensitivity": _search(
         "--sensitivity",

@@ -23,10 +23,7 @@ from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
-_DECIDING = Need(
-    "--data, --random-data or --print-config",
-    lambda job: job.data is not None or job.random_data or job.print_config,
-)
+_DECIDING = Need("--data or --print-config", lambda job: job.data is not None or job.print_config)
 _MODEL = Need("--input and --output", lambda job: job.input and job.output)
 _NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose", "fast"}
 

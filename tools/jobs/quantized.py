@@ -32,7 +32,8 @@ from transforms.runtime.processor import has_vnni
 from transforms.runtime.session import RunOptions, why_not_on_cpu
 from transforms.scheme import Scheme
 from transforms.scheme.targets import target
-from transforms.search.assign_precision import Step
+from transforms.search.greedy_search import Step
+from transforms.search.target import LATENCY
 from transforms.twins.attach_functions import has_all_functions
 
 HERE = "ort-cpu"
@@ -77,7 +78,9 @@ def calibration_data(job: SchemeJob, run: RunOptions) -> CalibrationData | None:
 
 def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False) -> Phases:
     """Return what is done to quantize a model by a scheme; ``compares``: outputs are looked at."""
-    mixing = ("measuring", "trying") if scheme.auto_mixed_precision else ("quantizing",)
+    rule = scheme.auto_mixed_precision
+    timing = "timing" if rule and rule.strategy == LATENCY else ""
+    mixing = ("measuring", timing, "trying") if rule else ("quantizing",)
     measured = ("calibrating", *mixing) if has_data else ()
     tuning = ("reloading", "tuning") if scheme.finetune else ()
     compared = ("comparing",) if compares else ()
@@ -97,7 +100,8 @@ def mix_model(
             decision = "accepted" if step.accepted else "skipped"
             show(len(tried), None, f"{step.value:.6g} {decision}")
 
-        hooks = ProgressHooks(bar.shows("calibrating", "sample"), bar.shows("measuring", "run"), _note)
+        measuring, timing = bar.shows("measuring", "run"), bar.shows("timing", "layer")
+        hooks = ProgressHooks(bar.shows("calibrating", "sample"), measuring, timing, _note)
         try:
             return mix_precision(graph, scheme, data, options, hooks)
         except MissingDataError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from tools.summaries.timing import duration
 from tools.summaries.words import counted, shortened
 from transforms.mix_precision.mix import MixedPrecision
 from transforms.search.output_metrics import METRICS, in_words
@@ -28,6 +29,7 @@ def lines(mixed: MixedPrecision) -> Iterator[str]:
     values = f"{in_words(mixed.metric, found.baseline)} -> {in_words(mixed.metric, found.value)}"
     tried = f"{counted(len(found.steps), 'model')} tried on {counted(mixed.samples, 'sample')}"
     yield f"{mixed.metric}: {values}{kept}; {tried}"
+    yield from _time_lines(mixed)
 
 
 def _table(mixed: MixedPrecision) -> Iterator[str]:
@@ -74,6 +76,41 @@ def _sizes(mixed: MixedPrecision) -> Iterator[str]:
             f" weights {_bytes(before.weight)} -> {_bytes(after.weight)} bytes"
         )
     yield f"Bits per operand: {before.total / every:.4g} -> {after.total / every:.4g}"
+
+
+def _time_lines(mixed: MixedPrecision) -> Iterator[str]:
+    """Yield what strategy ``latency`` measured: layers alone, and the whole model in turns with others."""
+    table, times = mixed.layer_times, mixed.whole_times
+    if table is None or times is None:
+        return
+    faster = len({layer for layer, _ in table.saved})
+    yield (
+        f"Time of layers alone: {faster} of {counted(len(table.layers), 'layer')} faster in another format,"
+        " beyond the spread"
+    )
+    if times.refused:
+        what = counted(times.refused, "mixed model")
+        yield f"Timed as a whole and not faster than the baseline, beyond the spread: {what}, left out"
+    before, plain = duration(times.before), duration(times.float_run)
+    if times.after is None:
+        yield f"Time per sample: {before}, float {plain}; {times.before.runs} runs each"
+        yield f"The model is the baseline: {_why_baseline(mixed, faster)}"
+    else:
+        change = f"{times.after.median / times.before.median:.2f} times"
+        yield (
+            f"Time per sample: {before} -> {duration(times.after)}: {change}, float {plain};"
+            f" {times.after.runs} runs each"
+        )
+    found = times.after or times.before
+    if found.median > times.float_run.median:
+        yield f"Slower than the float model: {found.median / times.float_run.median:.2f} times its time"
+
+
+def _why_baseline(mixed: MixedPrecision, faster: int) -> str:
+    assert mixed.whole_times is not None
+    if mixed.whole_times.refused:
+        return "no mixed model that meets the target is faster as a whole"
+    return "no layer can be moved within the target" if faster else "no layer is faster in another format"
 
 
 def _bytes(bits: float) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transforms.compare.measure_run import Measurement, Timing
+    from transforms.compare.measure_run import Measurement
+    from transforms.run.turns import Timing
 
 
 def duration(timing: Timing) -> str:

@@ -20,7 +20,8 @@ from transforms.model import detached_weights, provenance
 from transforms.model.read_model import ModelError
 from transforms.packed.unpackers import format_of_own
 from transforms.runtime.session import why_not_on
-from transforms.scheme.scheme import Scheme, scheme_from_keys
+from transforms.scheme.scheme import Scheme
+from transforms.scheme.sources import scheme_from_keys
 from transforms.twins.own_functions import is_own
 
 OWN, PACKED, OTHER = "operators of this package", "packed weights", "of the model itself"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ops.array_types import Feed
 from transforms.run.processes import open_processes
 from transforms.run.run_model import open_model
 from transforms.run.samples import ImageOptions, Samples
+from transforms.run.turns import Timing, take_turns
 from transforms.runtime.inputs import ModelInput
 from transforms.runtime.session import RunOptions
 
@@ -32,16 +33,6 @@ class Data:
     def samples(self, inputs: Sequence[ModelInput]) -> Samples:
         """Return the samples for the inputs of a model; raises what :class:`Samples` does."""
         return Samples(self.folder, inputs, self.images, self.limit)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of an inference: the median of ``runs`` of them, and the quartiles around it."""
-
-    median: float
-    low: float
-    high: float
-    runs: int
 
 
 @dataclass(frozen=True)
@@ -84,29 +75,13 @@ def _open_and_run(model: Path, data: Data) -> tuple[float, int | None]:
 
 def _take_turns(first: Path, second: Path, data: Data) -> tuple[Timing, Timing]:
     models = [open_model(path, data.options) for path in (first, second)]
-    seconds: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + _SECONDS
-    while True:
+
+    def _pass() -> Iterator[Sequence[Feed]]:
         samples = zip(*(data.samples(model.inputs) for model in models), strict=True)
-        for feeds in ((left, right) for (_, left), (_, right) in samples):
-            if not seconds[0]:
-                for model, feed in zip(models, feeds, strict=True):
-                    model.run(feed)  # the first run also allocates
-            order = (0, 1) if len(seconds[0]) % 2 else (1, 0)
-            for i in order:
-                start = time.perf_counter()
-                models[i].run(feeds[i])
-                seconds[i].append(time.perf_counter() - start)
-        if len(seconds[0]) >= _RUNS or time.perf_counter() >= end:
-            one, two = map(_timing, seconds)
-            return one, two
+        return ([feed for _, feed in pair] for pair in samples)
 
-
-def _timing(seconds: list[float]) -> Timing:
-    if len(seconds) == 1:
-        return Timing(seconds[0], seconds[0], seconds[0], 1)
-    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return Timing(median, low, high, len(seconds))
+    one, two = map(Timing.of, take_turns(models, _pass, _RUNS, _SECONDS))
+    return one, two
 
 
 def _peak_memory() -> int | None:

@@ -18,6 +18,7 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.search.knapsack import Size
+from transforms.search.target import LATENCY
 
 _FLOAT_BITS = 32
 
@@ -93,7 +94,12 @@ def find_candidates(
 
 
 def require_savings(choices: Sequence[LayerRule], scheme: Scheme, strategy: str) -> None:
-    """Raise ValueError for formats that save no bits: with strategy ``budget`` of weights, else at all."""
+    """Raise ValueError for formats that save no bits: with strategy ``budget`` of weights, else at all.
+
+    With ``latency`` bits do not count.
+    """
+    if strategy == LATENCY:
+        return
     plain = LayerRule(scheme.activation, scheme.weight)
     parts = ("weight",) if strategy == "budget" else ("weight", "activation")
     for choice in choices:

@@ -19,6 +19,7 @@ from transforms.model import provenance
 from transforms.model.provenance import model_hash
 from transforms.run.feeds import Feeds, open_feeds
 from transforms.run.tasks import SerialExecutor, TaskLog, Workers
+from transforms.run.turns import Timer, time_graphs
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.session import RunOptions, open_session
 from transforms.scheme.mixing_rule import MixingRule
@@ -33,7 +34,8 @@ class MixingOptions:
 
     ``run``: how models run. ``workers``: where layers are measured. ``folder``: where results are kept, for
     another run on the same model, data and options to go on from; on disks that all workers share. ``labels``
-    [n]: the right class of each row of the outputs. ``analyse_only``: nothing is moved.
+    [n]: the right class of each row of the outputs. ``analyse_only``: nothing is moved. ``timer``: what
+    measures seconds for strategy ``latency``.
     """
 
     run: RunOptions = field(default_factory=RunOptions)
@@ -41,6 +43,7 @@ class MixingOptions:
     folder: Path | None = None
     labels: NDArray[np.integer] | None = None
     analyse_only: bool = False
+    timer: Timer = time_graphs
 
 
 @dataclass(frozen=True)

@@ -20,27 +20,35 @@ from transforms.mix_precision.candidates import (
     require_savings,
 )
 from transforms.mix_precision.evaluation import EvaluationSet, MixingOptions, open_evaluation, repeatable
+from transforms.mix_precision.layer_times import TimeTable, time_layers
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
+from transforms.mix_precision.whole_times import WholeTimes, confirm
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.run import tasks
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
-from transforms.search.assign_precision import Assignment, Choices, Step, assign, checked_target
+from transforms.search.assign_by_time import assign_by_time
+from transforms.search.assign_precision import assign
+from transforms.search.greedy_search import Assignment, Choices, Step, checked_target
 from transforms.search.knapsack import Option, Size, least_bits
-from transforms.search.target import EVALUATE, Target
+from transforms.search.target import EVALUATE, LATENCY, Target
 from transforms.search.user_metric import load_metric
 
 
 @dataclass(frozen=True)
 class ProgressHooks:
-    """What is told of the progress: samples that ranges are measured on, layers, models that are tried."""
+    """What is told of the progress: samples that ranges are measured on, layers, models that are tried.
+
+    ``timing``: of layers that are timed.
+    """
 
     calibrating: calibrate.Progress | None = None
     measuring: tasks.Progress | None = None
+    timing: Callable[[int, int], None] | None = None
     step: Callable[[Step], None] | None = None
 
 
@@ -53,6 +61,7 @@ class MixedPrecision:
     the float model as it was quantized. Without data there are no ``candidates`` and no ``sensitivity``;
     there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``).
     ``evaluation``: what the metric was measured on, to measure other graphs, such as a tuned one.
+    ``layer_times`` and ``whole_times``: what strategy ``latency`` went by.
     """
 
     graph: gs.Graph
@@ -69,6 +78,8 @@ class MixedPrecision:
     sensitivity: Sensitivity | None = None
     assignment: Assignment | None = None
     evaluation: EvaluationSet | None = None
+    layer_times: TimeTable | None = None
+    whole_times: WholeTimes | None = None
 
     @property
     def is_analysis(self) -> bool:
@@ -133,27 +144,47 @@ class _Mixing:
             target = checked_target(target, self._evaluate({}))  # before anything that takes long
         sensitivity = self._sensitivity(watch)
         found: Assignment | None = None
+        table: TimeTable | None = None
+        times: WholeTimes | None = None
         if not self.options.analyse_only:
-            options = self._sizes_of_options(sensitivity)
-            found = assign(
-                options,
-                self._sizes(),
-                self._evaluate,
-                target,
-                self.rule.strategy,
-                budget=self._budget(options),
-                progress=watch.step,
-            )
+            if self.rule.strategy == LATENCY:
+                table = self._time_layers(watch)
+            found = self._assign(sensitivity, target, table, watch)
+            if table:
+                found, times = self._confirm(found)
         chosen = {name: self.labels[label] for name, label in (found.choices if found else {}).items()}
         result = _built(self.model, chosen, len(self.candidates), self.choices, self.bench.metric)
         return replace(
             result,
+            layer_times=table,
+            whole_times=times,
             samples=len(self.bench.feeds),
             candidates=self.candidates,
             sensitivity=sensitivity,
             assignment=found,
             evaluation=self.bench,
         )
+
+    def _assign(
+        self, sensitivity: Sensitivity, target: Target | None, table: TimeTable | None, watch: ProgressHooks
+    ) -> Assignment:
+        options, sizes = self._sizes_of_options(sensitivity), self._sizes()
+        if table:
+            return assign_by_time(options, sizes, table.saved, self._evaluate, target, progress=watch.step)
+        budget, strategy = self._budget(options), self.rule.strategy
+        return assign(options, sizes, self._evaluate, target, strategy, budget=budget, progress=watch.step)
+
+    def _time_layers(self, watch: ProgressHooks) -> TimeTable:
+        """Return seconds, always measured anew: they are those of this machine, as it is now."""
+        feed, run, timer = self.bench.feeds[0], self.bench.run, self.options.timer
+        return time_layers(self.model, self.candidates, self.choices, feed, run, timer, progress=watch.timing)
+
+    def _confirm(self, found: Assignment) -> tuple[Assignment, WholeTimes]:
+        bench = self.bench
+        return confirm(found, self.model.graph, self._graph, bench.feeds, bench.run, self.options.timer)
+
+    def _graph(self, choices: Choices) -> gs.Graph:
+        return self.model.build({layer: self.labels[label] for layer, label in choices.items()}).graph
 
     def _target(self) -> Target | None:
         """Return the target; that of a user's function is relative to what it says of the float model."""
@@ -221,8 +252,7 @@ class _Mixing:
         name = f"mix {self.bench.metric} {hashlib.sha256(said.encode()).hexdigest()}"
         known = self.bench.log.get(name)
         if known is None:
-            mix = {layer: self.labels[label] for layer, label in choices.items()}
-            known = (self.bench.score(self.model.build(mix).graph),)
+            known = (self.bench.score(self._graph(choices)),)
             self.bench.log.put(name, known)
         return known[0]
 

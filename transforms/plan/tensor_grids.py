@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import QParams
 from ops.formats import Format
-
-if TYPE_CHECKING:
-    from transforms.plan.qparams import QParamsTable, Ranges
-    from transforms.plan.quantization_plan import QuantizationPlan
-
-BIAS = "bias"
-"""What no grid is kept of: the scale of a bias is the product of those of its node's operands."""
 
 _CLOSE = 1e-5
 """Relative difference up to which two ends of a constant are one: factors between layers may be rounded."""
@@ -91,25 +83,3 @@ def check_values(grid: TensorGrid, values: NDArray[np.float32], axis: int | None
             f"ranges of '{grid.name}' are of other numbers: from {grid.low:g} to {grid.high:g}, the model's "
             f"go from {found[0]:g} to {found[1]:g}"
         )
-
-
-def grids_of(plan: QuantizationPlan, parameters: QParamsTable, ranges: Ranges | None) -> Iterator[TensorGrid]:
-    """Yield the grid of each tensor of a plan that becomes integers, biases aside, before it is written."""
-    seen: Mapping[str, tuple[float, float]] = {} if ranges is None else ranges.extremes()
-    done = set()
-    for site in plan.quantizations:
-        for step in site.steps:
-            key = id(site.tensor), step
-            if not step.needs_range or site.role == BIAS or key in done:
-                continue
-            done.add(key)
-            scale, zero_point = parameters.of(site.tensor, step)
-            held = getattr(site.tensor, "values", None)
-            ends = seen.get(site.tensor.name, (None, None))
-            if held is not None and np.size(held):
-                ends = float(np.min(held)), float(np.max(held))
-            fmt = step.format
-            offset = zero_point.astype(np.int64) - int(fmt.lowest)
-            yield TensorGrid(
-                site.tensor.name, site.role, fmt.name, int(fmt.bits), step.axis, scale, offset, *ends
-            )

@@ -3,6 +3,7 @@
 Imports ``model`` and ``search``. Public names: :class:`Scheme`, :func:`preset`, :func:`read_scheme`.
 """
 
-from transforms.scheme.scheme import Scheme, preset, read_scheme
+from transforms.scheme.scheme import Scheme
+from transforms.scheme.sources import preset, read_scheme
 
 __all__ = ["Scheme", "preset", "read_scheme"]

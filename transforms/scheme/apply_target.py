@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from transforms.scheme.scheme import AUTO, FLOAT32, POWER_OF_TWO, Scheme, preset
+from transforms.scheme.scheme import AUTO, FLOAT32, POWER_OF_TWO, Scheme
+from transforms.scheme.sources import preset
 from transforms.scheme.targets import Target
 
 

@@ -11,7 +11,7 @@ from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme_table import SchemeTable
 from transforms.search.output_metrics import METRICS
-from transforms.search.target import EVALUATE, LOST_TOP1, STRATEGIES, Target
+from transforms.search.target import EVALUATE, LATENCY, LOST_TOP1, STRATEGIES, Target
 from transforms.search.user_metric import split_place
 
 MIXING = "auto_mixed_precision"
@@ -60,7 +60,8 @@ class MixingRule(SchemeTable):
     How: ``sensitivity`` in one pass (``trace``) or layer by layer (``measured``, by ``metric``: one of
     METRICS or ``evaluate``; left out, that of the target, SQNR without one); ``strategy`` as in
     :func:`transforms.search.assign_precision.assign`, ``budget`` with ``bits_target``, the mean of all
-    weights, or ``bytes_target``, of all weights together.
+    weights, or ``bytes_target``, of all weights together; ``latency`` as in
+    :func:`transforms.search.assign_by_time.assign_by_time`, by seconds measured on this machine.
 
     The constructor raises ValueError naming key, value and the legal values, also for keys without effect.
     """
@@ -121,7 +122,7 @@ class MixingRule(SchemeTable):
 
     def _check_names(self) -> None:
         refuse_unknown(self.sensitivity, SENSITIVITIES, _place("sensitivity"))
-        refuse_unknown(self.strategy, STRATEGIES, _place("strategy"))
+        refuse_unknown(self.strategy, [*STRATEGIES, LATENCY], _place("strategy"))
         for op in self.target_op_types:
             refuse_unknown(op, DOT_PRODUCTS, _place("target_op_types"))
         if self.metric:

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 from transforms.files.read_toml import parse_toml
 from transforms.graph.typed import info_of
 from transforms.model import provenance
-from transforms.scheme.scheme import Scheme, scheme_from_keys
+from transforms.scheme.scheme import Scheme, check_keys
 
 
 def recorded_scheme(graph: gs.Graph) -> Scheme | None:
@@ -16,6 +16,8 @@ def recorded_scheme(graph: gs.Graph) -> Scheme | None:
     if text is None:
         return None
     try:
-        return scheme_from_keys(parse_toml(text))
-    except (ValueError, RecursionError, OverflowError):
+        values = parse_toml(text)
+        check_keys(values)
+        return Scheme(**values)
+    except (ValueError, TypeError, RecursionError, OverflowError):  # TypeError: a key is missing
         return None

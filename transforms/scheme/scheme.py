@@ -9,26 +9,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ops.formats import FORMATS, Format
 from ops.legal_names import refuse_unknown
 from ops.registration import DOMAIN
-from transforms.files.named_file import in_words
-from transforms.files.read_toml import read_toml
 from transforms.scheme.custom_formats import make_format
 from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
-from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme_table import SchemeTable
 from transforms.scheme.scheme_values import METHODS, SPREAD, check_shapes, checked_value
 from transforms.scheme.targets import Target, target
 from transforms.scheme.toml_writer import to_toml
 
-__all__ = ["AUTO", "FLOAT32", "POWER_OF_TWO", "LayerRule", "Scheme", "preset", "read_scheme"]
+__all__ = ["AUTO", "FLOAT32", "POWER_OF_TWO", "LayerRule", "Scheme", "check_keys"]
 
 FLOAT32, AUTO = "float32", "auto"
 POWER_OF_TWO = "power_of_two"
@@ -228,17 +224,17 @@ class Scheme:
         """Return the scheme with rules in place of what outputs would decide."""
         per_channel = SPREAD if self.per_channel == AUTO else self.per_channel
         corrects = self.correct_biases is True
-        return self.with_(
-            calibrate_method=self.range_method, per_channel=per_channel, correct_biases=corrects
-        )
+        method = self.range_method
+        decided = {"calibrate_method": method, "per_channel": per_channel, "correct_biases": corrects}
+        return self.with_(**decided)
 
     def with_(self, **changes: Any) -> Scheme:
         """Return the scheme with other values for some keys."""
-        _check_keys(changes)
+        check_keys(changes)
         return dataclasses.replace(self, **changes)
 
     def to_toml(self) -> str:
-        """Return the full scheme as TOML, from which :func:`read_scheme` reads an equal one."""
+        """Return the full scheme as TOML, from which :func:`transforms.scheme.read_scheme` reads it again."""
         values = {key.name: getattr(self, key.name) for key in dataclasses.fields(self)}
         values["layers"] = {pattern: rule.said for pattern, rule in self.layers.items()}
         values |= {name: values[name].said for name in _TABLES if values[name] is not None}
@@ -281,46 +277,12 @@ class Scheme:
             raise ValueError(f"{place} is '{name}', the only integer format for a bias is int32")
 
 
-def preset(name: str) -> Scheme:
-    """Return the scheme of that name in the table of presets; ValueError for an unknown name."""
-    refuse_unknown(name, PRESETS, "preset")
-    return Scheme(**PRESETS[name])
-
-
-def read_scheme(source: str | Path) -> Scheme:
-    """Return the preset of that name, or the scheme in a TOML file.
-
-    A file may begin with ``preset = "..."`` and set only the keys that differ. Raises ValueError of one line
-    that names the source, unless it is one of the two and legal.
-    """
-    if str(source) in PRESETS:
-        return preset(str(source))
-    path = Path(source)
-    if not path.is_file():
-        raise ValueError(f"'{source}' is neither a file nor one of the presets {', '.join(PRESETS)}")
-    try:
-        return scheme_from_keys(read_toml(path))
-    except Exception as error:  # numbers beyond any float, tables too deep to show
-        raise ValueError(f"{path}: {in_words(error)}") from error
-
-
 def _multiplies_into_int32(*operands: Format | None) -> bool:
     """Return whether the scale of a product is coarse enough for int32 biases: not with 32-bit operands."""
     return all(fmt is not None and fmt.is_integer and fmt.bits <= _WIDEST_FACTOR for fmt in operands)
 
 
-def scheme_from_keys(values: dict[str, Any]) -> Scheme:
-    """Return the scheme of parsed TOML; ValueError for illegal keys and values."""
-    start = values.pop("preset", None)
-    _check_keys(values, "preset")
-    if start is not None:
-        return preset(checked_value("preset", "str", start)).with_(**values)
-    for key in ("activation", "weight"):
-        if key not in values:
-            raise ValueError(f"key '{key}' is missing, and there is no preset to take it from")
-    return Scheme(**values)
-
-
-def _check_keys(values: Mapping[str, Any], *more: str) -> None:
+def check_keys(values: Mapping[str, Any], *more: str) -> None:
+    """Raise ValueError for a key that no scheme has, and that is none of ``more``."""
     for key in values:
         refuse_unknown(key, [*more, *(known.name for known in dataclasses.fields(Scheme))], "key")

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Set
 from itertools import chain, combinations
 
-from transforms.search.assign_precision import Choices, assign
+from transforms.search.assign_precision import assign
+from transforms.search.greedy_search import Choices
 from transforms.search.knapsack import Option, Size
 from transforms.search.output_metrics import METRICS
 from transforms.search.target import Target

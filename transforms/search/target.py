@@ -10,6 +10,9 @@ from transforms.search.output_metrics import METRICS, in_words
 STRATEGIES = ("speed", "quality", "budget")
 """How formats are assigned to layers for a target: :func:`transforms.search.assign_precision.assign`."""
 
+LATENCY = "latency"
+"""The strategy that goes by seconds: :func:`transforms.search.assign_by_time.assign_by_time`."""
+
 LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
 """Metrics besides METRICS: :func:`transforms.search.output_metrics.lost_top1`, and the user's function, see
 :mod:`transforms.search.user_metric`."""

@@ -1,0 +1,48 @@
+"""Schemes from presets, TOML files and keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ops.legal_names import refuse_unknown
+from transforms.files.named_file import in_words
+from transforms.files.read_toml import read_toml
+from transforms.scheme.presets import PRESETS
+from transforms.scheme.scheme import Scheme, check_keys
+from transforms.scheme.scheme_values import checked_value
+
+
+def preset(name: str) -> Scheme:
+    """Return the scheme of that name in the table of presets; ValueError for an unknown name."""
+    refuse_unknown(name, PRESETS, "preset")
+    return Scheme(**PRESETS[name])
+
+
+def read_scheme(source: str | Path) -> Scheme:
+    """Return the preset of that name, or the scheme in a TOML file.
+
+    A file may begin with ``preset = "..."`` and set only the keys that differ. Raises ValueError of one line
+    that names the source, unless it is one of the two and legal.
+    """
+    if str(source) in PRESETS:
+        return preset(str(source))
+    path = Path(source)
+    if not path.is_file():
+        raise ValueError(f"'{source}' is neither a file nor one of the presets {', '.join(PRESETS)}")
+    try:
+        return scheme_from_keys(read_toml(path))
+    except Exception as error:  # numbers beyond any float, tables too deep to show
+        raise ValueError(f"{path}: {in_words(error)}") from error
+
+
+def scheme_from_keys(values: dict[str, Any]) -> Scheme:
+    """Return the scheme of parsed TOML; ValueError for illegal keys and values."""
+    start = values.pop("preset", None)
+    check_keys(values, "preset")
+    if start is not None:
+        return preset(checked_value("preset", "str", start)).with_(**values)
+    for key in ("activation", "weight"):
+        if key not in values:
+            raise ValueError(f"key '{key}' is missing, and there is no preset to take it from")
+    return Scheme(**values)
