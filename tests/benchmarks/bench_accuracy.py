@@ -141,8 +141,9 @@ def _peer(subject: Subject, folder: Path, preset: str, *, per_channel: bool) -> 
     ready, output = folder / "ready.onnx", folder / "peer.onnx"
     start = time.process_time()
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            quant_pre_process(str(subject.model), str(ready), skip_symbolic_shape=True)
+        # the pre-processing leaves data in the current folder
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.chdir(folder):
+            quant_pre_process(str(subject.model.resolve()), str(ready), skip_symbolic_shape=True)
             quantization.quantize_static(
                 str(ready),
                 str(output),
