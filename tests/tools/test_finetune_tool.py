@@ -29,7 +29,7 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme import finetune_rule
 
 MODEL = tunable.conv_net()
-DATA, UNSEEN = tunable.samples(MODEL, 20), tunable.samples(MODEL, 40)[20:]
+DATA, UNSEEN = tunable.samples(MODEL, 40), tunable.samples(MODEL, 60)[40:]
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     for i, feed in enumerate(DATA):
         np.savez(tmp_path / "data" / f"{i:02}.npz", **feed)  # type: ignore[arg-type]
     given = ["--input", "float.onnx", "--output", "quantized.onnx", "--config", "W4A8"]
-    given += ["--data", "data"]
+    given += ["--data", "data", "--fast"]
     assert quantize.main([str(tmp_path / a) if a.endswith("onnx") or a == "data" else a for a in given]) == 0
     return tmp_path
 
@@ -63,7 +63,7 @@ def test_the_tuned_model_is_better(folder: Path, capsys: pytest.CaptureFixture[s
     assert _error(folder, "tuned.onnx") < 0.5 * _error(folder, "quantized.onnx")
     for name in ("conv", "depthwise", "transposed", "dense"):
         assert f"{name} " in said
-    assert "Tuned: 4 of 4 layers on 20 samples" in said and "Outputs on held-out samples: " in said
+    assert "Tuned: 4 of 4 layers on 40 samples" in said and "Outputs on held-out samples: " in said
     onnx.checker.check_model(onnx.load(folder / "tuned.onnx"), full_check=True)
 
 

@@ -8,7 +8,7 @@ from ops.rounding import Options
 from transforms.runtime.devices import CPU
 from transforms.runtime.session import RunOptions
 
-FEW = 4
+FEW = 6
 """Held-out samples, from which on their scatter tells what is noise."""
 
 
