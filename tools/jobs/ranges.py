@@ -18,7 +18,7 @@ _ENCODINGS, _OWN = ".encodings", ".json"
 def read(job: QuantizeJob, scheme: Scheme) -> FixedGrids:
     """Return the grids of ``--ranges``, none without it, and check that ``--export-ranges`` can be written.
 
-    Raises ValueError for what is no such file, OSError if it cannot be read.
+    Raises ValueError for another kind of file, OSError if it cannot be read.
     """
     for words, path in (("--ranges", job.ranges), ("--export-ranges", job.export_ranges)):
         if path and scheme.auto_mixed_precision:

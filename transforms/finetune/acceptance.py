@@ -15,7 +15,7 @@ The threshold for the first model is one standard error, which a model without a
 times. It rises for later models, so that one of many passes by chance no more often than that. So does that
 of a loss with the number of outputs: of many that stay as they are, one looks worse by chance no more often.
 
-With fewer than four held-out samples there is no scatter to go by: every output that changed has to be sure
+With fewer than six held-out samples their scatter says nothing: every output that changed has to be sure
 of its gain, and none may have a larger error.
 """
 

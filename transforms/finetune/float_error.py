@@ -18,7 +18,7 @@ _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16)
 def float_error(
     float_graph: gs.Graph, quantized_graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None = None
 ) -> float | None:
-    """Return the mean over float outputs of squared error by power; None if there is no such output.
+    """Return the mean over float outputs of squared error by power; None without such an output.
 
     An output after a final Softmax counts as it is before it. It may be infinite.
     """

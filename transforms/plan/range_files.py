@@ -140,7 +140,7 @@ def _encodings(grids: Iterable[TensorGrid]) -> dict[str, Any]:
 def _read_encodings(name: str, role: str, many: object) -> list[TensorGrid]:
     entries = _listed(name, many)
     if not entries or any(one.get("dtype", "int") != "int" for one in entries):
-        return []  # of a float type: there is no grid
+        return []  # of a float type, which has no grid
     bits = {one.get("bitwidth") for one in entries}
     width = bits.pop()
     if bits or not isinstance(width, int) or not 0 < width <= _MOST_BITS:

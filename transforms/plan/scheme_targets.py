@@ -25,7 +25,7 @@ class Targets:
 
     ``excluded`` nodes stay float, ``rules`` come in the order of the scheme, the later the stronger, and
     ``tensors`` holds, by ``id`` of the tensor, the name in the scheme and that of the format. ``fixed``:
-    grids that tensors are to have, which are no matter of the scheme.
+    grids that are given for single tensors beside the scheme.
     """
 
     excluded: NodeSet

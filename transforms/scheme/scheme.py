@@ -283,6 +283,6 @@ def _multiplies_into_int32(*operands: Format | None) -> bool:
 
 
 def check_keys(values: Mapping[str, Any], *more: str) -> None:
-    """Raise ValueError for a key that no scheme has, and that is none of ``more``."""
+    """Raise ValueError for a key that is neither one of a scheme nor in ``more``."""
     for key in values:
         refuse_unknown(key, [*more, *(known.name for known in dataclasses.fields(Scheme))], "key")

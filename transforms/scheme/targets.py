@@ -34,7 +34,7 @@ class Target:
     them that do so also if what they make stays float. ``fuses``: patterns, in words.
 
     ``preset``, and ``defaults`` of the scheme's keys on top of it; ``adapted``: keys that a scheme of the
-    user's own takes over, for there is no choice; ``converters``: formats of the conversion to BF16 that
+    user's own takes over, without a choice; ``converters``: formats of the conversion to BF16 that
     the target takes, the first by default. ``speed``, ``verified``: in words.
     """
 
