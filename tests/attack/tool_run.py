@@ -40,6 +40,10 @@ _HEAVY = (
 )  # fmt: skip
 
 
+_NOTHING = 3
+"""Exit code of a tool that found nothing to do, and says why."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a run ended: exit code or minus the signal, what it wrote, processor seconds and peak memory."""
@@ -136,14 +140,15 @@ def fingerprint(folder: Path) -> dict[str, str]:
 def fault(outcome: Outcome, names: Sequence[str], written: Path, expected: Sequence[str]) -> str | None:
     """Return what a run did that no tool may do, in a line; None if it held.
 
-    It is done, and every model that was written passes the full checker; or refuses in one line that holds
+    It is done, or nothing was to be done, and every model that was written passes the full checker; or refuses in one line that holds
     one of the ``names``. In the folder ``written`` lies what is ``expected``, when refused only results that
     are complete.
     """
     errors = " | ".join(outcome.errors.strip().splitlines())[:600]
     if outcome.code < 0:
         return f"ended by signal {-outcome.code} after {outcome.seconds:.1f} s: {errors}"
-    if outcome.code not in (0, 1) or "Traceback" in outcome.errors:
+    nothing_done = outcome.code == _NOTHING and outcome.output.startswith("Nothing to do: ")
+    if not (outcome.code in (0, 1) or nothing_done) or "Traceback" in outcome.errors:
         return f"exit code {outcome.code}: {errors[-600:]}"
     if outcome.seconds > SECONDS or outcome.megabytes > _MEGABYTES:
         return f"took {outcome.seconds:.1f} s and {outcome.megabytes:.0f} MB, code {outcome.code}: {errors}"
