@@ -140,9 +140,9 @@ def fingerprint(folder: Path) -> dict[str, str]:
 def fault(outcome: Outcome, names: Sequence[str], written: Path, expected: Sequence[str]) -> str | None:
     """Return what a run did that no tool may do, in a line; None if it held.
 
-    It is done, or nothing was to be done, and every model that was written passes the full checker; or refuses in one line that holds
-    one of the ``names``. In the folder ``written`` lies what is ``expected``, when refused only results that
-    are complete.
+    It is done, or nothing was to be done, and every model that was written passes the full checker; or it
+    refuses in one line that holds one of the ``names``. In the folder ``written`` lies what is ``expected``,
+    when refused only results that are complete.
     """
     errors = " | ".join(outcome.errors.strip().splitlines())[:600]
     if outcome.code < 0:
