@@ -15,6 +15,7 @@ from tests.helpers import conversion
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.shared_samples import Sharing
+from transforms.choose_ranges import work
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.choose import choose_settings
 from transforms.model import graph_proto
@@ -219,3 +220,12 @@ def scale_channel(model: onnx.ModelProto, factor: float) -> None:
             values = numpy_helper.to_array(tensor).copy()
             values[0] *= np.float32(1 / factor if tensor.name == "w2" else factor)
             tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+
+def test_a_graph_of_many_nodes_follows_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each range is an input of the model in which settings are switched: opening it takes too long."""
+    monkeypatch.setattr(work, "_MOST_NODES", 1)
+    model, feeds = network(1, 1.0, 1.0), samples(4, 1)
+    made, done = quantized(model, preset("A8W8"), feeds)
+    assert made == quantized(model, preset("A8W8").by_rule(), feeds)[0]
+    assert done.choice.startswith("Ranges by rule: the model is too large")

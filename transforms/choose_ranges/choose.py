@@ -70,7 +70,9 @@ def choose_settings(
     """
     ruled = scheme.by_rule()
     if too_large(graph) or data.memory_limit is not None:
-        return Chosen(ruled, note="Ranges by rule: settings are compared only where memory is no question")
+        return Chosen(
+            ruled, note="Ranges by rule: the model is too large to compare settings, or memory is limited"
+        )
     samples = FirstSamples(data.feeds(graph), graph, MOST_SAMPLES)
     plan_of = _memory_of(graph, plan_of)
     calibration = _calibrate(graph, scheme, plan_of, replace(data, source=samples.feeds), progress)

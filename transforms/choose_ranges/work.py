@@ -18,11 +18,15 @@ _SETTINGS = 9  # that are tried on one model
 _PRODUCTS = 128  # of a dot product in the time of one number that is quantized
 _FEWEST = 4
 _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
+_MOST_NODES = 3000  # every range is an input of the model in which settings are switched
 
 
 def too_large(graph: gs.Graph) -> bool:
-    """Return whether weights are so large that copies of them might not fit into memory."""
-    return sum(tensor._values.nbytes for tensor in walk.constants(graph)) > _LARGEST
+    """Return whether weights are too large for copies in memory, or nodes too many for inputs of their own."""
+    return (
+        len(graph.nodes) > _MOST_NODES
+        or sum(tensor._values.nbytes for tensor in walk.constants(graph)) > _LARGEST
+    )
 
 
 def runs_for(graph: gs.Graph, calibration: Calibration, count: int) -> int:
