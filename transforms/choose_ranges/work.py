@@ -22,11 +22,9 @@ _MOST_NODES = 3000  # every range is an input of the model in which settings are
 
 
 def too_large(graph: gs.Graph) -> bool:
-    """Return whether weights are too large for copies in memory, or nodes too many for inputs of their own."""
-    return (
-        len(graph.nodes) > _MOST_NODES
-        or sum(tensor._values.nbytes for tensor in walk.constants(graph)) > _LARGEST
-    )
+    """Return whether weights are too large for copies in memory, or ranges too many for inputs of a model."""
+    weights = sum(tensor._values.nbytes for tensor in walk.constants(graph))
+    return weights > _LARGEST or len(graph.nodes) > _MOST_NODES
 
 
 def runs_for(graph: gs.Graph, calibration: Calibration, count: int) -> int:
