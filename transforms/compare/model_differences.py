@@ -10,8 +10,8 @@ import onnx
 
 from transforms.compare.inspect_model import Inspection
 from transforms.compare.light_file import LightFile, read_light
-from transforms.compare.stored_formats import graphs
 from transforms.graph.lazy_values import load_values
+from transforms.graph.proto_graphs import each_graph
 
 
 @dataclass
@@ -61,7 +61,7 @@ def _operators(one: Inspection, other: Inspection) -> dict[str, int]:
 
 
 def _constants(file: LightFile) -> dict[str, onnx.TensorProto]:
-    return {tensor.name: tensor for graph in graphs(file.model.graph) for tensor in graph.initializer}
+    return {tensor.name: tensor for graph in each_graph(file.model.graph) for tensor in graph.initializer}
 
 
 def _bytes(tensor: onnx.TensorProto, file: LightFile) -> np.ndarray | None:

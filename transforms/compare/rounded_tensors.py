@@ -8,7 +8,8 @@ from collections import Counter
 import onnx
 
 from ops.formats import ATTRIBUTES, format_of
-from transforms.compare.stored_formats import Row, graphs, tensor_bits, type_name
+from transforms.compare.stored_formats import Row, tensor_bits, type_name
+from transforms.graph.proto_graphs import each_graph
 from transforms.packed import DOMAIN as PACKED
 
 _QUANTIZE = frozenset({"QuantizeLinear", "ExtendedQuantizeLinear"})
@@ -26,7 +27,7 @@ class RoundedTensors:
         self._kinds: dict[str, onnx.TypeProto.Tensor] = {}
         self._constants: dict[str, int] = {}
         self._readers: dict[str, set[str]] = {}
-        for graph in graphs(model.graph):
+        for graph in each_graph(model.graph):
             for value in (*graph.input, *graph.output, *graph.value_info):
                 self._kinds[value.name] = value.type.tensor_type
             self._constants.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
@@ -44,7 +45,7 @@ class RoundedTensors:
         """
         rows: dict[str, Row] = {}
         known = True
-        for graph in graphs(self._model.graph):
+        for graph in each_graph(self._model.graph):
             for node in graph.node:
                 for name, bits, output in self._of(node):
                     elements, is_known = self._elements(output)
@@ -55,7 +56,7 @@ class RoundedTensors:
     def rounded_weights(self) -> Counter[str]:
         """Return how many constants nodes round in every run, by format."""
         found: Counter[str] = Counter()
-        for graph in graphs(self._model.graph):
+        for graph in each_graph(self._model.graph):
             for node in graph.node:
                 rounding = self._rounding(node)
                 if rounding and node.input[0] in self._constants:

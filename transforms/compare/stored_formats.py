@@ -12,6 +12,7 @@ import onnx
 from ops.formats import FORMATS, Format
 from transforms.compare.light_file import LightFile
 from transforms.graph.lazy_values import Weight, load_values
+from transforms.graph.proto_graphs import each_graph
 from transforms.packed import DOMAIN as PACKED
 from transforms.packed.pack_constant import LastEncoded, may_be_packed, pack_constant
 from transforms.packed.unpackers import format_of_op
@@ -98,21 +99,12 @@ def weight_rows(file: LightFile, formats: Sequence[Format] = ()) -> dict[str, Ro
 
 def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield every node of a graph and of its bodies."""
-    for inner in graphs(graph):
+    for inner in each_graph(graph):
         yield from inner.node
 
 
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and the bodies in it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from graphs(body)
-
-
 def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    for inner in graphs(graph):
+    for inner in each_graph(graph):
         yield from inner.initializer
         for sparse in inner.sparse_initializer:
             yield sparse.values

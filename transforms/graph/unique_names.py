@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import onnx
 
 from transforms.graph import walk
+from transforms.graph.proto_graphs import bodies_in
 
 
 class _Renamer:
@@ -31,7 +32,7 @@ class _Renamer:
             for tensors in (node.input, node.output):
                 tensors[:] = [scope.get(name, name) for name in tensors]
             for attribute in node.attribute:
-                for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                for body in bodies_in(attribute):
                     self.rename(body, scope)
 
     def _new(self, name: str, *, hides: bool) -> str:
@@ -68,7 +69,7 @@ def _used(graph: onnx.GraphProto) -> Iterator[str]:
     for node in graph.node:
         yield node.name
         for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            for body in bodies_in(attribute):
                 yield from _used(body)
 
 

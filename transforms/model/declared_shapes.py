@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import onnx
 
+from transforms.graph.proto_graphs import each_graph
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.model.function_types import infer_types
 
@@ -27,12 +28,12 @@ def _clear_wrong(model: onnx.ModelProto) -> list[str]:
     """Clear each declared shape that differs from the inferred one; return a note for each."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
-    for graph in _graphs(bare.graph):
+    for graph in each_graph(bare.graph):
         for value in _declared(graph):
             value.type.tensor_type.ClearField("shape")
     found = infer_types(bare)
     notes = []
-    for graph, inferred in zip(_graphs(model.graph), _graphs(found.graph), strict=True):
+    for graph, inferred in zip(each_graph(model.graph), each_graph(found.graph), strict=True):
         shapes = {value.name: value.type for value in (*inferred.value_info, *inferred.output)}
         for value in _declared(graph):
             right = shapes.get(value.name)
@@ -43,15 +44,6 @@ def _clear_wrong(model: onnx.ModelProto) -> list[str]:
                 )
                 value.type.tensor_type.ClearField("shape")
     return notes
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and its bodies."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _graphs(body)
 
 
 def _declared(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:

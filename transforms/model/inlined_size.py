@@ -13,6 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
+from transforms.graph.proto_graphs import bodies_in
 from transforms.model.read_model import ModelError
 
 MOST_NODES = 1 << 15
@@ -97,12 +98,8 @@ def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            for body in _bodies(attribute):
+            for body in bodies_in(attribute):
                 yield from _nodes(body.node)
-
-
-def _bodies(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
-    return [*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs]
 
 
 def _measure(
@@ -129,7 +126,7 @@ def _inside(
     size = _Size()
     if attribute.ref_attr_name:
         size.references[attribute.ref_attr_name] += 1
-    for body in _bodies(attribute):
+    for body in bodies_in(attribute):
         inner = _measure(body.node, functions, sizes)
         size.add(inner, deeper=1)
         size.references += inner.references

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from transforms.files.mapped_file import map_file
 from transforms.files.named_file import named
 from transforms.graph.lazy_values import Weight
+from transforms.graph.proto_graphs import bodies_in
 from transforms.model.mapped_weights import parse_in_place, unique_heavy, weight_at
 
 _BLOCK = 1 << 22
@@ -179,7 +180,7 @@ def _in_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.T
         if attribute.HasField("sparse_tensor"):
             yield from _of_sparse([attribute.sparse_tensor])
         yield from _of_sparse(attribute.sparse_tensors)
-        for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+        for body in bodies_in(attribute):
             yield from _in_graph(body)
 
 

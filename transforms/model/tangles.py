@@ -6,6 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
+from transforms.graph.proto_graphs import bodies_in
 from transforms.model.read_model import ModelError
 
 
@@ -14,7 +15,7 @@ def refuse_tangles(graph: onnx.GraphProto) -> None:
     or two of them make the same tensor."""
     for node in graph.node:
         for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            for body in bodies_in(attribute):
                 refuse_tangles(body)
     _refuse_tangle(graph)
 
@@ -38,7 +39,7 @@ def _reads(node: onnx.NodeProto) -> set[str]:
     """Return the names that a node reads, except those that its bodies make themselves."""
     names = set(node.input)
     for attribute in node.attribute:
-        for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+        for body in bodies_in(attribute):
             own = {value.name for value in (*body.input, *body.initializer)}
             own |= {name for inner in body.node for name in inner.output}
             inside = {name for inner in body.node for name in _reads(inner)}

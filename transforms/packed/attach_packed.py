@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 
+from transforms.graph.proto_graphs import each_graph
 from transforms.packed import DOMAIN
 from transforms.packed.block_scale import BLOCK_SCALE, make_block_scale
 from transforms.packed.unpackers import format_of_op, make_unpacker
@@ -28,9 +29,4 @@ def attach_packed(model: onnx.ModelProto) -> None:
 
 def _called(graph: onnx.GraphProto) -> set[str]:
     """Return the operators of our domain in a graph and its bodies."""
-    found = {node.op_type for node in graph.node if node.domain == DOMAIN}
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                found |= _called(body)
-    return found
+    return {node.op_type for one in each_graph(graph) for node in one.node if node.domain == DOMAIN}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ops.formats import Format
 from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values
+from transforms.graph.proto_graphs import each_graph
 from transforms.packed import DOMAIN, bit_planes
 from transforms.packed.block_layout import BlockLayout
 from transforms.packed.codes import Codes, Encoded, codes_of, decode
@@ -36,9 +37,9 @@ def unpack_calls(light: onnx.ModelProto, weights: dict[str, Weight]) -> int:
     if not own:
         return 0
     count = _in_graph(light.graph, own, weights)
-    for graph in list(_graphs(light.graph))[1:]:
+    for graph in list(each_graph(light.graph))[1:]:
         count += _in_graph(graph, own, {}, least=math.inf)
-    left = {node.op_type for graph in _graphs(light.graph) for node in graph.node if node.domain == DOMAIN}
+    left = {node.op_type for graph in each_graph(light.graph) for node in graph.node if node.domain == DOMAIN}
     for function in [one for one in light.functions if one.domain == DOMAIN and one.name not in left]:
         light.functions.remove(function)
     if not left:
@@ -46,14 +47,6 @@ def unpack_calls(light: onnx.ModelProto, weights: dict[str, Weight]) -> int:
         del light.opset_import[:]
         light.opset_import.extend(kept)
     return count
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _graphs(body)
 
 
 def _in_graph(graph: onnx.GraphProto, own: _Own, weights: dict[str, Weight], *, least: float = LARGE) -> int:
@@ -149,8 +142,8 @@ def _decode(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> 
 
 def _drop_unused(graph: onnx.GraphProto, names: set[str], weights: dict[str, Weight]) -> None:
     """Drop the inputs of calls that nothing else reads; their arrays live on in what is decoded of them."""
-    used = {name for inner in _graphs(graph) for node in inner.node for name in node.input}
-    used |= {value.name for inner in _graphs(graph) for value in inner.output}
+    used = {name for inner in each_graph(graph) for node in inner.node for name in node.input}
+    used |= {value.name for inner in each_graph(graph) for value in inner.output}
     gone = names - used
     kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
     inputs = [value for value in graph.input if value.name not in gone or value.name not in weights]

@@ -12,6 +12,7 @@ import onnx
 
 from ops.formats import format_of
 from ops.registration import AMD_DOMAIN, DOMAIN
+from transforms.graph.proto_graphs import bodies_in
 from transforms.twins.own_functions import FIRST_OPSET, GENERIC_OPSET, TWINS, drop_own, make_function
 
 _LEAST_IR_VERSION = 8
@@ -72,7 +73,7 @@ def _own_nodes(
     """
     types: Mapping[str, int] | None = None
     for node in graph.node:
-        bodies = [body for attribute in node.attribute for body in _bodies(attribute)]
+        bodies = [body for attribute in node.attribute for body in bodies_in(attribute)]
         if node.domain not in (DOMAIN, AMD_DOMAIN) and not bodies:
             continue
         if types is None:
@@ -81,12 +82,6 @@ def _own_nodes(
             yield node, types
         for body in bodies:
             yield from _own_nodes(body, types)
-
-
-def _bodies(attribute: onnx.AttributeProto) -> tuple[onnx.GraphProto, ...]:
-    if attribute.type == onnx.AttributeProto.INT:  # most are, and looking into one takes its time
-        return ()
-    return (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs)
 
 
 def _types_in(graph: onnx.GraphProto, outer: Mapping[str, int]) -> dict[str, int]:

@@ -1,0 +1,23 @@
+"""The graphs in a model as it is stored: those in attributes of nodes, and all that lie in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+
+def bodies_in(attribute: onnx.AttributeProto) -> tuple[onnx.GraphProto, ...]:
+    """Return the graphs that an attribute holds."""
+    if attribute.type == onnx.AttributeProto.INT:  # most are, and looking into one takes its time
+        return ()
+    return (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs)
+
+
+def each_graph(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph, and the bodies of its nodes with all that lie in them."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in bodies_in(attribute):
+                yield from each_graph(body)
