@@ -189,6 +189,25 @@ def test_text_and_back(encodings: bool) -> None:
         assert np.array_equal(back.scale, one.scale) and np.array_equal(back.zero_point, one.zero_point)
 
 
+def test_scales_that_outputs_change_later_are_not_exported(bench: Bench) -> None:
+    """The file would say what is not in the model."""
+    options = ("--config", "W4A8", "--data", bench.data, "--export-ranges", bench.file)
+    _, err = bench.run(*options, code=1)
+    assert "--export-ranges goes with --fast here" in err and not bench.file.exists()
+    bench.run(*options, "--fast")
+    assert bench.file.exists()
+
+
+def test_given_scales_of_few_bits_stay_with_samples_too(bench: Bench) -> None:
+    """Scales by the layer's output error would replace them."""
+    options = ("--config", "W4A8", "--data", bench.data)
+    bench.run(*options, "--fast", "--export-ranges", bench.file)
+    before = content(bench.target)
+    out, _ = bench.run(*options, "--ranges", bench.file)
+    assert "Scales by output error" not in out
+    assert content(bench.target) == before
+
+
 def test_the_export_needs_a_known_suffix(bench: Bench) -> None:
     options = ("--config", "A8W8", "--data", bench.data, "--export-ranges", bench.folder / "r.txt")
     _, err = bench.run(*options, code=1)

@@ -69,7 +69,9 @@ def quantize_file(job: QuantizeJob) -> bool:
         for line in mixing.lines(made.mixed) if made.mixed else ():
             print(line)
     else:
-        done = _quantize(graph, scheme, data, phases, fixed, keep_float=measures)
+        done = _quantize(
+            graph, scheme, data, phases, fixed, keep_float=measures, keep_grids=job.export_ranges is not None
+        )
         used = (done.scheme or scheme).with_(finetune=scheme.finetune)
         floats = done.float_graph
         made = Made(
@@ -87,16 +89,11 @@ def quantize_file(job: QuantizeJob) -> bool:
         chosen = by_outputs(graph, made.float_graph(), scheme, data, job, phases)
         made = replace(made, graph=chosen)
     recorded = {"config": job.config, "random_data": job.random_data}
-    last = _write_nbits if job.matmul_nbits else _leave
-    finish(made, scheme, output, recorded, job, phases, job, last)
-    ranges.write(job, made.done.grids)
+    finish(made, scheme, output, recorded, job, phases, job, _write_nbits if job.matmul_nbits else None)
+    ranges.write(job, made.done.grids or ())
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
     return True
-
-
-def _leave(graph: gs.Graph) -> None:
-    """Write a model as it is."""
 
 
 def _write_nbits(graph: gs.Graph) -> None:
@@ -107,9 +104,12 @@ def _write_nbits(graph: gs.Graph) -> None:
 
 
 def _measures(scheme: Scheme, job: QuantizeJob) -> bool:
-    """Return whether outputs are looked at: tuning and mixed precision do that themselves."""
+    """Return whether outputs are looked at: tuning and mixed precision do that themselves.
+
+    Ranges that are given are not to be changed by it.
+    """
     does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
-    return job.data is not None and not job.fast and not does_itself
+    return job.data is not None and not (job.fast or job.ranges or does_itself)
 
 
 def _quantize(
@@ -118,14 +118,13 @@ def _quantize(
     data: CalibrationData | None,
     phases: Phases,
     fixed: FixedGrids,
-    *,
-    keep_float: bool,
+    **keep: bool,
 ) -> Quantized:
     try:
         with phases("preparing") as bar:
             show = bar.shows("calibrating", "sample", then="quantizing")
             untuned = scheme.with_(finetune=None)
-            return quantize_graph(graph, untuned, data, progress=show, keep_float=keep_float, fixed=fixed)
+            return quantize_graph(graph, untuned, data, progress=show, fixed=fixed, **keep)
     except MissingDataError as error:
         hint = "give --data DIR, or --random-data N for an experiment"
         raise ValueError(f"{error}: {hint}") from error

@@ -116,7 +116,7 @@ def finish(
     job: SchemeJob,
     phases: Phases,
     shared: SharedJob | None = None,
-    last: Callable[[gs.Graph], None] = lambda graph: None,
+    last: Callable[[gs.Graph], None] | None = None,
 ) -> None:
     """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
 
@@ -134,7 +134,8 @@ def finish(
         if made.mixed is None or _holds(made.mixed, tuned):
             graph, used = tuned, used.with_(finetune=scheme.finetune)
     entries[_SCHEME] = used.to_toml()
-    last(graph)
+    if last:
+        last(graph)
     row = target(used.target) if used.target else None
     if row:
         refuse_broken(graph, row)

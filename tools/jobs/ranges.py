@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tools.cli.output_file import check_writable, write_text
+from tools.jobs.measured import fits_scales
 from tools.jobs.quantize_options import QuantizeJob
 from transforms.files.named_file import named
 from transforms.plan import range_files
@@ -28,6 +29,9 @@ def read(job: QuantizeJob, scheme: Scheme) -> FixedGrids:
     if job.export_ranges:
         if scheme.finetune:
             raise ValueError("--export-ranges goes with schemes without fine-tuning, which changes scales")
+        if job.data is not None and not (job.fast or job.ranges) and fits_scales(scheme):
+            words = "weights of few bits get other scales by the outputs"
+            raise ValueError(f"--export-ranges goes with --fast here: {words} after their ranges are known")
         if job.export_ranges.suffix not in (_OWN, _ENCODINGS):
             raise ValueError(f"--export-ranges '{job.export_ranges}' ends neither in {_OWN} nor {_ENCODINGS}")
         check_writable(job.export_ranges, force=job.force, inputs=(job.input, job.ranges))

@@ -35,6 +35,7 @@ def quantize_graph(
     *,
     progress: Progress | None = None,
     keep_float: bool = False,
+    keep_grids: bool = False,
     fixed: FixedGrids | None = None,
 ) -> Quantized:
     """Quantize a float model in place.
@@ -42,9 +43,9 @@ def quantize_graph(
     Optimizes it as the conversions to BF16 do, brings channels to like ranges where the scheme says so,
     plans (:mod:`transforms.plan.quantization_plan`), measures ranges on the data where the plan needs them,
     and writes the plan down. ``progress`` is called as by :func:`transforms.calibrate.calibrate.calibrate`.
-    ``keep_float`` keeps a copy of the float model as it was quantized, in the result. Tensors in ``fixed``
-    have the grids that it gives; what a scheme leaves to the outputs follows rules then, for settings are
-    compared with grids of their own.
+    ``keep_float`` keeps a copy of the float model as it was quantized, in the result, and ``keep_grids`` the
+    grids of tensors, for which weights are read once more. Tensors in ``fixed`` have the grids that it gives;
+    what a scheme leaves to the outputs follows rules then, for settings are compared with grids of their own.
 
     Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks
     for it is refused here. So is one that asks for mixed precision, which is
@@ -59,7 +60,7 @@ def quantize_graph(
     if scheme.auto_mixed_precision:
         step = "transforms.mix_precision.mix_precision"
         raise ValueError(f"the scheme asks for mixed precision, which is a step of its own: {step}")
-    done = Quantized()
+    done = Quantized(grids=[] if keep_grids else None)
     if fixed:
         scheme = scheme.by_rule().with_(move_outliers=False)
     targets = prepare_for(graph, scheme, done)
