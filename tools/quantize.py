@@ -48,7 +48,8 @@ range that these cover and the lowest and highest number seen, in readable JSON;
 .encodings, in the form that AIMET writes and Qualcomm's tools read (version 0.6.1). --ranges takes either
 form: tensors in it have exactly these scales and zero points, the others are measured; constants must be
 those that the file was made of, with their own lowest and highest number. What a scheme leaves to the outputs
-follows rules then, as with --fast. Weights of few bits are exported with --fast only: samples change their scales.
+follows rules then, as with --fast. Weights of few bits are exported with --fast only: samples change their
+scales.
 
 quantized values: integers reach dot products (Conv, ConvTranspose, Gemm, MatMul) and the sums, products,
 activations, pools and Concats around them, but not the inside of normalizations and Softmax, masks, or
