@@ -1,4 +1,4 @@
-"""``tools.check`` on models that these tools did not make for the target. Oracle: what each model is made of."""
+"""``tools.check`` on models made elsewhere or for other targets. Oracle: what each model is made of."""
 
 from __future__ import annotations
 
