@@ -24,6 +24,9 @@ Integers = NDArray[Any]
 
 ALPHAS = np.arange(100, 30, -2) / 100
 _TINY, _HUGE = np.float64(np.finfo(np.float32).tiny), np.float64(np.finfo(np.float32).max)
+_FAR = 64
+"""Exponent of the largest importance from which on it, or sums of it, may leave the range of float32."""
+
 CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays made of them
 
 
@@ -209,8 +212,11 @@ def _errors(
 
 
 def _broadcast(importance: NDArray[np.floating], shape: tuple[int, ...]) -> NDArray[np.floating]:
+    """Return an importance in the shape of its weight, by a power of two within the range of float32."""
     try:
-        return np.broadcast_to(importance, shape)
+        exponent = np.frexp(np.max(importance, initial=0))[1]
+        near = importance if abs(exponent) < _FAR else np.ldexp(importance, -exponent)
+        return np.broadcast_to(near, shape)
     except ValueError:
         found = list(np.shape(importance))
         raise ValueError(f"importance {found} does not fit a weight {list(shape)}") from None

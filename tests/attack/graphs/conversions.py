@@ -66,8 +66,7 @@ def native(trial: Trial, samples: Path, rng: Random) -> None:
     options = ["--config", str(rng.choice(_OCP))]
     plain = trial.convert("quantize", *options)
     made = trial.convert("quantize", *options, "--storage", "onnx-mx")
-    if plain.model is None or made.model is None:
-        _both_or_none(plain, made)
+    if plain.model is None or made.model is None:  # opsets from 24 on may define an operator anew
         return
     _inspected(trial.folder / "out.onnx")
 
@@ -127,7 +126,7 @@ def ranges(trial: Trial, samples: Path, rng: Random) -> None:
 def target(trial: Trial, samples: Path, rng: Random) -> None:
     """A model for a target fits it, by its own protos; so does the check say, of others no as well."""
     name = str(rng.choice(TARGETS))
-    shapes = [f"{n}:{','.join(map(str, a.shape))}" for n, a in trial.built.feeds.items() if a.shape]
+    shapes = [f"{n}:{','.join(map(str, a.shape))}" for n, a in trial.built.feeds.items() if a.size and a.ndim]
     options = [f"--input-shape={shape}" for shape in shapes]
     done = trial.convert("quantize", "--target", name, "--data", str(samples), *options)
     if done.model is not None:
