@@ -113,7 +113,7 @@ def test_importance_chooses_the_scale_of_integers() -> None:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("exponent", (-200, -140, 130, 200))
 def test_only_ratios_of_importance_count(exponent: int) -> None:
-    """Squares of inputs of 1e-30 are 0 in float32, those of 1e30 infinite. Oracle: the same without a factor."""
+    """Squares of inputs of 1e-30 are 0 in float32, of 1e30 infinite. Oracle: the same without a factor."""
     weight, importance = _weight((4, 1, 30)), np.random.default_rng(3).random(30)
     found, expected = (
         (
