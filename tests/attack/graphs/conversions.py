@@ -97,7 +97,9 @@ def lowered(trial: Trial, samples: Path, rng: Random) -> None:
     if found != opset:
         raise Fallen(f"--opset {opset} made a model of opset {found}")
     try:
-        _as_near_as_sums(trial, first.model, made.model)
+        if len(first.model.graph.initializer) == len(made.model.graph.initializer):  # no Constant was lifted
+            _as_near_as_sums(trial, first.model, made.model)
+        trial.near(run(made.model, trial.built.feeds), 2**-5, jumps=False)
     except Fallen as error:
         if "NOT_IMPLEMENTED" not in str(error):  # some operators have no kernel at some opsets
             raise
