@@ -153,12 +153,7 @@ def _checked(path: Path, what: str, name: str) -> None:
 
 def by_samples(trial: Trial, samples: Path, rng: Random) -> None:
     """Settings that samples choose leave a model that runs, and is the float model without its roundings."""
-    folder = trial.folder / "many"
-    folder.mkdir(exist_ok=True)
-    for i in range(8):
-        noise = np.random.default_rng([i, 5])
-        feeds = {n: _varied(a, noise) if i else a for n, a in trial.built.feeds.items()}
-        np.savez(folder / f"{i}.npz", **feeds)
+    folder = _many(trial)
     preset = str(rng.choice(("A8W8", "U8S8", "W4A8", "XINT8", "A16W8")))
     options = ["--config", preset, "--data", str(folder), "--threads", "1"]
     done = trial.convert("quantize", *options)
@@ -173,6 +168,16 @@ def by_samples(trial: Trial, samples: Path, rng: Random) -> None:
         raise Fallen(f"converted, but not with --keep-weight-nodes: {nodes.refusal}")
     bare, _ = strip(nodes.model)
     trial.near(run(bare, trial.built.feeds), 1e-4, jumps=True)
+
+
+def tuned(trial: Trial, samples: Path, rng: Random) -> None:
+    """Scales and weights that samples choose leave a model that runs, or a line says why not."""
+    preset = str(rng.choice(("W4A8", "MX4", "W4_ADAQUANT", "MX6_ADAQUANT", "A8W8_ADAROUND", "XINT8_ADAQUANT",
+                             "BF16_ADAQUANT")))  # fmt: skip
+    done = trial.convert("quantize", "--config", preset, "--data", str(_many(trial)), "--threads", "1")
+    if done.model is not None:
+        trial.same_interface(run(done.model, trial.built.feeds))
+        run(done.model, trial.built.feeds, optimized=True)
 
 
 def weights_alone(trial: Trial, samples: Path, rng: Random) -> None:
@@ -199,7 +204,19 @@ def inspected(trial: Trial, samples: Path, rng: Random) -> None:
 
 CONVERSIONS: dict[str, Callable[[Trial, Path, Random], None]] = {
     one.__name__: one
-    for one in (packed, twins, native, nbits, lowered, ranges, target, by_samples, weights_alone, inspected)
+    for one in (
+        packed,
+        twins,
+        native,
+        nbits,
+        lowered,
+        ranges,
+        target,
+        by_samples,
+        tuned,
+        weights_alone,
+        inspected,
+    )
 }
 """All of them, by name."""
 
@@ -220,6 +237,17 @@ def _inspected(path: Path) -> None:
 def _both_or_none(one: Any, other: Any) -> None:
     if (one.model is None) != (other.model is None):
         raise Fallen(f"converted in one form, not in the other: {one.refusal or other.refusal}")
+
+
+def _many(trial: Trial) -> Path:
+    """Return a folder of eight samples, of which the first is the feed."""
+    folder = trial.folder / "many"
+    folder.mkdir(exist_ok=True)
+    for i in range(8):
+        noise = np.random.default_rng([i, 5])
+        feeds = {n: _varied(a, noise) if i else a for n, a in trial.built.feeds.items()}
+        np.savez(folder / f"{i}.npz", **feeds)
+    return folder
 
 
 def _varied(array: np.ndarray, rng: Random) -> np.ndarray:

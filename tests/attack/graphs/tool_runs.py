@@ -27,8 +27,9 @@ _TOOLS = {
     "check": check,
     "inspect": inspect,
 }
-_RAW = re.compile(r": error: (?!ONNX)\w*(Error|Exception|Fail|InvalidArgument|Warning|NotImplemented): ")
-"""A message that begins with the type of an exception nobody expected."""
+_TYPE = "Error|Exception|Fail|InvalidArgument|Warning|NotImplemented"
+_RAW = re.compile(rf": error: (?!ONNX)\w*({_TYPE}): |\(\w*({_TYPE})\)")
+"""A message that begins with the type of an exception nobody expected, or has it after the words."""
 
 
 class Fallen(Exception):
