@@ -59,3 +59,25 @@ def test_a_bias_without_effect(tmp_path: Path) -> None:
     words = ["--input", source, "--output", target, "--config", "U8S8", "--data", _samples(tmp_path / "data")]
     assert quantize.main([*map(str, words), "--no-optimize"]) == 0
     assert target.exists()
+
+
+def test_the_bias_of_a_layer_whose_input_has_no_known_rank(tmp_path: Path) -> None:
+    """The rank after a ConvTranspose by a filter of free sizes is not inferred; another bias is corrected."""
+    random = np.random.default_rng(2)
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "k"], ["h"], "turned"),
+        helper.make_node("Conv", ["h", "w", "a"], ["y"], "first"),
+        helper.make_node("Conv", ["x", "w", "b"], ["z"], "second"),
+    ]
+    weights = {"w": random.standard_normal((4, 4, 1, 1)).astype(np.float32)}
+    weights |= {name: random.standard_normal(4).astype(np.float32) for name in ("a", "b")}
+    shapes = {"x": [2, 4, 5, 5], "k": ["A", "B", "C", "D"], "y": list("EFGH"), "z": [2, 4, 5, 5]}
+    ends = [build.value(name, shape) for name, shape in shapes.items()]
+    source = build.save(build.model(nodes, ends[:2], ends[2:], weights, opset=10), tmp_path / "m.onnx")
+    (tmp_path / "data").mkdir()
+    for i in range(8):
+        sizes = {"x": (2, 4, 5, 5), "k": (4, 4, 1, 1)}
+        arrays = {name: random.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
+        np.savez(tmp_path / "data" / f"{i}.npz", **arrays)
+    words = ["--input", source, "--output", tmp_path / "q.onnx", "--config", "U8S8", "--data"]
+    assert quantize.main([str(word) for word in (*words, tmp_path / "data")]) == 0

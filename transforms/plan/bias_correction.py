@@ -55,7 +55,7 @@ def corrected(
     None if the means of what it multiplies were not measured, and for a bias without one number for each
     channel, or without effect, as that of a Gemm may be.
     """
-    mean = means.get(_read(node))
+    mean = None if node.inputs[_DATA].shape is None else means.get(_read(node))
     if mean is None:
         return None
     axis = dot_products.channel_axis(node, _WEIGHT, error.ndim)
