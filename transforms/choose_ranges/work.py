@@ -19,7 +19,7 @@ _PRODUCTS = 128  # of a dot product in the time of one number that is quantized
 _FEWEST = 4
 _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
 MOST_NODES = 3000
-"""Nodes of a graph up to which its quantized model is run: the runtime opens that in a time in their square."""
+"""Nodes of a graph up to which its quantized model is run: opening that takes time in their square."""
 
 
 def too_large(graph: gs.Graph) -> bool:
