@@ -1,4 +1,4 @@
-"""Outputs that are sequences of tensors, in the tools that run models. Oracle: the model, and its error lines."""
+"""Outputs that are sequences of tensors, in the tools that run models. Oracle: the model."""
 
 from __future__ import annotations
 
