@@ -1,8 +1,7 @@
 """Integers that stand for floats: choose a scale, quantize, dequantize.
 
 As in ONNX's QuantizeLinear and DequantizeLinear, q = saturate(round(x / scale) + zero_point), halves to
-even, and x = (q - zero_point) * scale, both in float32. int4 and uint4 are ml_dtypes' types, one number per
-byte.
+even, and x = (q - zero_point) * scale, both in float32. int4 and uint4 are ml_dtypes', one number per byte.
 """
 
 from __future__ import annotations
@@ -24,9 +23,6 @@ Integers = NDArray[Any]
 
 ALPHAS = np.arange(100, 30, -2) / 100
 _TINY, _HUGE = np.float64(np.finfo(np.float32).tiny), np.float64(np.finfo(np.float32).max)
-_FAR = 64
-"""Exponent of the largest importance from which on it, or sums of it, may leave the range of float32."""
-
 CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays made of them
 
 
@@ -212,11 +208,10 @@ def _errors(
 
 
 def _broadcast(importance: NDArray[np.floating], shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Return an importance in the shape of its weight, by a power of two within the range of float32."""
+    """Return an importance in the shape of a weight, by a power of two near 1 if it is far from that."""
     try:
-        exponent = np.frexp(np.max(importance, initial=0))[1]
-        near = importance if abs(exponent) < _FAR else np.ldexp(importance, -exponent)
-        return np.broadcast_to(near, shape)
+        exponent = -np.frexp(np.max(importance, initial=0))[1]
+        return np.broadcast_to(np.ldexp(importance, exponent) if abs(exponent) > 64 else importance, shape)
     except ValueError:
         found = list(np.shape(importance))
         raise ValueError(f"importance {found} does not fit a weight {list(shape)}") from None
