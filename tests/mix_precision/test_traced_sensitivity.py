@@ -21,7 +21,7 @@ from onnx import helper
 
 from ops.array_types import Float32Array
 from tests.helpers import build, mixing
-from transforms.mix_precision import traced_sensitivity
+from transforms.mix_precision import traced_sensitivity, weight_parts
 from transforms.mix_precision.candidates import find_candidates, layers_of, measure_candidates
 from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.sensitivity import Sensitivity
@@ -519,3 +519,37 @@ def test_sizes_count_what_is_stored_and_what_is_computed_for_a_sample() -> None:
 )
 def test_how_many_runs_there_are(samples: int, layers: int, taken: list[int], draws: int) -> None:
     assert traced_sensitivity._runs(samples, layers) == (taken, draws)
+
+
+@pytest.mark.usefixtures("exactly")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("scheme", "label"),
+    [
+        (preset("A16W8").with_(per_channel=True), "int8/int4"),
+        (preset("BF16"), "mx6"),
+    ],
+    ids=["channels", "blocks"],
+)
+def test_parts_of_weights_make_the_same_sums(
+    name: str, scheme: Scheme, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the sums of whole weights; no part has more numbers than an output has, or 7."""
+    found = {}
+    for most in (weight_parts.MOST, 7):
+        monkeypatch.setattr(weight_parts, "MOST", most)
+        found[most] = harms(Case(MODELS[name](), scheme, [label]).trace(tmp_path))
+    whole, parts = found.values()
+    assert parts == pytest.approx(whole, rel=CLOSE)
+
+
+def test_parts_make_the_same_share_without_a_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the sums of whole weights."""
+    found = []
+    for most in (weight_parts.MOST, 18):
+        monkeypatch.setattr(weight_parts, "MOST", most)
+        case = Case(in_front_of_resize(), preset("A16W8"), ["int8", "bfp16"])
+        found.append(harms(case.trace(tmp_path)))
+    assert found[1] == pytest.approx(found[0], rel=CLOSE)

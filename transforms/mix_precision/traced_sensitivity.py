@@ -46,7 +46,7 @@ _RUNS = 32
 """Random vectors in all: the standard error of a harm is then a quarter."""
 
 _LEAST_KEPT = 1 << 28
-"""Bytes of operands and gradients that are kept at a time; more where weights in all formats take more."""
+"""Bytes of operands and gradients that are kept at a time; more where the largest weight takes more."""
 
 _OPSET = 16
 """First opset in which all gradients can be written, those of overlapping pools among them."""
@@ -78,7 +78,7 @@ def trace_sensitivity(
         return TracedLayer(node, traced.operands[id(node)], plain[name][i], fake_quants)
 
     layers = [_layer(place) for place in places]
-    room = max(_LEAST_KEPT, len(choices) * sum(layer.weight_bytes for layer in layers))
+    room = max((_LEAST_KEPT, *(layer.weight_bytes for layer in layers)))
     power = _add_samples(traced, layers, bench, room, progress)
     harms = {name: dict.fromkeys(everywhere, 0.0) for name in names}
     for (name, _, _), layer in zip(places, layers, strict=True):
