@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from onnx import helper
 
 from ops.array_types import Float32Array
 from tests.helpers import build, mixing
+from transforms.graph import walk
+from transforms.graph.lazy_values import LARGE, Computed, become_constant
 from transforms.mix_precision import traced_sensitivity, weight_parts
 from transforms.mix_precision.candidates import find_candidates, layers_of, measure_candidates
 from transforms.mix_precision.evaluation import EvaluationSet
@@ -553,3 +557,31 @@ def test_parts_make_the_same_share_without_a_gradient(
         case = Case(in_front_of_resize(), preset("A16W8"), ["int8", "bfp16"])
         found.append(harms(case.trace(tmp_path)))
     assert found[1] == pytest.approx(found[0], rel=CLOSE)
+
+
+@pytest.mark.parametrize(("room", "at_once"), [(1, 1), (LARGE, 1), (2 * LARGE, 2), (1 << 20, 3)])
+def test_weights_that_have_to_be_loaded_are_loaded_as_many_as_there_is_room_for(
+    room: int, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: each weight has LARGE bytes, and three threads are asked for; room is for a weight at least."""
+    asked: list[int] = []
+
+    def _pool(threads: int) -> ThreadPoolExecutor:
+        asked.append(threads)
+        return ThreadPoolExecutor(threads)
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["y"], "one"),
+        helper.make_node("MatMul", ["x", "w2"], ["z"], "two"),
+    ]
+    weights = {name: mixing.normal(128, LARGE // 4 // 128) for name in ("w1", "w2")}
+    outputs: dict[str, Sequence[int | str]] = {"y": [2, LARGE // 4 // 128], "z": [2, LARGE // 4 // 128]}
+    case = Case(of(nodes, {"x": [2, 128]}, outputs, weights), preset("BF16"), ["mx6"])
+    plain = case.trace(tmp_path, threads=3)
+    for tensor in walk.constants(case.mixed.graph):
+        values = tensor.values
+        become_constant(tensor, Computed(values.shape, values.dtype, partial(np.array, values)))
+    monkeypatch.setattr(traced_sensitivity, "ThreadPoolExecutor", _pool)
+    monkeypatch.setattr(traced_sensitivity, "_LEAST_KEPT", room)
+    assert case.trace(tmp_path, threads=3) == plain
+    assert asked == [at_once]

@@ -73,8 +73,8 @@ class Sharing:
         """Hand over the statistics of each sample, in order, all of which workers have made by then.
 
         Each run has one thread unless ``run`` says how many: numbers may depend on that, and more would wait
-        for the cores that other workers have. Raises ValueError as :meth:`SampleStatistics.of`, and if workers
-        die again and again.
+        for the cores that other workers have. Raises ValueError as :meth:`SampleStatistics.of`, and if
+        workers die again and again.
         """
         run = run or RunOptions()
         run = replace(run, threads=run.threads or 1)

@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.graph import dot_products
+from transforms.graph.lazy_values import Computed
 from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer, layer_of
 from transforms.mix_precision.weight_parts import WeightPart, weight_parts
 from transforms.plan.fake_quant import FakeQuant
@@ -84,6 +85,13 @@ class TracedLayer:
     def weight_bytes(self) -> int:
         """What the weight takes in one format."""
         return 0 if self._index is None else 4 * math.prod(self._node.inputs[self._index].shape)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What the weight takes while samples are added, unless it is in memory, or in a file as it is."""
+        if self._index is None or not isinstance(self._node.inputs[self._index]._values, Computed):
+            return 0
+        return self.weight_bytes
 
     def harms(self, power: float) -> dict[str, float]:
         """Return the harm by label, ``power`` being the sum of squares of the model's outputs."""

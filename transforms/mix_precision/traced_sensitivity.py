@@ -102,10 +102,12 @@ def _add_samples(
     """Add samples to all layers, each of which sums up by itself; return the power of the outputs.
 
     Several go together, as many as ``room`` bytes hold: a layer then rounds its weight once for all of them.
+    So many bytes hold the weights, too, that layers load at once.
     """
     samples, draws = _runs(len(bench.feeds), len(layers))
     power, held, waiting = 0.0, 0, list[Sample]()
-    with ThreadPoolExecutor(bench.run.threads or os.cpu_count()) as pool:
+    at_once = room // max([1, *(layer.loaded_bytes for layer in layers)])
+    with ThreadPoolExecutor(min(max(1, at_once), bench.run.threads or os.cpu_count() or 1)) as pool:
         for done, i in enumerate(samples, 1):
             feed, expected = bench.feeds[i], bench.expected[i]
             floats = filter(is_float_array, expected.values())
