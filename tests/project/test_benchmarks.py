@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,16 @@ from tests.benchmarks import bench_convert, bench_scale
 from tests.benchmarks.bench_convert import Cost, Costs
 from tests.benchmarks.transformer import SMALL, Size, transformer
 
+FOLDER = Path(bench_scale.__file__).parent
+
 
 def parameters(model: onnx.ModelProto) -> int:
     return sum(int(np.prod(weight.dims)) for weight in model.graph.initializer)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("bench_*.py")))
+def test_names_that_a_benchmark_imports_are_there(name: str) -> None:
+    importlib.import_module(f"tests.benchmarks.{name}")
 
 
 def test_default_size_is_200_megabytes() -> None:
