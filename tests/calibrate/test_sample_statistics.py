@@ -9,6 +9,7 @@ import pytest
 from tests.helpers import build
 from transforms.calibrate import sample_statistics
 from transforms.calibrate.methods import CalibrationOptions
+from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_statistics import SampleStatistics, no_statistics
 from transforms.graph.typed import Graph
 from transforms.model import graph_proto
@@ -34,7 +35,7 @@ def test_blocks_of_channels_are_for_small_samples_and_models(
     graph = graph_proto.import_model(build.dense(layers=2))
     wanted = no_statistics(NAMES, (), histogram=False)
     statistics = SampleStatistics(graph, wanted, CalibrationOptions(), None)
-    statistics.of("sample", {"x": np.ones((rows, 16), np.float32)}, lambda *found: None)
+    statistics.of("sample", {"x": np.ones((rows, 16), np.float32)}, lambda *_: [])
     assert asked == [blocked]
 
 
@@ -57,9 +58,16 @@ def test_sizes_that_no_shape_tells_are_measured_once_for_samples_of_one_shape(
     }"""
     graph = graph_proto.import_model(onnx.parser.parse_model(text))
     wanted = no_statistics(["x", "a", "y"], (), histogram=False)
-    statistics, found = SampleStatistics(graph, wanted, CalibrationOptions(), None), []
+    statistics = SampleStatistics(graph, wanted, CalibrationOptions(), None)
+    found: list[RangeStats] = []
+
+    def _into(sample: str, name: str) -> list[RangeStats]:
+        one = statistics.nothing_of(name)
+        found.extend([one] * (name == "a"))
+        return [one]
+
     for number, rows in enumerate((2, 2, 5, 2, 5)):
         feed = {"x": np.full((1, 1, rows, 3), number, np.float32)}
-        statistics.of(str(number), feed, lambda sample, name, one: found.append((sample, name, one.high)))
+        statistics.of(str(number), feed, _into)
     assert asked.count(False) == 2 and asked.count(True) == 1
-    assert [high for _, name, high in found if name == "a"] == [0, 2, 4, 6, 8]
+    assert [one.high for one in found] == [0, 2, 4, 6, 8]
