@@ -212,25 +212,30 @@ def draw(figures: list[Figure], path: Path) -> None:
     from matplotlib import pyplot
 
     parts = list(dict.fromkeys(figure.part for figure in figures))
-    drawing, axes = pyplot.subplots(2, len(parts), figsize=(3.2 * len(parts), 5), squeeze=False)
+    colors = {job: f"C{i}" for i, job in enumerate(dict.fromkeys(figure.job for figure in figures))}
+    drawing, axes = pyplot.subplots(
+        2, len(parts), figsize=(3.2 * len(parts), 5.4), squeeze=False, sharex="col", sharey="row"
+    )
     for column, part in enumerate(parts):
         of_part = [f for f in figures if f.part == part and (part, f.amount) != ("nodes", FEW_NODES)]
-        _curves(axes[0, column], of_part, "seconds")
-        _curves(axes[1, column], of_part, "megabytes")
+        _curves(axes[0, column], of_part, "seconds", colors)
+        _curves(axes[1, column], of_part, "megabytes", colors)
         axes[1, column].set_xlabel(part)
     axes[0, 0].set_ylabel("processor time, s")
     axes[1, 0].set_ylabel("peak memory, MB")
-    drawing.tight_layout()
+    lines = [pyplot.Line2D([], [], color=color, marker="o") for color in colors.values()]
+    drawing.legend(lines, list(colors), loc="upper center", ncols=len(colors))
+    drawing.tight_layout(rect=(0, 0, 1, 0.94))
     drawing.savefig(path, metadata={"Date": None})
 
 
-def _curves(axis: Any, figures: list[Figure], quantity: str) -> None:
-    for job in dict.fromkeys(figure.job for figure in figures):
+def _curves(axis: Any, figures: list[Figure], quantity: str, colors: dict[str, str]) -> None:
+    for job, color in colors.items():
         of_job = [figure for figure in figures if figure.job == job]
-        axis.plot([f.amount for f in of_job], [getattr(f, quantity) for f in of_job], "o-", label=job)
+        axis.plot([f.amount for f in of_job], [getattr(f, quantity) for f in of_job], "o-", color=color)
     axis.set(xscale="log", yscale="log")
+    axis.xaxis.minorticks_off()
     axis.grid(alpha=0.3)
-    axis.legend(fontsize="small")
 
 
 def _figures(options: argparse.Namespace, folder: Path) -> Iterator[Figure]:
