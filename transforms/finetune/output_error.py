@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Feed, Float64Array
+from ops.metrics import Sums
 from transforms.graph import walk
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.run_each import run_each, with_fixed_threads
@@ -141,5 +142,6 @@ def _compare(wanted: Value, found: Value) -> tuple[float, float]:
         return np.inf, 1.0
     if wanted.dtype.kind != "f":
         return float((wanted != found).sum()), float(wanted.size)
-    f, q = wanted.astype(np.float64), found.astype(np.float64)
-    return float(((f - q) ** 2).sum()), float((f * f).sum())
+    sums = Sums()
+    sums.add(wanted, found)
+    return sums.error_energy, sums.baseline_energy
