@@ -122,8 +122,8 @@ def test_gains_count_on_all_samples_and_half_of_them_on_held_out_ones(
     held = np.arange(16) < 6
     powers = np.full((16, 1), 100.0)
     gains = np.where(held, of_held, of_others)[:, None]
-    found = gained_enough(Errors(powers / 10, powers), Errors(powers / 10 * 10 ** (-gains / 10), powers), held)
-    assert found == expected
+    before, after = (Errors(errors, powers) for errors in (powers / 10, powers / 10 ** (1 + gains / 10)))
+    assert gained_enough(before, after, held) == expected
 
 
 @pytest.mark.parametrize("damping", [0.0, 0.1, 100.0])

@@ -125,9 +125,9 @@ def fit_scales(
 def gained_enough(before: Errors, after: Errors, held: NDArray[np.bool_]) -> bool:
     """Return whether outputs gained so much that other samples will gain, too.
 
-    ``held`` marks the held-out samples. The mean gain has to be 1.5 dB, on those half of it, and no output may
-    lose on them. Six of them show that scales, a few numbers for thousands of rows, suit other samples; all
-    samples show then that the gain is no chance. Fewer have to show both.
+    ``held`` marks the held-out samples. The mean gain has to be 1.5 dB, on those half of it, and no output
+    may lose on them. Six of them show that scales, a few numbers for thousands of rows, suit other samples;
+    all samples show then that the gain is no chance. Fewer have to show both.
     """
     every = np.ones_like(held)
     for part, left in ((held, _LEFT_HELD), (every, _LEFT)):

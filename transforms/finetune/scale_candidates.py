@@ -33,8 +33,9 @@ def best_scales(
 ) -> LayerSolution:
     """Return weights rounded to nearest with the scales of least error on ``fit``, and their biases.
 
-    ``before`` is what the layer has: with its weights, a block can stay as it is. ``damping`` adds the squared
-    distance from the float weights to the error of a row, times that share of the mean square of an input.
+    ``before`` is what the layer has: with its weights, a block can stay as it is. ``damping`` adds the
+    squared distance from the float weights to the error of a row, times that share of the mean square of an
+    input.
     """
     fmt, packed = layer.weight.format, layer.float_weight
     assert fmt is not None
