@@ -18,10 +18,10 @@ from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_statistics import (
     EachSample,
+    Into,
     Progress,
     SampleStatistics,
     Statistics,
-    Take,
     add_array,
     no_statistics,
 )
@@ -69,16 +69,12 @@ def calibrate(
     halves = [{name: one.alike() for name, one in observed.items()} for _ in range(2 * halved)]
     numbers: dict[str, int] = {}
 
-    def _merge(sample: str, name: str, found: RangeStats) -> None:
+    def _into(sample: str, name: str) -> list[RangeStats]:
         number = numbers.setdefault(sample, len(numbers))
-        try:
-            for whole in (observed, *halves[number % 2 :][:1]):
-                whole[name].merge(found, options.averaging_constant)
-        except ValueError as error:
-            raise ValueError(f"sample '{sample}', tensor '{name}': {error}") from error
+        return [whole[name] for whole in (observed, *halves[number % 2 :][:1])]
 
     each = sharing or _each_sample
-    if not each(graph, observed, feeds, options, run, progress, _merge):
+    if not each(graph, observed, feeds, options, run, progress, _into):
         raise ValueError("the calibration data hold no sample")
     return Calibration(options, observed, halves)
 
@@ -90,13 +86,13 @@ def _each_sample(
     options: CalibrationOptions,
     run: RunOptions | None,
     progress: Progress | None,
-    take: Take,
+    into: Into,
 ) -> int:
-    """Hand over the statistics of one sample after another, each as it is made."""
+    """Add the numbers of one sample after another."""
     model = SampleStatistics(graph, wanted, options, run)
     total, done = operator.length_hint(feeds, 0) or None, 0
     for done, (sample, feed) in enumerate(feeds, 1):
-        model.of(sample, feed, take)
+        model.of(sample, feed, into)
         if progress:
             progress(done, total)
     return done
