@@ -59,10 +59,11 @@ Form = tuple[Float64Array, Float64Array]
 def _form(fit: SharedGramStats, target: Float64Array, damping: float) -> Form:
     """Return the sums that determine the weights of least error, near weights [G, N, K]."""
     sums = fit.free()
-    is_diagonal = isinstance(sums, DiagonalStats)
     xx = sums.xx.copy()
-    cross = sums.weight * sums.xx[:, None] if is_diagonal else sums.yx
-    squares = xx if is_diagonal else np.einsum("gkk->gk", xx)
+    if isinstance(sums, DiagonalStats):
+        cross, squares = sums.weight * sums.xx[:, None], xx
+    else:
+        cross, squares = sums.yx, np.einsum("gkk->gk", xx)
     added = damping * squares.mean(-1, keepdims=True)
     squares += added
     return xx, np.asarray(cross + added[..., None] * target, np.float64)

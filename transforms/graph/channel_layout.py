@@ -113,9 +113,11 @@ def _split(node: gs.Node, index: int, layout: Layout) -> Places:
 
 def _gather(node: gs.Node, index: int, layout: Layout) -> Places:
     found, axis, part = _full(node.inputs[0], layout), node.attrs.get("axis", 0), node.inputs[1]
-    if index or found is None or not isinstance(part, gs.Constant) or part.shape or found.shape[axis] == 1:
+    if index or found is None or found.ndim < 2 or not isinstance(part, gs.Constant) or part.shape:
         return []
-    return [(node.outputs[0], found.take(int(part.values), axis))]
+    if found.shape[axis] == 1:
+        return []
+    return [(node.outputs[0], np.asarray(found.take(int(part.values), axis)))]
 
 
 def _multiply(node: gs.Node, index: int, layout: Layout) -> Places:
