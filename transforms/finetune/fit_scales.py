@@ -37,8 +37,8 @@ FEW_BITS = 7
 
 DAMPINGS = (0.0, 0.1)
 """How firmly weights on integers stay near the float ones: samples may say too little about some. The second
-is tried with six held-out samples or more: one chose it in vain, which cost 0.5 dB on unseen ones. Exponents
-of blocks can only be one off; with it networks lost up to 0.6 dB."""
+is tried with six held-out samples or more: a single one chose it wrongly, which cost 0.5 dB on unseen ones.
+Exponents of blocks can only be one off; with it networks lost up to 0.6 dB."""
 
 _MEMORY = 1 << 30
 MOST_INPUTS = 4096
@@ -131,7 +131,7 @@ def gained_enough(before: Errors, after: Errors, held: NDArray[np.bool_]) -> boo
 
     ``held`` marks the held-out samples. The mean gain has to be 1.5 dB on those or on all, half of it on
     both, and no output may lose on held-out ones. Six of them show that scales, a few numbers for thousands
-    of rows, suit other samples; all samples show then that the gain is no chance. Fewer have to show both.
+    of rows, suit other samples; all samples show then that the gain is not luck. Fewer have to show both.
     """
     every = np.ones_like(held)
     shares = [_mean(after, part) / max(_mean(before, part), _TINY) for part in (held, every)]

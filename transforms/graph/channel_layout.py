@@ -29,7 +29,7 @@ def places_after(tensor: gs.Tensor, layout: Layout) -> Places:
 
     The readers are Reshape, Transpose, Squeeze, Unsqueeze, Split, Gather of one part, and MatMul with another
     computed tensor, as long as each number that they make comes of one channel, and each channel goes to one
-    of the tensors returned. Otherwise, and without the shapes to tell, there is none.
+    of the tensors returned. Otherwise, and without the shapes to tell, nothing is returned.
     """
     found: Places = []
     for node, index in walk.uses(tensor):
@@ -43,7 +43,7 @@ def places_after(tensor: gs.Tensor, layout: Layout) -> Places:
 
 
 def _trimmed(layout: Layout) -> Layout:
-    """Return a layout without leading axes of length 1, but for the last."""
+    """Return a layout without leading axes of length 1, except the last."""
     lead = next((i for i, size in enumerate(layout.shape[:-1]) if size > 1), layout.ndim - 1)
     return layout.reshape(layout.shape[lead:])
 
