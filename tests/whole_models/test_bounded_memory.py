@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.benchmarks.bench_scale import network, write_images
 from tests.benchmarks.large_models import SparseBuilder, write_sparse
 from tests.benchmarks.transformer import IR_VERSION, OPSET, Size
 from tests.helpers.peak_memory import anonymous_peak
@@ -168,3 +169,22 @@ def test_tracing_takes_weights_in_parts(tmp_path: Path, config: str, target: str
             "auto_mixed_precision", *given, "--analyze-only", "--config", config, "--target", target
         )
     assert peaks[8192] <= peaks[8] + 4 * LARGEST + SLACK
+
+
+def test_large_samples_are_calibrated_and_compared_in_bounded_memory(tmp_path: Path) -> None:
+    """Beyond a plain run at most a fifth of the activations and 200 MB, choice of settings included.
+
+    Six tensors of 16 channels; each sample's output alone takes 38 MB.
+    """
+    side = 768
+    onnx.save(network(side), tmp_path / "float.onnx")
+    write_images(tmp_path / "data", 4, (3, side, side))
+    run = (
+        "import sys, numpy, onnxruntime; "
+        "session = onnxruntime.InferenceSession(sys.argv[1]); "
+        "session.run(None, {'x': numpy.load(sys.argv[2])['x']})"
+    )
+    plain = anonymous_peak(["-c", run, str(tmp_path / "float.onnx"), str(tmp_path / "data" / "0000.npz")])
+    activations = 6 * 16 * side**2 * 4
+    tool = ("quantize", "--config", "A8W8", "--data", str(tmp_path / "data"))
+    assert peak(tool, tmp_path / "float.onnx", tmp_path) <= plain + activations // 5 + 200_000_000

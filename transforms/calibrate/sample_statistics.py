@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -93,7 +94,7 @@ class SampleStatistics:
         outputs = set(float_outputs(graph))
         variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
         self._all = [name for name in variables if name in wanted or name in outputs]
-        self._sizes = TensorSizes(graph, self._all, self._measure)
+        self._sizes = TensorSizes(graph, self._all, partial(_measure, graph, run))
         self._has_blocks = any(node.op in _BLOCKED for node in walk.nodes(graph))
         self._models: dict[bool, InstrumentedModel[str]] = {}
         self._small: dict[tuple[tuple[int, ...], ...], bool] = {}
@@ -124,17 +125,6 @@ class SampleStatistics:
             run = replace(self._run or RunOptions(), blocked=small)
             self._models[small] = InstrumentedModel(self._graph, [], run, watched=self._all)
         return self._models[small]
-
-    def _measure(self, names: Collection[str], feed: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the bytes of tensors in a run in which none lives longer than it is read."""
-        sizes: dict[str, int] = {}
-
-        def _see(name: str, array: np.ndarray) -> None:
-            sizes[name] = array.nbytes
-
-        run = replace(self._run or RunOptions(), blocked=False, prepack=False)
-        InstrumentedModel(self._graph, [], run, watched=names).run(feed, see=_see)
-        return sizes
 
     def of(
         self, sample: str, feed: Mapping[str, np.ndarray], into: Into, *, small: bool | None = None
@@ -191,6 +181,23 @@ def _failing(sample: str) -> Iterator[None]:
         raise
     except Exception as error:  # the runtime's exceptions share no narrower class
         raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
+
+
+def _measure(
+    graph: gs.Graph, run: RunOptions | None, names: Collection[str], feed: Mapping[str, np.ndarray]
+) -> dict[str, int]:
+    """Return the bytes of tensors in a run in which none lives longer than it is read.
+
+    A method would keep its object, and with that the memory of a session, until Python looks for cycles.
+    """
+    sizes: dict[str, int] = {}
+
+    def _see(name: str, array: np.ndarray) -> None:
+        sizes[name] = array.nbytes
+
+    run = replace(run or RunOptions(), blocked=False, prepack=False)
+    InstrumentedModel(graph, [], run, watched=names).run(feed, see=_see)
+    return sizes
 
 
 class LimitError(ValueError):

@@ -16,7 +16,8 @@ from transforms.choose_ranges.parameters import Parameters, PlanOf
 from transforms.choose_ranges.setting import Setting
 from transforms.choose_ranges.switchable_ranges import switchable_ranges
 from transforms.model.copy_graph import copy_graph
-from transforms.run.run_each import run_each, with_fixed_threads
+from transforms.run.kept_arrays import KeptArrays
+from transforms.run.run_each import run_each, with_bounded_memory, with_fixed_threads
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
@@ -47,10 +48,11 @@ class Bench:
         """Open the model; ``feeds``: samples with their halves. The graph is not changed."""
         self._run = run
         fixed = replace(with_fixed_threads(run), simulate=True, prepack=False)
+        fixed = with_bounded_memory(fixed, [feed for _, feed in feeds])
         copy, views = copy_graph(graph), before_saturation(graph)
         _show(copy, views)
-        model = open_model(copy, fixed)
-        made = list(run_each(lambda one: model.run(one[1]), feeds, run))
+        model, kept = open_model(copy, fixed), KeptArrays()
+        made = list(run_each(lambda one: kept.keep(model.run(one[1])), feeds, run))
         floats = [name for name, array in made[0].items() if is_float_array(array)]
         ends = {tensor.name for tensor in graph.outputs}
         self.outputs = [name for name in floats if name in ends]

@@ -14,7 +14,8 @@ from ops.array_types import Feed, Float64Array
 from ops.metrics import Sums
 from transforms.graph import walk
 from transforms.run.instrumented_model import InstrumentedModel
-from transforms.run.run_each import run_each, with_fixed_threads
+from transforms.run.kept_arrays import KeptArrays
+from transforms.run.run_each import run_each, with_bounded_memory, with_fixed_threads
 from transforms.runtime.session import RunOptions
 
 Value = NDArray[np.generic] | list[NDArray[np.generic]] | None
@@ -88,7 +89,8 @@ class OutputError:
 
     def _of_float(self, scored: frozenset[str]) -> list[Found]:
         if scored not in self._wanted:
-            self._wanted[scored] = list(self._run(self._float, scored))
+            kept = KeptArrays()
+            self._wanted[scored] = [kept.keep(found) for found in self._run(self._float, scored)]
         return self._wanted[scored]
 
     def _run(self, graph: gs.Graph, scored: frozenset[str]) -> Iterator[Found]:
@@ -96,7 +98,8 @@ class OutputError:
         scores = _scores(graph)
         places = {name: scores[name] if name in scored else name for name in self.names}
         shown = [*(tensor.name for tensor in graph.outputs), *places.values()]
-        model = InstrumentedModel(graph, shown, with_fixed_threads(self._options))
+        options = with_bounded_memory(with_fixed_threads(self._options), self._feeds)
+        model = InstrumentedModel(graph, shown, options)
         for found in run_each(partial(model.run, shown=places.values()), self._feeds, self._options):
             yield {name: found[place] for name, place in places.items()}
 

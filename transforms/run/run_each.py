@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from ops.array_types import Feed
 from transforms.runtime.session import RunOptions, provider_name
 
+_SMALL = 1 << 20  # bytes of a sample
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 
@@ -26,6 +28,12 @@ _OF_A_RUN = 2
 def with_fixed_threads(options: RunOptions | None) -> RunOptions:
     """Return options with which each run of a model has the same number of threads on every machine."""
     return dataclasses.replace(options or RunOptions(), threads=_OF_A_RUN)
+
+
+def with_bounded_memory(options: RunOptions, feeds: Iterable[Feed]) -> RunOptions:
+    """Return options with which runs of large samples take no more memory than their tensors."""
+    largest = max((sum(array.nbytes for array in feed.values()) for feed in feeds), default=0)
+    return options if largest <= _SMALL else dataclasses.replace(options, arena=False)
 
 
 def run_each(

@@ -65,7 +65,8 @@ class RunOptions:
     ``prepack``: a copy of each weight is put in order for the kernels when the model is opened, which pays
     where there are dozens of runs. ``blocked``: convolutions may compute on blocks of channels; tensors
     between them that are looked at are then brought into their own layout late, and live long. ``spin``:
-    threads without work look for some in a loop, which is fast where each has a core of its own.
+    threads without work look for some in a loop, which is fast where each has a core of its own. ``arena``:
+    memory stays for the next tensor and the next run, and doubles whenever it does not do.
     """
 
     provider: str = "CPU"
@@ -75,6 +76,7 @@ class RunOptions:
     prepack: bool = True
     blocked: bool = True
     spin: bool = True
+    arena: bool = True
 
 
 class OpenModel:
@@ -198,6 +200,7 @@ def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort
         settings.add_session_config_entry(_NO_INTEGER_KERNELS, "1")
     if not options.prepack:
         settings.add_session_config_entry(_NO_PREPACKING, "1")
+    settings.enable_cpu_mem_arena = options.arena
     if with_operators:
         register_custom_ops(settings)
     return settings
