@@ -27,9 +27,9 @@ algorithms:
   adaround             rounding up or down, learned (arXiv 2004.10568)
 
 Every fifth sample is held out: a layer's new weights, and finally the whole model, are kept only if they are
-better on those samples; with fewer than twenty samples that can be chance. Layers that harm an output are put
-back. All layers with a stored weight in
-a number format are tuned, together with their biases.
+better on those samples. If fewer than sixteen leave that open, two more models are tuned with other samples
+held out. Layers that harm an output are put back. All layers with a stored weight in a number format are
+tuned, together with their biases.
 
 {SAMPLES_HELP}
 

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from ops.array_types import Feed
 from transforms.finetune.acceptance import gain, harmed, is_significantly_better
-from transforms.finetune.options import FEW, FinetuneOptions, is_held_out
+from transforms.finetune.options import FEW, FinetuneOptions, LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import Errors, OutputError
 
 _LEAST_JUDGED, _LEAST_FITTED = 32, 4
 """Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
 
-_MOST_FOLDS = 3
-"""Models that are fitted to different parts of few samples, so that more of them are held out in one."""
+_ENOUGH, _MOST_FOLDS = 16, 3
+"""Held-out samples that tell by themselves if a model is better; how many models are fitted with fewer."""
 
 
 class JudgedSamples:
@@ -37,13 +37,14 @@ class JudgedSamples:
     ) -> None:
         """Run both models on the samples."""
         count = len(feeds)
-        held = [i for i in range(count) if is_held_out(i, count, options)]
+        every = range(min(_MOST_FOLDS, options.held_out, count))
+        by_fold = [_held_out(count, dataclasses.replace(options, fold=fold)) for fold in every]
+        self.folds = len(by_fold) if len(by_fold[0]) < _ENOUGH else 1
+        held = [i for places in by_fold[: self.folds] for i in places]
         others = sorted(set(range(count)) - set(held))
         judged = min(len(others), max(_LEAST_JUDGED - len(held), _LEAST_FITTED))
         places = held + [others[i * len(others) // judged] for i in range(judged)]
-        self.folds = min(_MOST_FOLDS, options.held_out, count) if len(places) == count else 1
-        by_fold = (dataclasses.replace(options, fold=fold) for fold in range(self.folds))
-        self._parts = [np.array([is_held_out(i, count, one) for i in places]) for one in by_fold]
+        self._parts = [np.isin(places, part) for part in by_fold[: self.folds]]
         self._errors = OutputError(float_graph, [feeds[i] for i in places], options.output_index, options.run)
         self._first = self._errors.each(quantized_graph)
 
@@ -105,3 +106,7 @@ class JudgedSamples:
 
     def _held(self, fitted: Sequence[Errors]) -> NDArray[np.bool_]:
         return np.asarray(np.logical_or.reduce(self._parts[: len(fitted)]))
+
+
+def _held_out(count: int, options: LayerwiseOptions) -> list[int]:
+    return [i for i in range(count) if is_held_out(i, count, options)]
