@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from tests.helpers import tunable
 from transforms.finetune import judged_samples
 from transforms.finetune.finetune_model import TunedModel, finetune_model
-from transforms.finetune.finetune_weights import TunedLayers
+from transforms.finetune.finetune_weights import LayerReport, TunedLayers
 from transforms.finetune.judged_samples import JudgedSamples
 from transforms.finetune.options import FinetuneOptions, LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import Errors
+from transforms.finetune.tune_layer import LEARNED
 
 COUNT = 32
 FOLDS = [
@@ -49,22 +50,30 @@ class _WrittenDown:
         return Errors(errors, np.ones_like(errors))
 
 
-def tuned(monkeypatch: pytest.MonkeyPatch, *by_fold: NDArray[np.float64]) -> tuple[TunedModel, list[int]]:
-    """Return what becomes of a model whose tuned copies have errors by fold, and which were fitted."""
-    fitted: list[int] = []
+def tuned(
+    monkeypatch: pytest.MonkeyPatch, *by_fold: NDArray[np.float64], plain: NDArray[np.float64] | None = None
+) -> tuple[TunedModel, list[str]]:
+    """Return what becomes of a model whose tuned copies have errors by fold, and which were fitted.
+
+    ``plain``: errors of one without learned roundings, which the others have then.
+    """
+    fitted: list[str] = []
 
     def _tune(
         _: gs.Graph, graph: gs.Graph, _feeds: object, options: FinetuneOptions, **__: object
     ) -> TunedLayers:
-        is_first = options.weights and options.rescale
-        if is_first:
-            fitted.append(options.fold)
-        graph.name = f"fold {options.fold}" if is_first else "as it was"
-        return TunedLayers()
+        graph.name = "as it was"
+        if options.weights and options.rescale:
+            graph.name = f"fold {options.fold}" if options.learned else "plain"
+            fitted.append(graph.name)
+        what = f"same scale{LEARNED}" if plain is not None and options.learned else "same scale"
+        return TunedLayers([LayerReport("a", "Conv", 1.0, 0.5, 1.0, what, 0.0)])
 
     _WrittenDown.found = {f"fold {fold}": errors for fold, errors in enumerate(by_fold)}
+    _WrittenDown.found |= {} if plain is None else {"plain": plain}
     monkeypatch.setattr(judged_samples, "OutputError", _WrittenDown)
     monkeypatch.setattr("transforms.finetune.finetune_model.finetune_weights", _tune)
+    monkeypatch.setattr("transforms.finetune.finetune_model.keep_harmless", lambda *_: ([], frozenset()))
     graph = gs.Graph(name="as it was")
     feeds = [{"x": np.array([i], np.float32)} for i in range(COUNT)]
     return finetune_model(gs.Graph(), graph, feeds), fitted
@@ -81,7 +90,7 @@ def test_a_gain_that_six_samples_leave_open_is_settled_by_others(monkeypatch: py
     """Six held-out samples are not enough for the first model; eighteen are, and the best one is kept."""
     by_fold = errors(0, SCATTERED), errors(1, 0.7), errors(2, 0.7, seen=0.5)
     done, fitted = tuned(monkeypatch, *by_fold)
-    assert fitted == [0, 1, 2] and done.attempt == "weights, biases and scales"
+    assert fitted == ["fold 0", "fold 1", "fold 2"] and done.attempt == "weights, biases and scales"
     assert done.graph.name == "fold 2"
     assert (done.before, done.after) == pytest.approx((1.0, 0.7))
 
@@ -89,13 +98,24 @@ def test_a_gain_that_six_samples_leave_open_is_settled_by_others(monkeypatch: py
 def test_what_only_seen_samples_gain_is_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     by_fold = errors(0, SCATTERED), errors(1, 1.02, seen=0.3), errors(2, 1.02, seen=0.3)
     done, fitted = tuned(monkeypatch, *by_fold)
-    assert fitted == [0, 1, 2] and done.attempt is None
+    assert fitted == ["fold 0", "fold 1", "fold 2"] and done.attempt is None
 
 
 @pytest.mark.parametrize("unseen", [0.5, 1.5])
 def test_a_clear_first_answer_needs_no_other_model(unseen: float, monkeypatch: pytest.MonkeyPatch) -> None:
     done, fitted = tuned(monkeypatch, errors(0, unseen))
-    assert fitted == [0] and (done.attempt is not None) == (unseen < 1)
+    assert fitted == ["fold 0"] and (done.attempt is not None) == (unseen < 1)
+
+
+@pytest.mark.parametrize(("unseen", "chosen"), [(0.4, "plain"), (0.6, "fold 0")])
+def test_outputs_decide_on_learned_roundings(
+    unseen: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both models pass; the one whose held-out samples err less is kept, whatever the others do."""
+    done, fitted = tuned(
+        monkeypatch, errors(0, 0.5), plain=errors(0, unseen, seen=0.5 if unseen > 0.5 else 0.9)
+    )
+    assert fitted == ["fold 0", "plain"] and done.graph.name == chosen
 
 
 @pytest.mark.parametrize(("count", "folds"), [(2, 2), (5, 3), (32, 3), (79, 3), (80, 1)])

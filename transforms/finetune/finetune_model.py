@@ -18,6 +18,7 @@ from transforms.finetune.layer_choice import MOST_TRIALS
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.output_error import Errors
 from transforms.finetune.put_back import SomeLayers, keep_harmless
+from transforms.finetune.tune_layer import LEARNED
 from transforms.model.copy_graph import copy_graph
 from transforms.run.shared_steps import StepSharing, kept_open
 
@@ -59,6 +60,8 @@ def finetune_model(
     Weights are tuned with scales and exponents chosen anew; unless the outputs improve significantly
     (:mod:`transforms.finetune.acceptance`), with the present ones, and at last biases alone. Of layers that
     together harm an output, those that do no harm are a model of their own; the best model is returned.
+    If few held-out samples leave it open whether the first is better, others with other samples held out are
+    tuned, too; and ``auto`` does without learned roundings if the outputs are better for it.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
     to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
@@ -76,6 +79,7 @@ def finetune_model(
     def _fit(attempt: str, chosen: FinetuneOptions, shared: StepSharing | None) -> _Fitted:
         graph = copy_graph(quantized_graph)
         name = f"{attempt}, fold {chosen.fold}" if chosen.fold else attempt
+        name += "" if chosen.learned else ", none learned"
         walked = finetune_weights(
             float_graph,
             graph,
@@ -97,6 +101,9 @@ def finetune_model(
                     folds = (dataclasses.replace(chosen, fold=fold) for fold in range(1, judged.folds))
                     fitted += [_fit(attempt, fold, shared) for fold in folds]
                 if best.passes(fitted, attempt, chosen):
+                    if len(fitted) == 1 and fitted[0].is_learned:
+                        plain = _fit(attempt, dataclasses.replace(chosen, learned=False), shared)
+                        best.challenge(plain, attempt)
                     break
     finally:
         if checkpoint:
@@ -111,6 +118,11 @@ class _Fitted:
     graph: gs.Graph
     walked: TunedLayers
     errors: Errors
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether ``auto`` learned the roundings of a layer, which the layer's own error decides."""
+        return any(layer.what.endswith(LEARNED) for layer in self.walked.layers)
 
 
 class _Best:
@@ -147,6 +159,12 @@ class _Best:
             one.walked.matched = []
         return passes
 
+    def challenge(self, fitted: _Fitted, attempt: str) -> None:
+        """Take another model instead of one that passed, if it passes and its outputs gain more."""
+        if self._judged.passes([fitted.errors], self._tried):
+            self._keep([fitted], attempt)
+        fitted.walked.matched = []
+
     def _keep(self, fitted: Sequence[_Fitted], attempt: str) -> bool:
         """Take the best of models that pass if they are better than the best so far; return whether."""
         gain = self._judged.gain([one.errors for one in fitted])
@@ -166,7 +184,7 @@ class _Best:
             self.model = dataclasses.replace(self.model, walk=fitted[0].walked, blocked=blocked)
         if self._judged.can_choose:
             fitted, most = fitted[:1], MOST_TRIALS
-        elif harmed:
+        elif harmed and len(fitted) > 1:
             most = _GUESSES
         else:
             return
