@@ -20,7 +20,8 @@ _DETAILS = f"""\
 algorithms:
   auto                 best in measurements: weights compensate for quantized inputs, as far as held-out
                        samples confirm, rounded by gptq and coordinate descent, and in layers that are not
-                       large by adaround, too; new scales and exponents
+                       large by adaround, too, unless the outputs are better without; new scales
+                       and exponents
   gptq                 rounds one input after another, the rest compensates (arXiv 2210.17323, 2505.11695)
   coordinate_descent   the best grid value of one weight after another (arXiv 2309.01885, 2403.07134)
   adaquant             gradient steps through the rounding (arXiv 2006.10518)
