@@ -103,8 +103,8 @@ def finetune_model(
                 if best.is_undecided(fitted[0]):
                     folds = (dataclasses.replace(chosen, fold=fold) for fold in range(1, judged.folds))
                     fitted += [_fit(attempt, fold, shared) for fold in folds]
-                if best.passes(fitted, attempt, chosen):
-                    if len(fitted) == 1 and fitted[0].is_learned:
+                if best.passes(fitted, attempt, chosen) and len(fitted) == 1:
+                    if fitted[0].is_learned:
                         plain = _fit(attempt, dataclasses.replace(chosen, learned=False), shared)
                         best.challenge(plain, attempt)
                     break
@@ -150,14 +150,14 @@ class _Best:
         return not (self._judged.can_choose and self._judged.harmed([fitted.errors]))
 
     def passes(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> bool:
-        """Return whether models with all layers tuned pass, or of several those with some of them."""
+        """Return whether models with all layers tuned pass; if not, try some of their layers."""
         errors = [one.errors for one in fitted]
         passes = self._judged.passes(errors, self._tried)
         if passes:
             self._keep(fitted, attempt)
         self._tried += 1
         if not passes:
-            passes = self._put_back(fitted, attempt, options) and len(fitted) > 1
+            self._put_back(fitted, attempt, options)
         for one in fitted:
             one.walked.matched = []
         return passes
@@ -179,8 +179,8 @@ class _Best:
         self.model, self._gain = TunedModel(best.graph, before, after, attempt, best.walked), gain
         return True
 
-    def _put_back(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> bool:
-        """Try models with some of the layers tuned, those that do no harm; return whether one is kept."""
+    def _put_back(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> None:
+        """Try models with some of the layers tuned, those that do no harm."""
         harmed = self._judged.harmed([one.errors for one in fitted])
         blocked = harmed[0] if harmed else None
         if self.model.attempt is None:
@@ -190,23 +190,21 @@ class _Best:
         elif harmed and len(fitted) > 1:
             most = _GUESSES
         else:
-            return False
+            return
         changed = sorted({i for one in fitted for i, layer in enumerate(one.walked.layers) if layer.is_kept})
         if not changed:
-            return False
+            return
         matched = [one.walked.matched for one in fitted]
         some = SomeLayers(self._models, matched, changed, self._formats, options.op_types)
         graphs, kept = keep_harmless(some, frozenset(harmed), self._judged.harmless_gain, most)
         if not kept:
-            return False
+            return
         pairs = zip(graphs, fitted, strict=True)
         found = [_Fitted(graph, one.walked, self._judged.each(graph)) for graph, one in pairs]
         passes = self._judged.passes([one.errors for one in found], self._tried)
         self._tried += 1
-        if not (passes and self._keep(found, attempt)):
-            return False
-        self.model.put_back, self.model.blocked = frozenset(changed) - kept, blocked
-        return True
+        if passes and self._keep(found, attempt):
+            self.model.put_back, self.model.blocked = frozenset(changed) - kept, blocked
 
 
 def _attempts(options: FinetuneOptions) -> Iterator[tuple[str, FinetuneOptions]]:
