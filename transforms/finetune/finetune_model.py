@@ -19,6 +19,7 @@ from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.output_error import Errors
 from transforms.finetune.put_back import SomeLayers, keep_harmless
 from transforms.finetune.tune_layer import LEARNED
+from transforms.finetune.tune_scales import tune_scales
 from transforms.model.copy_graph import copy_graph
 from transforms.run.shared_steps import StepSharing, kept_open
 
@@ -32,7 +33,8 @@ class TunedModel:
 
     ``attempt`` names the attempt that was accepted, or is None if the model is unchanged. ``put_back`` are
     the numbers of layers that have their old weights again, for all together did not pass; ``blocked`` is the
-    output that they harmed most, None if they harmed none.
+    output that they harmed most, None if they harmed none. ``scales``: how many scales of activations changed
+    after that.
     """
 
     graph: gs.Graph
@@ -42,6 +44,7 @@ class TunedModel:
     walk: TunedLayers
     put_back: frozenset[int] = frozenset()
     blocked: str | None = None
+    scales: int = 0
 
 
 def finetune_model(
@@ -108,6 +111,8 @@ def finetune_model(
                         plain = _fit(attempt, dataclasses.replace(chosen, learned=False), shared)
                         best.challenge(plain, attempt)
                     break
+        if options.algorithm == "auto" and options.rescale:
+            best.tune_scales()
     finally:
         if checkpoint:
             checkpoint.write()
@@ -141,7 +146,7 @@ class _Best:
         before = judged.before
         self.model = TunedModel(quantized_graph, before, before, None, TunedLayers())
         self._models, self._judged, self._formats = (float_graph, quantized_graph), judged, formats
-        self._gain, self._tried = 0.0, 0
+        self._gain, self._tried, self._fold = 0.0, 0, 0
 
     def is_undecided(self, fitted: _Fitted) -> bool:
         """Return whether more samples have to be held out to tell if the first model is better."""
@@ -168,13 +173,25 @@ class _Best:
             self._keep([fitted], attempt)
         fitted.walked.matched = []
 
+    def tune_scales(self) -> None:
+        """Take other scales of activations for an accepted model if held-out samples confirm them."""
+        if self.model.attempt is None:
+            return
+        graph, changed = tune_scales(self.model.graph, partial(self._judged.opened, fold=self._fold))
+        if not changed:
+            return
+        before, after = self._judged.each(self.model.graph), self._judged.each(graph)
+        if self._judged.improves(before, after, self._fold):
+            held_out = self._judged.of_held_out(after, self._fold)[1]
+            self.model = dataclasses.replace(self.model, graph=graph, after=held_out, scales=changed)
+
     def _keep(self, fitted: Sequence[_Fitted], attempt: str) -> bool:
         """Take the best of models that pass if they are better than the best so far; return whether."""
         gain = self._judged.gain([one.errors for one in fitted])
         if gain <= self._gain and self.model.attempt is not None:
             return False
         fold = max(range(len(fitted)), key=lambda i: self._judged.gain_of_all(fitted[i].errors))
-        best = fitted[fold]
+        best, self._fold = fitted[fold], fold
         before, after = self._judged.of_held_out(best.errors, fold)
         self.model, self._gain = TunedModel(best.graph, before, after, attempt, best.walked), gain
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -16,6 +16,9 @@ from transforms.finetune.output_error import Errors, OutputError
 
 _LEAST_JUDGED, _LEAST_FITTED = 32, 4
 """Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
+
+_FEW_SEEN = 8
+"""Samples by which scales of activations are chosen, which others confirm."""
 
 _ENOUGH, _MOST_FOLDS = 16, 3
 """Held-out samples that tell by themselves if a model is better; how many models are fitted with fewer."""
@@ -61,6 +64,21 @@ class JudgedSamples:
     def each(self, graph: gs.Graph) -> Errors:
         """Return the errors of a model on all samples that are compared."""
         return self._errors.each(graph)
+
+    def opened(self, graph: gs.Graph, fold: int) -> Callable[[Feed], Errors]:
+        """Return the errors of a model on few samples that are not held out, for what is fed beside them."""
+        return self._errors.opened(graph, self._few(fold))
+
+    def improves(self, before: Errors, after: Errors, fold: int) -> bool:
+        """Return whether a model is significantly better than another on samples other than those few."""
+        others = np.ones_like(self._parts[fold])
+        others[self._few(fold)] = False
+        return is_significantly_better(before, after, others)
+
+    def _few(self, fold: int) -> list[int]:
+        seen = np.flatnonzero(~self._parts[fold])
+        count = min(_FEW_SEEN, -(-len(seen) // 2))
+        return [int(seen[i * len(seen) // count]) for i in range(count)]
 
     def error(self, graph: gs.Graph, fold: int = 0) -> float:
         """Return the error of a model on held-out samples."""

@@ -1,0 +1,142 @@
+"""Scales of activations once the weights are tuned: a few factors for each, by their effect on outputs.
+
+Ranges were chosen for weights that were rounded to nearest. With tuned weights clipping may cost more than
+coarser steps do. Zero points stay, and tensors that share a scale keep it in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed, Float32Array
+from ops.powers_of_two import are_powers
+from transforms.finetune.output_error import Errors
+from transforms.graph import walk
+from transforms.graph.constants import load
+from transforms.model.copy_graph import copy_graph
+
+_FACTORS = (1.3, 1.15, 0.87)
+_LEAST_GAIN = 0.98
+"""Share of the error that a factor may leave: less of a gain on a few samples is chance."""
+
+_MOST = 96
+"""Scales: of more the trials would take longer than tuning."""
+
+Opened = Callable[[Feed], Errors]
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """A scale, the constants that hold it, and those of int32 biases in whose scales it is a factor."""
+
+    value: Float32Array
+    holders: Sequence[gs.Constant]
+    biases: Sequence[tuple[gs.Constant, gs.Constant]]
+
+
+def tune_scales(graph: gs.Graph, opened: Callable[[gs.Graph], Opened]) -> tuple[gs.Graph, int]:
+    """Return a copy of a quantized model with other scales of activations, and how many changed.
+
+    ``opened`` returns the errors of a model on some samples for what is fed beside them.
+    """
+    trial, names = copy_graph(graph), walk.Names(graph)
+    scales = _scales(trial)
+    if not 0 < len(scales) <= _MOST:
+        return graph, 0
+    inputs = [_feed(trial, one, names) for one in scales]
+    values = {name: one.value for name, one in zip(inputs, scales, strict=True)}
+    errors = opened(trial)
+    least, changed = errors(values).relative, 0
+    factors = np.ones(len(scales))
+    for number, name in enumerate(inputs):
+        start = values[name]
+        for factor in _FACTORS:
+            found = errors({**values, name: np.asarray(start * np.float32(factor), np.float32)}).relative
+            if found < _LEAST_GAIN * least:
+                least, factors[number] = found, factor
+        values[name] = np.asarray(start * np.float32(factors[number]), np.float32)
+        changed += factors[number] != 1
+    result = copy_graph(graph)
+    for one, factor in zip(_scales(result), factors, strict=True):
+        if factor != 1:
+            _multiply(one, np.float32(factor))
+    return result, int(changed)
+
+
+def _scales(graph: gs.Graph) -> list[_Scale]:
+    """Return the scales of computed tensors in execution order; none if all are powers of two."""
+    groups: dict[tuple[bytes, bytes], list[gs.Node]] = {}
+    for node in graph.nodes:
+        if node.op == "QuantizeLinear" and not isinstance(node.inputs[0], gs.Constant):
+            key = _key(node)
+            if key is None:
+                return []
+            groups.setdefault(key, []).append(node)
+    found = [_scale(nodes) for nodes in groups.values()]
+    known = [one for one in found if one is not None]
+    return [] if known and all(are_powers(one.value) for one in known) else known
+
+
+def _key(node: gs.Node) -> tuple[bytes, bytes] | None:
+    """Return scale and zero point of a tensor as bytes, None unless they are stored."""
+    if not all(isinstance(tensor, gs.Constant) for tensor in node.inputs[1:]):
+        return None
+    parts = [np.ascontiguousarray(load(tensor)).tobytes() for tensor in node.inputs[1:]]
+    return parts[0], b"".join(parts[1:])
+
+
+def _scale(nodes: Sequence[gs.Node]) -> _Scale | None:
+    """Return the scale of nodes, or None if not all that reads it can follow it."""
+    pairs = list(nodes)
+    biases: list[tuple[gs.Constant, gs.Constant]] = []
+    for node in nodes:
+        for back, _ in walk.uses(node.outputs[0]):
+            if back.op != "DequantizeLinear":
+                return None
+            pairs.append(back)
+            for reader, index in walk.uses(back.outputs[0]):
+                own = _bias_of(reader) if index == 0 else None
+                biases += [] if own is None else [own]
+    holders = list({id(node.inputs[1]): node.inputs[1] for node in pairs}.values())
+    inside = {id(node) for node in pairs}
+    if any(id(reader) not in inside for holder in holders for reader in holder.outputs):
+        return None
+    if any(len(walk.uses(tensor)) > 1 for pair in biases for tensor in pair):
+        return None
+    value = np.asarray(load(holders[0]))
+    if value.size != 1 or value.dtype != np.float32:
+        return None
+    return _Scale(value, holders, biases)
+
+
+def _bias_of(node: gs.Node) -> tuple[gs.Constant, gs.Constant] | None:
+    """Return the int32 numbers and the scale of a dot product's bias, if it has such a one."""
+    if len(node.inputs) < 3 or (made := walk.producer(node.inputs[2])) is None:
+        return None
+    is_stored = made.op == "DequantizeLinear" and all(isinstance(t, gs.Constant) for t in made.inputs[:2])
+    if not is_stored or load(made.inputs[0]).dtype != np.int32:
+        return None
+    return made.inputs[0], made.inputs[1]
+
+
+def _feed(graph: gs.Graph, scale: _Scale, names: walk.Names) -> str:
+    """Let nodes read a scale from an input of the graph; biases stay as they are."""
+    first = scale.holders[0]
+    fed = gs.Variable(names.derive(first.name, "fed"), np.float32, tuple(scale.value.shape))
+    graph.inputs.append(fed)
+    for holder in scale.holders:
+        for node in list(holder.outputs):
+            node.inputs[1] = fed
+    return str(fed.name)
+
+
+def _multiply(scale: _Scale, factor: np.float32) -> None:
+    for holder in scale.holders:
+        holder.values = np.asarray(load(holder) * factor, np.float32)
+    for numbers, step in scale.biases:
+        numbers.values = np.rint(load(numbers) / np.float64(factor)).astype(np.int32)
+        step.values = np.asarray(load(step) * factor, np.float32)
