@@ -73,6 +73,7 @@ def tuned(
     _WrittenDown.found |= {} if plain is None else {"plain": plain}
     monkeypatch.setattr(judged_samples, "OutputError", _WrittenDown)
     monkeypatch.setattr("transforms.finetune.finetune_model.finetune_weights", _tune)
+    monkeypatch.setattr("transforms.finetune.finetune_model.tune_scales", lambda graph, _: (graph, 0))
     monkeypatch.setattr("transforms.finetune.finetune_model.keep_harmless", lambda *_: ([], frozenset()))
     graph = gs.Graph(name="as it was")
     feeds = [{"x": np.array([i], np.float32)} for i in range(COUNT)]
@@ -116,6 +117,23 @@ def test_outputs_decide_on_learned_roundings(
         monkeypatch, errors(0, 0.5), plain=errors(0, unseen, seen=0.5 if unseen > 0.5 else 0.9)
     )
     assert fitted == ["fold 0", "plain"] and done.graph.name == chosen
+
+
+@pytest.mark.parametrize(("others", "scales"), [(0.4, 1), (0.6, 0)])
+def test_scales_are_kept_if_samples_that_did_not_choose_them_confirm_it(
+    others: float, scales: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight samples choose them, with errors of almost none after that; all others decide."""
+    float_graph, quantized = gs.Graph(), gs.Graph(name="before")
+    feeds = [{"x": np.array([i], np.float32)} for i in range(COUNT)]
+    monkeypatch.setattr(judged_samples, "OutputError", _WrittenDown)
+    _WrittenDown.found = {"tuned": np.full(COUNT, 0.5)}
+    judged = JudgedSamples(float_graph, quantized, feeds, FinetuneOptions())
+    _WrittenDown.found["scaled"] = np.full(COUNT, others)
+    few = [i for i in range(COUNT) if not FOLDS[0][i]][::3][:8]
+    _WrittenDown.found["scaled"][few] = 0.01
+    before, after = (judged.each(gs.Graph(name=name)) for name in ("tuned", "scaled"))
+    assert judged.improves(before, after, 0) == bool(scales)
 
 
 @pytest.mark.parametrize(("count", "folds"), [(2, 2), (5, 3), (32, 3), (79, 3), (80, 1)])
