@@ -19,8 +19,8 @@ from transforms.graph import walk
 from transforms.graph.constants import load
 from transforms.model.copy_graph import copy_graph
 
-_FACTORS = (1.3, 1.15)
-"""Wider ranges alone: narrower ones that few samples like clip others."""
+_WIDER, _WIDEST, _NARROWER = 1.15, 1.3, 0.87
+"""Two of these are tried: the widest if the wider is better, otherwise the narrower."""
 
 _LEAST_GAIN = 0.98
 """Share of the error that a factor may leave: less of a gain on a few samples is chance."""
@@ -32,12 +32,21 @@ Opened = Callable[[Feed], Errors]
 
 
 @dataclass(frozen=True)
+class _Bias:
+    """The int32 numbers of a bias, their scale, and that of the weight, the other factor in it."""
+
+    numbers: gs.Constant
+    step: gs.Constant
+    weight: gs.Constant
+
+
+@dataclass(frozen=True)
 class _Scale:
-    """A scale, the constants that hold it, and those of int32 biases in whose scales it is a factor."""
+    """A scale, the constants that hold it, and int32 biases in whose scales it is a factor."""
 
     value: Float32Array
     holders: Sequence[gs.Constant]
-    biases: Sequence[tuple[gs.Constant, gs.Constant]]
+    biases: Sequence[_Bias]
 
 
 def tune_scales(graph: gs.Graph, opened: Callable[[gs.Graph], Opened]) -> tuple[gs.Graph, int]:
@@ -56,7 +65,9 @@ def tune_scales(graph: gs.Graph, opened: Callable[[gs.Graph], Opened]) -> tuple[
     factors = np.ones(len(scales))
     for number, name in enumerate(inputs):
         start = values[name]
-        for factor in _FACTORS:
+        for attempt in range(2):
+            other = _WIDEST if factors[number] > 1 else _NARROWER
+            factor = other if attempt else _WIDER
             found = errors({**values, name: np.asarray(start * np.float32(factor), np.float32)}).relative
             if found < _LEAST_GAIN * least:
                 least, factors[number] = found, factor
@@ -94,20 +105,24 @@ def _key(node: gs.Node) -> tuple[bytes, bytes] | None:
 def _scale(nodes: Sequence[gs.Node]) -> _Scale | None:
     """Return the scale of nodes, or None if not all that reads it can follow it."""
     pairs = list(nodes)
-    biases: list[tuple[gs.Constant, gs.Constant]] = []
+    biases: list[_Bias] = []
     for node in nodes:
         for back, _ in walk.uses(node.outputs[0]):
             if back.op != "DequantizeLinear":
                 return None
             pairs.append(back)
             for reader, index in walk.uses(back.outputs[0]):
-                own = _bias_of(reader) if index == 0 else None
-                biases += [] if own is None else [own]
+                bias = _int32_bias(reader) if index == 0 else None
+                if bias is not None:
+                    own = _bias_of(reader, bias)
+                    if own is None:
+                        return None
+                    biases.append(own)
     holders = list({id(node.inputs[1]): node.inputs[1] for node in pairs}.values())
     inside = {id(node) for node in pairs}
     if any(id(reader) not in inside for holder in holders for reader in holder.outputs):
         return None
-    if any(len(walk.uses(tensor)) > 1 for pair in biases for tensor in pair):
+    if any(len(walk.uses(tensor)) > 1 for one in biases for tensor in (one.numbers, one.step)):
         return None
     value = np.asarray(load(holders[0]))
     if value.size != 1 or value.dtype != np.float32:
@@ -115,14 +130,27 @@ def _scale(nodes: Sequence[gs.Node]) -> _Scale | None:
     return _Scale(value, holders, biases)
 
 
-def _bias_of(node: gs.Node) -> tuple[gs.Constant, gs.Constant] | None:
-    """Return the int32 numbers and the scale of a dot product's bias, if it has such a one."""
-    if len(node.inputs) < 3 or (made := walk.producer(node.inputs[2])) is None:
+def _int32_bias(node: gs.Node) -> gs.Node | None:
+    """Return the node that makes a stored int32 bias float, if a dot product reads such a one."""
+    made = walk.producer(node.inputs[2]) if len(node.inputs) > 2 else None
+    if made is None or made.op != "DequantizeLinear" or not isinstance(made.inputs[0], gs.Constant):
         return None
-    is_stored = made.op == "DequantizeLinear" and all(isinstance(t, gs.Constant) for t in made.inputs[:2])
-    if not is_stored or load(made.inputs[0]).dtype != np.int32:
+    return made if load(made.inputs[0]).dtype == np.int32 else None
+
+
+def _bias_of(node: gs.Node, made: gs.Node) -> _Bias | None:
+    """Return the bias of a dot product, None unless its scale is that of weight times input."""
+    back = walk.producer(node.inputs[1])
+    source = walk.producer(node.inputs[0])
+    if back is None or source is None or back.op != "DequantizeLinear":
         return None
-    return made.inputs[0], made.inputs[1]
+    step, weight = made.inputs[1], back.inputs[1]
+    if not (isinstance(step, gs.Constant) and isinstance(weight, gs.Constant)):
+        return None
+    product = np.asarray(load(source.inputs[1]) * load(weight), np.float32)
+    if product.shape != tuple(step.shape) or not np.allclose(product, load(step), rtol=1e-5, atol=0):
+        return None
+    return _Bias(made.inputs[0], step, weight)
 
 
 def _feed(graph: gs.Graph, scale: _Scale, names: walk.Names) -> str:
@@ -139,6 +167,7 @@ def _feed(graph: gs.Graph, scale: _Scale, names: walk.Names) -> str:
 def _multiply(scale: _Scale, factor: np.float32) -> None:
     for holder in scale.holders:
         holder.values = np.asarray(load(holder) * factor, np.float32)
-    for numbers, step in scale.biases:
-        numbers.values = np.rint(load(numbers) / np.float64(factor)).astype(np.int32)
-        step.values = np.asarray(load(step) * factor, np.float32)
+    for one in scale.biases:
+        old, step = load(one.step), np.asarray(load(scale.holders[0]) * load(one.weight), np.float32)
+        one.numbers.values = np.rint(load(one.numbers) * (old / step.astype(np.float64))).astype(np.int32)
+        one.step.values = step
