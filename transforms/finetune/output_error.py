@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -91,7 +91,7 @@ class OutputError:
         def _errors(more: Mapping[str, AnyArray]) -> Errors:
             found = [
                 [_compare(floats[i][name], made[name]) for name in self.names]
-                for i, made in zip(chosen, run([{**self._feeds[i], **more} for i in chosen]), strict=True)
+                for i, made in zip(chosen, run({**self._feeds[i], **more} for i in chosen), strict=True)
             ]
             pairs = np.asarray(found, np.float64).reshape(len(chosen), len(self.names), 2)
             return Errors(pairs[..., 0], pairs[..., 1])
@@ -105,14 +105,14 @@ class OutputError:
 
     def _running(
         self, graph: gs.Graph, scored: frozenset[str]
-    ) -> Callable[[Sequence[Feed]], Iterator[Found]]:
+    ) -> Callable[[Iterable[Feed]], Iterator[Found]]:
         """Return what yields compared tensors by output; for ``scored`` ones the input of their Softmax."""
         scores = _scores(graph)
         places = {name: scores[name] if name in scored else name for name in self.names}
         shown = [*(tensor.name for tensor in graph.outputs), *places.values()]
         model = InstrumentedModel(graph, shown, with_fixed_threads(self._options))
 
-        def _run(feeds: Sequence[Feed]) -> Iterator[Found]:
+        def _run(feeds: Iterable[Feed]) -> Iterator[Found]:
             for found in run_each(partial(model.run, shown=places.values()), feeds, self._options):
                 yield {name: found[place] for name, place in places.items()}
 

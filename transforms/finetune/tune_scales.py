@@ -25,7 +25,7 @@ _WIDER, _WIDEST, _NARROWER = 1.15, 1.3, 0.87
 _LEAST_GAIN = 0.98
 """Share of the error that a factor may leave: less of a gain on a few samples is chance."""
 
-_MOST = 96
+_MOST = 48
 """Scales: of more the trials would take longer than tuning."""
 
 Opened = Callable[[Feed], Errors]
