@@ -20,16 +20,17 @@ _DETAILS = f"""\
 algorithms:
   auto                 best in measurements: weights compensate for quantized inputs, as far as held-out
                        samples confirm, rounded by gptq and coordinate descent, and in layers that are not
-                       large by adaround, too; new scales and exponents
+                       large by adaround, too, unless the outputs are better without; new scales
+                       and exponents
   gptq                 rounds one input after another, the rest compensates (arXiv 2210.17323, 2505.11695)
   coordinate_descent   the best grid value of one weight after another (arXiv 2309.01885, 2403.07134)
   adaquant             gradient steps through the rounding (arXiv 2006.10518)
   adaround             rounding up or down, learned (arXiv 2004.10568)
 
 Every fifth sample is held out: a layer's new weights, and finally the whole model, are kept only if they are
-better on those samples; with fewer than twenty samples that can be chance. Layers that harm an output are put
-back. All layers with a stored weight in
-a number format are tuned, together with their biases.
+better on those samples. If fewer than sixteen leave that open, two more models are tuned with other samples
+held out. Layers that harm an output are put back. At last auto changes scales of activations if outputs
+are better for it. All layers with a stored weight in a number format are tuned, together with their biases.
 
 {SAMPLES_HELP}
 

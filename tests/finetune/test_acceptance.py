@@ -108,6 +108,23 @@ def test_a_single_sample_that_is_held_out_is_judged_by_the_scatter_of_the_others
     assert not is_significantly_better(before, Errors(np.array(loose), before.powers), held)
 
 
+def test_of_few_held_out_samples_an_output_that_became_worse_at_all_is_harmed() -> None:
+    held = np.array([True, True, True, False, False])
+    before = Errors(np.ones((5, 2)), np.ones((5, 2)))
+    after = Errors(np.array([[0.5, 1.9], [0.6, 0.6], [0.5, 0.6], [0.5, 0.5], [0.5, 0.5]]), before.powers)
+    assert list(harmed(before, after, held)) == [1]
+    assert not is_significantly_better(before, after, held)
+
+
+def test_three_held_out_samples_are_sure_of_a_gain_together() -> None:
+    """The second output wins, but scatters by more; one sample alone has to be sure of each output."""
+    several, single = (np.arange(5) < count for count in (3, 1))
+    before = Errors(np.ones((5, 2)), np.ones((5, 2)))
+    after = Errors(np.array([[0.5, 0.9], [0.6, 1.7], [0.5, 0.2], [0.5, 0.5], [0.5, 0.5]]), before.powers)
+    assert is_significantly_better(before, after, several)
+    assert not is_significantly_better(before, after, single)
+
+
 @pytest.mark.parametrize("wrong", [np.inf, np.nan])
 def test_what_is_no_number_is_the_worst(wrong: float) -> None:
     bad = np.where(np.arange(len(HELD)) == 7, wrong, 1.0)

@@ -85,6 +85,16 @@ def test_a_trunk_that_harms_an_output_is_put_back_and_a_head_kept() -> None:
     assert head > 0.2 and lucky == 0
 
 
+def test_with_few_samples_layers_before_a_harmed_output_are_put_back() -> None:
+    """Of five samples each model has one that it does not see: three models tell what the trunk does."""
+    reference, graph = quantized(lucky_model())
+    done = finetune_model(reference, graph, FEEDS[:5])
+    assert done.attempt is not None and done.blocked == "lucky"
+    assert [done.walk.layers[number].name for number in done.put_back] == ["trunk"]
+    head, lucky = gains(done, graph, reference)
+    assert head > 0 and lucky == 0
+
+
 def test_nothing_is_put_back_unless_an_output_is_harmed() -> None:
     reference, graph = quantized(model(DRAWN))
     done = finetune_model(reference, graph, FEEDS)

@@ -47,6 +47,8 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     for (op, reason), count in reasons.items():
         yield f"Skipped: {count} {op}: {reason}"
     yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
+    if done.scales:
+        yield f"Scales of activations: {done.scales} changed"
     shares = [share for layer in done.walk.layers if (share := _of_inputs(layer)) is not None]
     if shares and done.attempt is None:
         words = "of the layers' errors are left by float weights, too"

@@ -15,8 +15,8 @@ The threshold for the first model is one standard error, which a model without a
 times. It rises for later models, so that one of many passes by chance no more often than that. So does that
 of a loss with the number of outputs: of many that stay as they are, one looks worse by chance no more often.
 
-With fewer than six held-out samples their scatter says nothing: every output that changed has to be sure
-of its gain, and none may have a larger error.
+With fewer than six held-out samples their scatter says little: no output may have a larger error. With fewer
+than three, every output that changed has to be sure of its gain.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ Mask = NDArray[np.bool_]
 _LEAST_SCATTER = 1e-3
 """Of gains, which are at most 1: an output that scatters less counts no more for that."""
 
+_SEVERAL = 3
+"""Held-out samples, from which on outputs are sure of their gain together."""
+
 
 def is_significantly_better(
     before: Errors, after: Errors, held: Sequence[bool] | Mask, tried: int = 0
@@ -52,40 +55,45 @@ def is_significantly_better(
     if len(harmed(before, after, kept)):
         return False
     if kept.sum() < FEW:
-        return _is_each_better(before, after, kept, tried)
+        return _is_each_sure(before, after, kept, tried)
     gains = _gains(before, after)
-    changed = gains.any(0)
-    if not changed.any():
+    if not gains.any():
         return False
-    precision = [1 / max(_scatter(one, kept), _LEAST_SCATTER) ** 2 for one in gains[:, changed].T]
-    totals = [_decibels(before, after, part)[changed] for part in (kept, np.ones_like(kept))]
-    if any(np.average(total, weights=precision) < 0 for total in totals):
+    totals = [_decibels(before, after, part) for part in (kept, np.ones_like(kept))]
+    if any(np.average(total, weights=_precision(gains, kept)) < 0 for total in totals):
         return False
-    return _is_sure(np.average(gains[:, changed], 1, precision), kept, _standard_errors(tried))
+    return _is_sure(_together(gains, kept), kept, _standard_errors(tried))
 
 
-def _is_each_better(before: Errors, after: Errors, held: Mask, tried: int) -> bool:
-    """Return whether no output has a larger error, and those that changed are sure of their gain."""
-    if any(np.any(_total(after, part) > _total(before, part)) for part in (held, np.ones_like(held))):
-        return False
-    changed = [gains for gains in _gains(before, after).T if gains.any()]
-    return bool(changed) and all(_is_sure(gains, held, _standard_errors(tried)) for gains in changed)
+def _is_each_sure(before: Errors, after: Errors, held: Mask, tried: int) -> bool:
+    """Return whether outputs that changed are sure of their gain: each, or of several samples together."""
+    gains = _gains(before, after)
+    changed = [one for one in gains.T if one.any()]
+    if held.sum() >= _SEVERAL and changed:
+        changed = [_together(gains, held)]
+    return bool(changed) and all(_is_sure(one, held, _standard_errors(tried)) for one in changed)
 
 
 def harmed(before: Errors, after: Errors, held: Mask) -> NDArray[np.intp]:
     """Return the outputs that became worse by more than scatter explains, the worst first.
 
-    An output whose errors are not finite counts, too.
+    Of fewer than six held-out samples those count that became worse at all, and always those whose errors are
+    not finite.
     """
     finite = np.isfinite(before.errors).all(0) & np.isfinite(after.errors).all(0)
     gains = np.where(finite, np.nan_to_num(_gains(before, after), nan=-1.0), -1.0)
     saved = np.where(finite, np.nan_to_num(before.errors - after.errors), -1.0)
     threshold = _standard_errors(gains.any(0).sum() - 1) if gains.any() else 1.0
-    lost = [
-        any(_is_lost(values, held, threshold) for values in columns)
-        for columns in zip(gains.T, saved.T, strict=True)
-    ]
-    worse = np.flatnonzero(np.asarray(lost))
+    lost = np.array(
+        [
+            any(_is_lost(values, held, threshold) for values in columns)
+            for columns in zip(gains.T, saved.T, strict=True)
+        ]
+    )
+    if held.sum() < FEW:
+        for part in (held, np.ones_like(held)):
+            lost |= ~(_total(after, part) <= _total(before, part))
+    worse = np.flatnonzero(lost)
     return np.asarray(worse[np.argsort(gains.mean(0)[worse], kind="stable")])
 
 
@@ -107,6 +115,16 @@ def _is_lost(values: Float64Array, held: Mask, standard_errors: float) -> bool:
     scatter = _scatter(values, held)
     means = ((values[part].mean(), part.sum()) for part in (held, np.ones_like(held)))
     return any(mean < -standard_errors * scatter / np.sqrt(count) for mean, count in means)
+
+
+def _together(gains: Float64Array, held: Mask) -> Float64Array:
+    """Return the mean over the outputs that changed, in which one counts the more, the less it scatters."""
+    return np.asarray(np.average(gains, 1, _precision(gains, held)))
+
+
+def _precision(gains: Float64Array, held: Mask) -> Float64Array:
+    found = [1 / max(_scatter(one, held), _LEAST_SCATTER) ** 2 if one.any() else 0.0 for one in gains.T]
+    return np.asarray(found)
 
 
 def _is_sure(gains: Float64Array, held: Mask, standard_errors: float) -> bool:

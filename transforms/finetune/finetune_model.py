@@ -7,22 +7,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.finetune.acceptance import gain, harmed, is_significantly_better
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
-from transforms.finetune.options import FEW, FinetuneOptions, is_held_out
-from transforms.finetune.output_error import Errors, OutputError
+from transforms.finetune.judged_samples import JudgedSamples
+from transforms.finetune.layer_choice import MOST_TRIALS
+from transforms.finetune.options import FinetuneOptions
+from transforms.finetune.output_error import Errors
 from transforms.finetune.put_back import SomeLayers, keep_harmless
+from transforms.finetune.tune_layer import LEARNED
+from transforms.finetune.tune_scales import tune_scales
 from transforms.model.copy_graph import copy_graph
 from transforms.run.shared_steps import StepSharing, kept_open
 
-_LEAST_JUDGED, _LEAST_FITTED = 32, 4
-"""Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
+_GUESSES = 2
+"""Choices of layers that are tried with few samples: without those that lead to harmed outputs."""
 
 
 @dataclass
@@ -31,7 +33,8 @@ class TunedModel:
 
     ``attempt`` names the attempt that was accepted, or is None if the model is unchanged. ``put_back`` are
     the numbers of layers that have their old weights again, for all together did not pass; ``blocked`` is the
-    output that they harmed most, None if they harmed none.
+    output that they harmed most, None if they harmed none. ``scales``: how many scales of activations changed
+    after that.
     """
 
     graph: gs.Graph
@@ -41,6 +44,7 @@ class TunedModel:
     walk: TunedLayers
     put_back: frozenset[int] = frozenset()
     blocked: str | None = None
+    scales: int = 0
 
 
 def finetune_model(
@@ -59,6 +63,8 @@ def finetune_model(
     Weights are tuned with scales and exponents chosen anew; unless the outputs improve significantly
     (:mod:`transforms.finetune.acceptance`), with the present ones, and at last biases alone. Of layers that
     together harm an output, those that do no harm are a model of their own; the best model is returned.
+    If few held-out samples leave it open whether the first is better, others with other samples held out are
+    tuned, too; and ``auto`` does without learned roundings if the outputs are better for it.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
     to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
@@ -70,29 +76,61 @@ def finetune_model(
     """
     options = options or FinetuneOptions()
     _refuse(float_graph, quantized_graph)
-    acceptance = _AcceptanceTest(float_graph, quantized_graph, feeds, options)
-    best = _Best(float_graph, quantized_graph, acceptance, formats)
+    judged = JudgedSamples(float_graph, quantized_graph, feeds, options)
+    best = _Best(float_graph, quantized_graph, judged, formats)
+
+    def _fit(attempt: str, chosen: FinetuneOptions, shared: StepSharing | None) -> _Fitted:
+        graph = copy_graph(quantized_graph)
+        name = f"{attempt}, fold {chosen.fold}" if chosen.fold else attempt
+        name += "" if chosen.learned else ", none learned"
+        walked = finetune_weights(
+            float_graph,
+            graph,
+            feeds,
+            chosen,
+            formats=formats,
+            model_error=partial(judged.error, graph, chosen.fold) if options.selective else None,
+            memory=Memory(checkpoint, name) if checkpoint else None,
+            sharing=shared,
+            progress=progress,
+        )
+        return _Fitted(graph, walked, judged.each(graph))
+
     try:
         with kept_open(sharing) as shared:
+            fitted: list[_Fitted] = []
             for attempt, chosen in _attempts(options):
-                graph = copy_graph(quantized_graph)
-                walked = finetune_weights(
-                    float_graph,
-                    graph,
-                    feeds,
-                    chosen,
-                    formats=formats,
-                    model_error=partial(acceptance.error, graph) if options.selective else None,
-                    memory=Memory(checkpoint, attempt) if checkpoint else None,
-                    sharing=shared,
-                    progress=progress,
-                )
-                if best.passes(graph, attempt, walked, chosen):
+                if len(fitted) > 1 and chosen.weights:
+                    continue  # with the present scales weights do worse than with new ones, if anything
+                fitted = [_fit(attempt, chosen, shared)]
+                if best.is_undecided(fitted[0]):
+                    folds = (dataclasses.replace(chosen, fold=fold) for fold in range(1, judged.folds))
+                    fitted += [_fit(attempt, fold, shared) for fold in folds]
+                if best.passes(fitted, attempt, chosen) and len(fitted) == 1:
+                    if fitted[0].is_learned:
+                        plain = _fit(attempt, dataclasses.replace(chosen, learned=False), shared)
+                        best.challenge(plain, attempt)
                     break
+        if options.algorithm == "auto" and options.rescale:
+            best.tune_scales()
     finally:
         if checkpoint:
             checkpoint.write()
     return best.model
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A tuned model, its layers, and the errors of its outputs on all samples that are compared."""
+
+    graph: gs.Graph
+    walked: TunedLayers
+    errors: Errors
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether ``auto`` learned the roundings of a layer, which the layer's own error decides."""
+        return any(layer.what.endswith(LEARNED) for layer in self.walked.layers)
 
 
 class _Best:
@@ -102,103 +140,88 @@ class _Best:
         self,
         float_graph: gs.Graph,
         quantized_graph: gs.Graph,
-        acceptance: _AcceptanceTest,
+        judged: JudgedSamples,
         formats: Sequence[Format],
     ) -> None:
-        before = acceptance.before
+        before = judged.before
         self.model = TunedModel(quantized_graph, before, before, None, TunedLayers())
-        self._models, self._acceptance, self._formats = (float_graph, quantized_graph), acceptance, formats
-        self._gain, self._tried = 0.0, 0
+        self._models, self._judged, self._formats = (float_graph, quantized_graph), judged, formats
+        self._gain, self._tried, self._fold = 0.0, 0, 0
 
-    def passes(self, graph: gs.Graph, attempt: str, walked: TunedLayers, options: FinetuneOptions) -> bool:
-        """Return whether a model with all layers tuned passes; if not, try some of them."""
-        tuned, walked.matched = walked.matched, []
-        errors = self._acceptance.each(graph)
-        harmed = self._acceptance.harmed(errors)
-        found = TunedModel(graph, self._acceptance.before, 0.0, attempt, walked)
-        passes = self._take(found, errors)
-        if not passes:
-            blocked = harmed[0] if harmed else None
-            if self.model.attempt is None:
-                self.model = dataclasses.replace(self.model, walk=walked, blocked=blocked)
-            changed = [i for i, layer in enumerate(walked.layers) if layer.is_kept]
-            if changed and self._acceptance.can_choose:
-                tried = SomeLayers(self._models, tuned, changed, self._formats, options.op_types)
-                graph, kept = keep_harmless(tried, frozenset(harmed), self._acceptance.harmless_gain)
-                put_back = frozenset(changed) - kept
-                found = dataclasses.replace(found, graph=graph, put_back=put_back, blocked=blocked)
-                if kept:
-                    self._take(found, self._acceptance.each(graph))
-        return passes
+    def is_undecided(self, fitted: _Fitted) -> bool:
+        """Return whether more samples have to be held out to tell if the first model is better."""
+        if self._tried or self._judged.folds == 1 or self._judged.passes([fitted.errors], 0):
+            return False
+        return not (self._judged.can_choose and self._judged.harmed([fitted.errors]))
 
-    def _take(self, found: TunedModel, errors: Errors) -> bool:
-        """Keep a model if it passes and is better than the best; return whether it passes."""
-        passes = self._acceptance.passes(errors, self._tried)
+    def passes(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> bool:
+        """Return whether models with all layers tuned pass; if not, try some of their layers."""
+        errors = [one.errors for one in fitted]
+        passes = self._judged.passes(errors, self._tried)
+        if passes:
+            self._keep(fitted, attempt)
         self._tried += 1
-        gain = self._acceptance.gain(errors)
-        if passes and (gain > self._gain or self.model.attempt is None):
-            found.after = self._acceptance.of_held_out(errors)
-            self.model, self._gain = found, gain
+        if not passes:
+            self._put_back(fitted, attempt, options)
+        for one in fitted:
+            one.walked.matched = []
         return passes
 
+    def challenge(self, fitted: _Fitted, attempt: str) -> None:
+        """Take another model instead of one that passed, if it passes and its outputs gain more."""
+        if self._judged.passes([fitted.errors], self._tried - 1):
+            self._keep([fitted], attempt)
+        fitted.walked.matched = []
 
-class _AcceptanceTest:
-    """The outputs on held-out samples, and on some of those that weights are fitted to."""
+    def tune_scales(self) -> None:
+        """Take other scales of activations for an accepted model if held-out samples confirm them."""
+        if self.model.attempt is None:
+            return
+        graph, changed = tune_scales(self.model.graph, partial(self._judged.opened, fold=self._fold))
+        if not changed:
+            return
+        before, after = self._judged.each(self.model.graph), self._judged.each(graph)
+        if self._judged.improves(before, after, self._fold):
+            held_out = self._judged.of_held_out(after, self._fold)[1]
+            self.model = dataclasses.replace(self.model, graph=graph, after=held_out, scales=changed)
 
-    def __init__(
-        self,
-        float_graph: gs.Graph,
-        quantized_graph: gs.Graph,
-        feeds: Sequence[Feed],
-        options: FinetuneOptions,
-    ) -> None:
-        held = [i for i in range(len(feeds)) if is_held_out(i, len(feeds), options)]
-        others = sorted(set(range(len(feeds))) - set(held))
-        count = min(len(others), max(_LEAST_JUDGED - len(held), _LEAST_FITTED))
-        places = held + [others[i * len(others) // count] for i in range(count)]
-        self._held = np.arange(len(places)) < len(held)
-        self._errors = OutputError(float_graph, [feeds[i] for i in places], options.output_index, options.run)
-        self._first = self._errors.each(quantized_graph)
+    def _keep(self, fitted: Sequence[_Fitted], attempt: str) -> bool:
+        """Take the best of models that pass if they are better than the best so far; return whether."""
+        gain = self._judged.gain([one.errors for one in fitted])
+        if gain <= self._gain and self.model.attempt is not None:
+            return False
+        fold = max(range(len(fitted)), key=lambda i: self._judged.gain_of_all(fitted[i].errors))
+        best, self._fold = fitted[fold], fold
+        before, after = self._judged.of_held_out(best.errors, fold)
+        self.model, self._gain = TunedModel(best.graph, before, after, attempt, best.walked), gain
+        return True
 
-    @property
-    def before(self) -> float:
-        """The error of the original model on held-out samples."""
-        return self.of_held_out(self._first)
-
-    @property
-    def can_choose(self) -> bool:
-        """Whether there are samples enough to choose layers by: of few, one choice of many fits by chance."""
-        return bool(self._held.sum() >= FEW)
-
-    def each(self, graph: gs.Graph) -> Errors:
-        """Return the errors of a model on all samples that are compared."""
-        return self._errors.each(graph)
-
-    def of_held_out(self, errors: Errors) -> float:
-        """Return the error on held-out samples alone."""
-        return errors.of(self._held).relative
-
-    def error(self, graph: gs.Graph) -> float:
-        """Return the error of a model on held-out samples."""
-        return self.of_held_out(self.each(graph))
-
-    def passes(self, after: Errors, tried: int) -> bool:
-        """Return whether errors are significantly less; ``tried``: how many models were tested before."""
-        return is_significantly_better(self._first, after, self._held, tried)
-
-    def gain(self, after: Errors) -> float:
-        """Return the gain on held-out samples, in dB."""
-        return gain(self._first, after, self._held)
-
-    def harmed(self, after: Errors) -> list[str]:
-        """Return the outputs that became worse, the worst first."""
-        return [self._errors.names[i] for i in harmed(self._first, after, self._held)]
-
-    def harmless_gain(self, graph: gs.Graph) -> float | None:
-        """Return the gain of a model on all samples, in dB; None if an output became worse."""
-        after = self.each(graph)
-        everything = np.ones_like(self._held)
-        return None if len(harmed(self._first, after, self._held)) else gain(self._first, after, everything)
+    def _put_back(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> None:
+        """Try models with some of the layers tuned, those that do no harm."""
+        harmed = self._judged.harmed([one.errors for one in fitted])
+        blocked = harmed[0] if harmed else None
+        if self.model.attempt is None:
+            self.model = dataclasses.replace(self.model, walk=fitted[0].walked, blocked=blocked)
+        if self._judged.can_choose:
+            fitted, most = fitted[:1], MOST_TRIALS
+        elif harmed and len(fitted) > 1:
+            most = _GUESSES
+        else:
+            return
+        changed = sorted({i for one in fitted for i, layer in enumerate(one.walked.layers) if layer.is_kept})
+        if not changed:
+            return
+        matched = [one.walked.matched for one in fitted]
+        some = SomeLayers(self._models, matched, changed, self._formats, options.op_types)
+        graphs, kept = keep_harmless(some, frozenset(harmed), self._judged.harmless_gain, most)
+        if not kept:
+            return
+        pairs = zip(graphs, fitted, strict=True)
+        found = [_Fitted(graph, one.walked, self._judged.each(graph)) for graph, one in pairs]
+        passes = self._judged.passes([one.errors for one in found], self._tried)
+        self._tried += 1
+        if passes and self._keep(found, attempt):
+            self.model.put_back, self.model.blocked = frozenset(changed) - kept, blocked
 
 
 def _attempts(options: FinetuneOptions) -> Iterator[tuple[str, FinetuneOptions]]:

@@ -108,7 +108,9 @@ def finetune_weights(
     done = TunedLayers(left_alone=left + skipped, matched=layers)
     with open_sums(float_graph, quantized_graph, feeds, layers, options, sharing) as sums:
         held_out = sum(is_held_out(i, len(feeds), options) for i in range(len(feeds)))
-        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error, learn=held_out >= FEW)
+        walked = _LayerwiseTuner(
+            quantized_graph, layers, sums, options, model_error, learn=options.learned and held_out >= FEW
+        )
         for number in range(len(layers)):
             report = walked.visit(number, memory)
             done.layers.append(report)

@@ -22,12 +22,14 @@ MOST_TRIALS = 32
 """Models that are tried: each runs on the samples that are compared."""
 
 
-def choose_layers(reached: Sequence[frozenset[str]], harmed: frozenset[str], judge: Judge) -> Layers:
+def choose_layers(
+    reached: Sequence[frozenset[str]], harmed: frozenset[str], judge: Judge, most: int = MOST_TRIALS
+) -> Layers:
     """Return the layers to keep; all together they harm outputs, which are in ``harmed``.
 
-    ``reached``: the outputs that each layer leads to.
+    ``reached``: the outputs that each layer leads to; ``most``: how many models may be tried.
     """
-    trial = _Trials(judge)
+    trial = _Trials(judge, most)
     for guess in _guesses(reached, harmed):
         if trial.take(guess):
             break
@@ -61,9 +63,9 @@ def reached_outputs(graph: gs.Graph, layers: Sequence[MatchedLayer]) -> list[fro
 class _Trials:
     """The best choice so far, and how many may still be tried."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Judge, most: int) -> None:
         self.kept: Layers = frozenset()
-        self.left = MOST_TRIALS
+        self.left = most
         self._judge, self._gain = judge, 0.0
 
     def take(self, layers: Layers) -> bool:

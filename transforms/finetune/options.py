@@ -17,12 +17,14 @@ class TuneOptions:
     """How layers are tuned.
 
     ``algorithm``: ``auto`` or one of ops.rounding.ALGORITHMS. ``rescale``: whether scales and shared
-    exponents are chosen anew. ``weights``: False tunes biases alone. ``solver``: options of the algorithm.
+    exponents are chosen anew. ``weights``: False tunes biases alone. ``learned``: whether ``auto`` may learn
+    roundings. ``solver``: options of the algorithm.
     """
 
     algorithm: str = "auto"
     rescale: bool = True
     weights: bool = True
+    learned: bool = True
     solver: Options = field(default_factory=Options)
 
 
@@ -31,7 +33,7 @@ class LayerwiseOptions(TuneOptions):
     """How layers are tuned one after another, each as TuneOptions say.
 
     * ``op_types``: only layers of these operators;
-    * ``held_out``: hold out every n-th sample;
+    * ``held_out``: hold out every n-th sample; ``fold``: those before these, with 1, and so on;
     * ``most_rows``, ``least_rows``: sums are over ``most_rows`` rows for each input of a layer, but at least
       ``least_rows``, sampled evenly with ``seed``;
     * ``memory_limit``: bytes of tensors of each model that stay in memory, the rest goes to files;
@@ -42,6 +44,7 @@ class LayerwiseOptions(TuneOptions):
 
     op_types: tuple[str, ...] = ()
     held_out: int = 5
+    fold: int = 0
     most_rows: int = 32
     least_rows: int = 4096
     memory_limit: int | None = None
@@ -67,4 +70,4 @@ class FinetuneOptions(LayerwiseOptions):
 def is_held_out(sample: int, count: int, options: LayerwiseOptions) -> bool:
     """Return whether a sample of ``count`` is held out: every n-th, at least one."""
     every = min(options.held_out, count)
-    return sample % every == every - 1
+    return sample % every == (every - 1 - options.fold) % every

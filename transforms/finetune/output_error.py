@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from ops.array_types import Feed, Float64Array
+from ops.array_types import AnyArray, Feed, Float64Array
 from ops.metrics import Sums
 from transforms.graph import walk
 from transforms.run.instrumented_model import InstrumentedModel
@@ -79,29 +79,47 @@ class OutputError:
 
     def each(self, graph: gs.Graph) -> Errors:
         """Return the errors of a model with the same inputs and outputs."""
+        return self.opened(graph)({})
+
+    def opened(
+        self, graph: gs.Graph, samples: Sequence[int] | None = None
+    ) -> Callable[[Mapping[str, AnyArray]], Errors]:
+        """Return the errors of a model on all or some samples for what is fed to more inputs that it has."""
+        chosen = range(len(self._feeds)) if samples is None else samples
         scored = frozenset(self._scored & _scores(graph).keys())
-        found = [
-            [_compare(wanted[name], made[name]) for name in self.names]
-            for wanted, made in zip(self._of_float(scored), self._run(graph, scored), strict=True)
-        ]
-        pairs = np.asarray(found, np.float64).reshape(len(self._feeds), len(self.names), 2)
-        return Errors(pairs[..., 0], pairs[..., 1])
+        floats, run = self._of_float(scored), self._running(graph, scored)
+
+        def _errors(more: Mapping[str, AnyArray]) -> Errors:
+            found = [
+                [_compare(floats[i][name], made[name]) for name in self.names]
+                for i, made in zip(chosen, run({**self._feeds[i], **more} for i in chosen), strict=True)
+            ]
+            pairs = np.asarray(found, np.float64).reshape(len(chosen), len(self.names), 2)
+            return Errors(pairs[..., 0], pairs[..., 1])
+
+        return _errors
 
     def _of_float(self, scored: frozenset[str]) -> list[Found]:
         if scored not in self._wanted:
-            kept = KeptArrays()
-            self._wanted[scored] = [kept.keep(found) for found in self._run(self._float, scored)]
+            kept, running = KeptArrays(), self._running(self._float, scored)
+            self._wanted[scored] = [kept.keep(found) for found in running(self._feeds)]
         return self._wanted[scored]
 
-    def _run(self, graph: gs.Graph, scored: frozenset[str]) -> Iterator[Found]:
-        """Yield the compared tensors by output; for ``scored`` ones the input of their Softmax."""
+    def _running(
+        self, graph: gs.Graph, scored: frozenset[str]
+    ) -> Callable[[Iterable[Feed]], Iterator[Found]]:
+        """Return what yields compared tensors by output; for ``scored`` ones the input of their Softmax."""
         scores = _scores(graph)
         places = {name: scores[name] if name in scored else name for name in self.names}
         shown = [*(tensor.name for tensor in graph.outputs), *places.values()]
         options = with_bounded_memory(with_fixed_threads(self._options), self._feeds)
         model = InstrumentedModel(graph, shown, options)
-        for found in run_each(partial(model.run, shown=places.values()), self._feeds, self._options):
-            yield {name: found[place] for name, place in places.items()}
+
+        def _run(feeds: Iterable[Feed]) -> Iterator[Found]:
+            for found in run_each(partial(model.run, shown=places.values()), feeds, self._options):
+                yield {name: found[place] for name, place in places.items()}
+
+        return _run
 
 
 def _scores(graph: gs.Graph) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from ops.formats import Format
-from transforms.finetune.layer_choice import Layers, choose_layers, reached_outputs
+from transforms.finetune.layer_choice import MOST_TRIALS, Layers, choose_layers, reached_outputs
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk
@@ -19,44 +19,52 @@ from transforms.model.copy_graph import copy_graph
 
 @dataclass(frozen=True)
 class SomeLayers:
-    """The float model and the quantized one, and where layers are in a tuned copy of it.
+    """The float model and the quantized one, and where layers are in tuned copies of it.
 
     ``changed``: numbers of those whose weights or biases changed; ``formats`` and ``op_types``: as the layers
     were found.
     """
 
     models: tuple[gs.Graph, gs.Graph]
-    tuned: Sequence[MatchedLayer]
+    tuned: Sequence[Sequence[MatchedLayer]]
     changed: Sequence[int]
     formats: Sequence[Format]
     op_types: Sequence[str]
 
-    def copy(self) -> SwitchedLayers:
-        """Return a copy of the quantized model to switch layers in."""
-        graph = copy_graph(self.models[1])
-        layers, _ = match_layers(self.models[0], graph, self.formats)
-        return SwitchedLayers(graph, of_operators(layers, self.op_types)[0], self.tuned)
+    def copies(self) -> list[SwitchedLayers]:
+        """Return a copy of the quantized model for each of the tuned ones, to switch layers in."""
+        found = []
+        for tuned in self.tuned:
+            graph = copy_graph(self.models[1])
+            layers, _ = match_layers(self.models[0], graph, self.formats)
+            found.append(SwitchedLayers(graph, of_operators(layers, self.op_types)[0], tuned))
+        return found
 
 
 def keep_harmless(
-    some: SomeLayers, harmed: frozenset[str], gain: Callable[[gs.Graph], float | None]
-) -> tuple[gs.Graph, Layers]:
-    """Return a model with some of the changed layers, and their numbers; the given graphs are not changed.
+    some: SomeLayers,
+    harmed: frozenset[str],
+    gain: Callable[[Sequence[gs.Graph]], float | None],
+    most: int = MOST_TRIALS,
+) -> tuple[list[gs.Graph], Layers]:
+    """Return models with some of the changed layers, and their numbers; the given graphs are not changed.
 
-    All together they harm outputs, or improve none significantly. ``gain`` of a model is None if it harms an
-    output.
+    All together they harm outputs, or improve none significantly. ``gain`` of the models, each with the same
+    layers of its tuned copy, is None if they harm an output; ``most``: how often it is asked.
     """
-    trial, changed = some.copy(), some.changed
+    trials, changed = some.copies(), some.changed
 
     def _judge(places: Layers) -> float | None:
-        trial.switch(frozenset(changed[place] for place in places))
-        return gain(trial.graph)
+        for trial in trials:
+            trial.switch(frozenset(changed[place] for place in places))
+        return gain([trial.graph for trial in trials])
 
-    reached = reached_outputs(trial.graph, [trial.layers[number] for number in changed])
-    kept = frozenset(changed[place] for place in choose_layers(reached, harmed, _judge))
-    found = some.copy()  # layers that were put back may have a bias of zero that they did not have before
-    found.switch(kept)
-    return found.graph, kept
+    reached = reached_outputs(trials[0].graph, [trials[0].layers[number] for number in changed])
+    kept = frozenset(changed[place] for place in choose_layers(reached, harmed, _judge, most))
+    found = some.copies()  # layers that were put back may have a bias of zero that they did not have before
+    for one in found:
+        one.switch(kept)
+    return [one.graph for one in found], kept
 
 
 class SwitchedLayers:

@@ -30,6 +30,9 @@ like those that they were tuned on, held-out ones too, but worse than nearest ro
 _LEARNED = Options(iterations=300)
 """Steps of AdaRound in ``auto``, as many as take about as long as the rest of a layer."""
 
+LEARNED = ", learned"
+"""End of the words for weights with learned roundings."""
+
 _MOST_PRODUCTS = 20_000_000_000
 """Multiplications that they may take in a layer: a fraction of a second."""
 
@@ -130,7 +133,7 @@ class _Tuning:
         if self._options.algorithm != "auto" or best.what not in self._solved or products > _MOST_PRODUCTS:
             return
         grid, form, scale = self._solved[best.what]
-        yield self._with_bias(f"{best.what}, learned", solve_form(form, grid, "adaround", _LEARNED), scale)
+        yield self._with_bias(f"{best.what}{LEARNED}", solve_form(form, grid, "adaround", _LEARNED), scale)
 
     def _with_learned_scale(self, damping: float | None) -> Iterator[LayerSolution]:
         """Yield weights on the scales that AdaQuant learns with them, if each output has its own.

@@ -1,0 +1,149 @@
+"""Few held-out samples tell little: then models are fitted with others held out, too.
+
+Oracle: errors that are written down for each model and sample; a model that does not see a sample judges it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import pytest
+from numpy.typing import NDArray
+
+from tests.helpers import tunable
+from transforms.finetune import judged_samples
+from transforms.finetune.finetune_model import TunedModel, finetune_model
+from transforms.finetune.finetune_weights import LayerReport, TunedLayers
+from transforms.finetune.judged_samples import JudgedSamples
+from transforms.finetune.options import FinetuneOptions, LayerwiseOptions, is_held_out
+from transforms.finetune.output_error import Errors
+from transforms.finetune.tune_layer import LEARNED
+
+COUNT = 32
+FOLDS = [
+    np.array([is_held_out(i, COUNT, LayerwiseOptions(fold=fold)) for i in range(COUNT)]) for fold in range(3)
+]
+SCATTERED = np.array([0.5, 1.6, 0.6, 1.5, 0.55, 1.3])
+"""Errors of held-out samples, of 1 before, that fall in the mean but not by more than their scatter."""
+
+
+def test_each_fold_holds_out_other_samples() -> None:
+    assert not np.any(np.sum(FOLDS, 0) > 1)
+    assert [part.sum() for part in FOLDS] == [6, 6, 6]
+    of_two = [[is_held_out(i, 2, LayerwiseOptions(fold=fold)) for i in range(2)] for fold in range(2)]
+    assert of_two == [[False, True], [True, False]]
+
+
+class _WrittenDown:
+    """Stands for OutputError: errors of a graph by its name, in the order in which samples are judged."""
+
+    names = ("y",)
+    found: dict[str, NDArray[np.float64]]
+
+    def __init__(self, _: gs.Graph, feeds: Sequence[dict[str, NDArray[np.float32]]], *_more: object) -> None:
+        self._places = [int(feed["x"][0]) for feed in feeds]
+
+    def each(self, graph: gs.Graph) -> Errors:
+        errors = self.found.get(graph.name, np.ones(COUNT))[self._places][:, None]
+        return Errors(errors, np.ones_like(errors))
+
+    def opened(self, _: gs.Graph, samples: Sequence[int]) -> list[int]:
+        """Return the samples that are asked for."""
+        return [self._places[i] for i in samples]
+
+
+def tuned(
+    monkeypatch: pytest.MonkeyPatch, *by_fold: NDArray[np.float64], plain: NDArray[np.float64] | None = None
+) -> tuple[TunedModel, list[str]]:
+    """Return what becomes of a model whose tuned copies have errors by fold, and which were fitted.
+
+    ``plain``: errors of one without learned roundings, which the others have then.
+    """
+    fitted: list[str] = []
+
+    def _tune(
+        _: gs.Graph, graph: gs.Graph, _feeds: object, options: FinetuneOptions, **__: object
+    ) -> TunedLayers:
+        graph.name = "as it was"
+        if options.weights and options.rescale:
+            graph.name = f"fold {options.fold}" if options.learned else "plain"
+            fitted.append(graph.name)
+        what = f"same scale{LEARNED}" if plain is not None and options.learned else "same scale"
+        return TunedLayers([LayerReport("a", "Conv", 1.0, 0.5, 1.0, what, 0.0)])
+
+    _WrittenDown.found = {f"fold {fold}": errors for fold, errors in enumerate(by_fold)}
+    _WrittenDown.found |= {} if plain is None else {"plain": plain}
+    monkeypatch.setattr(judged_samples, "OutputError", _WrittenDown)
+    monkeypatch.setattr("transforms.finetune.finetune_model.finetune_weights", _tune)
+    monkeypatch.setattr("transforms.finetune.finetune_model.tune_scales", lambda graph, _: (graph, 0))
+    monkeypatch.setattr("transforms.finetune.finetune_model.keep_harmless", lambda *_: ([], frozenset()))
+    graph = gs.Graph(name="as it was")
+    feeds = [{"x": np.array([i], np.float32)} for i in range(COUNT)]
+    return finetune_model(gs.Graph(), graph, feeds), fitted
+
+
+def errors(fold: int, unseen: object, seen: float = 0.6) -> NDArray[np.float64]:
+    """Return the errors of a model on samples that it has not seen, and on the others."""
+    found = np.full(COUNT, seen)
+    found[FOLDS[fold]] = unseen
+    return found
+
+
+def test_a_gain_that_six_samples_leave_open_is_settled_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six held-out samples are not enough for the first model; eighteen are, and the best one is kept."""
+    by_fold = errors(0, SCATTERED), errors(1, 0.7), errors(2, 0.7, seen=0.5)
+    done, fitted = tuned(monkeypatch, *by_fold)
+    assert fitted == ["fold 0", "fold 1", "fold 2"] and done.attempt == "weights, biases and scales"
+    assert done.graph.name == "fold 2"
+    assert (done.before, done.after) == pytest.approx((1.0, 0.7))
+
+
+def test_what_only_seen_samples_gain_is_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_fold = errors(0, SCATTERED), errors(1, 1.02, seen=0.3), errors(2, 1.02, seen=0.3)
+    done, fitted = tuned(monkeypatch, *by_fold)
+    assert fitted == ["fold 0", "fold 1", "fold 2"] and done.attempt is None
+
+
+@pytest.mark.parametrize("unseen", [0.5, 1.5])
+def test_a_clear_first_answer_needs_no_other_model(unseen: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, fitted = tuned(monkeypatch, errors(0, unseen))
+    assert fitted == ["fold 0"] and (done.attempt is not None) == (unseen < 1)
+
+
+@pytest.mark.parametrize(("unseen", "chosen"), [(0.4, "plain"), (0.6, "fold 0")])
+def test_outputs_decide_on_learned_roundings(
+    unseen: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both models pass; the one whose held-out samples err less is kept, whatever the others do."""
+    done, fitted = tuned(
+        monkeypatch, errors(0, 0.5), plain=errors(0, unseen, seen=0.5 if unseen > 0.5 else 0.9)
+    )
+    assert fitted == ["fold 0", "plain"] and done.graph.name == chosen
+
+
+@pytest.mark.parametrize(("others", "scales"), [(0.4, 1), (0.6, 0)])
+def test_scales_are_kept_if_samples_that_did_not_choose_them_confirm_it(
+    others: float, scales: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight samples choose them, with errors of almost none after that; all others decide."""
+    float_graph, quantized = gs.Graph(), gs.Graph(name="before")
+    feeds = [{"x": np.array([i], np.float32)} for i in range(COUNT)]
+    monkeypatch.setattr(judged_samples, "OutputError", _WrittenDown)
+    _WrittenDown.found = {"tuned": np.full(COUNT, 0.5)}
+    judged = JudgedSamples(float_graph, quantized, feeds, FinetuneOptions())
+    _WrittenDown.found["scaled"] = np.full(COUNT, others)
+    few = list(judged.opened(quantized, 0))  # type: ignore[call-overload]
+    assert len(few) == 8 and not FOLDS[0][few].any()
+    _WrittenDown.found["scaled"][few] = 0.01
+    before, after = (judged.each(gs.Graph(name=name)) for name in ("tuned", "scaled"))
+    assert judged.improves(before, after, 0) == bool(scales)
+
+
+@pytest.mark.parametrize(("count", "folds"), [(2, 2), (5, 3), (32, 3), (79, 3), (80, 1)])
+def test_of_many_samples_enough_are_held_out_from_one_model(count: int, folds: int) -> None:
+    model = tunable.two_products()
+    data = tunable.samples(model, count)
+    float_graph, quantized = tunable.pair(model, "MX6", data)
+    assert JudgedSamples(float_graph, quantized, data, FinetuneOptions()).folds == folds

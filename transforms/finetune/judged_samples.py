@@ -1,0 +1,130 @@
+"""The samples on which tuned models are compared, and errors of models fitted to parts of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.array_types import Feed
+from transforms.finetune.acceptance import gain, harmed, is_significantly_better
+from transforms.finetune.options import FEW, FinetuneOptions, LayerwiseOptions, is_held_out
+from transforms.finetune.output_error import Errors, OutputError
+
+_LEAST_JUDGED, _LEAST_FITTED = 32, 4
+"""Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
+
+_FEW_SEEN = 8
+"""Samples by which scales of activations are chosen, which others confirm."""
+
+_ENOUGH, _MOST_FOLDS = 16, 3
+"""Held-out samples that tell by themselves if a model is better; how many models are fitted with fewer."""
+
+
+class JudgedSamples:
+    """The errors of the outputs on held-out samples, and on some of those that weights are fitted to.
+
+    ``folds``: how many models may be fitted, each with other samples held out. Of many samples enough are
+    held out from one.
+    """
+
+    def __init__(
+        self,
+        float_graph: gs.Graph,
+        quantized_graph: gs.Graph,
+        feeds: Sequence[Feed],
+        options: FinetuneOptions,
+    ) -> None:
+        """Run both models on the samples."""
+        count = len(feeds)
+        every = range(min(_MOST_FOLDS, options.held_out, count))
+        by_fold = [_held_out(count, dataclasses.replace(options, fold=fold)) for fold in every]
+        self.folds = len(by_fold) if len(by_fold[0]) < _ENOUGH else 1
+        held = [i for places in by_fold[: self.folds] for i in places]
+        others = sorted(set(range(count)) - set(held))
+        judged = min(len(others), max(_LEAST_JUDGED - len(held), _LEAST_FITTED))
+        places = held + [others[i * len(others) // judged] for i in range(judged)]
+        self._parts = [np.isin(places, part) for part in by_fold[: self.folds]]
+        self._errors = OutputError(float_graph, [feeds[i] for i in places], options.output_index, options.run)
+        self._first = self._errors.each(quantized_graph)
+
+    @property
+    def before(self) -> float:
+        """The error of the original model on the samples that are held out first."""
+        return self._first.of(self._parts[0]).relative
+
+    @property
+    def can_choose(self) -> bool:
+        """Whether there are samples enough to choose layers by: of few, one choice of many fits by chance."""
+        return bool(self._parts[0].sum() >= FEW)
+
+    def each(self, graph: gs.Graph) -> Errors:
+        """Return the errors of a model on all samples that are compared."""
+        return self._errors.each(graph)
+
+    def opened(self, graph: gs.Graph, fold: int) -> Callable[[Feed], Errors]:
+        """Return the errors of a model on few samples that are not held out, for what is fed beside them."""
+        return self._errors.opened(graph, self._few(fold))
+
+    def improves(self, before: Errors, after: Errors, fold: int) -> bool:
+        """Return whether a model is significantly better than another on samples other than those few."""
+        others = np.ones_like(self._parts[fold])
+        others[self._few(fold)] = False
+        return is_significantly_better(before, after, others)
+
+    def _few(self, fold: int) -> list[int]:
+        seen = np.flatnonzero(~self._parts[fold])
+        count = min(_FEW_SEEN, -(-len(seen) // 2))
+        return [int(seen[i * len(seen) // count]) for i in range(count)]
+
+    def error(self, graph: gs.Graph, fold: int = 0) -> float:
+        """Return the error of a model on held-out samples."""
+        return self.each(graph).of(self._parts[fold]).relative
+
+    def of_held_out(self, errors: Errors, fold: int = 0) -> tuple[float, float]:
+        """Return the errors on held-out samples of the original model, and of another one."""
+        held = self._parts[fold]
+        return self._first.of(held).relative, errors.of(held).relative
+
+    def passes(self, fitted: Sequence[Errors], tried: int) -> bool:
+        """Return whether errors of models, fold by fold, are significantly less than those of the original.
+
+        ``tried``: how many models were tested before.
+        """
+        held = self._held(fitted)
+        return is_significantly_better(self._first, self._pooled(fitted), held, tried + len(fitted) - 1)
+
+    def gain(self, fitted: Sequence[Errors]) -> float:
+        """Return the gain on the samples that each of the models has not seen, in dB."""
+        return gain(self._first, self._pooled(fitted), self._held(fitted))
+
+    def harmed(self, fitted: Sequence[Errors]) -> list[str]:
+        """Return the outputs that became worse, the worst first."""
+        found = harmed(self._first, self._pooled(fitted), self._held(fitted))
+        return [self._errors.names[i] for i in found]
+
+    def harmless_gain(self, graphs: Sequence[gs.Graph]) -> float | None:
+        """Return the mean gain of models on all samples, in dB; None if an output became worse."""
+        fitted = [self.each(graph) for graph in graphs]
+        return None if self.harmed(fitted) else float(np.mean([self.gain_of_all(one) for one in fitted]))
+
+    def gain_of_all(self, after: Errors) -> float:
+        """Return the gain of a model on all samples, in dB."""
+        return gain(self._first, after, np.ones_like(self._parts[0]))
+
+    def _pooled(self, fitted: Sequence[Errors]) -> Errors:
+        """Return errors of each model on the samples that it has not seen; of the first on all others."""
+        errors = fitted[0].errors.copy()
+        for part, own in zip(self._parts, fitted, strict=False):
+            errors[part] = own.errors[part]
+        return Errors(errors, fitted[0].powers)
+
+    def _held(self, fitted: Sequence[Errors]) -> NDArray[np.bool_]:
+        return np.asarray(np.logical_or.reduce(self._parts[: len(fitted)]))
+
+
+def _held_out(count: int, options: LayerwiseOptions) -> list[int]:
+    return [i for i in range(count) if is_held_out(i, count, options)]
