@@ -10,22 +10,32 @@ from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 
 _METHODS = ("MinMax", "MSE")
-_SPREAD = 1.5  # dB: by how much the gain of a step differs between models
-_OF_CORRECTION = 1.0  # dB that corrected biases bring on average
-_OF_ROOM = 0.5  # dB that room in the ranges of outputs brings: nothing mostly, and much if one is cut off
 _OTHERS = 6  # settings that are tried beside kinds of weights
 
 
 @dataclass(frozen=True)
-class Step:
-    """Settings to go to from the best so far.
+class Known:
+    """The gain in dB that a change has on other models, on samples unseen there, and how much that differs.
 
-    ``expected``, ``spread``: the gain in dB that such a step has on other models, and how much that differs.
+    Measured over 30 networks made for it and eleven trained ones, with ranges from eight samples.
     """
 
-    settings: Callable[[Setting], Sequence[Setting]]
-    expected: float = 0.0
-    spread: float = _SPREAD
+    expected: float
+    spread: float
+
+
+_CORRECTED = Known(0.3, 0.5)
+_PER_CHANNEL = Known(0.25, 0.4)
+_PER_TENSOR = Known(-2.0, 2.5)
+_METHOD = Known(0.0, 0.5)
+_ROOM = Known(0.6, 1.4)  # nothing mostly, and much if an unseen sample is cut off
+
+
+@dataclass(frozen=True)
+class Step:
+    """Settings to go to from the best so far, and what each brings other models."""
+
+    settings: Callable[[Setting], Sequence[tuple[Setting, Known]]]
 
 
 def steps(scheme: Scheme, ends: Sequence[Sequence[str]], affordable: int) -> Iterator[Step]:
@@ -34,16 +44,20 @@ def steps(scheme: Scheme, ends: Sequence[Sequence[str]], affordable: int) -> Ite
     ``ends``: groups of tensors at the ends of the model, which may get room. ``affordable``: how many
     settings may be tried; the least useful kinds of weights are left out first.
     """
-    if scheme.correct_biases == AUTO:
-        yield Step(lambda best: [best.with_(corrected=True)], _OF_CORRECTION)
     kinds = open_kinds(scheme)[: max(1, affordable - _OTHERS)]
     if kinds:
-        yield Step(lambda best: [best.with_(kind=kind) for kind in kinds])
+        yield Step(lambda best: [(best.with_(kind=kind), _of(kind)) for kind in kinds])
+    if scheme.correct_biases == AUTO:
+        yield Step(lambda best: [(best.with_(corrected=True), _CORRECTED)])
     if scheme.calibrate_method == AUTO and not scheme.moving_average:
-        yield Step(lambda best: [best.with_(method=method) for method in _METHODS])
         if ends:
             roomy = [dict.fromkeys(groups, "Wide") for groups in ends]
-            yield Step(lambda best: [best.with_(methods=one) for one in roomy], _OF_ROOM, 2 * _SPREAD)
+            yield Step(lambda best: [(best.with_(methods=one), _ROOM) for one in roomy])
+        yield Step(lambda best: [(best.with_(method=method), _METHOD) for method in _METHODS])
+
+
+def _of(kind: WeightKind) -> Known:
+    return _PER_CHANNEL if kind.per_channel else _PER_TENSOR
 
 
 def open_kinds(scheme: Scheme) -> list[WeightKind]:
