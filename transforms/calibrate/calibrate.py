@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 
 import numpy as np
 import onnx
@@ -45,6 +46,7 @@ def calibrate(
     sharing: EachSample | None = None,
     progress: Progress | None = None,
     halved: bool = False,
+    most: int | None = None,
 ) -> Calibration:
     """Run a float model on every feed, once, and return the statistics of its float32 tensors.
 
@@ -53,7 +55,8 @@ def calibrate(
     with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
     constants, no feed is taken. The graph is not changed. ``sharing``: what runs the samples in place of
     this process, :class:`transforms.calibrate.shared_samples.Sharing`; without it each run has the threads
-    that ``run`` says. ``halved``: statistics of every second sample are kept, too.
+    that ``run`` says. ``halved``: statistics of every second sample are kept, too. ``most``: numbers of all
+    samples together, as the first tells, up to which histograms are made.
 
     Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
     tensor, for NaN in a tensor or an output, with the infinity that it comes of, and without any feed at
@@ -68,19 +71,33 @@ def calibrate(
         return Calibration(options, observed)
     halves = [{name: one.alike() for name, one in observed.items()} for _ in range(2 * halved)]
     numbers: dict[str, int] = {}
+    samples = operator.length_hint(feeds, 0)
 
     def _merge(sample: str, name: str, found: RangeStats) -> None:
+        if sample not in numbers and len(numbers) == 1 and _exceed(observed, samples, most):
+            for one in chain.from_iterable(part.values() for part in (observed, *halves)):
+                one.histogram = None
         number = numbers.setdefault(sample, len(numbers))
         try:
-            for whole in (observed, *halves[number % 2 :][:1]):
-                whole[name].merge(found, options.averaging_constant)
+            observed[name].merge(found, options.averaging_constant, counted=not halved)
+            for half in halves[number % 2 :][:1]:
+                half[name].merge(found, options.averaging_constant)
         except ValueError as error:
             raise ValueError(f"sample '{sample}', tensor '{name}': {error}") from error
 
     each = sharing or _each_sample
     if not each(graph, observed, feeds, options, run, progress, _merge):
         raise ValueError("the calibration data hold no sample")
+    for half in halves:
+        for name, one in half.items():
+            if (histogram := observed[name].histogram) and one.histogram:
+                histogram.merge(one.histogram)
     return Calibration(options, observed, halves)
+
+
+def _exceed(observed: Statistics, samples: int, most: int | None) -> bool:
+    """Return whether so many samples have too many numbers for histograms, if one does as these."""
+    return most is not None and samples * sum(one.count for one in observed.values()) > most
 
 
 def _each_sample(

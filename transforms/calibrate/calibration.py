@@ -45,10 +45,14 @@ class Calibration:
         """Return the ranges that follow from the same statistics by other options."""
         return Calibration(options, self.observed, self.halves)
 
+    @property
+    def has_histograms(self) -> bool:
+        """Whether methods that look at more than lowest and highest numbers have what they need."""
+        return all(one.histogram is not None for one in self.observed.values())
+
     def numbers(self, name: str) -> float:
-        """Return how many numbers a tensor has in all samples; 0 without a histogram."""
-        histogram = self.observed[name].histogram
-        return float(histogram.counts.sum()) if histogram else 0.0
+        """Return how many numbers a tensor has in all samples."""
+        return float(self.observed[name].count)
 
     def half(self, number: int, options: CalibrationOptions) -> Calibration:
         """Return those of every second sample, from the first (0) or the second (1) on."""

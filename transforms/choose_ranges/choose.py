@@ -27,11 +27,12 @@ from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
-from transforms.choose_ranges.steps import measured_kinds, steps
-from transforms.choose_ranges.work import runs_for, samples_for, too_large
+from transforms.choose_ranges.steps import METHODS, per_channel, steps
+from transforms.choose_ranges.work import MOST_COUNTED, runs_for, samples_for, too_large
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
+from transforms.scheme.scheme import AUTO
 
 MOST_SAMPLES = 32
 """Samples that settings are compared on: the first ones; ranges come from all."""
@@ -88,7 +89,7 @@ def choose_settings(
     if not bench.outputs:
         return replace(by_rule, note="Ranges by rule: no output is of a floating type")
     search = Search(bench, setting_of(ruled))
-    for step in steps(scheme, _ends(graph, bench), runs // len(feeds)):
+    for step in steps(scheme, _ends(graph, bench), METHODS if calibration.has_histograms else ()):
         search.take(step)
     best = _resolved(ruled, search.best, bench)
     chosen = Chosen(best, calibration.with_(options_of(best)))
@@ -131,8 +132,9 @@ def _calibrate(
 ) -> Calibration | None:
     """Return statistics, of halves of the samples too, that are enough for all settings of a scheme."""
     every = scheme.by_rule().with_(correct_biases=scheme.correct_biases is not False)
-    plans = [plan_of(graph, every.with_(**kind.changes)) for kind in measured_kinds(scheme)]
-    return calibrate_plan(plans, data, progress=progress, halved=True)
+    kind = per_channel(scheme) if scheme.per_channel == AUTO else setting_of(every).kind
+    plan = plan_of(graph, every.with_(**kind.changes))
+    return calibrate_plan(plan, data, progress=progress, halved=True, most=MOST_COUNTED)
 
 
 def _resolved(ruled: Scheme, best: Setting, bench: Bench) -> Scheme:

@@ -9,8 +9,7 @@ from transforms.choose_ranges.setting import Setting, WeightKind
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 
-_METHODS = ("MinMax", "MSE")
-_OTHERS = 6  # settings that are tried beside kinds of weights
+METHODS = ("MinMax", "MSE")
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class Known:
 
 _CORRECTED = Known(0.3, 0.5)
 _PER_CHANNEL = Known(0.25, 0.4)
-_PER_TENSOR = Known(-2.0, 2.5)
 _METHOD = Known(0.0, 0.5)
 _ROOM = Known(0.6, 1.4)  # nothing mostly, and much if an unseen sample is cut off
 
@@ -38,40 +36,24 @@ class Step:
     settings: Callable[[Setting], Sequence[tuple[Setting, Known]]]
 
 
-def steps(scheme: Scheme, ends: Sequence[Sequence[str]], affordable: int) -> Iterator[Step]:
+def steps(scheme: Scheme, ends: Sequence[Sequence[str]], methods: Sequence[str] = METHODS) -> Iterator[Step]:
     """Yield the steps for what a scheme leaves open.
 
-    ``ends``: groups of tensors at the ends of the model, which may get room. ``affordable``: how many
-    settings may be tried; the least useful kinds of weights are left out first.
+    ``ends``: groups of tensors at the ends of the model, which may get room. ``methods``: of finding ranges,
+    for which there are statistics.
     """
-    kinds = open_kinds(scheme)[: max(1, affordable - _OTHERS)]
-    if kinds:
-        yield Step(lambda best: [(best.with_(kind=kind), _of(kind)) for kind in kinds])
+    if scheme.per_channel == AUTO:
+        kind = per_channel(scheme)
+        yield Step(lambda best: [(best.with_(kind=kind), _PER_CHANNEL)])
     if scheme.correct_biases == AUTO:
         yield Step(lambda best: [(best.with_(corrected=True), _CORRECTED)])
     if scheme.calibrate_method == AUTO and not scheme.moving_average:
         if ends:
             roomy = [dict.fromkeys(groups, "Wide") for groups in ends]
             yield Step(lambda best: [(best.with_(methods=one), _ROOM) for one in roomy])
-        yield Step(lambda best: [(best.with_(method=method), _METHOD) for method in _METHODS])
+        yield Step(lambda best: [(best.with_(method=method), _METHOD) for method in methods])
 
 
-def _of(kind: WeightKind) -> Known:
-    return _PER_CHANNEL if kind.per_channel else _PER_TENSOR
-
-
-def open_kinds(scheme: Scheme) -> list[WeightKind]:
-    """Return the kinds of weights that a scheme leaves open, the most useful first."""
-    if scheme.per_channel != AUTO:
-        return []
-    methods = ("MSE", "MinMax", "WeightedMSE") if scheme.weight_method == AUTO else (scheme.weight_method,)
-    first, *others = (WeightKind(True, method) for method in methods)
-    return [first, WeightKind(False, scheme.weight_method), *others]
-
-
-def measured_kinds(scheme: Scheme) -> list[WeightKind]:
-    """Return kinds whose plans together need all statistics that any setting does."""
-    if scheme.per_channel != AUTO:
-        return [WeightKind(scheme.per_channel, scheme.weight_method)]
-    weighted = "WeightedMSE" if scheme.weight_method == AUTO else scheme.weight_method
-    return [WeightKind(True, weighted), WeightKind(False, scheme.weight_method)]
+def per_channel(scheme: Scheme) -> WeightKind:
+    """Return the kind of weights that is tried beside that of the rules, which has it for some layers."""
+    return WeightKind(True, "WeightedMSE" if scheme.weight_method == AUTO else scheme.weight_method)
