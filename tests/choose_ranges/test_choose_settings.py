@@ -15,7 +15,7 @@ from tests.helpers import conversion
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.shared_samples import Sharing
-from transforms.choose_ranges import work
+from transforms.choose_ranges import choose, work
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.choose import choose_settings
 from transforms.model import graph_proto
@@ -103,7 +103,7 @@ NETWORKS = [
 
 @pytest.mark.parametrize("config", ("A8W8", "U8S8"))
 def test_unseen_samples_gain_over_the_rules_and_over_the_best_uniform_setting(config: str) -> None:
-    """The best is known only afterwards, so that one or two of eight are above what eight samples can tell."""
+    """The best is known only afterwards: one or two of eight networks are beyond what eight samples tell."""
     gains, margins = [], []
     for parameters in NETWORKS:
         model, scheme = network(*parameters), preset(config)
@@ -232,3 +232,15 @@ def test_a_graph_of_many_nodes_follows_the_rules(monkeypatch: pytest.MonkeyPatch
     made, done = quantized(model, preset("A8W8"), feeds)
     assert made == quantized(model, preset("A8W8").by_rule(), feeds)[0]
     assert done.choice.startswith("Ranges by rule: the model is too large")
+
+
+def test_methods_are_not_compared_if_counting_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result is that of a scheme whose method is given; A8W8, whose rule clips, counts all the same."""
+    model, feeds = network(2, 0.3, 8.0), samples(6, 1)
+    monkeypatch.setattr(choose, "MOST_COUNTED", 10)
+    monkeypatch.setattr(work, "MOST_COUNTED", 10)
+    for config, method in (("U8S8", "MinMax"), ("A8W8", "MSE")):
+        made, done = quantized(model, preset(config), feeds)
+        assert done.scheme is not None
+        assert done.scheme.calibrate_method == method
+        assert quantized(model, done.scheme, feeds)[0] == made

@@ -2,9 +2,9 @@
 
 Settings are compared as whole models on samples that gave them no ranges: the statistics of every second
 sample serve the samples between. One key after the other is tried on top of the best setting so far, from
-what the scheme's rules give (:meth:`transforms.scheme.Scheme.by_rule`), and a step is taken if a gain is to be
-expected: what the samples show, weighed by its standard error with what such a step does to other models. So
-few samples leave what is good for most models, and clear ones change it. One sample decides nothing.
+what the scheme's rules give (:meth:`transforms.scheme.Scheme.by_rule`), and a step is taken if a gain is to
+be expected: what the samples show, weighed by its standard error with what such a step does to other models.
+So few samples leave what is good for most models, and clear ones change it. One sample decides nothing.
 
 A :class:`transforms.choose_ranges.candidate.Candidate` is any other change of the scheme, or a rewrite of the
 float graph: a rewritten copy is measured anew, with the best setting so far.
@@ -28,7 +28,13 @@ from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
 from transforms.choose_ranges.steps import METHODS, per_channel, steps
-from transforms.choose_ranges.work import MOST_COUNTED, runs_for, samples_for, too_large
+from transforms.choose_ranges.work import (
+    MOST_COUNTED,
+    compares_methods,
+    runs_for,
+    samples_for,
+    too_large,
+)
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
@@ -89,7 +95,7 @@ def choose_settings(
     if not bench.outputs:
         return replace(by_rule, note="Ranges by rule: no output is of a floating type")
     search = Search(bench, setting_of(ruled))
-    for step in steps(scheme, _ends(graph, bench), METHODS if calibration.has_histograms else ()):
+    for step in steps(scheme, _ends(graph, bench), METHODS if compares_methods(calibration) else ()):
         search.take(step)
     best = _resolved(ruled, search.best, bench)
     chosen = Chosen(best, calibration.with_(options_of(best)))

@@ -14,6 +14,7 @@ _VIEW_BIAS = 1.0  # dB by which a gain before the saturation may differ from tha
 _DRAGGED = 1.0  # dB that the worst output may lose to the others
 _MOST = 20.0  # dB that a single sample may gain
 _HOPELESS = 3.0  # dB
+_TOGETHER = 1.5  # samples of a half share its ranges: their mean is that much less certain
 
 
 def energies(expected: Feed, found: Feed) -> Float64Array:
@@ -78,7 +79,7 @@ class Gain:
         """Return what is known of it beside ``expected``, the gain on other models, and its spread there."""
         if not np.isfinite(self.error):
             return expected
-        weights = 1 / max(self.error, 1e-3) ** 2, 1 / spread**2
+        weights = 1 / max(_TOGETHER * self.error, 1e-3) ** 2, 1 / spread**2
         return float((self.decibels * weights[0] + expected * weights[1]) / sum(weights))
 
 

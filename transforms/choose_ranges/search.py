@@ -12,7 +12,7 @@ from transforms.choose_ranges.steps import Step
 
 log = logging.getLogger(__name__)
 
-_LEAST = 0.05
+_LEAST = 0.1
 """dB that a step has to bring, as far as is known."""
 
 
@@ -43,7 +43,7 @@ class Search:
             _, self.best, self._score = max(found, key=lambda one: one[0])
 
     def consider(self, candidate: Candidate, bench: Bench) -> bool:
-        """Go over to a candidate, on whose bench the best setting is measured, if a gain is to be expected."""
+        """Go over to a candidate, on whose bench the best setting is measured, if it is better."""
         score = bench.score(self.best, self._score)
         brings = self._gain(candidate.label, score, candidate.expected, candidate.spread)
         if score is None or brings <= _LEAST:

@@ -32,8 +32,9 @@ def settle_outliers(
 
     ``plan`` is that of a prepared graph, which is not changed. Layers propose moves; the whole model decides,
     on samples that gave it neither moves nor ranges: a gain of 0.5 dB in the mean over the outputs, and no
-    output worse by more than 0.1 dB. If a half of them shows 2 dB either way, the other is not run. No moves, without looking at data, if no layer of the model can have
-    any; none of fewer than four samples, or of data that can be taken only once.
+    output worse by more than 0.1 dB. If a half of them shows 2 dB either way, the other is not run. No moves,
+    without looking at data, if no layer of the model can have any; none of fewer than four samples, or of
+    data that can be taken only once.
     """
     graph, operands = plan.graph, find_operands(plan)
     picked = pick(feeds()) if operands else []
