@@ -27,7 +27,7 @@ from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
-from transforms.choose_ranges.steps import METHODS, per_channel, steps
+from transforms.choose_ranges.steps import METHODS, steps
 from transforms.choose_ranges.work import (
     MOST_COUNTED,
     compares_methods,
@@ -38,7 +38,6 @@ from transforms.choose_ranges.work import (
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO
 
 MOST_SAMPLES = 32
 """Samples that settings are compared on: the first ones; ranges come from all."""
@@ -138,9 +137,7 @@ def _calibrate(
 ) -> Calibration | None:
     """Return statistics, of halves of the samples too, that are enough for all settings of a scheme."""
     every = scheme.by_rule().with_(correct_biases=scheme.correct_biases is not False)
-    kind = per_channel(scheme) if scheme.per_channel == AUTO else setting_of(every).kind
-    plan = plan_of(graph, every.with_(**kind.changes))
-    return calibrate_plan(plan, data, progress=progress, halved=True, most=MOST_COUNTED)
+    return calibrate_plan(plan_of(graph, every), data, progress=progress, halved=True, most=MOST_COUNTED)
 
 
 def _resolved(ruled: Scheme, best: Setting, bench: Bench) -> Scheme:

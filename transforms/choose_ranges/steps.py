@@ -26,7 +26,7 @@ class Known:
 _CORRECTED = Known(0.3, 0.5)
 _PER_CHANNEL = Known(0.25, 0.4)
 _METHOD = Known(0.0, 0.5)
-_ROOM = Known(0.6, 1.4)  # nothing mostly, and much if an unseen sample is cut off
+_ROOM = Known(0.3, 1.0)  # nothing mostly, and much if an unseen sample is cut off
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def steps(scheme: Scheme, ends: Sequence[Sequence[str]], methods: Sequence[str] 
     for which there are statistics.
     """
     if scheme.per_channel == AUTO:
-        kind = per_channel(scheme)
+        kind = WeightKind(True, scheme.weight_method)
         yield Step(lambda best: [(best.with_(kind=kind), _PER_CHANNEL)])
     if scheme.correct_biases == AUTO:
         yield Step(lambda best: [(best.with_(corrected=True), _CORRECTED)])
@@ -52,8 +52,3 @@ def steps(scheme: Scheme, ends: Sequence[Sequence[str]], methods: Sequence[str] 
             roomy = [dict.fromkeys(groups, "Wide") for groups in ends]
             yield Step(lambda best: [(best.with_(methods=one), _ROOM) for one in roomy])
         yield Step(lambda best: [(best.with_(method=method), _METHOD) for method in methods])
-
-
-def per_channel(scheme: Scheme) -> WeightKind:
-    """Return the kind of weights that is tried beside that of the rules, which has it for some layers."""
-    return WeightKind(True, "WeightedMSE" if scheme.weight_method == AUTO else scheme.weight_method)
