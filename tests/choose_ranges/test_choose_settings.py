@@ -227,7 +227,7 @@ def scale_channel(model: onnx.ModelProto, factor: float) -> None:
 
 def test_a_graph_of_many_nodes_follows_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each range is an input of the model in which settings are switched: opening it takes too long."""
-    monkeypatch.setattr(work, "_MOST_NODES", 1)
+    monkeypatch.setattr(work, "MOST_NODES", 1)
     model, feeds = network(1, 1.0, 1.0), samples(4, 1)
     made, done = quantized(model, preset("A8W8"), feeds)
     assert made == quantized(model, preset("A8W8").by_rule(), feeds)[0]

@@ -209,3 +209,23 @@ def test_a_large_model_has_no_weight_in_memory(
     assert np.array_equal(*results)
     assert not all(kinds[0]) if preset != "W4A8" else True
     assert all(kinds[1]) and not list(Path(tempfile.gettempdir()).glob("onnx-narrow-*/weights"))
+
+
+def test_many_inputs_give_what_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the runtime's plain run; arrays of no axes and in another order of memory are among them."""
+    names = [f"x{i}" for i in range(5)]
+    nodes = [helper.make_node("Sum", names, ["y"]), helper.make_node("Neg", ["x4"], ["z"])]
+    shapes = ([], [3], [2, 3], [2, 1], [2, 3])
+    inputs = [build.value(n, shape) for n, shape in zip(names, shapes, strict=True)]
+    outputs = [build.value(name, [2, 3]) for name in "yz"]
+    model = build.model(nodes, inputs, outputs)
+    random = np.random.default_rng(0)
+    feed = {n: random.random(shape, np.float32) for n, shape in zip(names, shapes, strict=True)}
+    feed["x4"] = np.asfortranarray(feed["x4"])
+    opened = open_session(model_io.load(model))
+    expected = opened.run(feed)
+    monkeypatch.setattr(session, "_MANY", 2)
+    for wanted in (["y", "z"], ["z"]):
+        found = opened.run(feed, wanted)
+        assert list(found) == wanted
+        assert all(np.array_equal(found[name], expected[name]) for name in wanted)

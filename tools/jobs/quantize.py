@@ -14,7 +14,7 @@ from tools.cli.scheme_options import BLOCKS, CALIBRATION, check_effect, quantiza
 from tools.cli.user_code import check_code
 from tools.jobs import ranges
 from tools.jobs.load import load_model
-from tools.jobs.measured import by_outputs
+from tools.jobs.measured import by_outputs, fits_scales
 from tools.jobs.quantize_options import QuantizeJob
 from tools.jobs.quantized import Made, calibration_data, finish, mix_model, phases_of
 from tools.summaries import mixing
@@ -22,6 +22,7 @@ from tools.summaries.words import counted
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.calibrate.shared_samples import Sharing
+from transforms.choose_ranges.work import MOST_NODES, has_many_nodes
 from transforms.finetune.float_reference import float_reference
 from transforms.graph import walk
 from transforms.mix_precision.mix import MixingOptions
@@ -63,6 +64,7 @@ def quantize_file(job: QuantizeJob) -> bool:
     phases = phases_of(scheme, has_data=has_data, compares=measures)
     with phases("loading"):
         graph = load_model(job.input, scheme)
+    measures = measures and _may_run(graph, scheme)
     data = _data(graph, job)
     if scheme.auto_mixed_precision:
         made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run), phases))
@@ -110,6 +112,14 @@ def _measures(scheme: Scheme, job: QuantizeJob) -> bool:
     """
     does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
     return job.data is not None and not (job.fast or job.ranges or does_itself)
+
+
+def _may_run(graph: gs.Graph, scheme: Scheme) -> bool:
+    """Return whether opening the quantized model takes little time, or is worth it; print a line if not."""
+    if fits_scales(scheme) or not has_many_nodes(graph):
+        return True
+    print(f"Outputs not compared: more than {MOST_NODES:,} nodes; tools.evaluate compares them")
+    return False
 
 
 def _quantize(

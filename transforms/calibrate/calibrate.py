@@ -15,14 +15,15 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
+from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_statistics import (
     EachSample,
+    Into,
     Progress,
     SampleStatistics,
     Statistics,
-    Take,
     add_array,
     no_statistics,
 )
@@ -70,34 +71,43 @@ def calibrate(
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
     halves = [{name: one.alike() for name, one in observed.items()} for _ in range(2 * halved)]
+    for name in (observed.keys() - constants.keys()) if halved else ():
+        observed[name].histogram = None  # those of the halves make it, in the end
     numbers: dict[str, int] = {}
     samples = operator.length_hint(feeds, 0)
 
-    def _merge(sample: str, name: str, found: RangeStats) -> None:
+    def _into(sample: str, name: str) -> list[RangeStats]:
         if sample not in numbers and len(numbers) == 1 and _exceed(observed, samples, most):
-            for one in chain.from_iterable(part.values() for part in (observed, *halves)):
-                one.histogram = None
+            _give_up_histograms((observed, *halves))
         number = numbers.setdefault(sample, len(numbers))
-        try:
-            observed[name].merge(found, options.averaging_constant, counted=not halved)
-            for half in halves[number % 2 :][:1]:
-                half[name].merge(found, options.averaging_constant)
-        except ValueError as error:
-            raise ValueError(f"sample '{sample}', tensor '{name}': {error}") from error
+        return [whole[name] for whole in (observed, *halves[number % 2 :][:1])]
 
     each = sharing or _each_sample
-    if not each(graph, observed, feeds, options, run, progress, _merge):
+    if not each(graph, halves[0] if halved else observed, feeds, options, run, progress, _into):
         raise ValueError("the calibration data hold no sample")
-    for half in halves:
-        for name, one in half.items():
-            if (histogram := observed[name].histogram) and one.histogram:
-                histogram.merge(one.histogram)
+    for name in (observed.keys() - constants.keys()) if halved else ():
+        observed[name].histogram = _sum(half[name].histogram for half in halves)
     return Calibration(options, observed, halves)
 
 
 def _exceed(observed: Statistics, samples: int, most: int | None) -> bool:
     """Return whether so many samples have too many numbers for histograms, if one does as these."""
     return most is not None and samples * sum(one.count for one in observed.values()) > most
+
+
+def _give_up_histograms(parts: Iterable[Statistics]) -> None:
+    for one in chain.from_iterable(part.values() for part in parts):
+        one.histogram = None
+
+
+def _sum(histograms: Iterable[Histogram | None]) -> Histogram | None:
+    """Return what several histograms have counted together, None without any."""
+    total: Histogram | None = None
+    for one in histograms:
+        if one is not None:
+            total = total or Histogram()
+            total.merge(one)
+    return total
 
 
 def _each_sample(
@@ -107,13 +117,13 @@ def _each_sample(
     options: CalibrationOptions,
     run: RunOptions | None,
     progress: Progress | None,
-    take: Take,
+    into: Into,
 ) -> int:
-    """Hand over the statistics of one sample after another, each as it is made."""
+    """Add the numbers of one sample after another."""
     model = SampleStatistics(graph, wanted, options, run)
     total, done = operator.length_hint(feeds, 0) or None, 0
     for done, (sample, feed) in enumerate(feeds, 1):
-        model.of(sample, feed, take)
+        model.of(sample, feed, into)
         if progress:
             progress(done, total)
     return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,8 @@ BINS = 4096
 """Bins of a histogram, half of them for numbers below zero."""
 
 _LEAST_EXPONENT = -100  # of the bound of an empty histogram
+_FEW = BINS // 16  # places of 16 bits take less than a mask
+_NO_PLACES, _NO_COUNTS = np.zeros(0, np.uint16), np.zeros(0, np.uint8)
 _CHUNK = 1 << 16  # numbers that are sorted into bins at a time, so that they stay in the cache
 
 
@@ -26,21 +29,32 @@ class Histogram:
     def __init__(self, exponent: int = _LEAST_EXPONENT, counts: NDArray[np.int64] | None = None) -> None:
         """Make a histogram, empty unless there are counts [BINS], with the bound 2**exponent."""
         self.exponent = exponent
-        self.counts = np.zeros(BINS, np.int64) if counts is None else counts
+        self._places: NDArray[Any] = _NO_PLACES
+        self._packed: NDArray[Any] = _NO_COUNTS
+        if counts is not None:
+            self.counts = counts
 
     @property
     def counts(self) -> NDArray[np.int64]:
         """The counts, [BINS], as a new array."""
         counts = np.zeros(BINS, np.int64)
-        counts[np.unpackbits(self._filled).view(np.bool_)] = self._packed
+        if self._packed.size:
+            counts[self._filled] = self._packed
         return counts
 
     @counts.setter
     def counts(self, counts: NDArray[np.int64]) -> None:
         filled = counts != 0
-        packed = counts[filled]
-        self._filled = np.packbits(filled)
+        places = filled.nonzero()[0]  # several times as fast as that of the counts
+        packed = counts[places]
         self._packed = packed.astype(np.min_scalar_type(packed.max(initial=0)))
+        self._places = places.astype(np.uint16) if len(places) < _FEW else np.packbits(filled)
+
+    @property
+    def _filled(self) -> NDArray[Any]:
+        """Where counts are not 0: the places of a few, a mask of many."""
+        few = self._places.dtype == np.uint16
+        return self._places if few else np.unpackbits(self._places).view(np.bool_)
 
     @property
     def bound(self) -> float:
@@ -95,10 +109,9 @@ class Histogram:
     def merge(self, other: Histogram) -> None:
         """Add what another histogram has counted."""
         exponent = max(self.exponent, other.exponent)
-        self.counts = _merge(self.counts, exponent - self.exponent) + _merge(
-            other.counts, exponent - other.exponent
-        )
-        self.exponent = exponent
+        counts = _merge(self.counts, exponent - self.exponent)
+        counts += _merge(other.counts, exponent - other.exponent)
+        self.counts, self.exponent = counts, exponent
 
     def _reached(self, magnitude: float) -> NDArray[np.int64]:
         """Let the bound be above a magnitude; return the counts in the bins that this makes."""

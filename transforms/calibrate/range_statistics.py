@@ -139,15 +139,14 @@ class RangeStats:
             moments={axis: Moments(axis) for axis in self.moments},
         )
 
-    def merge(self, sample: RangeStats, averaging_constant: float, *, counted: bool = True) -> None:
+    def merge(self, sample: RangeStats, averaging_constant: float) -> None:
         """Add the statistics of the next sample, of the same kinds; ValueError if they do not fit.
 
-        The result is that of adding the sample's numbers themselves, bit for bit. ``counted``: in the
-        histogram, too, to which samples may be added in any order later.
+        The result is that of adding the sample's numbers themselves, bit for bit.
         """
         self.add_range(sample.low, sample.high, averaging_constant)
         self.count += sample.count
-        if counted and self.histogram and sample.histogram:
+        if self.histogram and sample.histogram:
             self.histogram.merge(sample.histogram)
         for axis, moments in sample.moments.items():
             self.moments[axis].merge(moments)

@@ -5,7 +5,7 @@ No tensor leaves the model, and none lives longer than in a run without statisti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -25,8 +25,8 @@ from transforms.runtime.session import RunOptions
 Statistics = dict[str, RangeStats]
 Progress = Callable[[int, int | None], None]
 
-Take = Callable[[str, str, RangeStats], None]
-"""Called with the name of a sample, that of a tensor, and its statistics; ValueError if they do not fit."""
+Into = Callable[[str, str], Sequence[RangeStats]]
+"""Called with the name of a sample and that of a tensor: the statistics that its numbers are added to."""
 
 _OPSET = 10
 """First opset with IsInf."""
@@ -56,9 +56,9 @@ class EachSample(Protocol):
         options: CalibrationOptions,
         run: RunOptions | None,
         progress: Progress | None,
-        take: Take,
+        into: Into,
     ) -> int:
-        """Hand over the statistics of each sample, in order, tensor by tensor; return how many samples.
+        """Add the numbers of each sample, in order, to what ``into`` says; return how many samples.
 
         ``wanted`` as in SampleStatistics.
         """
@@ -96,6 +96,10 @@ class SampleStatistics:
         self._has_blocks = any(node.op in _BLOCKED for node in walk.nodes(graph))
         self._models: dict[bool, InstrumentedModel[str]] = {}
 
+    def nothing_of(self, name: str) -> RangeStats:
+        """Return statistics of what is wanted of a tensor, with nothing counted."""
+        return self._wanted[name].alike()
+
     def _model(self, feed: Mapping[str, np.ndarray]) -> InstrumentedModel[str]:
         """Return the model for a sample; in a large one no tensor lives longer than it is read."""
         small = sum(array.nbytes for array in feed.values()) <= _SMALL and len(self._all) <= _FEW
@@ -118,24 +122,21 @@ class SampleStatistics:
         InstrumentedModel(self._graph, [], run, watched=names).run(feed, see=_see)
         return sizes
 
-    def of(self, sample: str, feed: Mapping[str, np.ndarray], take: Take) -> None:
-        """Hand over the statistics of each tensor when it is made, so that one at a time is in memory.
+    def of(self, sample: str, feed: Mapping[str, np.ndarray], into: Into) -> None:
+        """Add the numbers of each tensor to statistics when it is made, so that one at a time is in memory.
 
-        Raises ValueError for NaN, if the model fails, or as ``take`` does first; LimitError before the run.
+        Raises ValueError for NaN, for channels that differ from those of the samples before, and if the model
+        fails; LimitError before the run. Statistics are then those of some tensors alone.
         """
-        refused, not_taken = dict[str, Refused](), list[ValueError]()
+        refused = dict[str, Refused]()
 
         def _see(name: str, array: np.ndarray) -> None:
-            one = self._wanted[name].alike() if name in self._wanted else RangeStats()  # NaN alone matters
-            try:
-                add_array(one, array, self._options, f"sample '{sample}', tensor '{name}'")
-            except Refused as error:
-                refused[name] = error
-            if name in self._wanted:
+            wanted = into(sample, name) if name in self._wanted else (RangeStats(),)  # NaN alone matters
+            for one in wanted:
                 try:
-                    take(sample, name, one)
-                except ValueError as error:
-                    not_taken.append(error)
+                    add_array(one, array, self._options, f"sample '{sample}', tensor '{name}'")
+                except Refused as error:
+                    refused[name] = error
 
         try:
             self._check_limit(sample, feed)
@@ -147,8 +148,6 @@ class SampleStatistics:
         first = next((refused[name] for name in self._all if name in refused), None)  # in the graph's order
         if first is not None:
             raise (self._cause(sample, feed) if first.is_nan else None) or first from first
-        if not_taken:
-            raise not_taken[0]
 
     def _check_limit(self, sample: str, feed: Mapping[str, np.ndarray]) -> None:
         limit = self._options.memory_limit

@@ -24,10 +24,10 @@ from transforms import model_io
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats, decode, encode
 from transforms.calibrate.sample_statistics import (
+    Into,
     Progress,
     SampleStatistics,
     Statistics,
-    Take,
     no_statistics,
 )
 from transforms.files import cleanup
@@ -69,9 +69,9 @@ class Sharing:
         options: CalibrationOptions,
         run: RunOptions | None,
         progress: Progress | None,
-        take: Take,
+        into: Into,
     ) -> int:
-        """Hand over the statistics of each sample, in order, all of which workers have made by then.
+        """Merge the statistics of each sample, in order, all of which workers have made by then.
 
         Each run has two threads unless ``run`` says how many, since numbers may depend on that. Raises
         ValueError as :meth:`SampleStatistics.of`, and if workers die again and again.
@@ -91,8 +91,16 @@ class Sharing:
                 _open.cache_clear()
             for i, sample in enumerate(names):
                 for name, entry in json.loads((folder / _result(i)).read_text(encoding="utf-8")).items():
-                    take(sample, name, decode(entry))
+                    _merge(decode(entry), into(sample, name), options, f"sample '{sample}', tensor '{name}'")
         return len(names)
+
+
+def _merge(found: RangeStats, into: Iterable[RangeStats], options: CalibrationOptions, place: str) -> None:
+    try:
+        for whole in into:
+            whole.merge(found, options.averaging_constant)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
 
 
 def measure(task: SampleTask) -> tuple[float, ...]:
@@ -102,12 +110,13 @@ def measure(task: SampleTask) -> tuple[float, ...]:
     model, about = _open(task.folder, written)
     with np.load(folder / _sample(task.number)) as file:
         feed = {name: file[f"arr_{i}"] for i, name in enumerate(about["inputs"][task.number])}
-    content: dict[str, dict[str, Any]] = {}
+    found: dict[str, RangeStats] = {}
 
-    def _take(sample: str, name: str, one: RangeStats) -> None:
-        content[name] = encode(one)
+    def _into(sample: str, name: str) -> list[RangeStats]:
+        return [found.setdefault(name, model.nothing_of(name))]
 
-    model.of(about["samples"][task.number], feed, _take)
+    model.of(about["samples"][task.number], feed, _into)
+    content = {name: encode(one) for name, one in found.items()}
     with replacing(folder / _result(task.number)) as temporary:
         temporary.write_text(json.dumps(content), encoding="utf-8")
     return (float(len(content)),)

@@ -21,13 +21,19 @@ _SETTINGS = 6  # that are tried on one model
 _PRODUCTS = 128  # of a dot product in the time of one number that is quantized
 _FEWEST = 4
 _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
-_MOST_NODES = 3000  # every range is an input of the model in which settings are switched
+MOST_NODES = 3000
+"""Nodes of a graph up to which its quantized model is run: opening that takes time in their square."""
 
 
 def too_large(graph: gs.Graph) -> bool:
-    """Return whether weights are too large for copies in memory, or ranges too many for inputs of a model."""
+    """Return whether weights are too large for copies in memory, or nodes too many for runs."""
     weights = sum(tensor._values.nbytes for tensor in walk.constants(graph))
-    return weights > _LARGEST or len(graph.nodes) > _MOST_NODES
+    return weights > _LARGEST or has_many_nodes(graph)
+
+
+def has_many_nodes(graph: gs.Graph) -> bool:
+    """Return whether a graph has more than ``MOST_NODES``."""
+    return len(graph.nodes) > MOST_NODES
 
 
 def runs_for(graph: gs.Graph, calibration: Calibration, count: int) -> int:

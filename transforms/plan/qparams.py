@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +37,7 @@ MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 _FEW = 2
 """Weights at a time whose scales are chosen if their values are computed for it."""
 
+_AT_ONCE = 4  # tensors: to hand one to a thread takes as long as to choose the scale of a small one
 _COARSE = 4  # bits from which down the largest weight of a channel is a poor measure of its scale
 _LARGEST_BIAS = np.float64(2**31 - 1)
 _BIAS_STEPS = 2**15
@@ -88,9 +90,11 @@ class QParamsTable:
                     wanted.setdefault((id(quantization.tensor), step), (quantization, step))
         lazy = any(isinstance(tensor, LazyConstant) for tensor in walk.constants(plan.graph))
         workers = _FEW if lazy else os.cpu_count()
+        sites = list(wanted.values())
+        parts = [sites[i : i + _AT_ONCE] for i in range(0, len(sites), _AT_ONCE)]
         with ThreadPoolExecutor(workers) as pool:  # scales of large weights take long to find
-            found = pool.map(lambda pair: self._choose(*pair), wanted.values())
-            self._chosen = dict(zip(wanted, found, strict=True))
+            found = pool.map(lambda part: [self._choose(*pair) for pair in part], parts)
+            self._chosen = dict(zip(wanted, chain.from_iterable(found), strict=True))
         self._operands = {
             (id(node), index): (id(quantization.tensor), quantization.steps[-1])
             for node, index, quantization in each_use(plan)
