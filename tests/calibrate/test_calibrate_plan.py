@@ -164,3 +164,15 @@ def test_histograms_of_too_many_numbers_are_given_up(source: object, most: int, 
     needed = calibrate_plan(planned(calibrate_method="MSE"), CalibrationData(SAMPLES), halved=True, most=1)
     assert needed is not None
     assert needed.has_histograms
+
+
+@pytest.mark.parametrize(
+    ("last", "differ"), (((0.0, 2.0), False), ((0.0, 1.99), False), ((-0.1, 2.0), True), ((0.0, 2.1), True))
+)
+def test_halves_that_have_another_range(last: tuple[float, float], differ: bool) -> None:
+    """The range of a tensor holds zero; the first half has 0 to 2."""
+    inputs = [np.full((2, 4), 1, np.float32), np.full((2, 4), 1, np.float32)]
+    inputs[0][0, :2], inputs[1][0, :2] = (0.5, 2.0), last
+    halved = calibrate_plan(planned(), CalibrationData([{"x": one} for one in inputs]), halved=True)
+    assert halved is not None
+    assert halved.halves_differ(["x"]) is differ

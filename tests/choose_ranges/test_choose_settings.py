@@ -244,3 +244,15 @@ def test_methods_are_not_compared_if_counting_takes_too_long(monkeypatch: pytest
         assert done.scheme is not None
         assert done.scheme.calibrate_method == method
         assert quantized(model, done.scheme, feeds)[0] == made
+
+
+def test_ends_whose_range_no_sample_changes_get_no_room() -> None:
+    """Every image has the same lowest and highest pixel, as those of cameras do."""
+    model, feeds = network(*NETWORKS[7]), samples(8, 1)
+    for feed in feeds:
+        feed["x"] = np.clip(feed["x"], -0.5, 1.5)
+        feed["x"][0, :, 0, :2] = -0.5, 1.5
+    for config in ("A8W8", "U8S8"):
+        scheme = quantized(model, preset(config), feeds)[1].scheme
+        assert scheme is not None
+        assert "x" not in scheme.calibrate_tensors

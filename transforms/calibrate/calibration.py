@@ -26,6 +26,9 @@ def options_of(scheme: Scheme) -> CalibrationOptions:
     )
 
 
+_ALIKE = 0.99
+
+
 class Calibration:
     """The statistics of tensors, by name, and the ranges that follow by the options.
 
@@ -57,6 +60,20 @@ class Calibration:
     def half(self, number: int, options: CalibrationOptions) -> Calibration:
         """Return those of every second sample, from the first (0) or the second (1) on."""
         return Calibration(options, self.halves[number])
+
+    def halves_differ(self, names: Iterable[str]) -> bool:
+        """Return whether some tensors together have another range in one half, by 1 percent of either end."""
+        names = list(names)
+        ends = [
+            (
+                min(min(half[name].low, 0.0) for name in names),
+                max(max(half[name].high, 0.0) for name in names),
+            )
+            for half in self.halves
+        ]
+        (low, high), (other_low, other_high) = ends
+        lows, highs = sorted((-low, -other_low)), sorted((high, other_high))
+        return lows[0] < _ALIKE * lows[1] or highs[0] < _ALIKE * highs[1]
 
     def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
         """Return the range of a tensor for an integer format, within the numbers that were observed.

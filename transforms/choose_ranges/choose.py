@@ -94,7 +94,9 @@ def choose_settings(
     if not bench.outputs:
         return replace(by_rule, note="Ranges by rule: no output is of a floating type")
     search = Search(bench, setting_of(ruled))
-    for step in steps(scheme, _ends(graph, bench), METHODS if compares_methods(calibration) else ()):
+    for step in steps(
+        scheme, _ends(graph, bench, calibration), METHODS if compares_methods(calibration) else ()
+    ):
         search.take(step)
     best = _resolved(ruled, search.best, bench)
     chosen = Chosen(best, calibration.with_(options_of(best)))
@@ -103,11 +105,18 @@ def choose_settings(
     return replace(chosen, note=search.line(len(feeds)))
 
 
-def _ends(graph: gs.Graph, bench: Bench) -> list[list[str]]:
-    """Return the groups of tensors that hold outputs, and these with those that hold inputs."""
-    last = bench.groups_of(bench.outputs)
-    first = bench.groups_of([str(tensor.name) for tensor in graph.inputs])
-    return [one for one in (last, [*last, *first]) if one]
+def _ends(graph: gs.Graph, bench: Bench, calibration: Calibration) -> list[list[str]]:
+    """Return the groups of tensors that hold outputs, and these with those that hold inputs.
+
+    Without those that have the same range in both halves of the samples, as pixels and probabilities do.
+    """
+    ends = bench.outputs, [str(tensor.name) for tensor in graph.inputs]
+    last, first = (
+        [group for group in bench.groups_of(names) if calibration.halves_differ(bench.members(group))]
+        for names in ends
+    )
+    rooms = [last, [*last, *first]] if first else [last]
+    return [one for one in rooms if one]
 
 
 def _consider(
