@@ -1,8 +1,7 @@
 """Integers that stand for floats: choose a scale, quantize, dequantize.
 
 As in ONNX's QuantizeLinear and DequantizeLinear, q = saturate(round(x / scale) + zero_point), halves to
-even, and x = (q - zero_point) * scale, both in float32. int4 and uint4 are ml_dtypes' types, one number per
-byte.
+even, and x = (q - zero_point) * scale, both in float32. int4 and uint4 are ml_dtypes', one number per byte.
 """
 
 from __future__ import annotations
@@ -209,8 +208,10 @@ def _errors(
 
 
 def _broadcast(importance: NDArray[np.floating], shape: tuple[int, ...]) -> NDArray[np.floating]:
+    """Return an importance in the shape of a weight, by a power of two near 1 if it is far from that."""
     try:
-        return np.broadcast_to(importance, shape)
+        exponent = -np.frexp(np.max(importance, initial=0))[1]
+        return np.broadcast_to(np.ldexp(importance, exponent) if abs(exponent) > 64 else importance, shape)
     except ValueError:
         found = list(np.shape(importance))
         raise ValueError(f"importance {found} does not fit a weight {list(shape)}") from None

@@ -60,7 +60,7 @@ class _Worker:
 
     def _start(self) -> None:
         self.connection, other = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_work, args=(self._kind, other), daemon=True)
+        self._process = _CONTEXT.Process(target=_work, args=(self._kind, other), daemon=False)
         self._process.start()
         other.close()
 

@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import io
 import os
+import re
 import resource
 import signal
 import sys
@@ -36,9 +37,13 @@ _HEAVY = (
     "transforms.run.run_model", "transforms.compare.compare_results", "transforms.run.samples",
     "PIL.PngImagePlugin",
     "tools.auto_mixed_precision", "tools.formats", "tools.quantize", "tools.finetune", "tqdm",
+    "tools.check", "tools.inspect",
     "tools.convert_fp32_to_bf16", "tools.convert_fp16_to_bf16", "PIL.JpegImagePlugin", "tools.jobs.mix",
 )  # fmt: skip
 
+
+_UNFIT = re.compile(r"^Fits [\w-]+: no$", re.MULTILINE)
+"""The last word of tools.check, whose exit code 1 is no error then."""
 
 _NOTHING = 3
 """Exit code of a tool that found nothing to do, and says why."""
@@ -153,6 +158,8 @@ def fault(outcome: Outcome, names: Sequence[str], written: Path, expected: Seque
     if outcome.seconds > SECONDS or outcome.megabytes > _MEGABYTES:
         return f"took {outcome.seconds:.1f} s and {outcome.megabytes:.0f} MB, code {outcome.code}: {errors}"
     left = [str(path.relative_to(written)) for path in written.rglob("*") if path.is_file()]
+    if outcome.code == 1 and not errors and _UNFIT.search(outcome.output):
+        return None
     if outcome.code == 1:
         return _fault_of_refusal(
             outcome, names, [name for name in left if not name.startswith(("results/", "result.json"))]

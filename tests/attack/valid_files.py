@@ -15,6 +15,7 @@ import onnx
 from onnx import helper
 from PIL import Image
 
+from tests.attack.stored_files import stored_files
 from tests.attack.tool_run import run_tool
 from tests.helpers import bombs, build, small_networks, tunable
 
@@ -167,7 +168,7 @@ def scenes() -> dict[str, Callable[[np.random.Generator], Scene]]:
     return {
         "model": _of_model, "model again": _of_model, "external": _of_external, "samples": _of_samples,
         "pictures": _of_pictures, "scheme": _of_scheme, "cache": _of_cache, "checkpoint": _of_checkpoint,
-        "results": _of_results,
+        "results": _of_results, "looks": _of_looks, "grids": _of_grids, "stored": _of_stored,
     }  # fmt: skip
 
 
@@ -253,3 +254,38 @@ def _of_results(random: np.random.Generator) -> Scene:
         files[f"{side}/d.npy"] = samples()["data/c.npy"]
     options = "--baseline_results_folder IN/first --quantized_results_folder IN/second --json OUT/result.json"
     return Scene("evaluate", options, files, tuple(n for n in files if "second" in n), ("result.json",))
+
+
+def _stored() -> Files:
+    return stored_files(tunable.matmul_net().SerializeToString(), tuple(samples().items()))
+
+
+def _of_looks(random: np.random.Generator) -> Scene:
+    name = str(_choose(models(), random))
+    tool, options = _choose(_LOOKS, random)
+    return Scene(tool, options, {"model.onnx": models()[name]}, ("model.onnx",), ())
+
+
+def _of_grids(random: np.random.Generator) -> Scene:
+    name = str(_choose(("grids.json", "grids.encodings"), random))
+    files = {"model.onnx": tunable.matmul_net().SerializeToString(), **samples(), name: _stored()[name]}
+    return Scene("quantize", _QUANTIZE + f"A8W8 --ranges IN/{name}", files, (name,))
+
+
+def _of_stored(random: np.random.Generator) -> Scene:
+    name = str(_choose(("packed.onnx", "nbits.onnx", "mx.onnx"), random))
+    tool, options = _choose(_ON_STORED, random)
+    files = {"model.onnx": _stored()[name], "float.onnx": tunable.matmul_net().SerializeToString()}
+    return Scene(tool, options, files | samples(), ("model.onnx",), ("result.onnx", "results"))
+
+
+_LOOKS = (
+    ("inspect", "IN/model.onnx"),
+    ("inspect", "IN/model.onnx --against IN/model.onnx --json"),
+    ("check", "--input IN/model.onnx --target ort-cuda"),
+)
+_ON_STORED = (
+    ("inspect", "IN/float.onnx --against IN/model.onnx"),
+    ("convert_fp32_to_bf16", "--input IN/model.onnx --output OUT/result.onnx"),
+    ("check", "--input IN/model.onnx --target ort-cpu"),
+)

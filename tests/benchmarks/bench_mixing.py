@@ -31,7 +31,7 @@ from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.mix_precision import measured_sensitivity, switch_worker
 from transforms.mix_precision.candidates import Candidate, find_candidates, measure_candidates
-from transforms.mix_precision.evaluation import Bench
+from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.measured_sensitivity import measure_sensitivity
 from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
@@ -73,11 +73,11 @@ class Prepared:
         )
         self.plain: OpenModel = open_session(self.model.graph)
 
-    def bench(self, folder: Path) -> Bench:
+    def bench(self, folder: Path) -> EvaluationSet:
         """Return where to measure, with an empty log."""
         expected = [self.plain.run(feed) for feed in self.feeds]
         log = TaskLog(folder / f"{time.time_ns()}.jsonl")
-        return Bench(self.feeds, expected, RunOptions(), folder, SerialExecutor, log)
+        return EvaluationSet(self.feeds, expected, RunOptions(), folder, SerialExecutor, log)
 
     def run_plain(self) -> float:
         """Return how long the float model takes for all samples."""

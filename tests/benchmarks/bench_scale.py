@@ -2,6 +2,7 @@
 
 Run it from the project's root: ``python -m tests.benchmarks.bench_scale``; ``--plot FILE`` draws the table.
 ``--sizes 10 --nodes 300 --samples 2 --sides 32`` takes a minute, ``--sizes`` without a figure skips a part.
+Without options it takes about five minutes on a quiet machine.
 
 Each figure is one fresh process:
 
@@ -14,9 +15,10 @@ What is measured:
 
 * **sizes**: both kinds of conversion of transformer encoders whose weights lie beside the model, sparse on
   disk; the results are not sparse. 16 GB is ``--sizes 16000``, and needs as much room.
-* **nodes**: chains of Conv, Tanh and Mul. The plain job loads the model, takes it through graph-surgeon,
-  saves it and opens one session. The exponent of each job is the slope of its times in logarithms, less the
-  time of the same job on 30 nodes, which is start-up.
+* **nodes**: chains of Conv, Tanh and Mul through both converters to BF16, BFP16, and A8W8 with four samples,
+  whose settings follow rules (``--fast``) or are chosen. The plain job loads the model, takes it through
+  graph-surgeon, saves it and opens one session. The exponent of each job is the slope of its times in
+  logarithms, less the time of the same job on 30 nodes, which is start-up.
 * **samples** and **sides**: A8W8 with MSE ranges of a small convolutional network: 64 x 64 images, then 4
   images of each side.
 """
@@ -28,6 +30,7 @@ import resource
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +43,7 @@ from tests.benchmarks.large_models import size_of, write_sparse
 from tests.benchmarks.transformer import IR_VERSION, OPSET, Builder
 from tests.helpers.peak_memory import anonymous_peak
 
-SIZES, NODES, SAMPLES, SIDES = (10, 100, 1000, 4000), (1000, 4800, 14400), (8, 32, 128), (64, 256, 1024)
+SIZES, NODES, SAMPLES, SIDES = (10, 100, 1000), (1000, 4800, 14400), (8, 32, 128), (64, 256, 1024)
 EXPONENT_TARGET, RATIO_TARGET = 1.1, 4.0
 FEW_NODES, FEW_SAMPLES, SMALL_SIDE, CHANNELS = 30, 4, 64, 16
 
@@ -68,9 +71,9 @@ def plain(source: Path, target: Path) -> list[str]:
     return ["-c", PLAIN, str(source), str(target)]
 
 
-def to_bf16(source: Path, target: Path) -> list[str]:
+def to_bf16(source: Path, target: Path, form: str = "with_cast") -> list[str]:
     """Return the arguments of a conversion to BF16."""
-    return _tool("convert_fp32_to_bf16", source, target, "--format", "with_cast")
+    return _tool("convert_fp32_to_bf16", source, target, "--format", form)
 
 
 def to_bfp16(source: Path, target: Path) -> list[str]:
@@ -78,10 +81,20 @@ def to_bfp16(source: Path, target: Path) -> list[str]:
     return _tool("quantize", source, target, "--config", "BFP16")
 
 
-def to_a8w8(source: Path, target: Path) -> list[str]:
+def to_a8w8(source: Path, target: Path, *options: str) -> list[str]:
     """Return the arguments of A8W8 with the samples in ``data`` beside the model."""
-    data = ["--calibration-data", str(source.parent / "data")]
-    return _tool("quantize", source, target, "--config", "A8W8", *data)
+    data = ["--data", str(source.parent / "data")]
+    return _tool("quantize", source, target, "--config", "A8W8", *data, *options)
+
+
+NODE_JOBS: dict[str, Command] = {
+    "plain": plain,
+    "with_cast": to_bf16,
+    "customqdq": partial(to_bf16, form="customqdq"),
+    "BFP16": to_bfp16,
+    "A8W8 --fast": lambda source, target: to_a8w8(source, target, "--fast"),
+    "A8W8": to_a8w8,
+}
 
 
 def _tool(name: str, source: Path, target: Path, *options: str) -> list[str]:
@@ -105,7 +118,7 @@ def size_figures(megabytes: list[int], folder: Path) -> Iterator[Figure]:
     for amount in megabytes:
         model = folder / "model.onnx"
         write_sparse(model, size_of(amount / 1000))
-        for name, job in {"BF16": to_bf16, "BFP16": to_bfp16}.items():
+        for name, job in {"with_cast": to_bf16, "BFP16": to_bfp16}.items():
             yield measure("size, MB", name, amount, job(model, folder / "result.onnx"))
             for left in folder.glob("result*"):
                 left.unlink()
@@ -114,11 +127,10 @@ def size_figures(megabytes: list[int], folder: Path) -> Iterator[Figure]:
 def node_figures(nodes: list[int], folder: Path) -> Iterator[Figure]:
     """Yield what a plain job, conversions and a quantization take of chains; 30 nodes before the others."""
     write_images(folder / "data", FEW_SAMPLES, (4, 4, 4))
-    jobs: dict[str, Command] = {"plain": plain, "BF16": to_bf16, "BFP16": to_bfp16, "A8W8": to_a8w8}
     for amount in (FEW_NODES, *nodes) if nodes else ():
         model = folder / "chain.onnx"
         onnx.save(chain("shared", amount), model)
-        for name, job in jobs.items():
+        for name, job in NODE_JOBS.items():
             yield measure("nodes", name, amount, job(model, folder / "result.onnx"))
 
 
@@ -170,7 +182,11 @@ def target_lines(figures: list[Figure]) -> Iterator[str]:
         if figure.part == "nodes":
             jobs.setdefault(figure.job, []).append(figure)
     for job, found in jobs.items():
-        if job != "plain" and len(found) > 2:
+        if len(found) <= 2:
+            continue
+        if job == "plain":
+            yield f"{'plain: exponent over nodes':36}{exponent(found):6.2f}"
+        else:
             most = found[-1]
             ratio = most.seconds / jobs["plain"][-1].seconds
             yield _verdict(f"{job}: exponent over nodes", exponent(found), EXPONENT_TARGET)
@@ -184,7 +200,7 @@ def _verdict(name: str, value: float, target: float) -> str:
 def line(figure: Figure) -> str:
     """Return a row of the table."""
     amount, seconds = f"{figure.amount:,}", f"{figure.seconds:.1f}"
-    return f"{figure.part:12}{amount:>8}  {figure.job:8}{seconds:>10} s{figure.megabytes:10.0f} MB"
+    return f"{figure.part:12}{amount:>8}  {figure.job:12}{seconds:>10} s{figure.megabytes:10.0f} MB"
 
 
 def draw(figures: list[Figure], path: Path) -> None:
@@ -196,25 +212,30 @@ def draw(figures: list[Figure], path: Path) -> None:
     from matplotlib import pyplot
 
     parts = list(dict.fromkeys(figure.part for figure in figures))
-    drawing, axes = pyplot.subplots(2, len(parts), figsize=(3.2 * len(parts), 5), squeeze=False)
+    colors = {job: f"C{i}" for i, job in enumerate(dict.fromkeys(figure.job for figure in figures))}
+    drawing, axes = pyplot.subplots(
+        2, len(parts), figsize=(3.2 * len(parts), 5.4), squeeze=False, sharex="col", sharey="row"
+    )
     for column, part in enumerate(parts):
         of_part = [f for f in figures if f.part == part and (part, f.amount) != ("nodes", FEW_NODES)]
-        _curves(axes[0, column], of_part, "seconds")
-        _curves(axes[1, column], of_part, "megabytes")
+        _curves(axes[0, column], of_part, "seconds", colors)
+        _curves(axes[1, column], of_part, "megabytes", colors)
         axes[1, column].set_xlabel(part)
     axes[0, 0].set_ylabel("processor time, s")
     axes[1, 0].set_ylabel("peak memory, MB")
-    drawing.tight_layout()
+    lines = [pyplot.Line2D([], [], color=color, marker="o") for color in colors.values()]
+    drawing.legend(lines, list(colors), loc="upper center", ncols=len(colors))
+    drawing.tight_layout(rect=(0, 0, 1, 0.94))
     drawing.savefig(path, metadata={"Date": None})
 
 
-def _curves(axis: Any, figures: list[Figure], quantity: str) -> None:
-    for job in dict.fromkeys(figure.job for figure in figures):
+def _curves(axis: Any, figures: list[Figure], quantity: str, colors: dict[str, str]) -> None:
+    for job, color in colors.items():
         of_job = [figure for figure in figures if figure.job == job]
-        axis.plot([f.amount for f in of_job], [getattr(f, quantity) for f in of_job], "o-", label=job)
+        axis.plot([f.amount for f in of_job], [getattr(f, quantity) for f in of_job], "o-", color=color)
     axis.set(xscale="log", yscale="log")
+    axis.xaxis.minorticks_off()
     axis.grid(alpha=0.3)
-    axis.legend(fontsize="small")
 
 
 def _figures(options: argparse.Namespace, folder: Path) -> Iterator[Figure]:

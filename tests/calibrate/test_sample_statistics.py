@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.helpers import build
 from transforms.calibrate import sample_statistics
 from transforms.calibrate.methods import CalibrationOptions
+from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_statistics import SampleStatistics, no_statistics
 from transforms.graph.typed import Graph
 from transforms.model import graph_proto
@@ -32,5 +34,40 @@ def test_blocks_of_channels_are_for_small_samples_and_models(
     monkeypatch.setattr(sample_statistics, "_FEW", few)
     graph = graph_proto.import_model(build.dense(layers=2))
     wanted = no_statistics(NAMES, (), histogram=False)
-    SampleStatistics(graph, wanted, CalibrationOptions(), None)._model({"x": np.ones((rows, 16), np.float32)})
+    statistics = SampleStatistics(graph, wanted, CalibrationOptions(), None)
+    statistics.of("sample", {"x": np.ones((rows, 16), np.float32)}, lambda *_: [])
     assert asked == [blocked]
+
+
+def test_sizes_that_no_shape_tells_are_measured_once_for_samples_of_one_shape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The numbers of the first say how large the result of NonZero is; shapes come twice."""
+    asked = []
+
+    def _open(graph: Graph, shown: list[str], run: RunOptions, watched: list[str]) -> InstrumentedModel[str]:
+        asked.append(run.blocked)
+        return InstrumentedModel(graph, shown, run, watched=watched)
+
+    monkeypatch.setattr(sample_statistics, "InstrumentedModel", _open)
+    text = """<ir_version: 8, opset_import: ["": 17]> main (float[1, 1, N, 3] x) => (float[R, C] y)
+        <float[1, 1, 1, 1] w = {2.0}> {
+        a = Conv(x, w)
+        i = NonZero(a)
+        y = Cast<to: int = 1>(i)
+    }"""
+    graph = graph_proto.import_model(onnx.parser.parse_model(text))
+    wanted = no_statistics(["x", "a", "y"], (), histogram=False)
+    statistics = SampleStatistics(graph, wanted, CalibrationOptions(), None)
+    found: list[RangeStats] = []
+
+    def _into(sample: str, name: str) -> list[RangeStats]:
+        one = statistics.nothing_of(name)
+        found.extend([one] * (name == "a"))
+        return [one]
+
+    for number, rows in enumerate((2, 2, 5, 2, 5)):
+        feed = {"x": np.full((1, 1, rows, 3), number, np.float32)}
+        statistics.of(str(number), feed, _into)
+    assert asked.count(False) == 2 and asked.count(True) == 1
+    assert [one.high for one in found] == [0, 2, 4, 6, 8]

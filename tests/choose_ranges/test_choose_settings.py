@@ -187,6 +187,17 @@ def test_probabilities_are_judged_by_what_they_are_made_of() -> None:
         assert scheme.correct_biases is True
 
 
+def test_an_input_that_an_output_saturates_is_no_obstacle() -> None:
+    """Tanh of an input beside a network: the choice is that of the network alone."""
+    model = network(4, 8.0, 4.0)
+    expected = quantized(model, preset("A8W8"), samples(8, 5))[1]
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    copy.graph.node.append(helper.make_node("Tanh", [model.graph.input[0].name], ["also"], "also"))
+    copy.graph.output.append(helper.make_tensor_value_info("also", 1, None))
+    found = quantized(copy, preset("A8W8"), samples(8, 5))[1]
+    assert found.scheme == expected.scheme
+
+
 def test_a_candidate_is_taken_if_it_is_better() -> None:
     """The rewrite brings a channel that alone decides a range to the size of the others, and back after."""
     model, feeds = network(0, 0.0, 1.0), samples(8, 1)

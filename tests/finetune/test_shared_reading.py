@@ -33,6 +33,7 @@ from transforms.run import shared_steps
 from transforms.run.processes import open_processes
 from transforms.run.shared_steps import PartTask, StepSharing, parts_of
 from transforms.run.tasks import KeptWorkers, SerialExecutor
+from transforms.runtime.session import OpenModel, RunOptions, open_light
 
 COUNT = 20  # ten parts
 SERIAL = StepSharing(SerialExecutor)
@@ -105,6 +106,19 @@ def test_sums_are_those_of_one_process(name: str, limit: int, monkeypatch: pytes
     found, expected = (_sums(MODELS[name], preset, sharing, options) for sharing in (SERIAL, None))
     assert len(found) == len(expected) > 1
     _assert_same(found, expected)
+
+
+def test_threads_of_workers_do_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle threads of one worker would take the cores that others need."""
+    asked: list[bool] = []
+
+    def _open(light: onnx.ModelProto, weights: Any, options: RunOptions) -> OpenModel:
+        asked.append(options.spin)
+        return open_light(light, weights, options)
+
+    monkeypatch.setattr(shared_steps, "open_light", _open)
+    _sums(CONV, "A8W8", SERIAL, LayerwiseOptions())
+    assert asked and not any(asked)
 
 
 @pytest.mark.parametrize("limit", [0, 500])

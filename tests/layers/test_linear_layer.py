@@ -55,6 +55,8 @@ PRODUCTS: list[tuple[str, tuple[int, ...], tuple[int, ...], int, dict[str, Any]]
     ("MatMul", (5, 3), (2, 4, 5), 0, {}),
     ("MatMul", (5,), (2, 4, 5), 0, {}),
     ("MatMul", (5,), (1, 4, 5), 0, {}),
+    ("MatMul", (5,), (5,), 0, {}),
+    ("MatMul", (5,), (5,), 1, {}),
     ("Gemm", (3, 5), (5, 4), 1, {}),
     ("Gemm", (3, 5), (4, 5), 1, {"transB": 1, "alpha": 0.5}),
     ("Gemm", (5, 3), (5, 4), 1, {"transA": 1, "alpha": -2.0}),

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from onnx import helper
 
 from ops.array_types import Float32Array
 from tests.helpers import build, mixing
-from transforms.mix_precision import traced_sensitivity
+from transforms.graph import walk
+from transforms.graph.lazy_values import LARGE, Computed, become_constant
+from transforms.mix_precision import traced_sensitivity, weight_parts
 from transforms.mix_precision.candidates import find_candidates, layers_of, measure_candidates
 from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.sensitivity import Sensitivity
@@ -519,3 +523,65 @@ def test_sizes_count_what_is_stored_and_what_is_computed_for_a_sample() -> None:
 )
 def test_how_many_runs_there_are(samples: int, layers: int, taken: list[int], draws: int) -> None:
     assert traced_sensitivity._runs(samples, layers) == (taken, draws)
+
+
+@pytest.mark.usefixtures("exactly")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("scheme", "label"),
+    [
+        (preset("A16W8").with_(per_channel=True), "int8/int4"),
+        (preset("BF16"), "mx6"),
+    ],
+    ids=["channels", "blocks"],
+)
+def test_parts_of_weights_make_the_same_sums(
+    name: str, scheme: Scheme, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the sums of whole weights; no part has more numbers than an output has, or 7."""
+    found = {}
+    for most in (weight_parts.MOST, 7):
+        monkeypatch.setattr(weight_parts, "MOST", most)
+        found[most] = harms(Case(MODELS[name](), scheme, [label]).trace(tmp_path))
+    whole, parts = found.values()
+    assert parts == pytest.approx(whole, rel=CLOSE)
+
+
+def test_parts_make_the_same_share_without_a_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the sums of whole weights."""
+    found = []
+    for most in (weight_parts.MOST, 18):
+        monkeypatch.setattr(weight_parts, "MOST", most)
+        case = Case(in_front_of_resize(), preset("A16W8"), ["int8", "bfp16"])
+        found.append(harms(case.trace(tmp_path)))
+    assert found[1] == pytest.approx(found[0], rel=CLOSE)
+
+
+@pytest.mark.parametrize(("room", "at_once"), [(1, 1), (LARGE, 1), (2 * LARGE, 2), (1 << 20, 3)])
+def test_weights_that_have_to_be_loaded_are_loaded_as_many_as_there_is_room_for(
+    room: int, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: each weight has LARGE bytes, and three threads are asked for; room is for a weight at least."""
+    asked: list[int] = []
+
+    def _pool(threads: int) -> ThreadPoolExecutor:
+        asked.append(threads)
+        return ThreadPoolExecutor(threads)
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["y"], "one"),
+        helper.make_node("MatMul", ["x", "w2"], ["z"], "two"),
+    ]
+    weights = {name: mixing.normal(128, LARGE // 4 // 128) for name in ("w1", "w2")}
+    outputs: dict[str, Sequence[int | str]] = {"y": [2, LARGE // 4 // 128], "z": [2, LARGE // 4 // 128]}
+    case = Case(of(nodes, {"x": [2, 128]}, outputs, weights), preset("BF16"), ["mx6"])
+    plain = case.trace(tmp_path, threads=3)
+    for tensor in walk.constants(case.mixed.graph):
+        values = tensor.values
+        become_constant(tensor, Computed(values.shape, values.dtype, partial(np.array, values)))
+    monkeypatch.setattr(traced_sensitivity, "ThreadPoolExecutor", _pool)
+    monkeypatch.setattr(traced_sensitivity, "_LEAST_KEPT", room)
+    assert case.trace(tmp_path, threads=3) == plain
+    assert asked == [at_once]

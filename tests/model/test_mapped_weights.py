@@ -31,6 +31,8 @@ TOOLS = (
     ),
     ("tools.convert_fp32_to_bf16", "--format", "bf16"),
     *(("tools.quantize", "--config", name) for name in ("BFP16", "MX6", "BF16", "FP16")),
+    ("tools.quantize", "--config", "MX6", "--storage", "packed"),
+    ("tools.quantize", "--config", "MXINT8", "--storage", "onnx-mx"),
     ("tools.quantize", "--config", "W4A8", "--random-data", "1"),
     ("tools.quantize", "--config", "A16W8", "--random-data", "1", "--set", "balance_channels=true"),
     ("tools.quantize", "--config", "A8W8", "--random-data", "1", "--set", "equalize_layers=true"),
@@ -181,6 +183,24 @@ def test_outputs_are_those_of_the_path_in_memory(
         written.append({file.name: file.read_bytes() for file in folder.iterdir()})
         monkeypatch.setattr("transforms.model.read_model.weight_at", _copied)
     assert written[0].keys() == written[1].keys()
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=" ".join)
+def test_outputs_of_a_file_read_in_place_are_those_of_one_read_into_memory(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: tuple[str, ...]
+) -> None:
+    """Oracle: the same tool on the same file, which is below the limit that lets its weights stay there."""
+    source = tmp_path / "model.onnx"
+    onnx.save(model, source)
+    main = importlib.import_module(tool[0]).main
+    written = []
+    for name in ("read", "mapped"):
+        target = tmp_path / name / "result.onnx"
+        target.parent.mkdir()
+        assert main([*tool[1:], "--input", str(source), "--output", str(target)]) == 0
+        written.append(target.read_bytes())
+        monkeypatch.setattr(read_model, "IN_PLACE", 0)
     assert written[0] == written[1]
 
 

@@ -10,7 +10,7 @@ import ops
 from ops.formats import LINEAR
 from ops.grids import Grid, weight_grid
 from ops.grids.fixed import round_floating
-from ops.integers import dequantize, quantize, weight_scale
+from ops.integers import dequantize, quantize, weight_range, weight_scale
 from ops.reference import ELEMENTS
 from tests.helpers.layer_problems import make_layer, nearest
 
@@ -108,6 +108,22 @@ def test_importance_chooses_the_scale_of_integers() -> None:
     )
     np.testing.assert_array_equal(grid.scale.reshape(-1), expected)
     assert np.any(grid.scale != weight_grid(weight, "int4").scale)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("exponent", (-200, -140, 130, 200))
+def test_only_ratios_of_importance_count(exponent: int) -> None:
+    """Squares of inputs of 1e-30 are 0 in float32, of 1e30 infinite. Oracle: the same without a factor."""
+    weight, importance = _weight((4, 1, 30)), np.random.default_rng(3).random(30)
+    found, expected = (
+        (
+            weight_scale(weight, "int4", 0, method="MSE", importance=importance * factor),
+            *weight_range(weight, "uint4", 0, importance=importance * factor),
+        )
+        for factor in (2.0**exponent, 1.0)
+    )
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_zero_points_move_the_limits() -> None:

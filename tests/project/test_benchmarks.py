@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,16 @@ from tests.benchmarks import bench_convert, bench_scale
 from tests.benchmarks.bench_convert import Cost, Costs
 from tests.benchmarks.transformer import SMALL, Size, transformer
 
+FOLDER = Path(bench_scale.__file__).parent
+
 
 def parameters(model: onnx.ModelProto) -> int:
     return sum(int(np.prod(weight.dims)) for weight in model.graph.initializer)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("bench_*.py")))
+def test_names_that_a_benchmark_imports_are_there(name: str) -> None:
+    importlib.import_module(f"tests.benchmarks.{name}")
 
 
 def test_default_size_is_200_megabytes() -> None:
@@ -107,9 +115,9 @@ def test_scale_measures_every_part_and_draws_it(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    for part, jobs in {"size, MB": 2, "nodes": 12, "samples": 1, "image side": 1}.items():
+    for part, jobs in {"size, MB": 2, "nodes": 18, "samples": 1, "image side": 1}.items():
         assert len([line for line in done.stdout.splitlines() if line.startswith(f"{part} ")]) == jobs
-    assert done.stdout.count("exponent over nodes") == 3
+    assert done.stdout.count("exponent over nodes") == 6
     assert "<svg" in plot.read_text(encoding="utf-8")
 
 
@@ -118,6 +126,6 @@ def test_exponent_is_that_of_the_times_less_the_start() -> None:
     figures = [bench_scale.Figure("nodes", "job", n, seconds, 1.0) for n, seconds in times.items()]
     assert bench_scale.exponent(figures) == pytest.approx(2)
     plain = [bench_scale.Figure("nodes", "plain", n, 3.0, 1.0) for n in times]
-    slope, ratio = bench_scale.target_lines([*figures, *plain])
+    slope, ratio, _ = bench_scale.target_lines([*figures, *plain])
     assert "2.00  target 1.1: MISSED" in slope
     assert "4,000 nodes to plain job" in ratio and "6.00  target 4.0: MISSED" in ratio

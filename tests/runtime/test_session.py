@@ -48,6 +48,16 @@ def test_results_are_those_of_the_whole_model(options: RunOptions | None) -> Non
     assert np.array_equal(found, whole(graph, options).run({"x": X})["y"])
 
 
+def test_threads_that_do_not_spin_compute_the_same() -> None:
+    """Oracle: threads that do, bit for bit; what the runtime is asked for."""
+    graph = graph_proto.import_model(build.dense(width=200, layers=3))
+    spinning, waiting = RunOptions(threads=2), RunOptions(threads=2, spin=False)
+    found = [open_session(graph, options).run({"x": X})["y"] for options in (spinning, waiting)]
+    assert found[0].tobytes() == found[1].tobytes()
+    settings = session.session_settings(waiting)
+    assert settings.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
 @pytest.mark.parametrize("preset", [None, "A8W8", "MX6"])
 def test_our_operators_are_registered_where_there_are_any(
     preset: str | None, monkeypatch: pytest.MonkeyPatch

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
-from tests.benchmarks.large_models import write_sparse
-from tests.benchmarks.transformer import Size
+from tests.benchmarks.large_models import SparseBuilder, write_sparse
+from tests.benchmarks.transformer import IR_VERSION, OPSET, Size
 from tests.helpers.peak_memory import anonymous_peak
 from tools import quantize
 
@@ -133,3 +134,37 @@ def test_report_on_a_large_model(
         given = ("--float", path, "--quantized", quantized, "--data", samples, "--output", page)
         peaks[size] = run_peak("report", *given)
     assert peaks[LARGE] <= peaks[SMALL] + 6 * LARGEST + SLACK
+
+
+def write_pair(path: Path, width: int, hidden: int) -> None:
+    """Write two products with a Tanh between them, weights beside the model, and a sample in ``data``."""
+    data = path.with_name(path.name + ".data")
+    with data.open("wb") as file:
+        builder = SparseBuilder(np.random.default_rng(0), file=file, location=data.name)
+        inner = builder.node("MatMul", "up", "x", builder.normal("up.weight", width, hidden))
+        inner = builder.node("Tanh", "tanh", inner)
+        end = builder.node("MatMul", "down", inner, builder.normal("down.weight", hidden, width))
+        file.truncate(builder.end)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, width]) for name in ("x", end)]
+    graph = helper.make_graph(builder.nodes, "pair", ends[:1], ends[1:], builder.weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    onnx.save(model, path)
+    (path.parent / "data").mkdir()
+    np.savez(
+        path.parent / "data" / "0.npz", x=np.random.default_rng(0).standard_normal((1, 4, width), np.float32)
+    )
+
+
+@pytest.mark.parametrize(("config", "target"), [("BF16", "mx6"), ("A16W8", "int8")])
+def test_tracing_takes_weights_in_parts(tmp_path: Path, config: str, target: str) -> None:
+    """Oracle: the bound of this file; each of the two layers has sixteen gradients of one sample."""
+    peaks = {}
+    for hidden in (8, 8192):
+        folder = tmp_path / str(hidden)
+        folder.mkdir()
+        write_pair(folder / "model.onnx", 512, hidden)
+        given = ("--input", folder / "model.onnx", "--data", folder / "data", "--json", folder / "found.json")
+        peaks[hidden] = run_peak(
+            "auto_mixed_precision", *given, "--analyze-only", "--config", config, "--target", target
+        )
+    assert peaks[8192] <= peaks[8] + 4 * LARGEST + SLACK

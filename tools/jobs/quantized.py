@@ -137,10 +137,10 @@ def finish(
     if last:
         last(graph)
     row = target(used.target) if used.target else None
-    if row:
-        refuse_broken(graph, row)
     with phases("writing"):
         stored = store(graph, job.storage, used.named_formats)
+        if row:
+            refuse_broken(graph, row)
         exported = model_io.export(graph)
         files = job.save(graph, output, entries, exported)
     functions = has_all_functions(exported[0])

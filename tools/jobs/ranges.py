@@ -35,12 +35,15 @@ def read(job: QuantizeJob, scheme: Scheme) -> FixedGrids:
         if job.export_ranges.suffix not in (_OWN, _ENCODINGS):
             raise ValueError(f"--export-ranges '{job.export_ranges}' ends neither in {_OWN} nor {_ENCODINGS}")
         check_writable(job.export_ranges, force=job.force, inputs=(job.input, job.ranges))
-    return FixedGrids(_grids(job.ranges) if job.ranges else ())
+    return _grids(job.ranges) if job.ranges else FixedGrids()
 
 
-def _grids(path: Path) -> list[TensorGrid]:
+def _grids(path: Path) -> FixedGrids:
     with named(path):
-        return range_files.from_text(path.read_text(encoding="utf-8"))
+        found = FixedGrids(range_files.from_text(path.read_text(encoding="utf-8")))
+        if not found:
+            raise ValueError("no grid of integers is in it")
+        return found
 
 
 def write(job: QuantizeJob, grids: Iterable[TensorGrid]) -> None:

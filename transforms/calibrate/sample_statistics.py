@@ -6,6 +6,7 @@ No tensor leaves the model, and none lives longer than in a run without statisti
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -95,16 +96,29 @@ class SampleStatistics:
         self._sizes = TensorSizes(graph, self._all, self._measure)
         self._has_blocks = any(node.op in _BLOCKED for node in walk.nodes(graph))
         self._models: dict[bool, InstrumentedModel[str]] = {}
+        self._small: dict[tuple[tuple[int, ...], ...], bool] = {}
 
     def nothing_of(self, name: str) -> RangeStats:
         """Return statistics of what is wanted of a tensor, with nothing counted."""
         return self._wanted[name].alike()
 
-    def _model(self, feed: Mapping[str, np.ndarray]) -> InstrumentedModel[str]:
-        """Return the model for a sample; in a large one no tensor lives longer than it is read."""
-        small = sum(array.nbytes for array in feed.values()) <= _SMALL and len(self._all) <= _FEW
-        if small and self._has_blocks:
-            small = self._sizes.of(feed).total <= _SMALL_TENSORS
+    def is_small(self, sample: str, feed: Mapping[str, np.ndarray]) -> bool:
+        """Return whether tensors of a sample are so small that they may live longer than they are read.
+
+        The first sample of its shapes decides: to know sizes that depend on numbers takes a run of the model.
+        Raises ValueError if that fails.
+        """
+        key = tuple(feed[name].shape for name in sorted(feed))
+        if key not in self._small:
+            small = sum(array.nbytes for array in feed.values()) <= _SMALL and len(self._all) <= _FEW
+            if small and self._has_blocks:
+                with _failing(sample):
+                    small = self._sizes.of(feed).total <= _SMALL_TENSORS
+            self._small[key] = small
+        return self._small[key]
+
+    def _model(self, small: bool) -> InstrumentedModel[str]:
+        """Return the model for samples, small ones or others, in which no tensor lives longer than needed."""
         if small not in self._models:
             self._models.clear()  # one is open at a time
             run = replace(self._run or RunOptions(), blocked=small)
@@ -122,9 +136,12 @@ class SampleStatistics:
         InstrumentedModel(self._graph, [], run, watched=names).run(feed, see=_see)
         return sizes
 
-    def of(self, sample: str, feed: Mapping[str, np.ndarray], into: Into) -> None:
+    def of(
+        self, sample: str, feed: Mapping[str, np.ndarray], into: Into, *, small: bool | None = None
+    ) -> None:
         """Add the numbers of each tensor to statistics when it is made, so that one at a time is in memory.
 
+        ``small``: what ``is_small`` says, where another process has found it: numbers may depend on it.
         Raises ValueError for NaN, for channels that differ from those of the samples before, and if the model
         fails; LimitError before the run. Statistics are then those of some tensors alone.
         """
@@ -138,13 +155,10 @@ class SampleStatistics:
                 except Refused as error:
                     refused[name] = error
 
-        try:
+        small = self.is_small(sample, feed) if small is None else small
+        with _failing(sample):
             self._check_limit(sample, feed)
-            self._model(feed).run(feed, see=_see)
-        except (WatchedTypeError, LimitError):
-            raise
-        except Exception as error:  # the runtime's exceptions share no narrower class
-            raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
+            self._model(small).run(feed, see=_see)
         first = next((refused[name] for name in self._all if name in refused), None)  # in the graph's order
         if first is not None:
             raise (self._cause(sample, feed) if first.is_nan else None) or first from first
@@ -166,6 +180,17 @@ class SampleStatistics:
             f"sample '{sample}', {found.kind} '{found.infinite}': it holds inf, "
             f"of which tensor '{found.name}' becomes NaN"
         )
+
+
+@contextmanager
+def _failing(sample: str) -> Iterator[None]:
+    """Turn what a run of the model raises into a ValueError that names the sample."""
+    try:
+        yield
+    except (WatchedTypeError, LimitError):
+        raise
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
 
 
 class LimitError(ValueError):

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ from transforms.files.atomic_write import replacing
 from transforms.model import provenance
 from transforms.model.provenance import model_hash
 from transforms.run.feeds import Feeds
-from transforms.run.run_each import with_fixed_threads
 from transforms.run.tasks import SerialExecutor, TaskLog, Workers, run_tasks
 from transforms.runtime.session import RunOptions
 
@@ -73,10 +72,12 @@ class Sharing:
     ) -> int:
         """Merge the statistics of each sample, in order, all of which workers have made by then.
 
-        Each run has two threads unless ``run`` says how many, since numbers may depend on that. Raises
-        ValueError as :meth:`SampleStatistics.of`, and if workers die again and again.
+        Each run has one thread unless ``run`` says how many: numbers may depend on that, and more would wait
+        for the cores that other workers have. Raises ValueError as :meth:`SampleStatistics.of`, and if
+        workers die again and again.
         """
-        run = run if run and run.threads else with_fixed_threads(run)
+        run = run or RunOptions()
+        run = replace(run, threads=run.threads or 1)
         with _open_folder(graph, wanted, feeds, options, run, self.folder) as folder:
             names = _write(folder, graph, wanted, feeds, options, run)
             tasks = {f"sample {i}": SampleTask(str(folder), i) for i in range(len(names))}
@@ -115,7 +116,7 @@ def measure(task: SampleTask) -> tuple[float, ...]:
     def _into(sample: str, name: str) -> list[RangeStats]:
         return [found.setdefault(name, model.nothing_of(name))]
 
-    model.of(about["samples"][task.number], feed, _into)
+    model.of(about["samples"][task.number], feed, _into, small=about["small"][task.number])
     content = {name: encode(one) for name, one in found.items()}
     with replacing(folder / _result(task.number)) as temporary:
         temporary.write_text(json.dumps(content), encoding="utf-8")
@@ -156,15 +157,18 @@ def _write(
 ) -> list[str]:
     """Write what tasks need; return the names of the samples."""
     model_io.save(graph, folder / _MODEL, external_data=True, force=True)
-    names, inputs = list[str](), list[list[str]]()
+    names, inputs, small = list[str](), list[list[str]](), list[bool]()
+    statistics = SampleStatistics(graph, wanted, options, run)
     for i, (name, feed) in enumerate(feeds):
         names.append(name)
         inputs.append(list(feed))
+        small.append(statistics.is_small(name, feed))
         with replacing(folder / _sample(i)) as temporary, temporary.open("wb") as file:
             np.savez(file, *feed.values())
     about = {
         "samples": names,
         "inputs": inputs,
+        "small": small,
         "wanted": _kinds(wanted),
         "options": asdict(options),
         "run": asdict(run),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.array_types import AnyArray, Feed, Float64Array
+from ops.metrics import Sums
 
 _WORST = 1e30  # error energy of an output that is not finite
 _LEAST = 1e-30  # share of the signal below which an error is none
@@ -30,9 +31,9 @@ def signals(expected: Feed) -> Float64Array:
 def _energy(expected: AnyArray, found: AnyArray) -> float:
     if found.shape != expected.shape:
         return _WORST
-    with np.errstate(all="ignore"):
-        total = float(np.square(expected.astype(np.float64) - found).sum())
-    return total if np.isfinite(total) else _WORST
+    sums = Sums()
+    sums.add(expected, found)
+    return sums.error_energy if np.isfinite(sums.error_energy) else _WORST
 
 
 @dataclass(frozen=True)

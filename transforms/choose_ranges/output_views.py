@@ -19,11 +19,14 @@ _MOVES = frozenset(
 
 
 def before_saturation(graph: gs.Graph) -> dict[str, str]:
-    """Return tensors that an output of the model saturates, each with the name of the output."""
+    """Return tensors that an output of the model saturates, each with the name of the output.
+
+    An input of the model is none of them: nothing in the model changes it.
+    """
     found: dict[str, str] = {}
     for output in graph.outputs:
         for tensor in _sources(output, set()):
-            if dtypes.is_type(tensor, dtypes.FLOAT) and isinstance(tensor, gs.Variable):
+            if dtypes.is_type(tensor, dtypes.FLOAT) and walk.producer(tensor) is not None:
                 found.setdefault(tensor.name, output.name)
     return found
 

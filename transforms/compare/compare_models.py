@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from transforms import model_io
 from transforms.compare.compare_results import Comparison, compare_arrays
 from transforms.compare.describe_model import ModelDescription, describe_model
@@ -83,8 +85,18 @@ def _compare_results(
     for name, feed in progress(samples, "results"):
         left, right = first.run(feed), second.run(feed)
         for output in first.outputs:
-            results.append(compare_arrays(name, output, left[output], right[output]))
+            results += _compare_outputs(name, output, left[output], right[output])
     return results, len(samples), second.widened
+
+
+def _compare_outputs(name: str, output: str, left: object, right: object) -> list[Comparison]:
+    """Return the comparison of an output of a sample, of a sequence one for each of its tensors."""
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        return [compare_arrays(name, output, left, right)]
+    pair = [one if isinstance(one, list) else [] for one in (left, right)]
+    if len(pair[0]) != len(pair[1]):
+        raise ValueError(f"output '{output}' has {len(pair[0])} tensors, quantized {len(pair[1])}")
+    return [compare_arrays(name, f"{output}[{i}]", *both) for i, both in enumerate(zip(*pair, strict=True))]
 
 
 def _histograms(

@@ -8,18 +8,21 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.powers_of_two import are_powers
-from transforms.deploy.grids import EXTENDED, StoredGrid, grids
+from transforms.deploy.grids import BLOCKS, EXTENDED, StoredGrid, grids
 from transforms.graph import walk
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.selection import label_of
 from transforms.graph.shapes import shape_of
-from transforms.scheme.targets import Target
+from transforms.packed import DOMAIN
+from transforms.scheme.targets import INTEGER_OPERATORS, Target
 
 _NARROW = -127
-_OWN = ("BFPQuantizeDequantize", "MXQuantizeDequantize")
+_PAIRS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def check_target(graph: gs.Graph, row: Target) -> list[str]:
     """Return each rule of a target that a model breaks, in words that name the place; empty if it fits."""
-    return [*_of_model(graph, row), *_of_grids(graph, row)]
+    return [*_of_model(graph, row), *_of_operators(graph, row), *_of_grids(graph, row)]
 
 
 def _of_model(graph: gs.Graph, row: Target) -> Iterator[str]:
@@ -29,9 +32,23 @@ def _of_model(graph: gs.Graph, row: Target) -> Iterator[str]:
         yield f"IR version {graph.ir_version}: it takes up to {row.ir_version}"
     if row.fixed_shapes:
         yield from free_inputs(graph, row)
-    pairs = {str(grid.node.domain or "") for grid in grids(graph) if grid.node.op not in EXTENDED}
+    pairs = {str(node.domain or "") for node in walk.nodes(graph) if node.op in _PAIRS}
     for domain in sorted(pairs - set(row.qdq_domains)):
         yield f"QuantizeLinear of domain '{domain}': it takes ONNX's own"
+
+
+def _of_operators(graph: gs.Graph, row: Target) -> Iterator[str]:
+    """Yield a rule for each operator that is neither ONNX's nor of this package nor of the runtime."""
+    functions = {(function.domain, function.name) for function in graph.functions}
+    own, foreign = (*STANDARD_DOMAINS, DOMAIN, *row.domains), INTEGER_OPERATORS - row.computes_integers
+    first: dict[str, gs.Node] = {}
+    for node in walk.nodes(graph):
+        known = node.domain in own and (node.domain not in STANDARD_DOMAINS or node.op not in foreign)
+        known |= node.op in (*EXTENDED, *BLOCKS, *_PAIRS) or (node.domain, node.op) in functions
+        if not known:
+            first.setdefault(f"{node.op} of domain '{node.domain}'" if node.domain else node.op, node)
+    for operator, node in first.items():
+        yield f"'{label_of(node)}': operator {operator} is not known to run there"
 
 
 def free_inputs(graph: gs.Graph, row: Target) -> Iterator[str]:
@@ -49,8 +66,8 @@ def _of_grids(graph: gs.Graph, row: Target) -> Iterator[str]:
     for grid in grids(graph):
         count += 1
         yield from _of_grid(grid, row)
-    kinds = {node.op for node in walk.nodes(graph)}
-    if not count and not kinds & {*_OWN, "Cast"} and row.takes_integers:
+    computed = {node.op for node in walk.nodes(graph)} & set(row.computes_integers)
+    if not count and not computed and row.takes_integers:
         yield f"nothing is quantized: it computes in low precision after {' or '.join(row.activations)}"
 
 
@@ -59,7 +76,11 @@ def _of_grid(grid: StoredGrid, row: Target) -> Iterator[str]:
     if grid.format not in legal:
         yield f"'{grid.label}': {grid.role} is {grid.format}, it takes {' or '.join(legal)}"
         return
-    if not _is_integer(grid.format) or grid.scale is None:
+    if not _is_integer(grid.format):
+        return
+    if grid.is_computed and not row.computes_integers:
+        yield f"'{grid.label}': its scale or zero point is computed, it has to be stored"
+    if grid.scale is None:
         return
     if row.symmetric and grid.zero_point is not None and np.any(grid.zero_point.astype(np.int64)):
         yield f"'{grid.label}': zero point {grid.zero_point.reshape(-1)[0]}, it has to be 0"

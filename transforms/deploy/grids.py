@@ -1,4 +1,4 @@
-"""The grids of a quantized model as its nodes say them: types, scales and zero points of each pair."""
+"""The grids of a quantized model as its nodes say them: types, scales and zero points, and block formats."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from ops.formats import BFP, MX, format_of
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import Constants, load
 from transforms.graph.selection import label_of
+from transforms.scheme.targets import MOVED
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 EXTENDED = {"ExtendedQuantizeLinear": QUANTIZE, "ExtendedDequantizeLinear": DEQUANTIZE}
+BLOCKS = (BFP, MX)
 
 
 @dataclass(frozen=True)
 class StoredGrid:
-    """One node that quantizes or dequantizes, with what is constant of its grid.
+    """One node that quantizes, dequantizes or rounds to blocks, with what is constant of its grid.
 
-    ``format``: name of the element type. ``stored``: the constant that it dequantizes, None for values.
-    ``role``: activation, weight or bias.
+    ``format``: name of the element type, or of the block format. ``stored``: the constant that it
+    dequantizes, None for values. ``role``: activation, weight or bias. ``is_computed``: scale or zero point
+    are computed by the model.
     """
 
     node: gs.Node
@@ -32,6 +36,7 @@ class StoredGrid:
     scale: NDArray[np.generic] | None
     zero_point: NDArray[np.generic] | None
     stored: NDArray[np.generic] | None
+    is_computed: bool = False
 
     @property
     def label(self) -> str:
@@ -43,17 +48,25 @@ def grids(graph: gs.Graph) -> Iterator[StoredGrid]:
     """Yield every grid of a model, bodies included."""
     constants = Constants(graph)
     for node in walk.nodes(graph):
-        kind = EXTENDED.get(node.op, node.op)
-        if kind not in (QUANTIZE, DEQUANTIZE):
-            continue
-        narrow = node.outputs[0] if kind == QUANTIZE else node.inputs[0]
-        found = [constants.values(tensor) for tensor in node.inputs[1:3]]
-        scale, zero_point = (*found, None, None)[:2]
-        source = node.inputs[0]
-        stored = load(source) if isinstance(source, gs.Constant) and kind == DEQUANTIZE else None
-        yield StoredGrid(
-            node, element_name(narrow, zero_point), _role(node, stored), scale, zero_point, stored
-        )
+        if node.op in EXTENDED or node.op in (QUANTIZE, DEQUANTIZE):
+            yield _pair(node, constants)
+        elif node.op in BLOCKS:
+            fmt = format_of(node.op, node.attrs)
+            role = _role(node, constants)
+            yield StoredGrid(node, fmt.name if fmt else node.op, role, None, None, None)
+
+
+def _pair(node: gs.Node, constants: Constants) -> StoredGrid:
+    """Return the grid of a node of a pair."""
+    kind = EXTENDED.get(node.op, node.op)
+    narrow = node.outputs[0] if kind == QUANTIZE else node.inputs[0]
+    given = [tensor for tensor in node.inputs[1:3] if not tensor.is_empty()]
+    found = [constants.values(tensor) for tensor in given]
+    scale, zero_point = (*found, None, None)[:2]
+    source = node.inputs[0]
+    stored = load(source) if isinstance(source, gs.Constant) and kind == DEQUANTIZE else None
+    name, role = element_name(narrow, zero_point), _role(node, constants)
+    return StoredGrid(node, name, role, scale, zero_point, stored, any(one is None for one in found))
 
 
 def element_name(tensor: gs.Tensor, zero_point: NDArray[np.generic] | None) -> str:
@@ -70,10 +83,23 @@ def _type_name(element: int) -> str:
     return onnx.TensorProto.DataType.Name(element).lower()
 
 
-def _role(node: gs.Node, stored: NDArray[np.generic] | None) -> str:
-    if stored is None:
+def _role(node: gs.Node, constants: Constants) -> str:
+    """Return what a grid is for: constants, stored on it or rounded in every run, are so by their readers."""
+    source = node.inputs[0]
+    maker = walk.producer(source)
+    if maker is not None and EXTENDED.get(maker.op, maker.op) == QUANTIZE:
+        source = maker.inputs[0]
+    if constants.shape(source) is None:
         return "activation"
-    for reader, index in walk.uses(node.outputs[0]):
+    for reader, index in _readers(node.outputs[0]):
         if dot_products.is_dot_product(reader):
             return "weight" if dot_products.is_operand(reader, index) else "bias"
-    return "bias" if stored.dtype == np.int32 else "activation"
+    return "bias" if dtypes.element_type(source) == onnx.TensorProto.INT32 else "activation"
+
+
+def _readers(tensor: gs.Tensor) -> Iterator[tuple[gs.Node, int]]:
+    """Yield what reads a tensor, beyond nodes that dequantize or move it."""
+    for reader, index in walk.uses(tensor):
+        yield reader, index
+        if not index and (EXTENDED.get(reader.op, reader.op) == DEQUANTIZE or reader.op in MOVED):
+            yield from _readers(reader.outputs[0])

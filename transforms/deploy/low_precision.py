@@ -12,11 +12,14 @@ from transforms.deploy.grids import DEQUANTIZE, EXTENDED, QUANTIZE
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
-from transforms.scheme.targets import MOVED, PRODUCTS, Target
+from transforms.packed import DOMAIN
+from transforms.scheme.targets import INTEGER_OPERATORS, MOVED, PRODUCTS, Target
 
 _PAIRS = (QUANTIZE, DEQUANTIZE, *EXTENDED)
 _BLOCKS = ("BFPQuantizeDequantize", "MXQuantizeDequantize")
 _SILENT = frozenset({"Constant", "Cast", "Shape", "Size", "ConstantOfShape", *_PAIRS, *_BLOCKS})
+_SILENT |= {"DynamicQuantizeLinear"}
+_INTEGER_PREFIXES = ("QLinear", "QGemm")  # of com.microsoft
 _RECTIFIERS = ("Relu", "Clip")
 _NO_KERNEL = "no kernel in low precision"
 _LOW = (dtypes.BFLOAT16, dtypes.FLOAT16)
@@ -37,27 +40,42 @@ class Verdicts:
     def lines(self) -> Iterator[str]:
         """Yield the verdicts, the most frequent reason first."""
         names = ", ".join(f"{op} {count}" for op, count in self.low.most_common()) or "none"
-        yield f"In low precision: {self.count} nodes: {names}"
+        yield f"In low precision: {_nodes(self.count)}: {names}"
         for reason, nodes in sorted(self.high.items(), key=lambda pair: -len(pair[1])):
             found = Counter(op for op, _ in nodes)
             names = ", ".join(f"{op} {count}" for op, count in found.most_common(6))
-            yield f"Not: {len(nodes)} nodes, {reason}: {names} ('{nodes[0][1]}' the first)"
+            yield f"Not: {_nodes(len(nodes))}, {reason}: {names} ('{nodes[0][1]}' the first)"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"
 
 
 def low_precision(graph: gs.Graph, row: Target) -> Verdicts:
     """Return what becomes of every node that computes with floats; moves and conversions are not counted."""
     found = Verdicts()
     for node in walk.nodes(graph):
-        if node.domain not in STANDARD_DOMAINS or node.op in _SILENT or node.op in MOVED:
+        if node.op in _SILENT or node.op in MOVED or node.domain == DOMAIN:
             continue
-        if not any(dtypes.is_type(t, dtypes.FLOAT) or dtypes.element_type(t) in _LOW for t in node.outputs):
+        on_numbers = node.domain in STANDARD_DOMAINS and node.op not in INTEGER_OPERATORS
+        if on_numbers and not any(
+            dtypes.is_type(t, dtypes.FLOAT) or dtypes.element_type(t) in _LOW for t in node.outputs
+        ):
             continue
-        reason = _why_not(graph, node, row)
+        reason = _why_not(graph, node, row) if on_numbers else _why_not_in_integers(node, row)
         if reason is None:
             found.low[node.op] += 1
         else:
             found.high.setdefault(reason, []).append((node.op, label_of(node)))
     return found
+
+
+def _why_not_in_integers(node: gs.Node, row: Target) -> str | None:
+    """Return why an operator on integers, or one that is not ONNX's, does not run in low precision."""
+    if node.domain in STANDARD_DOMAINS:
+        return None if node.op in row.computes_integers else _NO_KERNEL
+    own = node.domain in row.domains and node.op.startswith(_INTEGER_PREFIXES)
+    return None if own and row.computes_integers else _NO_KERNEL
 
 
 def _why_not(graph: gs.Graph, node: gs.Node, row: Target) -> str | None:

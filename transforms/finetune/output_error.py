@@ -11,12 +11,16 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Feed, Float64Array
+from ops.metrics import Sums
 from transforms.graph import walk
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.runtime.session import RunOptions
 
-Found = dict[str, NDArray[np.generic]]
+Value = NDArray[np.generic] | list[NDArray[np.generic]] | None
+"""What a model makes: an array, a sequence of them, or nothing if that is optional."""
+
+Found = dict[str, Value]
 
 _PASSED = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Clip"})
 _SPREAD = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Expand"})
@@ -125,10 +129,19 @@ def _scores_of(node: gs.Node) -> gs.Tensor | None:
     return exponential.inputs[0]
 
 
-def _compare(wanted: NDArray[np.generic], found: NDArray[np.generic]) -> tuple[float, float]:
+def _compare(wanted: Value, found: Value) -> tuple[float, float]:
+    """Return error and power of an output, of a sequence those of its tensors."""
+    if isinstance(wanted, list) and isinstance(found, list):
+        if len(wanted) != len(found):
+            return np.inf, 1.0
+        parts = np.array([_compare(*pair) for pair in zip(wanted, found, strict=True)]).reshape(-1, 2)
+        return float(parts[:, 0].sum()), float(parts[:, 1].sum())
+    if not (isinstance(wanted, np.ndarray) and isinstance(found, np.ndarray)):
+        return (0.0, 0.0) if wanted is found is None else (np.inf, 1.0)
     if wanted.shape != found.shape:
         return np.inf, 1.0
     if wanted.dtype.kind != "f":
         return float((wanted != found).sum()), float(wanted.size)
-    f, q = wanted.astype(np.float64), found.astype(np.float64)
-    return float(((f - q) ** 2).sum()), float((f * f).sum())
+    sums = Sums()
+    sums.add(wanted, found)
+    return sums.error_energy, sums.baseline_energy

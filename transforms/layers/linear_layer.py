@@ -237,6 +237,8 @@ class Product(LinearLayer):
 
     def channel_shape(self, rank: int) -> tuple[int, ...]:
         """As of LinearLayer."""
+        if not rank:
+            return ()  # of two vectors
         own = (-1, 1) if self._makes_columns(rank) else (-1,)
         if self.size[0] == 1:
             return own

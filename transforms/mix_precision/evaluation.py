@@ -94,7 +94,9 @@ def open_evaluation(
     feeds = [feed for _, feed in data.source][: rule.data_size or None]
     names = _outputs(model.graph, rule.output_index)
     session = open_session(model.graph, options.run)
-    expected: list[Outputs] = [session.run(feed, names) for feed in feeds]
+    made = [session.run(feed, names) for feed in feeds]
+    arrays = [name for name in names if isinstance(made[0][name], np.ndarray)]  # sequences have no metric
+    expected: list[Outputs] = [{name: one[name] for name in arrays} for one in made]
     folder = options.folder and options.folder.resolve() / _key(model, data.source, rule, options)
     metric = rule.bound.metric if rule.bound else "sqnr"
     with cleanup.temporary_folder() if folder is None else nullcontext(folder) as place:

@@ -46,7 +46,7 @@ _RUNS = 32
 """Random vectors in all: the standard error of a harm is then a quarter."""
 
 _LEAST_KEPT = 1 << 28
-"""Bytes of operands and gradients that are kept at a time; more where weights in all formats take more."""
+"""Bytes of operands and gradients that are kept at a time; more where the largest weight takes more."""
 
 _OPSET = 16
 """First opset in which all gradients can be written, those of overlapping pools among them."""
@@ -78,7 +78,7 @@ def trace_sensitivity(
         return TracedLayer(node, traced.operands[id(node)], plain[name][i], fake_quants)
 
     layers = [_layer(place) for place in places]
-    room = max(_LEAST_KEPT, len(choices) * sum(layer.weight_bytes for layer in layers))
+    room = max((_LEAST_KEPT, *(layer.weight_bytes for layer in layers)))
     power = _add_samples(traced, layers, bench, room, progress)
     harms = {name: dict.fromkeys(everywhere, 0.0) for name in names}
     for (name, _, _), layer in zip(places, layers, strict=True):
@@ -102,10 +102,12 @@ def _add_samples(
     """Add samples to all layers, each of which sums up by itself; return the power of the outputs.
 
     Several go together, as many as ``room`` bytes hold: a layer then rounds its weight once for all of them.
+    So many bytes hold the weights, too, that layers load at once.
     """
     samples, draws = _runs(len(bench.feeds), len(layers))
     power, held, waiting = 0.0, 0, list[Sample]()
-    with ThreadPoolExecutor(bench.run.threads or os.cpu_count()) as pool:
+    at_once = room // max([1, *(layer.loaded_bytes for layer in layers)])
+    with ThreadPoolExecutor(min(max(1, at_once), bench.run.threads or os.cpu_count() or 1)) as pool:
         for done, i in enumerate(samples, 1):
             feed, expected = bench.feeds[i], bench.expected[i]
             floats = filter(is_float_array, expected.values())

@@ -74,7 +74,8 @@ def quantize_graph(
     if calibration is not None:
         done.calibrated = len(calibration.observed)
     elif data is not None:
-        done.notes.append("No ranges measured: the formats of this scheme need none")
+        why = "those that are needed are given" if fixed else "the formats of this scheme need none"
+        done.notes.append(f"No ranges measured: {why}")
     if fixed:
         done.notes.append(_used(plan, fixed))
     write_plan(plan, calibration, done)
@@ -108,13 +109,16 @@ def _choose_moves(
 def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:
     """Return the words on how many grids a plan takes; ValueError if it takes none."""
     sites = [(site, step) for site in plan.quantizations for step in site.steps if step.needs_range]
-    given = [(site, step) for site, step in sites if site.role != BIAS and plan.grid(site, step)]
+    grids = [(site.tensor, plan.grid(site, step)) for site, step in sites if site.role != BIAS]
+    given = [(tensor, grid) for tensor, grid in grids if grid]
     if not given:
         raise ValueError(
             f"none of the {len(fixed)} grids given is of a tensor that this scheme makes integers"
         )
-    tensors = {id(site.tensor) for site, _ in given}
-    return f"Ranges as given: {len(tensors)} tensors, of {len(fixed)} grids in the file"
+    tensors, used = {id(tensor) for tensor, _ in given}, {id(grid) for _, grid in given}
+    others = [f"'{one.name}' in {one.format or f'{one.bits} bits'}" for one in fixed if id(one) not in used]
+    unused = f"; not used: {', '.join(others[:3])}{', ...' if others[3:] else ''}" if others else ""
+    return f"Ranges as given: {len(tensors)} tensors, of {len(fixed)} grids in the file{unused}"
 
 
 def _choose(

@@ -52,15 +52,18 @@ def corrected(
 ) -> Float32Array | None:
     """Return the bias of a node whose weight has an error (as it is read less as it was).
 
-    None if the means of what it multiplies were not measured.
+    None if the means of what it multiplies were not measured, and for a bias without one number for each
+    channel, or without effect, as that of a Gemm may be.
     """
-    mean = means.get(_read(node))
+    mean = None if node.inputs[_DATA].shape is None else means.get(_read(node))
     if mean is None:
         return None
     axis = dot_products.channel_axis(node, _WEIGHT, error.ndim)
     laid = dot_products.along_inputs(node, _WEIGHT, error.shape, mean)
     others = tuple(i for i in range(error.ndim) if i != axis)
     shift = (error * laid).sum(axis=others, dtype=np.float64)
+    if shift.size != bias.size or node.attrs.get("beta", 1.0) == 0:
+        return None
     if node.op == "Gemm":
         shift *= node.attrs.get("alpha", 1.0) / node.attrs.get("beta", 1.0)
     return np.asarray(bias.astype(np.float64) - shift.reshape(bias.shape), np.float32)

@@ -214,7 +214,10 @@ class SpecChooser:
         if fmt.is_integer:
             symmetric = fmt.is_signed if role in (WEIGHT, BIAS) else self._scheme.is_symmetric(fmt)
             weight = role == WEIGHT and node is not None
-            given = self._targets.fixed.of([tensor.name], fmt) if weight else None
+            given = None
+            if weight and self._targets.fixed:
+                along = scale_axis(node, index, tensor, True)
+                given = self._targets.fixed.of([tensor.name], fmt, role, along)
             size = 0 if given is not None else self._scheme.block_size
             along = scale_block_axis(node, index, tensor, size) if node is not None and weight else None
             method = self.formats[node].weight_method if weight else AUTO

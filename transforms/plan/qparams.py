@@ -22,13 +22,13 @@ import ops
 from ops.array_types import Float32Array, QParams
 from ops.integer_blocks import block_parameters
 from ops.integers import finite_range, range_scale, weight_scale
-from ops.powers_of_two import ceil_power
+from ops.powers_of_two import are_powers, ceil_power
 from transforms.graph import dot_products, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.graph.lazy_values import Computed, LazyConstant
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
-from transforms.plan.tensor_grids import check_values
+from transforms.plan.tensor_grids import check_grid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import AUTO, POWER_OF_TWO, Scheme
 
@@ -118,8 +118,10 @@ class QParamsTable:
         tensor, fmt = quantization.tensor, step.format
         given = self._plan.grid(quantization, step)
         if given is not None:
-            if isinstance(tensor, gs.Constant):
-                check_values(given, np.asarray(tensor.values, np.float32), step.axis)
+            is_constant = isinstance(tensor, gs.Constant)
+            check_grid(given, np.asarray(tensor.values, np.float32) if is_constant else None, step.axis)
+            if self._powers and not are_powers(given.scale):
+                raise ValueError(f"ranges of '{given.name}': a scale is no power of two, as the scheme says")
             self._given.add((id(tensor), step))
             return given.parameters(fmt)
         if quantization.role == WEIGHT:

@@ -84,7 +84,8 @@ class QuantizationPlan:
             return None
         tensor = quantization.tensor
         others = self.group(tensor) if quantization.role != WEIGHT else ()
-        return self.fixed.of((tensor.name, *(one.name for one in others)), step.format)
+        names = (tensor.name, *(one.name for one in others))
+        return self.fixed.of(names, step.format, quantization.role, step.axis)
 
     def replace_each(self, parts: Callable[[QuantSite], list[QuantSite]]) -> None:
         """Put what ``parts`` returns for a quantization in its place."""

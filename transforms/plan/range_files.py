@@ -22,6 +22,7 @@ FORM = "onnx-narrow ranges 1"
 _VERSION = "0.6.1"
 _ACTIVATIONS, _PARAMETERS = "activation_encodings", "param_encodings"
 _MOST_BITS = 32
+_ROLES = ("activation", "weight", "constant")
 
 
 def to_text(grids: Iterable[TensorGrid], *, encodings: bool = False) -> str:
@@ -88,15 +89,35 @@ def _read(name: str, entry: Mapping[str, Any]) -> TensorGrid:
     scale = _positive(name, entry.get("scale"))
     zero_point = _whole(name, entry.get("zero_point"), int(fmt.bits), int(fmt.lowest))
     if scale.shape != zero_point.shape or scale.ndim > 1:
-        raise ValueError(f"tensor '{name}': {scale.size} scales, {zero_point.size} zero points")
-    seen = entry.get("seen") or (None, None)
-    axis = entry.get("axis")
-    return TensorGrid(name, str(entry.get("role")), fmt.name, int(fmt.bits), axis, scale, zero_point, *seen)
+        shapes = [" x ".join(map(str, one.shape)) or "one" for one in (scale, zero_point)]
+        raise ValueError(f"tensor '{name}': scales: {shapes[0]}, zero points: {shapes[1]}")
+    role, axis = entry.get("role"), entry.get("axis")
+    if role not in _ROLES:
+        raise ValueError(f"tensor '{name}': role {role!r} is none of {', '.join(_ROLES)}")
+    if scale.ndim and (type(axis) is not int or axis < 0):
+        raise ValueError(f"tensor '{name}': axis {axis!r} of {scale.size} scales is no whole number from 0")
+    if not scale.ndim and axis is not None:
+        raise ValueError(f"tensor '{name}': axis {axis!r} of one scale, it has to be null")
+    return TensorGrid(
+        name, str(role), fmt.name, int(fmt.bits), axis, scale, zero_point, *_seen(name, entry.get("seen"))
+    )
+
+
+def _seen(name: str, value: object) -> tuple[float, float] | tuple[None, None]:
+    """Return the lowest and the highest number that a file says."""
+    if value is None:
+        return None, None
+    ends = value if isinstance(value, list) else []
+    numbers = [float(one) for one in ends if type(one) in (int, float) and math.isfinite(one)]
+    if len(ends) != 2 or len(numbers) != 2 or numbers[0] > numbers[1]:
+        raise ValueError(f"tensor '{name}': seen {str(value)[:40]} is no lowest and highest number")
+    return numbers[0], numbers[1]
 
 
 def _positive(name: str, value: object) -> np.ndarray:
     try:
-        scale = np.asarray(value, np.float32)
+        with np.errstate(over="ignore"):
+            scale = np.asarray(None if isinstance(value, bool) else value, np.float32)
     except (TypeError, ValueError):
         scale = np.zeros(1, np.float32)
     if not scale.size or not (np.isfinite(scale) & (scale > 0)).all():
@@ -120,9 +141,12 @@ def _encodings(grids: Iterable[TensorGrid]) -> dict[str, Any]:
     content: dict[str, Any] = {"version": _VERSION, _ACTIVATIONS: {}, _PARAMETERS: {}}
     for one in grids:
         low, high = one.ends(get_format(one.format))
+        section = content[_PARAMETERS if one.role == "weight" else _ACTIVATIONS]
+        if one.name in section:
+            raise ValueError(f"tensor '{one.name}' has several grids, encodings hold one: use a .json file")
         is_symmetric = bool((one.zero_point == 2 ** (one.bits - 1)).all())
         many = zip(low, high, np.atleast_1d(one.scale), np.atleast_1d(one.zero_point), strict=True)
-        content[_PARAMETERS if one.role == "weight" else _ACTIVATIONS][one.name] = [
+        section[one.name] = [
             {
                 "bitwidth": one.bits,
                 "dtype": "int",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ops.array_types import QParams
 from ops.formats import Format
 
+_WEIGHT = "weight"
 _CLOSE = 1e-5
 """Relative difference up to which two ends of a constant are one: factors between layers may be rounded."""
 
@@ -38,6 +39,10 @@ class TensorGrid:
         """Return whether this is a grid of a format."""
         return fmt.is_integer and (self.format == fmt.name if self.format else self.bits == fmt.bits)
 
+    def is_along_other(self, axis: int | None) -> bool:
+        """Return whether its scales lie along another axis; an axis that a file does not say may be any."""
+        return self.axis is not None and self.axis != axis
+
     def parameters(self, fmt: Format) -> QParams:
         """Return scale and zero point in a format that the grid fits."""
         return self.scale, (self.zero_point + int(fmt.lowest)).astype(fmt.dtype)
@@ -53,9 +58,16 @@ class FixedGrids:
     """The grids that tensors are to have, by name."""
 
     def __init__(self, grids: Iterable[TensorGrid] = ()) -> None:
-        """Keep them; a tensor may have several, of several formats."""
+        """Keep them; a tensor may have several: of formats, of axes, as a weight and as a value.
+
+        Raises ValueError, naming the tensor, for two grids of which nothing tells where each belongs.
+        """
         self._grids: dict[str, list[TensorGrid]] = {}
+        known: dict[tuple[object, ...], TensorGrid] = {}
         for one in grids:
+            other = known.setdefault((one.name, one.format, one.bits, one.axis, one.role == _WEIGHT), one)
+            if other is not one and not _is_same(one, other):
+                raise ValueError(f"tensor '{one.name}': two grids of {one.format or f'{one.bits} bits'}")
             self._grids.setdefault(one.name, []).append(one)
 
     def __bool__(self) -> bool:
@@ -64,18 +76,40 @@ class FixedGrids:
     def __len__(self) -> int:
         return sum(map(len, self._grids.values()))
 
-    def of(self, names: Iterable[str], fmt: Format) -> TensorGrid | None:
-        """Return the first grid of a format that one of some tensors has, or None."""
-        found = (one for name in names for one in self._grids.get(name, ()) if one.fits(fmt))
-        return next(found, None)
+    def __iter__(self) -> Iterator[TensorGrid]:
+        return (one for many in self._grids.values() for one in many)
+
+    def of(self, names: Iterable[str], fmt: Format, role: str, axis: int | None) -> TensorGrid | None:
+        """Return the grid of a format of the first of some tensors that has one, or None.
+
+        Of several, the one whose scales lie along ``axis``, or which is one scale, and which has the role.
+        """
+        for name in names:
+            found = [one for one in self._grids.get(name, ()) if one.fits(fmt)]
+            if found:
+                return min(found, key=lambda one: (one.is_along_other(axis), one.role != role))
+        return None
 
 
-def check_values(grid: TensorGrid, values: NDArray[np.float32], axis: int | None) -> None:
-    """Raise ValueError if a grid is not one of this constant: of other numbers, or of another axis."""
-    if grid.scale.shape != (() if axis is None else (values.shape[axis],)):
-        wanted = "one" if axis is None else f"{values.shape[axis]} along axis {axis}"
+def _is_same(one: TensorGrid, other: TensorGrid) -> bool:
+    pairs = ((one.scale, other.scale), (one.zero_point, other.zero_point))
+    return all(np.array_equal(*pair) for pair in pairs)
+
+
+def check_grid(grid: TensorGrid, values: NDArray[np.float32] | None, axis: int | None) -> None:
+    """Raise ValueError if a grid is not one of this tensor: of other numbers, or of another axis.
+
+    ``values`` are those of a constant, None for a computed tensor.
+    """
+    size = None if axis is None or values is None else values.shape[axis]
+    if grid.scale.shape != (() if size is None else (size,)):
+        wanted = "one" if size is None else f"{size} along axis {axis}"
         raise ValueError(f"ranges of '{grid.name}': {grid.scale.size} scales, its quantization has {wanted}")
-    if grid.low is None or grid.high is None:
+    if grid.is_along_other(axis):
+        raise ValueError(
+            f"ranges of '{grid.name}': scales along axis {grid.axis}, its quantization has them along {axis}"
+        )
+    if values is None or grid.low is None or grid.high is None:
         return
     found = float(values.min()), float(values.max())
     if not np.allclose(found, (grid.low, grid.high), rtol=_CLOSE, atol=0):

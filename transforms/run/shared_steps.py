@@ -198,7 +198,7 @@ def _write(
         "names": step.names,
         "inputs": list(step.inputs),
         "needed": sorted(step.needed & step.made),
-        "run": asdict(with_fixed_threads(run)),
+        "run": asdict(replace(with_fixed_threads(run), spin=False)),  # other workers need the cores
         "tensors": str(store.folder),
         "size": store.size,
     }

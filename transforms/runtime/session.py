@@ -35,6 +35,7 @@ from transforms.runtime.weight_arrays import weight_arrays
 
 _BLOCKS = "NchwcTransformer"
 _NO_PREPACKING = "session.disable_prepacking"
+_SPINNING = "session.intra_op.allow_spinning"
 _FOLDING = "ConstantFolding"
 _MOST_COPIED = 1 << 31
 """Bytes of weights above which the runtime uses them as they are in files: copies, in the order of kernels or
@@ -63,7 +64,8 @@ class RunOptions:
     where they are float32 and the rest of a layer is integers: with 16-bit inputs to something useless.
     ``prepack``: a copy of each weight is put in order for the kernels when the model is opened, which pays
     where there are dozens of runs. ``blocked``: convolutions may compute on blocks of channels; tensors
-    between them that are looked at are then brought into their own layout late, and live long.
+    between them that are looked at are then brought into their own layout late, and live long. ``spin``:
+    threads without work look for some in a loop, which is fast where each has a core of its own.
     """
 
     provider: str = "CPU"
@@ -72,6 +74,7 @@ class RunOptions:
     simulate: bool = False
     prepack: bool = True
     blocked: bool = True
+    spin: bool = True
 
 
 class OpenModel:
@@ -189,6 +192,8 @@ def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort
     settings.intra_op_num_threads = options.threads
     if not options.optimize:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not options.spin:
+        settings.add_session_config_entry(_SPINNING, "0")
     if options.simulate:
         settings.add_session_config_entry(_NO_INTEGER_KERNELS, "1")
     if not options.prepack:

@@ -14,6 +14,9 @@ from typing import Any
 from ops.legal_names import refuse_unknown
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+INTEGER_OPERATORS = frozenset(
+    {"ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul"}
+)
 MOVED = frozenset(
     {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "Gather", "Identity"}
     | {"DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Slice", "Split", "Pad"}
@@ -30,6 +33,9 @@ class Target:
     ``power_of_two``: all scales have to be powers of two. ``narrow_weights``: stored weights have to be
     within -127..127. ``opsets``, ``ir_version``: the least and the most, None without a limit.
     ``fixed_shapes``: no free dimension. ``qdq_domains``: of QuantizeLinear and DequantizeLinear.
+    ``domains``: of operators that are not ONNX's and have a kernel there, in float at least.
+    ``computes_integers``: operators on integers that are not in QuantizeLinear and DequantizeLinear; without
+    them scales have to be stored.
     ``operators``: those that compute in low precision, of a target for integers; ``open_ends``: those of
     them that do so also if what they make stays float. ``fuses``: patterns, in words.
 
@@ -55,6 +61,8 @@ class Target:
     ir_version: int | None = None
     fixed_shapes: bool = False
     qdq_domains: tuple[str, ...] = ("",)
+    domains: tuple[str, ...] = ("com.microsoft", "ai.onnx.ml")
+    computes_integers: frozenset[str] = frozenset()
     operators: frozenset[str] = PRODUCTS
     open_ends: frozenset[str] = frozenset()
     fuses: tuple[str, ...] = ()
@@ -87,6 +95,7 @@ _ROWS = (
         activations=("uint8", "int8"),
         weights=("int8", "uint8"),
         qdq_domains=("", "com.microsoft"),
+        computes_integers=INTEGER_OPERATORS,
         operators=frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "AveragePool"})
         | {"GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax", "Relu", "Clip", "Resize"},
         open_ends=frozenset({"Gemm", "MatMul"}),
@@ -131,6 +140,7 @@ _ROWS = (
         symmetric=True,
         narrow_weights=True,
         opsets=(13, 25),
+        domains=(),
         operators=PRODUCTS | {"Add", "Mul", "AveragePool", "GlobalAveragePool", "Concat"},
         open_ends=PRODUCTS,
         fuses=("DequantizeLinear, Conv, bias, Relu, QuantizeLinear", "residual Add with the Conv before it"),
@@ -149,6 +159,7 @@ _ROWS = (
         activations=("uint8", "int8"),
         weights=("int8",),
         narrow_weights=True,
+        computes_integers=INTEGER_OPERATORS,
         operators=PRODUCTS | {"Add", "Mul", "AveragePool", "GlobalAveragePool", "Concat", "Relu", "Clip"},
         open_ends=PRODUCTS,
         fuses=(

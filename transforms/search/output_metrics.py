@@ -147,15 +147,15 @@ def _floats(pair: OutputsPair) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     names = [name for name, array in expected.items() if is_float_array(array)]
     if not names:
         types = ", ".join(f"'{name}' of {array.dtype}" for name, array in expected.items())
-        raise ValueError(f"no output is of a floating type: {types}")
+        raise ValueError(f"no output is of a floating type: {types or 'sequences alone'}")
     for name in names:
         f, q = expected[name], found[name]
         yield f, q if q.shape == f.shape else np.full(f.shape, np.nan)
 
 
 def is_float_array(array: NDArray[Any]) -> bool:
-    """Return whether an array is of a floating type, bfloat16 included."""
-    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+    """Return whether an output is an array of a floating type, bfloat16 included: a sequence is none."""
+    return isinstance(array, np.ndarray) and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
 def _sums(pairs: Iterable[OutputsPair]) -> Sums:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ _DRAWS, _MARGIN = 6, 12.0
 
 
 @dataclass
-class _Trial:
+class Trial:
     """A graph with what its conversions are held against."""
 
     built: Built
@@ -71,7 +72,7 @@ class _Trial:
             for draw in range(_DRAWS):
                 moved = self.interpreter.run(self.built.feeds, Noise(part, draw, _LEAST.get(part, 0.0)))
                 for name, value in self.expected.items():
-                    found[name] = max(found.get(name, 0.0), _distance(moved[name], value))
+                    found[name] = max(found.get(name, 0.0), distance(moved[name], value))
             self.deviations[part] = found
         return self.deviations[part]
 
@@ -131,11 +132,11 @@ class _Trial:
         for name, value in self.expected.items():
             if name in self.rough and not jumps:
                 continue
-            bound = _MARGIN * moves[name] + 1e-5 * _largest(value)
-            distance = _distance(found[name], value)
-            if distance > bound:
+            bound = _MARGIN * moves[name] + 1e-5 * largest(value)
+            gap = distance(found[name], value)
+            if gap > bound:
                 raise Fallen(
-                    f"'{name}' is {distance:.3g} off, at most {bound:.3g} by rounding ({_largest(value):.3g})"
+                    f"'{name}' is {gap:.3g} off, at most {bound:.3g} by rounding ({largest(value):.3g})"
                 )
 
     def same_interface(self, found: dict[str, Any]) -> None:
@@ -171,37 +172,50 @@ def keep(seed: int, path: Path) -> None:
 
 def replay(path: Path, folder: Path) -> str | None:
     """Do with a model that was kept what :func:`attack` does with that of a seed."""
-    model = onnx.load(path)
+    return try_all(kept(path), 0, folder)
+
+
+def kept(path: Path) -> Built:
+    """Return a model that was kept."""
     with np.load(path.with_suffix(".npz")) as archive:
         feeds = {name: archive[name] for name in archive.files}
-    return try_all(with_outputs(model, feeds), 0, folder)
+    return with_outputs(onnx.load(path), feeds)
 
 
 def try_all(built: Built, seed: int, folder: Path) -> str | None:
     """Convert a model in every way; return None, or what fell in one line."""
+    return try_with(built, folder, lambda trial, samples: _presets(trial, seed, samples))
+
+
+def try_with(built: Built, folder: Path, convert: Callable[[Trial, Path | None], None]) -> str | None:
+    """Do something with a model and a folder of its feed, None if no file holds that; return what fell."""
     source = folder / "in.onnx"
     data = built.model.SerializeToString(deterministic=True)
     source.write_bytes(data)
-    trial = _Trial(built, source, folder)
+    trial = Trial(built, source, folder)
     trial.notes += [f"discarded: {re.sub(chr(39) + '.*?' + chr(39), '...', d)[:60]}" for d in built.discarded]
-    _bf16(trial, np.random.default_rng([seed, 7]))
+    samples = folder / "samples"
     if trial.feedable:
-        samples = folder / "samples"
         samples.mkdir()
         np.savez(samples / "one.npz", **built.feeds)
-        variants = np.random.default_rng([seed, 8])
-        others = [_OTHERS[seed % len(_OTHERS)]]
-        for preset in (*PRESETS, *others):
-            options = _variant(trial, preset, variants)
-            what = " ".join([preset, *options])
-            trial.attempt(what, _quantized, trial, preset, samples, options)
+    convert(trial, samples if trial.feedable else None)
     if source.read_bytes() != data:
         trial.fallen.append("the input was changed")
     (folder / "notes.txt").write_text("\n".join(trial.notes))
     return " | ".join(" ".join(text.split()) for text in trial.fallen) or None
 
 
-def _bf16(trial: _Trial, rng: np.random.Generator) -> None:
+def _presets(trial: Trial, seed: int, samples: Path | None) -> None:
+    _bf16(trial, np.random.default_rng([seed, 7]))
+    variants = np.random.default_rng([seed, 8])
+    others = [_OTHERS[seed % len(_OTHERS)]]
+    for preset in (*PRESETS, *others) if samples else ():
+        options = _variant(trial, preset, variants)
+        what = " ".join([preset, *options])
+        trial.attempt(what, _quantized, trial, preset, samples, options)
+
+
+def _bf16(trial: Trial, rng: np.random.Generator) -> None:
     tool = "convert_fp32_to_bf16"
     plain = trial.attempt("with_cast --no-optimize", trial.convert, tool, "--no-optimize")
     if plain is None:
@@ -230,7 +244,7 @@ def _bf16(trial: _Trial, rng: np.random.Generator) -> None:
                 trial.attempt("bf16", _near_bf16, trial, full.model)
 
 
-def _exclusions(trial: _Trial, rng: np.random.Generator) -> list[str]:
+def _exclusions(trial: Trial, rng: np.random.Generator) -> list[str]:
     """Return, for some graphs, options that keep an operator type in float."""
     ops = sorted({node.op_type for node in trial.interpreter.model.graph.node} - {"Constant"})
     return ["--exclude-op", str(rng.choice(ops))] if rng.random() < 0.2 and ops else []
@@ -249,12 +263,12 @@ _OF_BLOCKS: tuple[tuple[str, ...], ...] = (
 """Options that the presets are tried with in turn."""
 
 
-def _variant(trial: _Trial, preset: str, rng: np.random.Generator) -> list[str]:
+def _variant(trial: Trial, preset: str, rng: np.random.Generator) -> list[str]:
     choices = _ALWAYS + (_OF_INTEGERS if preset in _INTEGERS else _OF_BLOCKS)
     return [*choices[int(rng.integers(len(choices)))], *_exclusions(trial, rng)]
 
 
-def _exact(trial: _Trial, model: onnx.ModelProto) -> None:
+def _exact(trial: Trial, model: onnx.ModelProto) -> None:
     """The result is the float model with every value rounded between nodes, bit for bit."""
     found = run(model, trial.built.feeds)
     trial.same_interface(found)
@@ -266,7 +280,7 @@ def _exact(trial: _Trial, model: onnx.ModelProto) -> None:
         raise Fallen(f"not what rounding between nodes gives: {wrong}")
 
 
-def _runs(trial: _Trial, model: onnx.ModelProto, part: float | None) -> dict[str, Any]:
+def _runs(trial: Trial, model: onnx.ModelProto, part: float | None) -> dict[str, Any]:
     found = run(model, trial.built.feeds)
     trial.same_interface(found)
     run(model, trial.built.feeds, optimized=True)
@@ -275,7 +289,7 @@ def _runs(trial: _Trial, model: onnx.ModelProto, part: float | None) -> dict[str
     return found
 
 
-def _equal(trial: _Trial, model: onnx.ModelProto, expected: dict[str, Any]) -> None:
+def _equal(trial: Trial, model: onnx.ModelProto, expected: dict[str, Any]) -> None:
     wrong = difference(run(model, trial.built.feeds), expected)
     if wrong:
         raise Fallen(f"not the numbers of its counterpart: {wrong}")
@@ -286,7 +300,7 @@ def _is_exact(preset: str) -> bool:
     return preset in _INTEGERS
 
 
-def _alike(trial: _Trial, model: onnx.ModelProto, expected: dict[str, Any], part: float) -> None:
+def _alike(trial: Trial, model: onnx.ModelProto, expected: dict[str, Any], part: float) -> None:
     """Outputs that are not the same are as near to the float model as rounding leaves them."""
     found = run(model, trial.built.feeds)
     if difference(found, expected):
@@ -294,7 +308,7 @@ def _alike(trial: _Trial, model: onnx.ModelProto, expected: dict[str, Any], part
         trial.near(found, part, jumps=False)
 
 
-def _near_bf16(trial: _Trial, model: onnx.ModelProto) -> None:
+def _near_bf16(trial: Trial, model: onnx.ModelProto) -> None:
     """Of valid models only: some operators have no kernel at opset 22, whatever their type is."""
     try:
         found = run_widened(model, trial.built.feeds)
@@ -307,13 +321,13 @@ def _near_bf16(trial: _Trial, model: onnx.ModelProto) -> None:
     trial.near(found, 2**-7, jumps=False)
 
 
-def _stripped(trial: _Trial, model: onnx.ModelProto) -> None:
+def _stripped(trial: Trial, model: onnx.ModelProto) -> None:
     """Without its roundings the result is the float model again."""
     bare, _ = strip(model)
     trial.near(run(bare, trial.built.feeds), _FINE, jumps=True)
 
 
-def _quantized(trial: _Trial, preset: str, samples: Path, more: list[str]) -> None:
+def _quantized(trial: Trial, preset: str, samples: Path, more: list[str]) -> None:
     options = ["--config", preset, "--calibration-data", str(samples), *more]
     done = trial.convert("quantize", *options)
     if done.model is None:
@@ -331,10 +345,10 @@ def _quantized(trial: _Trial, preset: str, samples: Path, more: list[str]) -> No
     _stripped(trial, nodes.model)
 
 
-def _distance(a: Any, b: Any) -> float:
+def distance(a: Any, b: Any) -> float:
     """Return how far apart two values are, infinity if they have not one shape."""
     if isinstance(b, list):
-        return max(map(_distance, a, b), default=0.0) if len(a) == len(b) else np.inf
+        return max(map(distance, a, b), default=0.0) if len(a) == len(b) else np.inf
     if a.shape != b.shape:
         return np.inf
     if b.dtype.kind not in "fiu" or not b.size:
@@ -343,7 +357,7 @@ def _distance(a: Any, b: Any) -> float:
     return np.inf if np.isnan(gap).any() else float(gap.max())
 
 
-def _largest(value: Any) -> float:
+def largest(value: Any) -> float:
     if isinstance(value, list):
-        return max(map(_largest, value), default=0.0)
+        return max(map(largest, value), default=0.0)
     return float(np.abs(value.astype(np.float64)).max()) if value.size and value.dtype.kind in "fiu" else 0.0

@@ -15,7 +15,7 @@ import onnxruntime
 
 import ops
 from tests.attack.graphs.single_node import as_arrays
-from tools import convert_fp16_to_bf16, convert_fp32_to_bf16, quantize
+from tools import check, convert_fp16_to_bf16, convert_fp32_to_bf16, inspect, quantize
 from transforms import model_io
 from transforms.model import graph_proto
 from transforms.widen_bf16 import widen_bf16
@@ -24,9 +24,12 @@ _TOOLS = {
     "convert_fp32_to_bf16": convert_fp32_to_bf16,
     "convert_fp16_to_bf16": convert_fp16_to_bf16,
     "quantize": quantize,
+    "check": check,
+    "inspect": inspect,
 }
-_RAW = re.compile(r": error: (?!ONNX)\w*(Error|Exception|Fail|InvalidArgument|Warning|NotImplemented): ")
-"""A message that begins with the type of an exception nobody expected."""
+_TYPE = "Error|Exception|Fail|InvalidArgument|Warning|NotImplemented"
+_RAW = re.compile(rf": error: (?!ONNX)\w*({_TYPE}): |\(\w*({_TYPE})\)")
+"""A message that begins with the type of an exception nobody expected, or has it after the words."""
 
 
 class Fallen(Exception):
@@ -75,14 +78,30 @@ def _line(text: str) -> str:
     return " ".join(text.split())[:500]
 
 
-def run(model: onnx.ModelProto, feeds: dict[str, Any], *, optimized: bool = False) -> dict[str, Any]:
-    """Return the outputs of a result, with our operators at hand; Fallen if it does not load or run."""
+def say(tool: str, *arguments: str) -> tuple[int, str]:
+    """Run a tool that writes no model; return its exit code and all that it says."""
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = _TOOLS[tool].main(list(arguments))
+    except BaseException as error:
+        raise Fallen(f"{tool} left with {type(error).__name__}: {_line(str(error))}") from error
+    if err.getvalue() and (code != 1 or len(err.getvalue().splitlines()) != 1 or _RAW.search(err.getvalue())):
+        raise Fallen(f"{tool}, exit code {code}, without a clean line: {_line(err.getvalue())}")
+    return code, out.getvalue() + err.getvalue()
+
+
+def run(
+    model: onnx.ModelProto, feeds: dict[str, Any], *, optimized: bool = False, library: bool = True
+) -> dict[str, Any]:
+    """Return the outputs of a result, with our operators or without; Fallen if it does not load or run."""
     levels = onnxruntime.GraphOptimizationLevel
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    ops.register_custom_ops(options)
+    if library:
+        ops.register_custom_ops(options)
     try:
         data = model.SerializeToString()
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
