@@ -42,6 +42,12 @@ class Search:
         if found:
             _, self.best, self._score = max(found, key=lambda one: one[0])
 
+    def confirm(self) -> None:
+        """Go back to the start if the samples do not show that all steps together are better than it."""
+        if self.best != self._start and gain(self._score, self._first).decibels <= 0:
+            log.info("back to %s", self._start)
+            self.best, self._score = self._start, self._first
+
     def consider(self, candidate: Candidate, bench: Bench) -> bool:
         """Go over to a candidate, on whose bench the best setting is measured, if it is better."""
         score = bench.score(self.best, self._score)
