@@ -9,10 +9,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.channel_scaling import Exponents, Ranges, ScaledLayer
 from transforms.graph.dot_products import is_dot_product, sum_axis
 from transforms.graph.lazy_values import constant
 from transforms.graph.rewire import position
+from transforms.graph.scaled_layer import Exponents, Ranges, ScaledLayer
 from transforms.graph.selection import Exclusion, resolve
 
 _UNEVEN = 64  # largest over smallest range: formats with 7 bits for magnitudes keep one bit of the smallest

@@ -6,7 +6,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.graph.channel_scaling import Exponents, LayerPair, PairFinder, Ranges
+from transforms.graph.channel_scaling import LayerPair, PairFinder
+from transforms.graph.scaled_layer import Exponents, Ranges
 from transforms.graph.selection import Exclusion, resolve
 
 _SWEEPS = 1000  # chains of layers of real models need about ten

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.graph import dtypes, walk
+from transforms.graph.channel_scaling import PairFinder, Scaling
 from transforms.graph.lazy_values import Weight, become_constant, constant, derived
 from transforms.graph.left_operands import channels_of, layers_on, rows_of
 from transforms.graph.rewire import STANDARD_DOMAINS, Insertions
@@ -29,8 +30,9 @@ def move_outliers(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude:
     * a channel with an exponent is divided by that power of two, and the rows of the weights are multiplied
       by it (the identity of SmoothQuant, arXiv 2211.10438): X W = (X S^-1) (S W). Scale and bias of the
       LayerNormalization, or the constant of the Mul, that makes the tensor take the factors in if nothing
-      else reads it. Otherwise there is a Mul in front of the layers. What the model computes stays the same
-      bit for bit, as long as nothing becomes subnormal or infinite.
+      else reads it; or weights and biases of the one layer from which it comes by operators that keep
+      channels apart, as those of an attention's values do. Otherwise there is a Mul in front of the layers.
+      What the model computes stays the same bit for bit, as long as nothing becomes subnormal or infinite.
     * ``own`` channels become 0 in the tensor and in the weights: X W = X' W' + X_own W_own, a second, narrow
       product that an Add puts to the first, and that no plan puts on integers. The same in real arithmetic;
       sums of float32 are ordered anew.
@@ -51,18 +53,35 @@ def move_outliers(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude:
     return count
 
 
-def takes_factors(tensor: gs.Tensor, layers: int, graph: gs.Graph) -> bool:
-    """Return whether the node that makes a tensor can divide its channels at no cost.
+class FactorTakers:
+    """Finds the nodes of a graph that can divide the channels of a tensor at no cost."""
 
-    It is a LayerNormalization over the last axis, or a Mul with a constant for each channel, and nothing but
-    so many layers reads the tensor.
-    """
-    node = walk.producer(tensor)
-    if node is None or node.domain not in STANDARD_DOMAINS or walk.is_output(tensor, graph):
-        return False
-    if len(walk.uses(tensor)) != layers or not any(one is node for one in graph.nodes):
-        return False
-    return bool(_factors(node))
+    def __init__(self, graph: gs.Graph) -> None:
+        """Note what must not change in the graph."""
+        self._graph, self._finder = graph, PairFinder(graph)
+        self._members = {id(node) for node in graph.nodes}
+
+    def factors(self, tensor: gs.Tensor, layers: int) -> list[int]:
+        """Return the inputs of the node that makes a tensor, by which it can divide its channels.
+
+        It is a LayerNormalization over the last axis, or a Mul with a constant for each channel, and nothing
+        but so many layers reads the tensor.
+        """
+        node = walk.producer(tensor)
+        if node is None or node.domain not in STANDARD_DOMAINS or walk.is_output(tensor, self._graph):
+            return []
+        if len(walk.uses(tensor)) != layers or id(node) not in self._members:
+            return []
+        return _factors(node)
+
+    def scaling(self, tensor: gs.Tensor) -> Scaling | None:
+        """Return the layer that can divide the channels of what one layer reads, and nothing else."""
+        readers = layers_on(tensor)
+        return self._finder.scales_input(self._graph, readers[0]) if len(readers) == 1 else None
+
+    def take(self, tensor: gs.Tensor, layers: int) -> bool:
+        """Return whether a node can divide the channels of a tensor that so many layers read."""
+        return bool(self.factors(tensor, layers)) or self.scaling(tensor) is not None
 
 
 def _factors(node: gs.Node) -> list[int]:
@@ -86,6 +105,7 @@ def _is_vector(tensor: gs.Tensor) -> bool:
 class _Mover:
     def __init__(self, graph: gs.Graph, exclude: Container[gs.Node]) -> None:
         self._graph, self._names, self._exclude = graph, walk.Names(graph), exclude
+        self._takers = FactorTakers(graph)
         self._fixed = walk.outputs(graph) | {id(t) for inner in walk.graphs(graph) for t in inner.inputs}
         self.insertions = Insertions()
 
@@ -120,11 +140,7 @@ class _Mover:
         """Return the tensor with divided channels, without those that go elsewhere."""
         producer = walk.producer(tensor)
         divided = dtypes.variable(self._names.derive(tensor.name, "moved"), dtypes.FLOAT, tensor)
-        if producer is not None and not own.size and takes_factors(tensor, layers, self._graph):
-            for index in _factors(producer):
-                old = producer.inputs[index]
-                values = np.ldexp(old.values, -exponents)
-                producer.inputs[index] = gs.Constant(self._names.derive(old.name, "moved"), values)
+        if producer is not None and not own.size and self._take_in(producer, tensor, exponents, layers):
             producer.outputs[0] = divided
             return divided
         factors = np.ldexp(np.float32(1), -exponents)
@@ -134,6 +150,20 @@ class _Mover:
         multiply = gs.Node("Mul", name, inputs=[tensor, multiplier], outputs=[divided])
         self.insertions.add(self._graph, producer, [multiply])
         return divided
+
+    def _take_in(
+        self, producer: gs.Node, tensor: gs.Tensor, exponents: NDArray[np.int64], layers: int
+    ) -> bool:
+        """Divide channels in constants from which a tensor is made; return whether there are such."""
+        factors = self._takers.factors(tensor, layers)
+        for index in factors:
+            old = producer.inputs[index]
+            values = np.ldexp(old.values, -exponents)
+            producer.inputs[index] = gs.Constant(self._names.derive(old.name, "moved"), values)
+        scaling = None if factors else self._takers.scaling(tensor)
+        if scaling is not None:
+            scaling.apply(exponents)
+        return bool(factors) or scaling is not None
 
     def _take(self, tensor: gs.Tensor, own: NDArray[np.int64]) -> gs.Tensor:
         """Return the channels of a tensor that get products of their own."""

@@ -13,14 +13,19 @@ import pytest
 import ops
 from ops.integers import dequantize, quantize
 from tests.helpers import tunable
-from transforms.finetune.fit_scales import fit_scales, options_for
-from transforms.finetune.output_error import OutputError
+from transforms.finetune.collect_gram import open_sums
+from transforms.finetune.fit_scales import fit_scales, gained_enough, options_for
+from transforms.finetune.output_error import Errors, OutputError
+from transforms.finetune.scale_candidates import best_scales
+from transforms.finetune.write_layer import current
+from transforms.layers.match_layers import match_layers
 from transforms.model.copy_graph import copy_graph
 from transforms.scheme import preset
 
 CONV, PRODUCTS = tunable.conv_net(), tunable.matmul_net()
 SETTINGS: list[tuple[onnx.ModelProto, str, dict[str, Any]]] = [
     (CONV, "W4A8", {}),
+    (CONV, "W4A8", {"correct_biases": True}),
     (CONV, "W4A8", {"per_channel": False}),
     (CONV, "W4A8", {"weight": "uint4"}),
     (PRODUCTS, "W4A8", {}),
@@ -104,3 +109,41 @@ def test_neither_graph_is_changed() -> None:
     again = [gs.export_onnx(copy_graph(graph)).SerializeToString(deterministic=True) for graph in graphs]
     assert again == kept
     assert seen[:4] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("of_held", "of_others", "expected"),
+    [(1.4, 2.0, True), (0.5, 4.0, False), (1.4, 1.4, False), (2.0, 1.0, True), (2.0, 0.0, False)],
+)
+def test_gains_count_on_held_out_samples_or_on_all_and_half_of_them_on_both(
+    of_held: float, of_others: float, expected: bool
+) -> None:
+    """Oracle: gains in dB that errors were made with."""
+    held = np.arange(16) < 6
+    powers = np.full((16, 1), 100.0)
+    gains = np.where(held, of_held, of_others)[:, None]
+    before, after = (Errors(errors, powers) for errors in (powers / 10, powers / 10 ** (1 + gains / 10)))
+    assert gained_enough(before, after, held) == expected
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.1, 100.0])
+def test_damped_scales_are_better_than_any_other_scale_that_is_tried(damping: float) -> None:
+    """Oracle: NumPy's sums over rows of the error of a layer, and of the distance from its float weights."""
+    feeds = tunable.samples(PRODUCTS, 20)
+    float_graph, quantized = tunable.pair(PRODUCTS, "W4A8", feeds)
+    layers, _ = match_layers(float_graph, quantized)
+    with open_sums(float_graph, quantized, feeds, layers, options_for()) as sums:
+        fit, _ = sums.read(0)
+    layer, (part,) = layers[0], fit.parts
+    target = layer.float_weight.reshape(*layer.float_weight.shape[:2], -1).astype(np.float64)
+    weight = damping * np.diagonal(part.centred().xx[0]).mean()
+
+    def _cost(weights: np.ndarray) -> np.ndarray:
+        return part.error(weights, part.bias(weights)) + weight * np.square(weights - target).sum(-1)
+
+    found = _cost(best_scales(layer, current(layer), fit, damping).weights)
+    largest = np.maximum(target.max(-1) / 7, -target.min(-1) / 8)[..., None]
+    for step in np.arange(4, 11) / 10:
+        scale = np.float32(largest * step)
+        others = _cost(np.clip(np.rint(target / scale), -8, 7) * scale)
+        assert (found <= others * (1 + 1e-6)).all()

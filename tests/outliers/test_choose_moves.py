@@ -68,10 +68,12 @@ def test_inputs_of_sixteen_bits_have_no_outliers_to_move() -> None:
     assert proposed(rows((3, 50)), "A16W8") == ""
 
 
-def test_layers_made_in_integers_are_left_out() -> None:
-    text = "(float[1,40,16] x) => (float[1,40,16] y) { m = MatMul(x, w) h = Relu(m) y = MatMul(h, v) }"
-    graph = model_io.load(plans.model(text, {"w": (CHANNELS, CHANNELS), "v": (CHANNELS, CHANNELS)}))
-    assert find_operands(QuantizationPlan(graph, preset("A8W8"))) == []
+def test_tensors_made_in_integers_are_left_out_unless_their_layer_takes_the_factors() -> None:
+    text = "(float[1,40,16] x) => (float[1,40,16] y{}) {{ m = MatMul(x, w) h = Relu(m) y = MatMul(h, v) }}"
+    for seen, count in ((", float[1,40,16] m", 0), ("", 1)):  # the first layer can divide what it alone makes
+        weights: plans.Weights = {"w": (CHANNELS, CHANNELS), "v": (CHANNELS, CHANNELS)}
+        graph = model_io.load(plans.model(text.format(seen), weights))
+        assert len(find_operands(QuantizationPlan(graph, preset("A8W8")))) == count
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def _fit(
 
 def _scales_line(found: FittedScales) -> str:
     change = " -> ".join(_decibels(error) for error in (found.before, found.after))
-    kept = "" if found.fitted else "; no improvement: not changed"
+    kept = "" if found.fitted else "; too little gain: not changed"
     samples = "1 held-out sample" if found.samples == 1 else f"{found.samples} held-out samples"
     return (
         f"Scales by output error: {found.fitted} of {found.layers} layers, "

@@ -12,7 +12,7 @@ from ops.formats import Format
 from ops.grids import Grid, block_grids
 from ops.rounding.choose_scales import choose_candidates
 from transforms.finetune.diagonal_gram import DiagonalStats
-from transforms.finetune.gram import GramStats, SharedGramStats
+from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.round_bias import least_scale, round_biases
 from transforms.finetune.tune_layer import LayerSolution
 from transforms.finetune.weight_grids import integer_grid
@@ -29,26 +29,26 @@ _ROWS = 1 << 22  # weights in block formats whose grids are made together
 
 
 def best_scales(
-    layer: MatchedLayer, before: LayerSolution, fit: SharedGramStats, *, moves_bias: bool
+    layer: MatchedLayer, before: LayerSolution, fit: SharedGramStats, damping: float = 0.0
 ) -> LayerSolution:
     """Return weights rounded to nearest with the scales of least error on ``fit``, and their biases.
 
-    ``before`` is what the layer has: no block of weights is worse on ``fit``. Unless ``moves_bias``, biases
-    stay.
+    ``before`` is what the layer has: with its weights, a block can stay as it is. ``damping`` adds the
+    squared distance from the float weights to the error of a row, times that share of the mean square of an
+    input.
     """
     fmt, packed = layer.weight.format, layer.float_weight
     assert fmt is not None
     target = packed.reshape(*packed.shape[:2], -1).astype(np.float64)
-    form = _form(fit, None if moves_bias else before.bias)
+    form = _form(fit, target, damping)
     if not fmt.is_integer:
         weights, scale = _blocks(layer, fmt, before.weights, form), None
     else:
         scale = _integers(layer, fmt, target, before.weights, form)
-        least = least_scale(layer, fit.bias(target) if moves_bias else before.bias, scale[0])
+        least = least_scale(layer, fit.bias(target), scale[0])
         scale = np.maximum(scale[0], least), scale[1]
         weights = integer_grid(layer, scale).round(target)
-    bias = fit.bias(weights) if moves_bias else before.bias
-    rounded = round_biases(layer, bias, None if scale is None else scale[0])
+    rounded = round_biases(layer, fit.bias(weights), None if scale is None else scale[0])
     return LayerSolution("scales by output error", weights, rounded, scale)
 
 
@@ -56,20 +56,17 @@ Form = tuple[Float64Array, Float64Array]
 """The sums of x x^T [G, K, K], or their diagonals [G, K], and of y x^T [G, N, K]."""
 
 
-def _form(fit: SharedGramStats, bias: Float64Array | None) -> Form:
-    """Return the sums that determine the weights of least error, with biases [U * G, N] or free ones."""
-    if bias is None:
-        sums = fit.free()
-        return sums.xx, _cross(sums)
-    biases = np.split(bias, len(fit.parts))
-    crosses = [_cross(part, own) for part, own in zip(fit.parts, biases, strict=True)]
-    return np.sum([part.xx for part in fit.parts], 0), np.sum(crosses, 0)
-
-
-def _cross(sums: GramStats, bias: Float64Array | None = None) -> Float64Array:
+def _form(fit: SharedGramStats, target: Float64Array, damping: float) -> Form:
+    """Return the sums that determine the weights of least error, near weights [G, N, K]."""
+    sums = fit.free()
+    xx = sums.xx.copy()
     if isinstance(sums, DiagonalStats):
-        return np.asarray(sums.weight * sums.xx[:, None], np.float64)
-    return sums.yx if bias is None else sums.yx - bias[..., None] * sums.x[:, None]
+        cross, squares = sums.weight * sums.xx[:, None], xx
+    else:
+        cross, squares = sums.yx, np.einsum("gkk->gk", xx)
+    added = damping * squares.mean(-1, keepdims=True)
+    squares += added
+    return xx, np.asarray(cross + added[..., None] * target, np.float64)
 
 
 def _integers(

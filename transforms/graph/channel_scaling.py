@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from numpy.typing import NDArray
 
 from transforms.graph import dtypes, walk
+from transforms.graph.channel_layout import MOVES, Layout, places_after, rows
 from transforms.graph.dot_products import bias, is_dot_product
-from transforms.graph.lazy_values import Weight, become_constant, derived
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.scaled_layer import Companion, Exponents, ScaledLayer
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity"})
@@ -24,13 +24,15 @@ _WITH_CONSTANT = frozenset({"Add", "Min", "Max"})
 class _Way:
     """A tensor on the path from a layer: its channels, and their axis counted from the end.
 
-    ``rank`` is that of images, None for rows of features.
+    ``rank`` is that of images, None for rows of features; ``layout`` says where channels lie once they were
+    moved.
     """
 
     channels: int
     rank: int | None
     is_flattened: bool = False
     companions: list[Companion] = field(default_factory=list)
+    layout: Layout | None = None
 
     @property
     def axis(self) -> int:
@@ -58,27 +60,57 @@ class PairFinder:
         members = {id(node) for node in graph.nodes}
         found = []
         for node in graph.nodes:
-            way, end = self._follow(node, members)
-            if way is not None and end is not None:
+            for way, end in self._follow(node, members, moves=False):
                 first, second = (layers.setdefault(id(n), ScaledLayer(n)) for n in (node, end))
                 repeat = len(second.in_shift) // way.channels
                 found.append(LayerPair(first, second, repeat, way.companions))
         return found
 
-    def _follow(self, node: gs.Node, members: set[int]) -> tuple[_Way | None, gs.Node | None]:
-        """Return the path from a layer to the one that reads it, and that one, or None if there is none."""
+    def scales_input(self, graph: gs.Graph, end: gs.Node) -> Scaling | None:
+        """Return what divides the channels that a layer reads in the layer that makes them, None if none can.
+
+        In between, channels may also be moved and taken apart, as attention does with heads: by what
+        :mod:`transforms.graph.channel_layout` knows.
+        """
+        members = {id(node) for node in graph.nodes}
+        for first in _layers_before(end):
+            for way, found in self._follow(first, members, moves=True):
+                layout = np.arange(way.channels) if way.layout is None else rows(way.layout)
+                if found is end and layout is not None and len(layout) == _inputs(end):
+                    return Scaling(first, layout, way.companions)
+        return None
+
+    def _follow(self, node: gs.Node, members: set[int], *, moves: bool) -> Iterator[tuple[_Way, gs.Node]]:
+        """Yield the paths from a layer to one that reads it, and that one; there is at most one, or several
+        with ``moves``, each of other channels.
+        """
         way = self._start(node)
-        while way is not None:
-            tensor = node.outputs[0]
+        if way is not None:
+            yield from self._along(way, node.outputs[0], members, moves=moves)
+
+    def _along(
+        self, way: _Way, tensor: gs.Tensor, members: set[int], *, moves: bool
+    ) -> Iterator[tuple[_Way, gs.Node]]:
+        while True:
             uses = walk.uses(tensor)
-            if len(uses) != 1 or id(tensor) in self._fixed or id(uses[0][0]) not in members:
-                break
-            node, index = uses[0]
-            if index == 0 and self._ends(way, node):
-                return way, node
-            if not self._passes(way, node, index):
-                break
-        return None, None
+            if id(tensor) in self._fixed or any(id(node) not in members for node, _ in uses):
+                return
+            if len(uses) == 1:
+                node, index = uses[0]
+                if index == 0 and self._ends(way, node):
+                    yield way, node
+                    return
+                if self._passes(way, node, index):
+                    tensor = node.outputs[0]
+                    continue
+            if moves and way.rank is None and not way.is_flattened and self._may_move(uses):
+                layout = np.arange(way.channels) if way.layout is None else way.layout
+                for made, moved in places_after(tensor, layout):
+                    yield from self._along(replace(way, layout=moved), made, members, moves=moves)
+            return
+
+    def _may_move(self, uses: list[tuple[gs.Node, int]]) -> bool:
+        return all(node not in self._exclude and node.domain in STANDARD_DOMAINS for node, _ in uses)
 
     def _start(self, node: gs.Node) -> _Way | None:
         if not self._is_layer(node):
@@ -94,6 +126,9 @@ class PairFinder:
             return False
         if node.op in _CONVOLUTIONS:
             return way.rank == len(node.inputs[1].shape) and way.channels == _inputs(node)
+        if way.layout is not None:
+            channels = rows(way.layout)
+            return channels is not None and len(channels) == _inputs(node)
         return (
             way.rank is None
             and _inputs(node) % way.channels == 0
@@ -116,7 +151,12 @@ class PairFinder:
         return index == 0 and (homogeneous or (node.op in _POOLS and way.rank is not None))
 
     def _takes(self, way: _Way, tensor: gs.Tensor, axis: int, *, is_offset: bool) -> bool:
-        if not self._is_own(tensor) or way.is_flattened or (way.rank and len(tensor.shape) > way.rank):
+        if (
+            way.layout is not None
+            or not self._is_own(tensor)
+            or way.is_flattened
+            or (way.rank and len(tensor.shape) > way.rank)
+        ):
             return False
         companion = Companion(tensor, axis, is_offset)
         if not companion.fits(way.channels):
@@ -135,6 +175,23 @@ class PairFinder:
         return own and dtypes.is_type(tensor, dtypes.FLOAT) and walk.is_read_once(tensor)
 
 
+def _layers_before(node: gs.Node) -> Iterator[gs.Node]:
+    """Yield the layers with constant weights whose results reach the input of a node by no other layer."""
+    waiting, seen = [node.inputs[0]], set()
+    while waiting:
+        found = walk.producer(waiting.pop())
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        if is_dot_product(found) and isinstance(found.inputs[1], gs.Constant):
+            yield found
+        elif found.op in _WITH_CONSTANT:
+            computed = [tensor for tensor in found.inputs if not isinstance(tensor, gs.Constant)]
+            waiting += computed if len(computed) == 1 else []
+        elif found.op in _HOMOGENEOUS or found.op in MOVES:
+            waiting += found.inputs
+
+
 def _outputs(node: gs.Node) -> int:
     shape = node.inputs[1].shape
     if node.op == "ConvTranspose":
@@ -147,104 +204,6 @@ def _inputs(node: gs.Node) -> int:
     if node.op == "Conv":
         return int(shape[1]) * int(node.attrs.get("group", 1))
     return int(shape[1] if node.attrs.get("transB", 0) else shape[0])
-
-
-Exponents = NDArray[np.int64]
-Ranges = NDArray[np.float64]
-
-
-class ScaledLayer:
-    """A dot product whose second operand is a constant weight of its own.
-
-    ``out_shift`` and ``in_shift`` hold exponents of two, one per channel of the whole layer: results are
-    divided by the one, and inputs are expected to be divided by the other. The weight changes only in
-    :meth:`apply`.
-    """
-
-    def __init__(self, node: gs.Node) -> None:
-        """Measure the weight of the node."""
-        self.weight: gs.Constant = node.inputs[1]
-        self._op, self._is_transposed = node.op, bool(node.attrs.get("transB", 0))
-        self._groups = int(node.attrs.get("group", 1))
-        view = self._channels(self.weight.values)
-        self._magnitudes: Ranges = np.abs(view).max(axis=3, initial=0).astype(np.float64)
-        groups, outputs, inputs = self._magnitudes.shape
-        self.out_shift: Exponents = np.zeros(groups * outputs, np.int64)
-        self.in_shift: Exponents = np.zeros(groups * inputs, np.int64)
-
-    def out_ranges(self) -> Ranges:
-        """Return the largest magnitude of the weights of each output channel, with the shifts."""
-        shifted = np.ldexp(self._magnitudes, self._by_input(self.in_shift))
-        return np.ldexp(shifted.max(axis=2, initial=0).reshape(-1), -self.out_shift)
-
-    def in_ranges(self) -> Ranges:
-        """Return the largest magnitude of the weights of each input channel, with the shifts."""
-        shifted = np.ldexp(self._magnitudes, -self._by_output(self.out_shift))
-        return np.ldexp(shifted.max(axis=1, initial=0).reshape(-1), self.in_shift)
-
-    def apply(self) -> None:
-        """Scale the weight by the shifts."""
-        shift = self._by_input(self.in_shift) - self._by_output(self.out_shift)
-        if shift.any():
-            source: Weight = self.weight._values
-            become_constant(
-                self.weight, derived(source, lambda values: self._scaled(values, shift), np.float32)
-            )
-
-    def _scaled(self, values: NDArray[np.float32], shift: Exponents) -> NDArray[np.float32]:
-        values = np.array(values)
-        view = self._channels(values)
-        np.ldexp(view, shift[..., None], out=view)
-        return values
-
-    def _channels(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the weight as a view ``[groups, outputs of a group, inputs of a group, taps]``.
-
-        The matrices of a MatMul's weight of more than two axes are its taps.
-        """
-        if self._op == "Conv":
-            return values.reshape(self._groups, -1, values.shape[1], int(np.prod(values.shape[2:])))
-        if self._op == "ConvTranspose":
-            taps = int(np.prod(values.shape[2:]))
-            return values.reshape(self._groups, -1, values.shape[1], taps).swapaxes(1, 2)
-        matrices = values.reshape(-1, *values.shape[-2:])
-        return matrices.transpose(1, 2, 0)[None] if self._is_transposed else matrices.T[None]
-
-    def _by_input(self, shift: Exponents) -> Exponents:
-        return shift.reshape(self._groups, 1, -1)
-
-    def _by_output(self, shift: Exponents) -> Exponents:
-        return shift.reshape(self._groups, -1, 1)
-
-
-@dataclass(frozen=True)
-class Companion:
-    """A constant that is added to a scaled tensor, or bounds it, and has to be scaled with it.
-
-    ``axis`` is that of the channels, counted from the end.
-    """
-
-    tensor: gs.Constant
-    axis: int
-    is_offset: bool
-
-    def fits(self, channels: int) -> bool:
-        """Return whether there is a number for each channel, or one for all."""
-        return self._aligned().shape[self.axis] in (1, channels)
-
-    def magnitudes(self) -> Ranges:
-        """Return the largest magnitude for each channel, or one for all."""
-        values = np.moveaxis(np.abs(self._aligned()), self.axis, 0)
-        return values.reshape(len(values), -1).max(axis=1, initial=0).astype(np.float64)
-
-    def apply(self, shift: Exponents) -> None:
-        """Divide by two to the power of the shift of each channel."""
-        if shift.any():
-            self.tensor.values = np.ldexp(self._aligned(), -shift.reshape(-1, *(1,) * (-self.axis - 1)))
-
-    def _aligned(self) -> NDArray[np.float32]:
-        values = self.tensor.values
-        return values.reshape((1,) * (-self.axis - values.ndim) + values.shape)
 
 
 @dataclass(frozen=True)
@@ -263,3 +222,20 @@ class LayerPair:
         """Scale the companions by the first layer's shifts."""
         for companion in self.companions:
             companion.apply(self.first.out_shift)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A layer that makes the channels another reads; ``channels`` [inputs of that] are those it makes."""
+
+    first: gs.Node
+    channels: Layout
+    companions: list[Companion]
+
+    def apply(self, exponents: Exponents) -> None:
+        """Divide what is read by two to the power of the exponent of each channel."""
+        layer = ScaledLayer(self.first)
+        layer.out_shift[self.channels] = exponents
+        for companion in self.companions:
+            companion.apply(layer.out_shift)
+        layer.apply()

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.left_operands import channels_of, layers_on
-from transforms.move_outliers import takes_factors
+from transforms.move_outliers import FactorTakers
 from transforms.outliers.operand import Operand
 from transforms.plan.float_only_nodes import float_zone
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite
@@ -25,11 +25,13 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
     integers: dividing their channels would be one more layer of integers, on the range that was to be
     avoided.
     """
-    zone = float_zone(plan.graph)
-    return [one for site in plan.quantizations for one in _operands(plan, site, zone)]
+    zone, takers = float_zone(plan.graph), FactorTakers(plan.graph)
+    return [one for site in plan.quantizations for one in _operands(plan, site, zone, takers)]
 
 
-def _operands(plan: QuantizationPlan, site: QuantSite, zone: set[int]) -> Iterator[Operand]:
+def _operands(
+    plan: QuantizationPlan, site: QuantSite, zone: set[int], takers: FactorTakers
+) -> Iterator[Operand]:
     grid, tensor = site.steps[-1], site.tensor
     coarse = grid.format.is_integer and grid.format.bits <= _MOST_BITS and len(site.steps) == 1
     if site.role != ACTIVATION or not coarse or not plan.specs.is_in_main_graph(tensor) or not tensor.shape:
@@ -45,7 +47,7 @@ def _operands(plan: QuantizationPlan, site: QuantSite, zone: set[int]) -> Iterat
     if len(grids) < len(layers) or channels_of(layers[0]) < _LEAST_CHANNELS:
         return
     own = plan.specs.integers.maker(tensor) is None
-    if own or takes_factors(tensor, len(layers), plan.graph):
+    if own or takers.take(tensor, len(layers)):
         may_split = own and all(_ends_in_float(plan, node, zone) for node in layers)
         yield Operand(tensor, tuple(layers), grid, grids, may_split)
 

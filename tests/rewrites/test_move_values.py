@@ -1,0 +1,134 @@
+"""Outliers of what attention makes of values, moved from the layer that makes the values to the one after.
+
+Oracles: the float model in ONNX Runtime without graph optimizations, whose outputs stay the same bit for bit
+with powers of two; ONNX Runtime on samples that were not used, for what quantized models gain.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.benchmarks.transformer import Size, transformer
+from tests.helpers import conversion, plans
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.finetune.output_error import OutputError
+from transforms.model import graph_proto
+from transforms.move_outliers import move_outliers
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.scheme import preset
+from transforms.scheme.outlier_move import OutlierMove
+
+WEIGHTS: plans.Weights = {
+    **{"w": (12, 12), "b": (12,), "o": (12, 4), "w3": (12, 36), "b3": (36,), "g": (12, 12), "k": (12, 12)},
+    "heads": np.int64([0, 0, 3, 4]),
+    "flat": np.int64([0, 0, 12]),
+    "triples": np.int64([0, 0, 3, 3, 4]),
+    "second": np.int64([2]),
+    **{name: np.int64(number) for number, name in enumerate(("zero", "one", "two"))},
+}
+HEAD = "(float[2,5,12] x) => (float[2,5,4] y) {{ {} c = MatMul(s, t) {} }}"
+MIXED = "d = Transpose<perm = [0, 2, 1, 3]>(c) h = Reshape(d, flat) y = MatMul(h, o)"
+SCORES = "i = MatMul(x, k) j = Reshape(i, heads) q = Transpose<perm = [0, 2, 1, 3]>(j) "
+SCORES += "r = Transpose<perm = [0, 2, 3, 1]>(j) e = MatMul(q, r) s = Softmax(e) "
+VALUES = "m = MatMul(x, w) n = Add(b, m) l = Reshape(n, heads) t = Transpose<perm = [0, 2, 1, 3]>(l) "
+PLAIN = HEAD.format(SCORES + VALUES, MIXED)
+FUSED = "m = MatMul(x, w3) n = Add(m, b3) l = Reshape(n, triples) "
+SPLIT = FUSED + "f = Transpose<perm = [2, 0, 3, 1, 4]>(l) p5, q5, t5 = Split<axis = 0, num_outputs = 3>(f) "
+SPLIT += "".join(f"{name} = Squeeze({name}5, front) " for name in "pqt")
+GATHERED = FUSED + "f = Transpose<perm = [2, 0, 3, 1, 4]>(l) "
+GATHERED += "".join(
+    f"{n} = Gather<axis = 0>(f, {i}) " for n, i in (("p", "zero"), ("q", "one"), ("t", "two"))
+)
+SCORED_HEADS = "v = Transpose<perm = [0, 1, 3, 2]>(q) e = MatMul(p, v) s = Softmax(e) "
+TAKES = {
+    "separate": PLAIN,
+    "split": HEAD.format(SPLIT + SCORED_HEADS, MIXED),
+    "gathered": HEAD.format(GATHERED + SCORED_HEADS, MIXED),
+    "perceptron": """(float[2,5,12] x) => (float[2,5,4] y) {
+        m = MatMul(x, w) n = Add(m, b) h = Relu(n) y = MatMul(h, o) }""",
+}
+LEAVES = {
+    "keys are values": HEAD.format(SCORES + "t = Identity(q) ", MIXED),
+    "seen": PLAIN.replace("y) {", "y, float[2,5,12] n) {"),
+    "bent": PLAIN.replace(
+        "t = Transpose<perm = [0, 2, 1, 3]>(l)", "u = Tanh(l) t = Transpose<perm = [0, 2, 1, 3]>(u)"
+    ),
+    "two layers": PLAIN.replace(
+        "y = MatMul(h, o)", "z = MatMul(h, g) z2 = Tanh(z) h2 = Add(z2, h) y = MatMul(h2, o)"
+    ),
+}
+MOVE = OutlierMove({0: 3, 5: -1, 10: 2})
+
+
+def moved(text: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """Return a model, and the one with outliers of ``h`` moved."""
+    source = plans.model(text, {**WEIGHTS, "front": np.int64([0])})
+    graph = model_io.load(source)
+    assert move_outliers(graph, {"h": MOVE}) == 1
+    return source, graph_proto.export_model(graph)
+
+
+def constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """Return the initializers of a model."""
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+@pytest.mark.parametrize("text", [*TAKES.values(), *LEAVES.values()], ids=[*TAKES, *LEAVES])
+def test_every_bit_stays(text: str) -> None:
+    source, changed = moved(text)
+    feed = {"x": np.random.default_rng(3).standard_normal((2, 5, 12)).astype(np.float32)}
+    before, after = (conversion.run(model, feed) for model in (source, changed))
+    assert conversion.same(before, after)
+    assert before["y"].any()
+
+
+@pytest.mark.parametrize("text", TAKES.values(), ids=TAKES.keys())
+def test_the_layer_of_the_values_takes_the_factors(text: str) -> None:
+    source, changed = moved(text)
+    assert [node.op_type for node in changed.graph.node] == [node.op_type for node in source.graph.node]
+    before, after = constants(source), constants(changed)
+    factors = np.float32([8, 1, 1, 1, 1, 0.5, 1, 1, 1, 1, 4, 1])
+    np.testing.assert_array_equal(after["o"], before["o"] * factors[:, None])
+    weight, bias = ("w3", "b3") if "w3" in text else ("w", "b")
+    of_values = slice(24, 36) if weight == "w3" else slice(12)
+    for name in (weight, bias):
+        wanted = before[name].copy()
+        wanted[..., of_values] /= factors
+        np.testing.assert_array_equal(after[name], wanted)
+
+
+@pytest.mark.parametrize("text", LEAVES.values(), ids=LEAVES.keys())
+def test_a_mul_is_put_in_front_where_values_have_other_readers_or_operators(text: str) -> None:
+    _, changed = moved(text)
+    assert "Mul" in [node.op_type for node in changed.graph.node]
+
+
+def test_outlying_values_cost_integers_little() -> None:
+    """Two value channels are 16 times the others: 16.1 dB without the move, 27.4 dB with it."""
+    model = transformer(Size(layers=2, width=64, heads=4, vocabulary=200, positions=32))
+    random = np.random.default_rng(5)
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor).copy()
+        if values.ndim == 2 and "embed" not in tensor.name:
+            values *= 8
+        if "value." in tensor.name:
+            values[..., [7, 40]] *= 16
+        if "output.weight" in tensor.name:
+            values[[7, 40]] /= 16
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    feeds = [
+        {"input_ids": random.integers(0, 200, (1, 20)), "attention_mask": np.ones((1, 20), np.int64)}
+        for _ in range(28)
+    ]
+    found = []
+    for moves in (False, True):
+        graph = graph_proto.import_model(model)
+        scheme = preset("A8W8").by_rule().with_(move_outliers=moves)
+        done = quantize_graph(graph, scheme, CalibrationData(feeds[:8]), keep_float=True)
+        assert done.float_graph is not None
+        found.append(-10 * np.log10(OutputError(done.float_graph, feeds[8:]).each(graph).relative))
+    assert found[1] > found[0] + 6

@@ -1,0 +1,108 @@
+"""A dot product with scales for its channels, and the constants that are scaled with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from transforms.graph.lazy_values import Weight, become_constant, derived
+
+Exponents = NDArray[np.int64]
+Ranges = NDArray[np.float64]
+
+
+class ScaledLayer:
+    """A dot product whose second operand is a constant weight of its own.
+
+    ``out_shift`` and ``in_shift`` hold exponents of two, one per channel of the whole layer: results are
+    divided by the one, and inputs are expected to be divided by the other. The weight changes only in
+    :meth:`apply`.
+    """
+
+    def __init__(self, node: gs.Node) -> None:
+        """Measure the weight of the node."""
+        self.weight: gs.Constant = node.inputs[1]
+        self._op, self._is_transposed = node.op, bool(node.attrs.get("transB", 0))
+        self._groups = int(node.attrs.get("group", 1))
+        view = self._channels(self.weight.values)
+        self._magnitudes: Ranges = np.abs(view).max(axis=3, initial=0).astype(np.float64)
+        groups, outputs, inputs = self._magnitudes.shape
+        self.out_shift: Exponents = np.zeros(groups * outputs, np.int64)
+        self.in_shift: Exponents = np.zeros(groups * inputs, np.int64)
+
+    def out_ranges(self) -> Ranges:
+        """Return the largest magnitude of the weights of each output channel, with the shifts."""
+        shifted = np.ldexp(self._magnitudes, self._by_input(self.in_shift))
+        return np.ldexp(shifted.max(axis=2, initial=0).reshape(-1), -self.out_shift)
+
+    def in_ranges(self) -> Ranges:
+        """Return the largest magnitude of the weights of each input channel, with the shifts."""
+        shifted = np.ldexp(self._magnitudes, -self._by_output(self.out_shift))
+        return np.ldexp(shifted.max(axis=1, initial=0).reshape(-1), self.in_shift)
+
+    def apply(self) -> None:
+        """Scale the weight by the shifts."""
+        shift = self._by_input(self.in_shift) - self._by_output(self.out_shift)
+        if shift.any():
+            source: Weight = self.weight._values
+            become_constant(
+                self.weight, derived(source, lambda values: self._scaled(values, shift), np.float32)
+            )
+
+    def _scaled(self, values: NDArray[np.float32], shift: Exponents) -> NDArray[np.float32]:
+        values = np.array(values)
+        view = self._channels(values)
+        np.ldexp(view, shift[..., None], out=view)
+        return values
+
+    def _channels(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the weight as a view ``[groups, outputs of a group, inputs of a group, taps]``.
+
+        The matrices of a MatMul's weight of more than two axes are its taps.
+        """
+        if self._op == "Conv":
+            return values.reshape(self._groups, -1, values.shape[1], int(np.prod(values.shape[2:])))
+        if self._op == "ConvTranspose":
+            taps = int(np.prod(values.shape[2:]))
+            return values.reshape(self._groups, -1, values.shape[1], taps).swapaxes(1, 2)
+        matrices = values.reshape(-1, *values.shape[-2:])
+        return matrices.transpose(1, 2, 0)[None] if self._is_transposed else matrices.T[None]
+
+    def _by_input(self, shift: Exponents) -> Exponents:
+        return shift.reshape(self._groups, 1, -1)
+
+    def _by_output(self, shift: Exponents) -> Exponents:
+        return shift.reshape(self._groups, -1, 1)
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A constant that is added to a scaled tensor, or bounds it, and has to be scaled with it.
+
+    ``axis`` is that of the channels, counted from the end.
+    """
+
+    tensor: gs.Constant
+    axis: int
+    is_offset: bool
+
+    def fits(self, channels: int) -> bool:
+        """Return whether there is a number for each channel, or one for all."""
+        return self._aligned().shape[self.axis] in (1, channels)
+
+    def magnitudes(self) -> Ranges:
+        """Return the largest magnitude for each channel, or one for all."""
+        values = np.moveaxis(np.abs(self._aligned()), self.axis, 0)
+        return values.reshape(len(values), -1).max(axis=1, initial=0).astype(np.float64)
+
+    def apply(self, shift: Exponents) -> None:
+        """Divide by two to the power of the shift of each channel."""
+        if shift.any():
+            self.tensor.values = np.ldexp(self._aligned(), -shift.reshape(-1, *(1,) * (-self.axis - 1)))
+
+    def _aligned(self) -> NDArray[np.float32]:
+        values = self.tensor.values
+        return values.reshape((1,) * (-self.axis - values.ndim) + values.shape)
