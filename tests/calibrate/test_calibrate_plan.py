@@ -13,6 +13,7 @@ from PIL import Image
 from tests.helpers import plans
 from tests.helpers.quantization import random, scheme
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.range_statistics import encode
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import open_feeds
 from transforms.run.samples import ImageOptions
@@ -133,3 +134,45 @@ def test_the_cache_is_read_the_second_time(tmp_path: Path) -> None:
     assert runs[5:] == [1, 2]
     with pytest.raises(ValueError, match="cannot be read twice"):
         calibrate_plan(planned(), CalibrationData(generator(), cache=tmp_path / "cache.json"))
+
+
+def test_halves_and_the_whole_are_those_of_their_samples() -> None:
+    """Oracle: the same plan measured on every second sample alone, bit for bit."""
+    halved = calibrate_plan(planned(calibrate_method="MSE"), CalibrationData(SAMPLES), halved=True)
+    assert halved is not None
+    for part, samples in zip(
+        (halved.observed, *halved.halves), (SAMPLES, SAMPLES[::2], SAMPLES[1::2]), strict=True
+    ):
+        alone = calibrate_plan(planned(calibrate_method="MSE"), CalibrationData(samples))
+        assert alone is not None
+        assert {name: encode(one) for name, one in part.items()} == {
+            name: encode(one) for name, one in alone.observed.items()
+        }
+    assert halved.numbers("x") == sum(feed["x"].size for feed in SAMPLES)
+
+
+@pytest.mark.parametrize("source", (SAMPLES, generator))
+@pytest.mark.parametrize(("most", "counted"), ((99, False), (100, True)))
+def test_histograms_of_too_many_numbers_are_given_up(source: object, most: int, counted: bool) -> None:
+    """Five samples of 8 and 12 numbers; how many a generator will make is not known: they are counted."""
+    data = CalibrationData(source() if callable(source) else source)
+    found = calibrate_plan(planned(), data, halved=True, most=most)
+    assert found is not None
+    assert found.has_histograms is (counted or callable(source))
+    assert found.numbers("x") == 40
+    assert (found.observed["x"].low, found.observed["x"].high) == (EXTREMES[-1].min(), EXTREMES[-1].max())
+    needed = calibrate_plan(planned(calibrate_method="MSE"), CalibrationData(SAMPLES), halved=True, most=1)
+    assert needed is not None
+    assert needed.has_histograms
+
+
+@pytest.mark.parametrize(
+    ("last", "differ"), (((0.0, 2.0), False), ((0.0, 1.99), False), ((-0.1, 2.0), True), ((0.0, 2.1), True))
+)
+def test_halves_that_have_another_range(last: tuple[float, float], differ: bool) -> None:
+    """The range of a tensor holds zero; the first half has 0 to 2."""
+    inputs = [np.full((2, 4), 1, np.float32), np.full((2, 4), 1, np.float32)]
+    inputs[0][0, :2], inputs[1][0, :2] = (0.5, 2.0), last
+    halved = calibrate_plan(planned(), CalibrationData([{"x": one} for one in inputs]), halved=True)
+    assert halved is not None
+    assert halved.halves_differ(["x"]) is differ

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
+from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_statistics import (
@@ -45,6 +47,7 @@ def calibrate(
     sharing: EachSample | None = None,
     progress: Progress | None = None,
     halved: bool = False,
+    most: int | None = None,
 ) -> Calibration:
     """Run a float model on every feed, once, and return the statistics of its float32 tensors.
 
@@ -53,7 +56,8 @@ def calibrate(
     with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
     constants, no feed is taken. The graph is not changed. ``sharing``: what runs the samples in place of
     this process, :class:`transforms.calibrate.shared_samples.Sharing`; without it each run has the threads
-    that ``run`` says. ``halved``: statistics of every second sample are kept, too.
+    that ``run`` says. ``halved``: statistics of every second sample are kept, too. ``most``: numbers of all
+    samples together, as the first tells, up to which histograms are made.
 
     Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
     tensor, for NaN in a tensor or an output, with the infinity that it comes of, and without any feed at
@@ -67,16 +71,43 @@ def calibrate(
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
     halves = [{name: one.alike() for name, one in observed.items()} for _ in range(2 * halved)]
+    for name in (observed.keys() - constants.keys()) if halved else ():
+        observed[name].histogram = None  # those of the halves make it, in the end
     numbers: dict[str, int] = {}
+    samples = operator.length_hint(feeds, 0)
 
     def _into(sample: str, name: str) -> list[RangeStats]:
+        if sample not in numbers and len(numbers) == 1 and _exceed(observed, samples, most):
+            _give_up_histograms((observed, *halves))
         number = numbers.setdefault(sample, len(numbers))
         return [whole[name] for whole in (observed, *halves[number % 2 :][:1])]
 
     each = sharing or _each_sample
-    if not each(graph, observed, feeds, options, run, progress, _into):
+    if not each(graph, halves[0] if halved else observed, feeds, options, run, progress, _into):
         raise ValueError("the calibration data hold no sample")
+    for name in (observed.keys() - constants.keys()) if halved else ():
+        observed[name].histogram = _sum(half[name].histogram for half in halves)
     return Calibration(options, observed, halves)
+
+
+def _exceed(observed: Statistics, samples: int, most: int | None) -> bool:
+    """Return whether so many samples have too many numbers for histograms, if one does as these."""
+    return most is not None and samples * sum(one.count for one in observed.values()) > most
+
+
+def _give_up_histograms(parts: Iterable[Statistics]) -> None:
+    for one in chain.from_iterable(part.values() for part in parts):
+        one.histogram = None
+
+
+def _sum(histograms: Iterable[Histogram | None]) -> Histogram | None:
+    """Return what several histograms have counted together, None without any."""
+    total: Histogram | None = None
+    for one in histograms:
+        if one is not None:
+            total = total or Histogram()
+            total.merge(one)
+    return total
 
 
 def _each_sample(

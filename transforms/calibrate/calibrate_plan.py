@@ -59,10 +59,12 @@ def calibrate_plan(
     *,
     progress: Progress | None = None,
     halved: bool = False,
+    most: int | None = None,
 ) -> Calibration | None:
     """Return the statistics that a plan needs, or None, without reading data, if it needs none.
 
-    ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs.
+    ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs. ``most``:
+    numbers up to which histograms are made that the scheme does not need; those of a cache are always there.
 
     Several plans, of copies of one graph, are measured together. Ranges of all tensors that become integers,
     and the mean squares by which errors of weights are weighted: those alone do not ask for data unless the
@@ -82,12 +84,14 @@ def calibrate_plan(
             f"{len(found)} tensors need ranges, '{found[0]}' the first, and there are no calibration data"
         )
     options = replace(options_of(scheme), memory_limit=data.memory_limit)
+    if options.needs_histogram:
+        most = None
     if halved:
         options = replace(options, method="MSE", moving_average=False, tensors={})
     what = plan.graph, names, data.feeds(plan.graph), options
     how: dict[str, Any] = {"run": data.run, "sharing": data.sharing, "progress": progress, "halved": halved}
     if data.cache is None:
-        return calibrate(*what, channels=channels, **how)
+        return calibrate(*what, channels=channels, most=most, **how)
     return calibrate_cached(data.cache, *what, channels=channels, **how)[0]
 
 

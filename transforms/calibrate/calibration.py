@@ -26,6 +26,9 @@ def options_of(scheme: Scheme) -> CalibrationOptions:
     )
 
 
+_ALIKE = 0.99
+
+
 class Calibration:
     """The statistics of tensors, by name, and the ranges that follow by the options.
 
@@ -45,14 +48,32 @@ class Calibration:
         """Return the ranges that follow from the same statistics by other options."""
         return Calibration(options, self.observed, self.halves)
 
+    @property
+    def has_histograms(self) -> bool:
+        """Whether methods that look at more than lowest and highest numbers have what they need."""
+        return all(one.histogram is not None for one in self.observed.values())
+
     def numbers(self, name: str) -> float:
-        """Return how many numbers a tensor has in all samples; 0 without a histogram."""
-        histogram = self.observed[name].histogram
-        return float(histogram.counts.sum()) if histogram else 0.0
+        """Return how many numbers a tensor has in all samples."""
+        return float(self.observed[name].count)
 
     def half(self, number: int, options: CalibrationOptions) -> Calibration:
         """Return those of every second sample, from the first (0) or the second (1) on."""
         return Calibration(options, self.halves[number])
+
+    def halves_differ(self, names: Iterable[str]) -> bool:
+        """Return whether some tensors together have another range in one half, by 1 percent of either end."""
+        names = list(names)
+        ends = [
+            (
+                min(min(half[name].low, 0.0) for name in names),
+                max(max(half[name].high, 0.0) for name in names),
+            )
+            for half in self.halves
+        ]
+        (low, high), (other_low, other_high) = ends
+        lows, highs = sorted((-low, -other_low)), sorted((high, other_high))
+        return lows[0] < _ALIKE * lows[1] or highs[0] < _ALIKE * highs[1]
 
     def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
         """Return the range of a tensor for an integer format, within the numbers that were observed.

@@ -90,7 +90,7 @@ class RangeStats:
 
     ``average`` holds the moving averages of the lowest and highest number of each sample, ``moments`` those
     along each axis that was asked for. Infinite numbers never count: whatever stands for them has to be the
-    end of a range.
+    end of a range. ``count``: how many numbers were seen.
     """
 
     low: float = math.inf
@@ -98,6 +98,7 @@ class RangeStats:
     average: tuple[float, float] | None = None
     histogram: Histogram | None = None
     moments: dict[int, Moments] = field(default_factory=dict)
+    count: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -120,6 +121,7 @@ class RangeStats:
         low, high = _range(x)
         if math.isnan(low):
             raise ValueError("it holds NaN")
+        self.count += x.size
         is_finite = not (math.isinf(low) or math.isinf(high))
         if not is_finite:
             low, high = _finite_range(x)
@@ -143,6 +145,7 @@ class RangeStats:
         The result is that of adding the sample's numbers themselves, bit for bit.
         """
         self.add_range(sample.low, sample.high, averaging_constant)
+        self.count += sample.count
         if self.histogram and sample.histogram:
             self.histogram.merge(sample.histogram)
         for axis, moments in sample.moments.items():
@@ -163,7 +166,7 @@ def _range(x: NDArray[np.float32]) -> tuple[float, float]:
 
 def encode(observed: RangeStats) -> dict[str, Any]:
     """Return the statistics as what ``json`` can write."""
-    result: dict[str, Any] = {}
+    result: dict[str, Any] = {"numbers": observed.count}
     if not observed.is_empty:
         result |= {"range": [observed.low, observed.high], "average": observed.average}
     if histogram := observed.histogram:
@@ -197,6 +200,9 @@ def decode(entry: dict[str, Any]) -> RangeStats:
         if len(counts) != BINS or counts.min() < 0:
             raise ValueError(f"{len(counts)} counts instead of {BINS} that are not negative")
         observed.histogram = Histogram(_in(range(-100, 129), int(stored["exponent"])), counts)
+        observed.count = int(counts.sum())
+    if "numbers" in entry:
+        observed.count = _in(range(1 << 62), int(entry["numbers"]))
     if "moments" in entry:
         stored = entry["moments"]
         each = [_decode_moments(one) for one in ([stored] if isinstance(stored, dict) else stored)]

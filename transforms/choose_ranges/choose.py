@@ -2,9 +2,10 @@
 
 Settings are compared as whole models on samples that gave them no ranges: the statistics of every second
 sample serve the samples between. One key after the other is tried on top of the best setting so far, from
-what the scheme's rules give (:meth:`transforms.scheme.Scheme.by_rule`), and a step is taken only for a gain
-that can be counted on: what the samples show, weighed with what such a step does to other models, less its
-standard error. One sample decides nothing.
+what the scheme's rules give (:meth:`transforms.scheme.Scheme.by_rule`), and a step is taken if a gain is to
+be expected: what the samples show, weighed by its standard error with what such a step does to other models.
+So few samples leave what is good for most models, and clear ones change it. The steps together have to be
+better than the rules on these samples. One sample decides nothing.
 
 A :class:`transforms.choose_ranges.candidate.Candidate` is any other change of the scheme, or a rewrite of the
 float graph: a rewritten copy is measured anew, with the best setting so far.
@@ -27,8 +28,14 @@ from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
-from transforms.choose_ranges.steps import measured_kinds, steps
-from transforms.choose_ranges.work import runs_for, samples_for, too_large
+from transforms.choose_ranges.steps import METHODS, steps
+from transforms.choose_ranges.work import (
+    MOST_COUNTED,
+    compares_methods,
+    runs_for,
+    samples_for,
+    too_large,
+)
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
@@ -88,8 +95,11 @@ def choose_settings(
     if not bench.outputs:
         return replace(by_rule, note="Ranges by rule: no output is of a floating type")
     search = Search(bench, setting_of(ruled))
-    for step in steps(scheme, _ends(graph, bench), runs // len(feeds)):
+    for step in steps(
+        scheme, _ends(graph, bench, calibration), METHODS if compares_methods(calibration) else ()
+    ):
         search.take(step)
+    search.confirm()
     best = _resolved(ruled, search.best, bench)
     chosen = Chosen(best, calibration.with_(options_of(best)))
     for candidate in candidates:
@@ -97,11 +107,18 @@ def choose_settings(
     return replace(chosen, note=search.line(len(feeds)))
 
 
-def _ends(graph: gs.Graph, bench: Bench) -> list[list[str]]:
-    """Return the groups of tensors that hold outputs, and these with those that hold inputs."""
-    last = bench.groups_of(bench.outputs)
-    first = bench.groups_of([str(tensor.name) for tensor in graph.inputs])
-    return [one for one in (last, [*last, *first]) if one]
+def _ends(graph: gs.Graph, bench: Bench, calibration: Calibration) -> list[list[str]]:
+    """Return the groups of tensors that hold outputs, and these with those that hold inputs.
+
+    Without those that have the same range in both halves of the samples, as pixels and probabilities do.
+    """
+    ends = bench.outputs, [str(tensor.name) for tensor in graph.inputs]
+    last, first = (
+        [group for group in bench.groups_of(names) if calibration.halves_differ(bench.members(group))]
+        for names in ends
+    )
+    rooms = [last, [*last, *first]] if first else [last]
+    return [one for one in rooms if one]
 
 
 def _consider(
@@ -131,8 +148,7 @@ def _calibrate(
 ) -> Calibration | None:
     """Return statistics, of halves of the samples too, that are enough for all settings of a scheme."""
     every = scheme.by_rule().with_(correct_biases=scheme.correct_biases is not False)
-    plans = [plan_of(graph, every.with_(**kind.changes)) for kind in measured_kinds(scheme)]
-    return calibrate_plan(plans, data, progress=progress, halved=True)
+    return calibrate_plan(plan_of(graph, every), data, progress=progress, halved=True, most=MOST_COUNTED)
 
 
 def _resolved(ruled: Scheme, best: Setting, bench: Bench) -> Scheme:

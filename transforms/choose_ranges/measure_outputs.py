@@ -15,7 +15,7 @@ _VIEW_BIAS = 1.0  # dB by which a gain before the saturation may differ from tha
 _DRAGGED = 1.0  # dB that the worst output may lose to the others
 _MOST = 20.0  # dB that a single sample may gain
 _HOPELESS = 3.0  # dB
-_TRUST = 1.0  # standard deviations by which a gain has to exceed nothing
+_TOGETHER = 1.5  # samples of a half share its ranges: their mean is that much less certain
 
 
 def energies(expected: Feed, found: Feed) -> Float64Array:
@@ -76,18 +76,12 @@ class Gain:
     decibels: float
     error: float
 
-    def shrunk(self, expected: float, spread: float) -> Gain:
+    def shrunk(self, expected: float, spread: float) -> float:
         """Return what is known of it beside ``expected``, the gain on other models, and its spread there."""
         if not np.isfinite(self.error):
-            return Gain(expected, spread)
-        weights = 1 / max(self.error, 1e-3) ** 2, 1 / spread**2
-        mean = (self.decibels * weights[0] + expected * weights[1]) / sum(weights)
-        return Gain(float(mean), float(sum(weights) ** -0.5))
-
-    @property
-    def sure(self) -> float:
-        """The gain in dB that can be counted on."""
-        return self.decibels - _TRUST * self.error
+            return expected
+        weights = 1 / max(_TOGETHER * self.error, 1e-3) ** 2, 1 / spread**2
+        return float((self.decibels * weights[0] + expected * weights[1]) / sum(weights))
 
 
 def gain(new: Score, old: Score) -> Gain:

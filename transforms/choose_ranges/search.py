@@ -6,14 +6,14 @@ import logging
 
 from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.candidate import Candidate
-from transforms.choose_ranges.measure_outputs import Gain, Score, drags, gain
+from transforms.choose_ranges.measure_outputs import Score, drags, gain
 from transforms.choose_ranges.setting import Setting
 from transforms.choose_ranges.steps import Step
 
 log = logging.getLogger(__name__)
 
 _LEAST = 0.1
-"""dB that a step has to bring for sure."""
+"""dB that a step has to bring, as far as is known."""
 
 
 class Search:
@@ -30,36 +30,43 @@ class Search:
         log.info("%s: %.2f dB", start, score.mean)
 
     def take(self, step: Step) -> None:
-        """Go to the best of the settings that a step leads to, if it is better for sure."""
+        """Go to the best of the settings that a step leads to, if a gain is to be expected."""
         found: list[tuple[float, Setting, Score]] = []
-        for setting in step.settings(self.best):
+        for setting, known in step.settings(self.best):
             if setting == self.best or self._bench.is_same(setting, self.best):
                 continue
             score = self._bench.score(setting, self._score)
-            known = self._gain(str(setting), score, step.expected, step.spread)
-            if score is not None and known.sure > _LEAST:
-                found.append((known.sure, setting, score))
+            brings = self._gain(str(setting), score, known.expected, known.spread)
+            if score is not None and brings > _LEAST:
+                found.append((brings, setting, score))
         if found:
             _, self.best, self._score = max(found, key=lambda one: one[0])
 
+    def confirm(self) -> None:
+        """Go back to the start if the samples do not show that all steps together are better than it."""
+        if self.best != self._start and gain(self._score, self._first).decibels <= 0:
+            log.info("back to %s", self._start)
+            self.best, self._score = self._start, self._first
+
     def consider(self, candidate: Candidate, bench: Bench) -> bool:
-        """Go over to a candidate, on whose bench the best setting is measured, if it is better for sure."""
+        """Go over to a candidate, on whose bench the best setting is measured, if it is better."""
         score = bench.score(self.best, self._score)
-        known = self._gain(candidate.label, score, candidate.expected, candidate.spread)
-        if score is None or known.sure <= _LEAST:
+        brings = self._gain(candidate.label, score, candidate.expected, candidate.spread)
+        if score is None or brings <= _LEAST:
             return False
         self.variant, self._bench, self._score = candidate, bench, score
         return True
 
-    def _gain(self, label: str, score: Score | None, expected: float, spread: float) -> Gain:
+    def _gain(self, label: str, score: Score | None, expected: float, spread: float) -> float:
+        """Return the dB to be expected, of samples and of other models; -inf for what is out of question."""
         self._tried += 1
-        nothing = Gain(float("-inf"), 0.0)
         if score is None:
             log.info("%s: far behind", label)
-            return nothing
+            return float("-inf")
         shown = gain(score, self._score)
+        brings = shown.shrunk(expected, spread)
         log.info("%s: %.2f dB, %+.2f +- %.2f", label, score.mean, shown.decibels, shown.error)
-        return nothing if drags(score, self._first) else shown.shrunk(expected, spread)
+        return float("-inf") if drags(score, self._first) else brings
 
     def line(self, samples: int) -> str:
         """Say what was chosen, and what it is worth."""

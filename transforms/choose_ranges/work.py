@@ -13,8 +13,11 @@ from transforms.graph import dot_products, walk
 _PAID = 3e8
 """Numbers that all runs together may make, beyond those that the samples pay for: about two seconds."""
 
+MOST_COUNTED = 100_000_000
+"""Numbers of all samples up to which methods of finding ranges are tried beside that of the rules."""
+
 _RUNS = 2.5  # runs of the quantized model for each sample: as long as five of the float model
-_SETTINGS = 9  # that are tried on one model
+_SETTINGS = 6  # that are tried on one model
 _PRODUCTS = 128  # of a dot product in the time of one number that is quantized
 _FEWEST = 4
 _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
@@ -39,6 +42,11 @@ def runs_for(graph: gs.Graph, calibration: Calibration, count: int) -> int:
     ``count``: the samples that were calibrated on.
     """
     return int(_PAID * count / max(_numbers(graph, calibration), 1) + _RUNS * count)
+
+
+def compares_methods(calibration: Calibration) -> bool:
+    """Return whether there is time, and what it takes, to try other methods of finding ranges."""
+    return calibration.has_histograms and sum(map(calibration.numbers, calibration.observed)) <= MOST_COUNTED
 
 
 def samples_for(runs: int, most: int) -> int:

@@ -10,12 +10,13 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed, Float64Array
 from transforms.outliers.sample_rows import Sample
 from transforms.run.run_each import run_each, with_fixed_threads
-from transforms.run.run_model import OpenModel, open_model
+from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme.outlier_move import OutlierMove
 
 _LEAST_GAIN = 0.5  # dB, of the mean over outputs
 _MOST_LOSS = 0.1  # dB, of any output
+_CLEAR = 2.0  # dB, of the mean: more than the halves of samples differ by
 
 Moves = Mapping[str, OutlierMove]
 Choose = Callable[[Sequence[Sample]], Moves]
@@ -24,34 +25,51 @@ Quantize = Callable[[Moves, list[Feed]], gs.Graph]
 
 def is_better(new: Float64Array, old: Float64Array) -> bool:
     """Return whether outputs of some signal-to-noise ratios in dB are worth nodes that make them."""
-    with np.errstate(invalid="ignore"):
-        gains = np.where(new == old, 0, new - old)
+    gains = _gains(new, old)
     return bool(gains.size and gains.mean() >= _LEAST_GAIN and gains.min() >= -_MOST_LOSS)
 
 
-def measure(
-    choose: Choose, quantize: Quantize, samples: Sequence[Sample], run: RunOptions | None
-) -> Float64Array:
-    """Return the signal-to-noise ratio of each output in dB, over all samples.
+def _gains(new: Float64Array, old: Float64Array) -> Float64Array:
+    with np.errstate(invalid="ignore"):
+        return np.where(new == old, 0, new - old)
 
-    Each half of the samples is run on a model that was made with the other: ``choose`` returns moves, and
-    ``quantize`` the model with them and ranges from some feeds. An output that is not finite has -inf.
+
+class Trial:
+    """A way to choose moves, judged half by half: each half of the samples runs on a model of the other.
+
+    ``choose`` returns moves, and ``quantize`` the model with them and ranges from some feeds.
     """
-    options = with_fixed_threads(run)
-    options = RunOptions(options.provider, options.threads, simulate=True)
-    sums: list[Float64Array] = []
-    for half in range(2):
-        seen, held_out = samples[half::2], samples[1 - half :: 2]
-        model = open_model(quantize(choose(seen), [sample.feed for sample in seen]), options)
 
-        def _run(sample: Sample, model: OpenModel = model) -> Float64Array:
-            return _sums(sample, model.run(sample.feed))
+    def __init__(
+        self, choose: Choose, quantize: Quantize, samples: Sequence[Sample], run: RunOptions | None
+    ) -> None:
+        """Measure nothing yet."""
+        self._choose, self._quantize, self._samples, self._run = choose, quantize, samples, run
+        self._sums: list[list[Float64Array]] = []
 
-        sums += run_each(_run, held_out, run)
-    signal, error = np.sum(sums, axis=0)
-    with np.errstate(all="ignore"):
-        decibels = 10 * np.log10(signal / error)
-    return np.where(error == 0, np.inf, np.where(np.isfinite(decibels), decibels, -np.inf))
+    def decibels(self, halves: int) -> Float64Array:
+        """Return the signal-to-noise ratio of each output over so many halves; -inf if it is not finite."""
+        while len(self._sums) < halves:
+            self._sums.append(self._measured(len(self._sums)))
+        signal, error = np.sum([sums for half in self._sums[:halves] for sums in half], axis=0)
+        with np.errstate(all="ignore"):
+            decibels = 10 * np.log10(signal / error)
+        return np.where(error == 0, np.inf, np.where(np.isfinite(decibels), decibels, -np.inf))
+
+    def _measured(self, half: int) -> list[Float64Array]:
+        options = with_fixed_threads(self._run)
+        options = RunOptions(options.provider, options.threads, simulate=True)
+        seen, held_out = self._samples[half::2], self._samples[1 - half :: 2]
+        model = open_model(self._quantize(self._choose(seen), [one.feed for one in seen]), options)
+        return list(run_each(lambda one: _sums(one, model.run(one.feed)), held_out, self._run))
+
+
+def is_worth_it(new: Trial, old: Trial) -> bool:
+    """Return whether moves make the outputs better; one half of the samples is enough if it is clear."""
+    gains = _gains(new.decibels(1), old.decibels(1))
+    if gains.size and (gains.mean() < -_CLEAR or (gains.mean() > _CLEAR and gains.min() >= 0)):
+        return bool(gains.mean() > 0)
+    return is_better(new.decibels(2), old.decibels(2))
 
 
 def _sums(sample: Sample, made: Feed) -> Float64Array:

@@ -1,0 +1,18 @@
+"""Oracle: the mean of two normal distributions, weighed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from transforms.choose_ranges.measure_outputs import Gain
+
+
+def test_what_samples_show_is_weighed_with_other_models() -> None:
+    """Samples of a half share its ranges: a standard error of 0.4 dB counts as 0.6."""
+    shown, expected = Gain(-1.0, 0.4), (0.5, 0.3)
+    weights = 1 / 0.6**2, 1 / 0.3**2
+    by_hand = (-1.0 * weights[0] + 0.5 * weights[1]) / sum(weights)
+    assert shown.shrunk(*expected) == pytest.approx(by_hand)
+    assert Gain(-1.0, 0.01).shrunk(*expected) == pytest.approx(-1.0, abs=0.01)
+    assert Gain(-1.0, np.inf).shrunk(*expected) == 0.5
