@@ -43,7 +43,7 @@ from tests.benchmarks.large_models import size_of, write_sparse
 from tests.benchmarks.transformer import IR_VERSION, OPSET, Builder
 from tests.helpers.peak_memory import anonymous_peak
 
-SIZES, NODES, SAMPLES, SIDES = (10, 100, 1000), (1000, 4800, 14400), (8, 32, 128), (64, 256, 1024)
+SIZES, NODES, SAMPLES, SIDES = (10, 100, 1000, 4000), (1000, 4800, 14400), (8, 32, 128), (64, 256, 1024)
 EXPONENT_TARGET, RATIO_TARGET = 1.1, 4.0
 FEW_NODES, FEW_SAMPLES, SMALL_SIDE, CHANNELS = 30, 4, 64, 16
 

@@ -23,6 +23,7 @@ from transforms.finetune.tune_scales import tune_scales
 from transforms.model.copy_graph import copy_graph
 from transforms.run.shared_steps import StepSharing, kept_open
 
+_CLEAR = 1.0  # dB on held-out samples; with less, another way to tune may do better
 _GUESSES = 2
 """Choices of layers that are tried with few samples: without those that lead to harmed outputs."""
 
@@ -98,10 +99,7 @@ def finetune_model(
 
     try:
         with kept_open(sharing) as shared:
-            fitted: list[_Fitted] = []
             for attempt, chosen in _attempts(options):
-                if len(fitted) > 1 and chosen.weights:
-                    continue  # with the present scales weights do worse than with new ones, if anything
                 fitted = [_fit(attempt, chosen, shared)]
                 if best.is_undecided(fitted[0]):
                     folds = (dataclasses.replace(chosen, fold=fold) for fold in range(1, judged.folds))
@@ -110,7 +108,8 @@ def finetune_model(
                     if fitted[0].is_learned:
                         plain = _fit(attempt, dataclasses.replace(chosen, learned=False), shared)
                         best.challenge(plain, attempt)
-                    break
+                    if best.is_clear:
+                        break
         if options.algorithm == "auto" and options.rescale:
             best.tune_scales()
     finally:
@@ -148,11 +147,21 @@ class _Best:
         self._models, self._judged, self._formats = (float_graph, quantized_graph), judged, formats
         self._gain, self._tried, self._fold = 0.0, 0, 0
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether the best model gains so much that another way to tune need not be tried."""
+        return self._gain >= _CLEAR
+
     def is_undecided(self, fitted: _Fitted) -> bool:
         """Return whether more samples have to be held out to tell if the first model is better."""
         if self._tried or self._judged.folds == 1 or self._judged.passes([fitted.errors], 0):
             return False
         return not (self._judged.can_choose and self._judged.harmed([fitted.errors]))
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether a model with all layers tuned has passed."""
+        return self.model.attempt is not None and not self.model.put_back
 
     def passes(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> bool:
         """Return whether models with all layers tuned pass; if not, try some of their layers."""
@@ -161,7 +170,7 @@ class _Best:
         if passes:
             self._keep(fitted, attempt)
         self._tried += 1
-        if not passes:
+        if not passes and not self._is_whole:
             self._put_back(fitted, attempt, options)
         for one in fitted:
             one.walked.matched = []

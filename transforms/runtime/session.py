@@ -105,11 +105,7 @@ class OpenModel:
         return dict(zip(names, made, strict=True))
 
     def _run_bound(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
-        """Return the outputs for a feed of many arrays.
-
-        A plain run looks for the name of each input in a list of all: with 7,000 inputs that takes longer
-        than the run.
-        """
+        """Return the outputs for many arrays, of which a plain run looks for each in a list of all names."""
         binding = self.session.io_binding()
         for name, array in feed.items():
             binding.bind_cpu_input(name, array if array.flags.c_contiguous else array.copy(order="C"))
