@@ -244,7 +244,7 @@ class _Interrupted(Exception):
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_checkpoint_goes_on_to_the_same_model(after: int, tmp_path: Path) -> None:
     float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
-    options = FinetuneOptions("gptq")  # its first attempt is accepted
+    options = FinetuneOptions("gptq")
     whole = finetune_model(float_graph, quantized, DATA, options)
 
     def stop(layer: object, done: int, total: int) -> None:
@@ -265,7 +265,7 @@ def test_a_checkpoint_goes_on_to_the_same_model(after: int, tmp_path: Path) -> N
         progress=lambda layer, done, total: seen.append(layer.name),
     )
     same = [graph_proto.export_model(d.graph).SerializeToString(deterministic=True) for d in (whole, again)]
-    assert same[0] == same[1] and len(seen) == 4
+    assert same[0] == same[1] and len(set(seen)) == 4
     seconds = [layer.seconds for layer in again.walk.layers[:after]]
     stored = Checkpoint.open(path, "key")
     assert [stored.get(again.attempt or "", i)[1]["seconds"] for i in range(after)] == seconds  # type: ignore[index]
