@@ -99,7 +99,10 @@ def finetune_model(
 
     try:
         with kept_open(sharing) as shared:
+            fitted: list[_Fitted] = []
             for attempt, chosen in _attempts(options):
+                if len(fitted) > 1 and chosen.weights:
+                    continue  # what several models did not show, one with other scales shows by chance
                 fitted = [_fit(attempt, chosen, shared)]
                 if best.is_undecided(fitted[0]):
                     folds = (dataclasses.replace(chosen, fold=fold) for fold in range(1, judged.folds))
