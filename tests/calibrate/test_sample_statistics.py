@@ -19,18 +19,24 @@ from transforms.runtime.session import RunOptions
 NAMES = ["x", "matmul0_out", "y"]
 
 
-@pytest.mark.parametrize(("few", "rows", "blocked"), [(3, 2, True), (2, 2, False), (3, 1 << 15, False)])
-def test_blocks_of_channels_are_for_small_samples_and_models(
-    few: int, rows: int, blocked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The runtime takes seconds to bring ten thousand nodes into blocks, a time in the square of them."""
-    asked = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list that gets, of each model that is opened, whether it may compute on blocks of channels."""
+    found = []
 
     def _open(graph: Graph, shown: list[str], run: RunOptions, watched: list[str]) -> InstrumentedModel[str]:
-        asked.append(run.blocked)
+        found.append(run.blocked)
         return InstrumentedModel(graph, shown, run, watched=watched)
 
     monkeypatch.setattr(sample_statistics, "InstrumentedModel", _open)
+    return found
+
+
+@pytest.mark.parametrize(("few", "rows", "blocked"), [(3, 2, True), (2, 2, False), (3, 1 << 15, False)])
+def test_blocks_of_channels_are_for_small_samples_and_models(
+    few: int, rows: int, blocked: bool, asked: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime takes seconds to bring ten thousand nodes into blocks, a time in the square of them."""
     monkeypatch.setattr(sample_statistics, "_FEW", few)
     graph = graph_proto.import_model(build.dense(layers=2))
     wanted = no_statistics(NAMES, (), histogram=False)
@@ -39,17 +45,8 @@ def test_blocks_of_channels_are_for_small_samples_and_models(
     assert asked == [blocked]
 
 
-def test_sizes_that_no_shape_tells_are_measured_once_for_samples_of_one_shape(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sizes_that_no_shape_tells_are_measured_once_for_samples_of_one_shape(asked: list[bool]) -> None:
     """The numbers of the first say how large the result of NonZero is; shapes come twice."""
-    asked = []
-
-    def _open(graph: Graph, shown: list[str], run: RunOptions, watched: list[str]) -> InstrumentedModel[str]:
-        asked.append(run.blocked)
-        return InstrumentedModel(graph, shown, run, watched=watched)
-
-    monkeypatch.setattr(sample_statistics, "InstrumentedModel", _open)
     text = """<ir_version: 8, opset_import: ["": 17]> main (float[1, 1, N, 3] x) => (float[R, C] y)
         <float[1, 1, 1, 1] w = {2.0}> {
         a = Conv(x, w)

@@ -20,7 +20,7 @@ from transforms.calibrate.range_statistics import Moments, RangeStats
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
-from transforms.run.tensor_sizes import TensorSizes
+from transforms.run.tensor_sizes import Shapes, TensorSizes, is_small_feed, shapes_of
 from transforms.run.tensor_watch import WatchedTypeError
 from transforms.runtime.session import RunOptions
 
@@ -35,10 +35,9 @@ _OPSET = 10
 
 _NONE = np.zeros(())
 
-_SMALL = 1 << 20
 _SMALL_TENSORS = 200_000_000
-"""Bytes of a sample, and of all its tensors, up to which these may live longer, for the speed of convolutions
-on blocks of channels."""
+"""Bytes of all tensors of a small sample up to which these may live longer, for the speed of convolutions on
+blocks of channels."""
 
 _BLOCKED = frozenset(["Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"])
 """Operators that the runtime computes on blocks of channels."""
@@ -97,7 +96,7 @@ class SampleStatistics:
         self._sizes = TensorSizes(graph, self._all, partial(_measure, graph, run))
         self._has_blocks = any(node.op in _BLOCKED for node in walk.nodes(graph))
         self._models: dict[bool, InstrumentedModel[str]] = {}
-        self._small: dict[tuple[tuple[int, ...], ...], bool] = {}
+        self._small: dict[Shapes, bool] = {}
 
     def nothing_of(self, name: str) -> RangeStats:
         """Return statistics of what is wanted of a tensor, with nothing counted."""
@@ -109,9 +108,9 @@ class SampleStatistics:
         The first sample of its shapes decides: to know sizes that depend on numbers takes a run of the model.
         Raises ValueError if that fails.
         """
-        key = tuple(feed[name].shape for name in sorted(feed))
+        key = shapes_of(feed)
         if key not in self._small:
-            small = sum(array.nbytes for array in feed.values()) <= _SMALL and len(self._all) <= _FEW
+            small = is_small_feed(feed) and len(self._all) <= _FEW
             if small and self._has_blocks:
                 with _failing(sample):
                     small = self._sizes.of(feed).total <= _SMALL_TENSORS

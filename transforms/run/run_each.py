@@ -15,9 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from ops.array_types import Feed
+from transforms.run.tensor_sizes import is_small_feed
 from transforms.runtime.session import RunOptions, provider_name
 
-_SMALL = 1 << 20  # bytes of a sample
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 
@@ -32,8 +32,7 @@ def with_fixed_threads(options: RunOptions | None) -> RunOptions:
 
 def with_bounded_memory(options: RunOptions, feeds: Iterable[Feed]) -> RunOptions:
     """Return options with which runs of large samples take no more memory than their tensors."""
-    largest = max((sum(array.nbytes for array in feed.values()) for feed in feeds), default=0)
-    return options if largest <= _SMALL else dataclasses.replace(options, arena=False)
+    return options if all(map(is_small_feed, feeds)) else dataclasses.replace(options, arena=False)
 
 
 def run_each(

@@ -31,6 +31,21 @@ class SizesOfRun:
     at_once: int
 
 
+Shapes = tuple[tuple[int, ...], ...]
+
+_SMALL = 1 << 20  # bytes
+
+
+def shapes_of(feed: Feed) -> Shapes:
+    """Return the shapes of a sample, in the order of the names."""
+    return tuple(feed[name].shape for name in sorted(feed))
+
+
+def is_small_feed(feed: Feed) -> bool:
+    """Return whether a sample takes up to 1 MiB: memory beyond its tensors may then be spent on speed."""
+    return sum(array.nbytes for array in feed.values()) <= _SMALL
+
+
 class TensorSizes:
     """The sizes of tensors of the main graph that nodes make or that are fed; bodies are left out."""
 
@@ -42,11 +57,11 @@ class TensorSizes:
         self._graph, self._names, self._measure = graph, names, measure
         found = walk.tensors(graph).items()
         self._made = {name: tensor for name, tensor in found if isinstance(tensor, gs.Variable)}
-        self._known: dict[tuple[tuple[int, ...], ...], SizesOfRun] = {}
+        self._known: dict[Shapes, SizesOfRun] = {}
 
     def of(self, feed: Feed) -> SizesOfRun:
         """Return the bytes for a feed, which depend on nothing but that; raises what a run does."""
-        key = tuple(feed[name].shape for name in sorted(feed))
+        key = shapes_of(feed)
         if key in self._known:
             return self._known[key]
         sizes = {name: array.nbytes for name, array in feed.items()} | self._declared()
