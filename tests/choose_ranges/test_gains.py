@@ -9,9 +9,9 @@ from transforms.choose_ranges.measure_outputs import Gain
 
 
 def test_what_samples_show_is_weighed_with_other_models() -> None:
-    """Samples of a half share its ranges: a standard error of 0.4 dB counts as 0.6."""
+    """Samples of a half share its ranges: a standard error of 0.4 dB counts as 0.8."""
     shown, expected = Gain(-1.0, 0.4), (0.5, 0.3)
-    weights = 1 / 0.6**2, 1 / 0.3**2
+    weights = 1 / 0.8**2, 1 / 0.3**2
     by_hand = (-1.0 * weights[0] + 0.5 * weights[1]) / sum(weights)
     assert shown.shrunk(*expected) == pytest.approx(by_hand)
     assert Gain(-1.0, 0.01).shrunk(*expected) == pytest.approx(-1.0, abs=0.01)

@@ -9,34 +9,57 @@ from transforms.choose_ranges.measure_outputs import Score
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import setting_of
 from transforms.choose_ranges.steps import steps
-from transforms.scheme import preset
+from transforms.scheme import Scheme, preset
 
 
 class GivenErrors:
-    """As Bench: settings with a scale per channel have errors by sample that are so many dB lower."""
+    """As Bench: settings with a word in their names have errors by sample that are so many dB lower."""
 
-    def __init__(self, decibels: list[float]) -> None:
-        self._decibels = np.array(decibels)
+    def __init__(self, word: str, decibels: list[float], errors: list[float] | None = None) -> None:
+        self._word, self._decibels = word, np.array(decibels)
+        self._errors = np.array(errors or [1.0] * len(decibels))
 
     def score(self, setting: object, rival: Score | None = None) -> Score:
-        lower = self._decibels if "per channel, " in f"{setting}, " else np.zeros(len(self._decibels))
-        return Score(10 ** (-lower / 10)[:, None], np.full((len(lower), 1), 100.0), 1)
+        lower = self._decibels if self._word in f"{setting}, " else np.zeros(len(self._decibels))
+        return Score((self._errors * 10 ** (-lower / 10))[:, None], np.full((len(lower), 1), 100.0), 1)
 
     def is_same(self, one: object, other: object) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("shift", "taken", "kept"), ((2.0, True, True), (-0.3, True, False), (-3.0, False, False))
-)
-def test_what_other_models_gain_is_taken_and_confirmed(shift: float, taken: bool, kept: bool) -> None:
+SPREAD = np.array([3.0, -3.0, 2.0, -2.0, 4.0, -4.0, 1.0, -1.0])
+
+
+def searched(bench: GivenErrors, scheme: Scheme, ends: list[list[str]]) -> Search:
+    search = Search(bench, setting_of(scheme.by_rule()))  # type: ignore[arg-type]
+    for step in steps(scheme, ends, ()):
+        search.take(step)
+    return search
+
+
+@pytest.mark.parametrize(("shift", "taken"), ((2.0, True), (0.3, True), (-0.3, False), (-3.0, False)))
+def test_what_other_models_gain_is_taken_if_the_samples_show_some(shift: float, taken: bool) -> None:
     """Samples that scatter by 3 dB, with a mean that is too little, or enough, to tell."""
     scheme = preset("U8S8").with_(calibrate_method="MinMax", correct_biases=False)
-    spread = np.array([3.0, -3.0, 2.0, -2.0, 4.0, -4.0, 1.0, -1.0])
-    bench = GivenErrors(list(spread + shift))
-    search = Search(bench, setting_of(scheme.by_rule()))  # type: ignore[arg-type]
-    for step in steps(scheme, []):
-        search.take(step)
+    bench = GivenErrors("per channel, ", [*(SPREAD + shift)])
+    search = searched(bench, scheme, [])
     assert (search.best.kind.per_channel is True) is taken
     search.confirm()
-    assert (search.best.kind.per_channel is True) is kept
+    assert (search.best.kind.per_channel is True) is taken
+
+
+def test_gains_of_most_samples_are_not_worth_a_loss_of_the_whole() -> None:
+    """Seven samples gain 3 dB, and one with errors a hundred times larger loses 1.5."""
+    scheme = preset("U8S8").with_(calibrate_method="MinMax", correct_biases=False)
+    bench = GivenErrors("per channel, ", [3.0] * 7 + [-1.5], [1.0] * 7 + [100.0])
+    assert searched(bench, scheme, []).best == setting_of(scheme.by_rule())
+
+
+@pytest.mark.parametrize("shift", (0.1, -0.2))
+def test_room_is_taken_though_no_sample_needs_it_and_all_steps_are_confirmed(shift: float) -> None:
+    """Other models gain by it: samples that scatter need not show it, but a loss in the end is none."""
+    scheme = preset("U8S8").with_(per_channel=False, correct_biases=False)
+    search = searched(GivenErrors("Wide", [*(SPREAD + shift)]), scheme, [["y"]])
+    assert search.best.methods == {"y": "Wide"}
+    search.confirm()
+    assert search.best.methods == ({"y": "Wide"} if shift > 0 else {})

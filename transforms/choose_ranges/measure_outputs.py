@@ -15,7 +15,8 @@ _VIEW_BIAS = 1.0  # dB by which a gain before the saturation may differ from tha
 _DRAGGED = 1.0  # dB that the worst output may lose to the others
 _MOST = 20.0  # dB that a single sample may gain
 _HOPELESS = 3.0  # dB
-_TOGETHER = 1.5  # samples of a half share its ranges: their mean is that much less certain
+_TOGETHER = 2.0  # samples of a half share its ranges: their mean is that much less certain
+_FALLEN = 0.5  # dB
 
 
 def energies(expected: Feed, found: Feed) -> Float64Array:
@@ -135,3 +136,11 @@ def drags(new: Score, old: Score) -> bool:
         return False
     worst = [np.nanmin(score.decibels[: score.count], initial=np.inf) for score in (new, old)]
     return bool(worst[0] < worst[1] - _DRAGGED)
+
+
+def falls(new: Score, old: Score) -> bool:
+    """Return whether errors pooled over samples are clearly larger, of outputs and what they saturate.
+
+    What samples gain on the average is not worth one that is lost.
+    """
+    return _mean(new.decibels - old.decibels) < -_FALLEN

@@ -6,9 +6,9 @@ import logging
 
 from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.candidate import Candidate
-from transforms.choose_ranges.measure_outputs import Score, drags, gain
+from transforms.choose_ranges.measure_outputs import Score, drags, falls, gain
 from transforms.choose_ranges.setting import Setting
-from transforms.choose_ranges.steps import Step
+from transforms.choose_ranges.steps import Known, Step
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Search:
             if setting == self.best or self._bench.is_same(setting, self.best):
                 continue
             score = self._bench.score(setting, self._score)
-            brings = self._gain(str(setting), score, known.expected, known.spread)
+            brings = self._gain(str(setting), score, known)
             if score is not None and brings > _LEAST:
                 found.append((brings, setting, score))
         if found:
@@ -51,22 +51,27 @@ class Search:
     def consider(self, candidate: Candidate, bench: Bench) -> bool:
         """Go over to a candidate, on whose bench the best setting is measured, if it is better."""
         score = bench.score(self.best, self._score)
-        brings = self._gain(candidate.label, score, candidate.expected, candidate.spread)
+        brings = self._gain(candidate.label, score, Known(candidate.expected, candidate.spread))
         if score is None or brings <= _LEAST:
             return False
         self.variant, self._bench, self._score = candidate, bench, score
         return True
 
-    def _gain(self, label: str, score: Score | None, expected: float, spread: float) -> float:
-        """Return the dB to be expected, of samples and of other models; -inf for what is out of question."""
+    def _gain(self, label: str, score: Score | None, known: Known) -> float:
+        """Return the dB to be expected, of samples and of other models; -inf for what is out of question.
+
+        Other models decide how much of a gain that the samples show is believed, and not against samples that
+        show none.
+        """
         self._tried += 1
         if score is None:
             log.info("%s: far behind", label)
             return float("-inf")
         shown = gain(score, self._score)
-        brings = shown.shrunk(expected, spread)
         log.info("%s: %.2f dB, %+.2f +- %.2f", label, score.mean, shown.decibels, shown.error)
-        return float("-inf") if drags(score, self._first) else brings
+        if drags(score, self._first) or falls(score, self._score) or (known.shows and shown.decibels <= 0):
+            return float("-inf")
+        return shown.shrunk(known.expected, known.spread)
 
     def line(self, samples: int) -> str:
         """Say what was chosen, and what it is worth."""
