@@ -37,9 +37,9 @@ def searched(bench: GivenErrors, scheme: Scheme, ends: list[list[str]]) -> Searc
     return search
 
 
-@pytest.mark.parametrize(("shift", "taken"), ((2.0, True), (0.3, True), (-0.3, False), (-3.0, False)))
+@pytest.mark.parametrize(("shift", "taken"), ((2.0, True), (1.0, True), (0.5, False), (-3.0, False)))
 def test_what_other_models_gain_is_taken_if_the_samples_show_some(shift: float, taken: bool) -> None:
-    """Samples that scatter by 3 dB, with a mean that is too little, or enough, to tell."""
+    """Samples scatter by 3 dB: errors pooled over them gain 0.9 dB less than samples do on the average."""
     scheme = preset("U8S8").with_(calibrate_method="MinMax", correct_biases=False)
     bench = GivenErrors("per channel, ", [*(SPREAD + shift)])
     search = searched(bench, scheme, [])
@@ -55,11 +55,11 @@ def test_gains_of_most_samples_are_not_worth_a_loss_of_the_whole() -> None:
     assert searched(bench, scheme, []).best == setting_of(scheme.by_rule())
 
 
-@pytest.mark.parametrize("shift", (0.1, -0.2))
+@pytest.mark.parametrize("shift", (1.0, 0.5))
 def test_room_is_taken_though_no_sample_needs_it_and_all_steps_are_confirmed(shift: float) -> None:
     """Other models gain by it: samples that scatter need not show it, but a loss in the end is none."""
     scheme = preset("U8S8").with_(per_channel=False, correct_biases=False)
     search = searched(GivenErrors("Wide", [*(SPREAD + shift)]), scheme, [["y"]])
     assert search.best.methods == {"y": "Wide"}
     search.confirm()
-    assert search.best.methods == ({"y": "Wide"} if shift > 0 else {})
+    assert search.best.methods == ({"y": "Wide"} if shift == 1 else {})
