@@ -69,6 +69,10 @@ class Bench:
         self._model = open_model(self.switchable.graph, fixed)
         self._signal = np.array([signals(sample.expected) for sample in self._samples])
 
+    def keep(self, count: int) -> None:
+        """Go on with the first samples."""
+        self._samples, self._signal = self._samples[:count], self._signal[:count]
+
     def score(self, setting: Setting, rival: Score | None = None) -> Score | None:
         """Return the errors of a setting: each sample with ranges from the other half.
 

@@ -28,12 +28,13 @@ from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
-from transforms.choose_ranges.steps import METHODS, steps
+from transforms.choose_ranges.steps import METHODS, settings_of, steps
 from transforms.choose_ranges.work import (
     MOST_COUNTED,
     compares_methods,
     runs_for,
     samples_for,
+    too_few,
     too_large,
 )
 from transforms.model.copy_graph import copy_graph
@@ -89,15 +90,17 @@ def choose_settings(
     feeds = samples.again()
     if len(feeds) < _FEWEST:
         return replace(by_rule, note="Ranges by rule: 1 sample is too few to choose by")
-    runs = runs_for(graph, calibration, samples.count)
-    feeds = feeds[: samples_for(runs, len(feeds))]
+    runs, methods = _affordable(scheme, graph, calibration, samples.count)
+    if not runs:
+        return replace(by_rule, note="Ranges by rule: comparing settings of so many nodes takes too long")
     bench = Bench(graph, ruled, plan_of, calibration, feeds, data.run)
     if not bench.outputs:
         return replace(by_rule, note="Ranges by rule: no output is of a floating type")
-    search = Search(bench, setting_of(ruled))
-    for step in steps(
-        scheme, _ends(graph, bench, calibration), METHODS if compares_methods(calibration) else ()
-    ):
+    found, start = list(steps(scheme, _ends(graph, bench, calibration), methods)), setting_of(ruled)
+    feeds = feeds[: samples_for(runs, settings_of(start, found), len(feeds))]
+    bench.keep(len(feeds))
+    search = Search(bench, start)
+    for step in found:
         search.take(step)
     search.confirm()
     best = _resolved(ruled, search.best, bench)
@@ -105,6 +108,23 @@ def choose_settings(
     for candidate in candidates:
         chosen = _consider(candidate, chosen, search, graph, plan_of, feeds, data) or chosen
     return replace(chosen, note=search.line(len(feeds)))
+
+
+def _affordable(
+    scheme: Scheme, graph: gs.Graph, calibration: Calibration, count: int
+) -> tuple[int, Sequence[str]]:
+    """Return how many runs there is time for, 0 if too few, and the methods for ranges to compare.
+
+    ``count``: the samples that were calibrated on.
+    """
+    ruled = scheme.by_rule()
+    for methods in [METHODS, ()] if compares_methods(calibration) else [()]:
+        clips = bool(methods) or ruled.calibrate_method == "MSE"
+        runs = runs_for(graph, calibration, count, clips=clips, searched=bool(scheme.outliers))
+        most = settings_of(setting_of(ruled), list(steps(scheme, [["first"], ["last"]], methods)))
+        if not too_few(runs, most):
+            return runs, methods
+    return 0, ()
 
 
 def _ends(graph: gs.Graph, bench: Bench, calibration: Calibration) -> list[list[str]]:

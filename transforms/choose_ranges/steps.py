@@ -54,3 +54,8 @@ def steps(scheme: Scheme, ends: Sequence[Sequence[str]], methods: Sequence[str] 
             roomy = [dict.fromkeys(groups, "Wide") for groups in ends]
             yield Step(lambda best: [(best.with_(methods=one), _ROOM) for one in roomy])
         yield Step(lambda best: [(best.with_(method=method), _METHOD) for method in methods])
+
+
+def settings_of(start: Setting, found: Sequence[Step]) -> int:
+    """Return how many settings are measured at most: the start, and those that steps lead to from it."""
+    return 1 + sum(setting != start for step in found for setting, _ in step.settings(start))

@@ -11,15 +11,22 @@ from transforms.calibrate.calibration import Calibration
 from transforms.graph import dot_products, walk
 
 _PAID = 3e8
-"""Numbers that all runs together may make, beyond those that the samples pay for: about two seconds."""
+"""Numbers that all runs together may make, beyond those that the samples pay for: about two seconds.
+
+What else takes time is counted in the numbers that a run makes meanwhile.
+"""
 
 MOST_COUNTED = 100_000_000
 """Numbers of all samples up to which methods of finding ranges are tried beside that of the rules."""
 
-_RUNS = 2.5  # runs of the quantized model for each sample: as long as five of the float model
-_SETTINGS = 6  # that are tried on one model
-_PRODUCTS = 128  # of a dot product in the time of one number that is quantized
+_RUNS = 1.25  # runs of the quantized model for each sample: as long as five of the float model
+_PRODUCTS = 128  # of a dot product
+_NODE = 200_000  # for a node: copies, plans and sessions of two models
+_NODE_RUN = 1800  # for a node at every run
+_CLIPPED = 150_000  # for a tensor whose ranges of least error are found, of both halves
+_SEARCHED = 5  # models that could be prepared while outliers are searched for
 _FEWEST = 4
+_LEAST = 2  # samples without which settings are not compared
 _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
 MOST_NODES = 3000
 """Nodes of a graph up to which its quantized model is run: opening that takes time in their square."""
@@ -36,12 +43,18 @@ def has_many_nodes(graph: gs.Graph) -> bool:
     return len(graph.nodes) > MOST_NODES
 
 
-def runs_for(graph: gs.Graph, calibration: Calibration, count: int) -> int:
-    """Return how many runs of the quantized model comparing settings may take.
+def runs_for(
+    graph: gs.Graph, calibration: Calibration, count: int, *, clips: bool, searched: bool = False
+) -> int:
+    """Return how many runs of the quantized model comparing settings may take, 0 if preparing it takes all.
 
-    ``count``: the samples that were calibrated on.
+    ``count``: the samples that were calibrated on. ``clips``: whether ranges of least error are found.
+    ``searched``: whether outliers were searched for, which takes time too.
     """
-    return int(_PAID * count / max(_numbers(graph, calibration), 1) + _RUNS * count)
+    numbers, nodes = _numbers(graph, calibration), len(graph.nodes)
+    prepared = _NODE * nodes * (1 + _SEARCHED * searched) + _CLIPPED * clips * len(calibration.observed)
+    each = numbers / max(count, 1) + _NODE_RUN * nodes
+    return int(max(_PAID + _RUNS * numbers - prepared, 0) / max(each, 1))
 
 
 def compares_methods(calibration: Calibration) -> bool:
@@ -49,9 +62,14 @@ def compares_methods(calibration: Calibration) -> bool:
     return calibration.has_histograms and sum(map(calibration.numbers, calibration.observed)) <= MOST_COUNTED
 
 
-def samples_for(runs: int, most: int) -> int:
+def too_few(runs: int, settings: int) -> bool:
+    """Return whether runs are too few for a comparison of so many settings."""
+    return runs < _LEAST * settings
+
+
+def samples_for(runs: int, settings: int, most: int) -> int:
     """Return on how many samples settings are compared: an even number unless it is ``most``."""
-    return max(min(most, _FEWEST), min(most, runs // _SETTINGS // 2 * 2))
+    return max(min(most, _FEWEST), min(most, runs // settings // 2 * 2))
 
 
 def _numbers(graph: gs.Graph, calibration: Calibration) -> float:

@@ -23,19 +23,24 @@ Halves = tuple[Float32Array, Float32Array]
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """What of a weight [channels, outputs] the errors depend on: magnitudes, the grid, norms of rows."""
+    """What of a weight [channels, outputs] the errors depend on: magnitudes, the grid, norms of rows.
+
+    ``largest``: of each output, and ``peaks`` the channels that have it.
+    """
 
     magnitudes: Float32Array
     grid: QuantSpec
     norms: Float64Array
     largest: Float32Array
+    peaks: Channels
 
     @classmethod
     def of(cls, rows: Float32Array, grid: QuantSpec) -> LayerWeights:
         """Measure a weight whose channels are on the first axis."""
         magnitudes = np.abs(rows)
         norms = np.einsum("ij,ij->i", magnitudes, magnitudes, dtype=np.float64)
-        return cls(magnitudes, grid, norms, magnitudes.max(0))
+        peaks = magnitudes.argmax(0)
+        return cls(magnitudes, grid, norms, np.take_along_axis(magnitudes, peaks[None], 0)[0], peaks)
 
     def error(self, squares: Float64Array, factors: Float64Array, own: Channels) -> float:
         """Return the mean squared error of what the layer makes that rounding the weight causes.
@@ -44,7 +49,7 @@ class LayerWeights:
         ``own`` channels stay out of it. An error that is spread evenly over a step s has the mean square
         s^2 / 12.
         """
-        largest = np.delete(self.magnitudes, own, 0).max(0) if own.size else self.largest
+        largest = self._largest_without(own)
         raised = np.flatnonzero(factors != 1)
         scaled = self.magnitudes[raised] * factors[raised, None].astype(np.float32)
         largest = np.maximum(largest, scaled.max(0, initial=0)).astype(np.float64)
@@ -53,6 +58,13 @@ class LayerWeights:
         steps = largest / self.grid.format.highest
         kept = np.delete(squares / factors**2, own)
         return float(np.square(steps).sum() / 12 * kept.sum())
+
+    def _largest_without(self, own: Channels) -> Float32Array:
+        """Return the largest magnitude of each output but for some channels."""
+        other = np.isin(self.peaks, own)
+        largest = self.largest.copy()
+        largest[other] = np.delete(self.magnitudes[:, other], own, 0).max(0, initial=0)
+        return largest
 
 
 def rounding_error(
