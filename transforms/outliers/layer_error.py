@@ -56,7 +56,8 @@ class LayerWeights:
         if self.grid.axis is None:
             largest = np.full_like(largest, _CLIPPED * largest.max())
         steps = largest / self.grid.format.highest
-        kept = np.delete(squares / factors**2, own)
+        kept = squares / factors**2
+        kept[own] = 0
         return float(np.square(steps).sum() / 12 * kept.sum())
 
     def _largest_without(self, own: Channels) -> Float32Array:
@@ -109,6 +110,7 @@ def total_error(
     squares = np.square(rows[1], dtype=np.float64).mean(0)
     norms = np.sum([weight.norms for weight in weights], axis=0) * factors**2
     divisors = factors.astype(np.float32)
-    seen, held_out = (np.delete(np.divide(half, divisors, dtype=np.float32), own, 1) for half in rows)
-    rounding = rounding_error(seen, held_out, np.delete(norms, own), grid, clips=clips)
+    seen, held_out = (np.divide(half, divisors, dtype=np.float32) for half in rows)
+    seen[:, own] = held_out[:, own] = 0  # as if they were not there: zero is exact and in every range
+    rounding = rounding_error(seen, held_out, norms, grid, clips=clips)
     return rounding + sum(weight.error(squares, factors, own) for weight in weights)
