@@ -1,0 +1,79 @@
+"""Oracles: the rules for what follows them, and counts of runs by hand."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.benchmarks.chain_models import CHANNELS, SIDE, chain
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration import Calibration
+from transforms.calibrate.methods import CalibrationOptions
+from transforms.calibrate.range_statistics import RangeStats
+from transforms.choose_ranges import work
+from transforms.model import graph_proto
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.scheme import Scheme, preset
+
+
+def quantized(model: onnx.ModelProto, scheme: Scheme, count: int = 6) -> tuple[bytes, str]:
+    random = np.random.default_rng(1)
+    shape = 1, CHANNELS, SIDE, SIDE
+    feeds = [{"x": random.standard_normal(shape).astype(np.float32)} for _ in range(count)]
+    graph = model_io.load(model)
+    done = quantize_graph(graph, scheme, CalibrationData(feeds))
+    return graph_proto.export_model(graph).SerializeToString(deterministic=True), done.choice
+
+
+@pytest.mark.parametrize("config", ("U8S8", "A8W8"))
+def test_a_model_whose_nodes_take_all_the_time_follows_the_rules(
+    monkeypatch: pytest.MonkeyPatch, config: str
+) -> None:
+    """60 nodes, where there is time for 40: with a word, and to the bit."""
+    model, scheme = chain("shared", 60), preset(config)
+    assert "6 held-out samples" in quantized(model, scheme)[1]
+    monkeypatch.setattr(work, "_PAID", 40 * work._NODE)
+    made, said = quantized(model, scheme)
+    assert said == "Ranges by rule: comparing settings of so many nodes takes too long"
+    assert made == quantized(model, scheme.by_rule())[0]
+
+
+def test_ranges_of_least_error_are_not_compared_if_only_they_take_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """U8S8 has the lowest and highest numbers by rule, whatever is chosen beside them."""
+    model, scheme = chain("shared", 60), preset("U8S8").with_(correct_biases=False, per_channel=False)
+    with_methods = quantized(model, scheme)[1]
+    monkeypatch.setattr(work, "_PAID", 90 * work._NODE)
+    without = quantized(model, scheme)[1]
+    assert "ranges MinMax" in without
+    assert tried(without) == tried(with_methods) - 1
+
+
+def tried(said: str) -> int:
+    found = re.search(r"(\d+) settings tried", said)
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.parametrize(("clips", "searched"), ((False, False), (True, False), (False, True)))
+def test_all_that_is_done_beside_runs_leaves_fewer_of_them(clips: bool, searched: bool) -> None:
+    """By hand: 99 nodes, 10 tensors of 1,000 numbers in each of 8 samples."""
+    graph = model_io.load(chain("own", 99))
+    observed = {f"t{number}": RangeStats(0.0, 1.0, count=8000) for number in range(10)}
+    calibration = Calibration(CalibrationOptions(), observed)
+    beside = 200_000 * 99 * (6 if searched else 1) + (150_000 * 10 if clips else 0)
+    by_hand = int((3e8 + 1.25 * 80_000 - beside) / (10_000 + 1800 * 99))
+    assert work.runs_for(graph, calibration, 8, clips=clips, searched=searched) == by_hand
+
+
+def test_fewer_settings_leave_time_for_more_samples() -> None:
+    assert [work.samples_for(24, settings, 32) for settings in (2, 3, 6)] == [12, 8, 4]
+    assert work.samples_for(24, 3, 7) == 7
+    assert work.samples_for(3, 6, 32) == 4
+    assert work.too_few(11, 6)
+    assert not work.too_few(12, 6)
