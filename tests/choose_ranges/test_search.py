@@ -37,11 +37,16 @@ def searched(bench: GivenErrors, scheme: Scheme, ends: list[list[str]]) -> Searc
     return search
 
 
-@pytest.mark.parametrize(("shift", "taken"), ((2.0, True), (1.0, True), (0.5, False), (-3.0, False)))
-def test_what_other_models_gain_is_taken_if_the_samples_show_some(shift: float, taken: bool) -> None:
-    """Samples scatter by 3 dB: errors pooled over them gain 0.9 dB less than samples do on the average."""
+@pytest.mark.parametrize(
+    ("shift", "scatter", "taken"),
+    ((2.0, 1.0, True), (1.0, 1.0, True), (0.2, 0.3, True), (-0.2, 0.3, False), (-3.0, 1.0, False)),
+)
+def test_what_other_models_gain_is_taken_unless_the_samples_show_a_loss(
+    shift: float, scatter: float, taken: bool
+) -> None:
+    """Samples that scatter by 1 or 3 dB; what others gain, 0.25 +- 0.4 dB, alone would take -0.2 +- 0.7."""
     scheme = preset("U8S8").with_(calibrate_method="MinMax", correct_biases=False)
-    bench = GivenErrors("per channel, ", [*(SPREAD + shift)])
+    bench = GivenErrors("per channel, ", [*(SPREAD * scatter + shift)])
     search = searched(bench, scheme, [])
     assert (search.best.kind.per_channel is True) is taken
     search.confirm()

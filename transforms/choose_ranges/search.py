@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 _LEAST = 0.1
 """dB that a step has to bring, as far as is known."""
 
+_DOUBT = 0.25
+"""Standard errors below zero from which on samples show a loss."""
+
 
 class Search:
     """The best setting of one model so far, from the setting of the rules on."""
@@ -61,7 +64,7 @@ class Search:
         """Return the dB to be expected, of samples and of other models; -inf for what is out of question.
 
         Other models decide how much of a gain that the samples show is believed, and not against samples that
-        show none.
+        show a loss.
         """
         self._tried += 1
         if score is None:
@@ -69,7 +72,8 @@ class Search:
             return float("-inf")
         shown = gain(score, self._score)
         log.info("%s: %.2f dB, %+.2f +- %.2f", label, score.mean, shown.decibels, shown.error)
-        if drags(score, self._first) or falls(score, self._score) or (known.shows and shown.decibels <= 0):
+        loses = known.shows and shown.decibels < -_DOUBT * shown.error
+        if loses or drags(score, self._first) or falls(score, self._score):
             return float("-inf")
         return shown.shrunk(known.expected, known.spread)
 

@@ -17,7 +17,7 @@ class Known:
     """The gain in dB that a change has on other models, on samples unseen there, and how much that differs.
 
     Measured over 30 networks made for it and eleven trained ones, with ranges from eight samples.
-    ``shows``: whether the samples have to show a gain.
+    ``shows``: whether samples of a model that show a loss decide against it.
     """
 
     expected: float
