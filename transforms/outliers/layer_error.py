@@ -111,6 +111,6 @@ def total_error(
     norms = np.sum([weight.norms for weight in weights], axis=0) * factors**2
     divisors = factors.astype(np.float32)
     seen, held_out = (np.divide(half, divisors, dtype=np.float32) for half in rows)
-    seen[:, own] = held_out[:, own] = 0  # as if they were not there: zero is exact and in every range
+    seen[:, own] = held_out[:, own] = 0  # zero is exact, and in every range
     rounding = rounding_error(seen, held_out, norms, grid, clips=clips)
     return rounding + sum(weight.error(squares, factors, own) for weight in weights)
