@@ -61,7 +61,7 @@ class LayerWeights:
         return float(np.square(steps).sum() / 12 * kept.sum())
 
     def _largest_without(self, own: Channels) -> Float32Array:
-        """Return the largest magnitude of each output but for some channels."""
+        """Return the largest magnitude of each output, some channels left out."""
         other = np.isin(self.peaks, own)
         largest = self.largest.copy()
         largest[other] = np.delete(self.magnitudes[:, other], own, 0).max(0, initial=0)
