@@ -73,19 +73,29 @@ def _is_left_alone(tensor: gs.Constant) -> bool:
     return all(node.op in _DOT_PRODUCTS and not node.domain for node in tensor.outputs)
 
 
-def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto:
-    """Return the optimized model, which passes onnx's checker, or raise ModelError."""
+def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto | None:
+    """Return the optimized model, which passes onnx's checker, None if nothing changed, or raise ModelError."""
     try:
         optimized = _optimize_model(model)
     except Exception as error:  # the runtime's own exceptions share no narrower class
         raise ModelError(f"ONNX Runtime cannot load the model: {' '.join(str(error).split())}") from error
-    rename_made(optimized.graph, names, reused=_REUSED)
+    changed = not _is_same(model, optimized)
+    if changed:
+        rename_made(optimized.graph, names, reused=_REUSED)
     try:
         onnx.checker.check_model(optimized, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"the optimized model does not pass onnx.checker: {reason}") from error
-    return optimized
+    return optimized if changed else None
+
+
+def _is_same(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
+    """Return whether two models are equal but for operator sets that the second imports besides."""
+    imports = list(before.opset_import)
+    if before.ir_version != after.ir_version or list(after.opset_import)[: len(imports)] != imports:
+        return False
+    return before.graph == after.graph
 
 
 def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
