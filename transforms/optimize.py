@@ -74,20 +74,20 @@ def _is_left_alone(tensor: gs.Constant) -> bool:
 
 
 def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto | None:
-    """Return the optimized model, which passes onnx's checker, None if nothing changed, or raise ModelError."""
+    """Return the optimized model, which passes onnx's checker, or None if it is the same; or raise ModelError."""
     try:
         optimized = _optimize_model(model)
     except Exception as error:  # the runtime's own exceptions share no narrower class
         raise ModelError(f"ONNX Runtime cannot load the model: {' '.join(str(error).split())}") from error
-    changed = not _is_same(model, optimized)
-    if changed:
-        rename_made(optimized.graph, names, reused=_REUSED)
+    if _is_same(model, optimized):
+        return None
+    rename_made(optimized.graph, names, reused=_REUSED)
     try:
         onnx.checker.check_model(optimized, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"the optimized model does not pass onnx.checker: {reason}") from error
-    return optimized if changed else None
+    return optimized
 
 
 def _is_same(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:

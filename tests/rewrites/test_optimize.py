@@ -55,7 +55,7 @@ def test_large_weights_are_not_copied() -> None:
 
 
 def test_nodes_stay_if_there_is_nothing_to_optimize() -> None:
-    """Oracle: the objects themselves; the model as it is saved is that of a graph made anew, byte for byte."""
+    """Oracle: the objects themselves; the model is that of a graph made anew, byte for byte."""
     graph = model_io.load(chain("shared", 30))
     nodes, expected = list(graph.nodes), graph_proto.export_model(model_io.load(chain("shared", 30)))
     assert optimize(graph) == 0
