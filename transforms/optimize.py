@@ -74,7 +74,7 @@ def _is_left_alone(tensor: gs.Constant) -> bool:
 
 
 def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto | None:
-    """Return the optimized model, which passes onnx's checker, or None if it is the same; or raise ModelError."""
+    """Return the optimized model, which passes onnx's checker, None if nothing changed; or raise."""
     try:
         optimized = _optimize_model(model)
     except Exception as error:  # the runtime's own exceptions share no narrower class

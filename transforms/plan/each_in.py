@@ -1,4 +1,4 @@
-"""A function of many small things, in the threads of a pool, several at a time: handing one over takes long."""
+"""A function of many small things in the threads of a pool, several at a time: handing over takes long."""
 
 from __future__ import annotations
 
