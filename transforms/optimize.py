@@ -74,7 +74,10 @@ def _is_left_alone(tensor: gs.Constant) -> bool:
 
 
 def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto | None:
-    """Return the optimized model, which passes onnx's checker, None if nothing changed; or raise."""
+    """Return the optimized model, which passes onnx's checker, or None if nothing changed.
+
+    Raises ModelError if the runtime cannot load the model, or the checker refuses the result.
+    """
     try:
         optimized = _optimize_model(model)
     except Exception as error:  # the runtime's own exceptions share no narrower class
