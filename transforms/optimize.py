@@ -76,7 +76,7 @@ def _is_left_alone(tensor: gs.Constant) -> bool:
 def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto | None:
     """Return the optimized model, which passes onnx's checker, or None if nothing changed.
 
-    Raises ModelError if the runtime cannot load the model, or the checker refuses the result.
+    Raises ModelError if the runtime cannot load the model, or if the result does not pass the checker.
     """
     try:
         optimized = _optimize_model(model)
@@ -94,7 +94,7 @@ def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto | N
 
 
 def _is_same(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
-    """Return whether two models are equal but for operator sets that the second imports besides."""
+    """Return whether two models are equal, apart from operator sets that the second imports besides."""
     imports = list(before.opset_import)
     if before.ir_version != after.ir_version or list(after.opset_import)[: len(imports)] != imports:
         return False

@@ -135,7 +135,7 @@ class QParamsTable:
         return scale, zero_point
 
     def _measure(self, quantization: QuantSite, step: QuantSpec) -> tuple[float, float]:
-        """Return the range of what is no weight."""
+        """Return the range of an activation, or of a constant other than a weight."""
         tensor = quantization.tensor
         low, high = shared_range(self._plan.group(tensor), self._ranges, step)
         if low == high == 0:
