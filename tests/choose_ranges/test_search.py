@@ -39,12 +39,12 @@ def searched(bench: GivenErrors, scheme: Scheme, ends: list[list[str]]) -> Searc
 
 @pytest.mark.parametrize(
     ("shift", "scatter", "taken"),
-    ((2.0, 1.0, True), (1.0, 1.0, True), (0.2, 0.3, True), (-0.2, 0.3, False), (-3.0, 1.0, False)),
+    ((2.0, 1.0, True), (1.0, 1.0, True), (0.2, 0.3, True), (0.15, 0.8, False), (-3.0, 1.0, False)),
 )
 def test_what_other_models_gain_is_taken_unless_the_samples_show_a_loss(
     shift: float, scatter: float, taken: bool
 ) -> None:
-    """Samples that scatter by 1 or 3 dB; what others gain, 0.25 +- 0.4 dB, alone would take -0.2 +- 0.7."""
+    """Errors pooled over samples that scatter lose 0.4 dB with a mean gain of 0.15: others gain 0.25 +- 0.4."""
     scheme = preset("U8S8").with_(calibrate_method="MinMax", correct_biases=False)
     bench = GivenErrors("per channel, ", [*(SPREAD * scatter + shift)])
     search = searched(bench, scheme, [])
