@@ -44,7 +44,7 @@ def searched(bench: GivenErrors, scheme: Scheme, ends: list[list[str]]) -> Searc
 def test_what_other_models_gain_is_taken_unless_the_samples_show_a_loss(
     shift: float, scatter: float, taken: bool
 ) -> None:
-    """Errors pooled over samples that scatter lose 0.4 dB with a mean gain of 0.15: others gain 0.25 +- 0.4."""
+    """Pooled errors of samples that scatter lose 0.4 dB at a mean gain of 0.15; others gain 0.25 +- 0.4."""
     scheme = preset("U8S8").with_(calibrate_method="MinMax", correct_biases=False)
     bench = GivenErrors("per channel, ", [*(SPREAD * scatter + shift)])
     search = searched(bench, scheme, [])
