@@ -34,7 +34,7 @@ _MOVING = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "U
 
 @dataclass(frozen=True)
 class _Layer:
-    """A Conv or Gemm, the int32 numbers [N] of its bias and their steps, both constants of its own.
+    """A Conv or Gemm, the int32 numbers of its bias, N in the last axis, and their steps: its own constants.
 
     ``weight`` makes the integers of its weight float, with a scale for each output if they are its own, too,
     which then can grow.
@@ -199,9 +199,11 @@ def _layer(node: gs.Node) -> _Layer | None:
         return None
     weight, bias = made[0], made[1]
     numbers, steps = load(bias.inputs[0]), load(bias.inputs[1])
-    if numbers.dtype != np.int32 or numbers.ndim != 1 or not (_is_own(bias) and np.all(steps > 0)):
+    if numbers.dtype != np.int32 or not (_is_own(bias) and np.all(steps > 0)):
         return None
-    scale = load(weight.inputs[1])
+    shape, scale = np.shape(load(weight.inputs[0])), load(weight.inputs[1])
+    if numbers.size != shape[0 if _is_first(node) else 1] or numbers.shape[-1] != numbers.size:
+        return None
     if scale.size > 1 and not _is_each_output(node, weight):
         return None
     may_grow = scale.size == numbers.size == steps.size and _is_own(weight)
@@ -274,7 +276,7 @@ def _shift(tensor: _Tensor, names: walk.Names) -> float | None:
 
 
 def _growth(numbers: Float64Array) -> Float64Array:
-    """Return the powers of two [N] by which steps have to be larger so that numbers fit into int32."""
+    """Return the powers of two by which steps have to be larger so that numbers fit into int32."""
     needed = np.abs(numbers) * _ROOM / _LARGEST
     return np.asarray(np.exp2(np.ceil(np.log2(np.maximum(needed, 1.0)))))
 
