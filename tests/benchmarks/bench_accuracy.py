@@ -32,7 +32,7 @@ keep_products_on_one_thread()
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PRESETS = ("A8W8", "U8S8", "A16W8", "W4A8", "BF16", "BFP16", "MX9", "MX6", "MXINT8", "MXFP8E4M3", "MXFP4E2M1")
 PEERS = {"A8W8": ("QInt8", True), "U8S8": ("QUInt8", False)}
-"""The presets beside which onnxruntime's quantizer stands, its name of their activations, whether symmetric."""
+"""The presets beside which onnxruntime's quantizer stands: their activations there, whether symmetric."""
 
 Judge = Callable[[Path], float]
 
