@@ -136,7 +136,9 @@ def test_a_tensor_that_is_an_output_too_stays() -> None:
 def test_the_float_model_computes_the_same_and_stays() -> None:
     float_graph, quantized = tunable.pair(NET, "A8W8", DATA)
     count = len(float_graph.nodes), len(quantized.nodes)
+    before = OutputError(float_graph, DATA).each(quantized)
     reference, shifted, spread = on_all_codes(float_graph, quantized)
+    assert np.array_equal(OutputError(float_graph, DATA).each(quantized).errors, before.errors)
     assert spread == 3 and (len(float_graph.nodes), len(quantized.nodes)) == count
     assert OutputError(float_graph, DATA).each(reference).relative < 1e-10
     assert (

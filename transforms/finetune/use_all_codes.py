@@ -1,10 +1,10 @@
 """All codes of int8 for tensors that are never negative: without a zero point, half of them are not used.
 
-What a Relu or Clip makes of x is in [0, t]. Rounded instead is x' = x - 128 s with s = t / 255, in steps that
-are half as large. The bias of the layer in front takes the shift, the saturation of int8 does what the Relu
-did, and the layers that read x add 128 s times the sum of their weights by their biases. That is exact: it is
-an integer in the steps of an int32 bias, and the arithmetic of a zero point, with none in the model and a
-node less. A Conv that pads has no such bias, for its zeros would have to be shifted, too.
+A Relu or Clip makes numbers x in [0, t]. Rounded instead is x' = x - 128 s with s = t / 255, in steps half as
+large. The bias of the layer in front takes the shift, the saturation of int8 does what the Relu did, and the
+layers that read x add 128 s times the sum of their weights by their biases. That is exact: it is an integer in
+the steps of an int32 bias, and the arithmetic of a zero point, with none in the model and a node less. A Conv
+that pads has no such bias, for its zeros would have to be shifted, too.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def _growth(numbers: Float64Array) -> Float64Array:
 def _grow(layer: _Layer, growth: Float64Array) -> None:
     """Make the scales of a weight larger, and the steps of the bias with them.
 
-    That is where products are smaller than the bias by far, so that rounding the weights anew is no loss.
+    Products are smaller than the bias there by far, so that rounding the weights anew loses nothing.
     """
     if not (growth > 1).any():
         return
