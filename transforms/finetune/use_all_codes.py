@@ -2,7 +2,7 @@
 
 A Relu or Clip makes numbers x in [0, t]. Rounded instead is x' = x - 128 s with s = t / 255, in steps half as
 large. The bias of the layer in front takes the shift, the saturation of int8 does what the Relu did, and the
-layers that read x add 128 s times the sum of their weights by their biases. That is exact: it is an integer in
+layers that read x add 128 s times the sum of their weights by their biases. That is exact: an integer in
 the steps of an int32 bias, and the arithmetic of a zero point, with none in the model and a node less. A Conv
 that pads has no such bias, for its zeros would have to be shifted, too.
 """
