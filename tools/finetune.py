@@ -29,8 +29,9 @@ algorithms:
 
 Every fifth sample is held out: a layer's new weights, and finally the whole model, are kept only if they are
 better on those samples. If fewer than sixteen leave that open, two more models are tuned with other samples
-held out. Layers that harm an output are put back. At last auto changes scales of activations if outputs
-are better for it. All layers with a stored weight in a number format are tuned, together with their biases.
+held out. Layers that harm an output are put back. At first auto lets int8 tensors after a Relu use all codes
+if biases can take the shift; at last it changes scales of activations if outputs are better for it. All
+layers with a stored weight in a number format are tuned, together with their biases.
 
 {SAMPLES_HELP}
 

@@ -49,6 +49,9 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
     if done.scales:
         yield f"Scales of activations: {done.scales} changed"
+    if done.spread:
+        tensors = "1 tensor" if done.spread == 1 else f"{done.spread} tensors"
+        yield f"All codes of int8 used: {tensors} after a Relu or Clip, which went into a bias"
     shares = [share for layer in done.walk.layers if (share := _of_inputs(layer)) is not None]
     if shares and done.attempt is None:
         words = "of the layers' errors are left by float weights, too"

@@ -18,6 +18,7 @@ from transforms.finetune.layer_choice import MOST_TRIALS
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.output_error import Errors
 from transforms.finetune.put_back import SomeLayers, keep_harmless
+from transforms.finetune.share_shifts import on_all_codes
 from transforms.finetune.tune_layer import LEARNED
 from transforms.finetune.tune_scales import tune_scales
 from transforms.model.copy_graph import copy_graph
@@ -35,7 +36,7 @@ class TunedModel:
     ``attempt`` names the attempt that was accepted, or is None if the model is unchanged. ``put_back`` are
     the numbers of layers that have their old weights again, for all together did not pass; ``blocked`` is the
     output that they harmed most, None if they harmed none. ``scales``: how many scales of activations changed
-    after that.
+    after that; ``spread``: how many tensors use all codes of int8, which they did not before.
     """
 
     graph: gs.Graph
@@ -46,6 +47,7 @@ class TunedModel:
     put_back: frozenset[int] = frozenset()
     blocked: str | None = None
     scales: int = 0
+    spread: int = 0
 
 
 def finetune_model(
@@ -78,7 +80,10 @@ def finetune_model(
     options = options or FinetuneOptions()
     _refuse(float_graph, quantized_graph)
     judged = JudgedSamples(float_graph, quantized_graph, feeds, options)
-    best = _Best(float_graph, quantized_graph, judged, formats)
+    best, spread = _Best(float_graph, quantized_graph, judged, formats), 0
+    if options.algorithm == "auto" and options.rescale:
+        float_graph, quantized_graph, spread = on_all_codes(float_graph, quantized_graph, formats)
+        best.start_from(float_graph, quantized_graph)
 
     def _fit(attempt: str, chosen: FinetuneOptions, shared: StepSharing | None) -> _Fitted:
         graph = copy_graph(quantized_graph)
@@ -118,7 +123,7 @@ def finetune_model(
     finally:
         if checkpoint:
             checkpoint.write()
-    return best.model
+    return dataclasses.replace(best.model, spread=spread if best.model.attempt else 0)
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,10 @@ class _Best:
         self.model = TunedModel(quantized_graph, before, before, None, TunedLayers())
         self._models, self._judged, self._formats = (float_graph, quantized_graph), judged, formats
         self._gain, self._tried, self._fold = 0.0, 0, 0
+
+    def start_from(self, float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
+        """Note other forms of both models, in which layers are tuned."""
+        self._models = (float_graph, quantized_graph)
 
     @property
     def is_clear(self) -> bool:

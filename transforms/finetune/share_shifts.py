@@ -1,0 +1,88 @@
+"""A quantized model on all codes of int8, and a float model that makes the same shifted tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.formats import Format
+from transforms.finetune.use_all_codes import use_all_codes
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import Constants, load
+from transforms.graph.lazy_values import constant
+from transforms.graph.rewire import Insertions
+from transforms.layers.match_layers import match_layers
+from transforms.model.copy_graph import copy_graph
+
+_LEAST_OPSET = 11  # bounds of a Clip are inputs
+
+
+def on_all_codes(
+    float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format] = ()
+) -> tuple[gs.Graph, gs.Graph, int]:
+    """Return copies of both models with shifted tensors, and how many; the models themselves if none.
+
+    :func:`transforms.finetune.use_all_codes.use_all_codes` shifts tensors of the quantized model. Layers are
+    fitted to tensors of the float model, so that those are shifted alike: a bias takes the shift, the Relu is
+    a Clip, and an Add after it takes the shift back.
+    """
+    targets = _targets(float_graph, quantized_graph, formats)
+    shifted = copy_graph(quantized_graph)
+    shifts = use_all_codes(shifted, targets.keys()) if targets else {}
+    if not shifts:
+        return float_graph, quantized_graph, 0
+    reference = copy_graph(float_graph)
+    _shift_reference(reference, {targets[maker]: shift for maker, shift in shifts.items()})
+    return reference, shifted, len(shifts)
+
+
+def _targets(float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format]) -> dict[str, str]:
+    """Return float tensors that can be shifted, by the output of the quantized layer fitted to each."""
+    if float_graph.opset < _LEAST_OPSET:
+        return {}
+    made = {tensor.name: tensor for node in float_graph.nodes for tensor in node.outputs}
+    outputs = walk.outputs(float_graph)
+    layers = [
+        user for layer in match_layers(float_graph, quantized_graph, formats)[0] for user in layer.users
+    ]
+    return {
+        layer.node.outputs[0].name: layer.target
+        for layer in layers
+        if layer.target in made and id(made[layer.target]) not in outputs and _is_open(made[layer.target])
+    }
+
+
+def _is_open(tensor: gs.Tensor) -> bool:
+    """Return whether a Conv or Gemm with a stored bias makes a tensor, and a Relu or Clip alone reads it."""
+    maker, uses = walk.producer(tensor), walk.uses(tensor)
+    if maker is None or maker.op not in ("Conv", "Gemm") or len(maker.inputs) < 3:
+        return False
+    is_stored = isinstance(maker.inputs[2], gs.Constant) and load(maker.inputs[2]).dtype == np.float32
+    return is_stored and len(uses) == 1 and uses[0][0].op in ("Relu", "Clip") and uses[0][1] == 0
+
+
+def _shift_reference(graph: gs.Graph, shifts: dict[str, float]) -> None:
+    names, constants, insertions = walk.Names(graph), Constants(graph), Insertions()
+    for maker in graph.nodes:
+        shift = np.float32(shifts.get(maker.outputs[0].name, 0)) if maker.outputs else np.float32(0)
+        if not shift:
+            continue
+        bias, rectifier = maker.inputs[2], walk.uses(maker.outputs[0])[0][0]
+        maker.inputs[2] = constant(names.derive(bias.name, "shifted"), load(bias) - shift)
+        ends = [constants.scalar(end) for end in rectifier.inputs[1:3] if not end.is_empty()]
+        top = np.float32(ends[1]) if len(ends) > 1 and ends[1] is not None else np.float32(np.inf)
+        rectified = rectifier.outputs[0]
+        low = constant(names.derive(rectified.name, "least"), np.asarray(-shift, np.float32))
+        high = constant(names.derive(rectified.name, "most"), np.asarray(top - shift, np.float32))
+        back = constant(names.derive(rectified.name, "shift"), np.asarray(shift, np.float32))
+        clipped = dtypes.variable(names.derive(rectified.name, "shifted"), dtypes.FLOAT, rectified)
+        rectifier.op, rectifier.attrs = "Clip", {}
+        rectifier.inputs = [maker.outputs[0], low, high]
+        rectifier.outputs = [clipped]
+        add = gs.Node(
+            "Add", names.derive(rectifier.name, "back"), inputs=[clipped, back], outputs=[rectified]
+        )
+        insertions.add(graph, rectifier, [add])
+    insertions.place(graph)
