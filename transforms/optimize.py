@@ -73,12 +73,17 @@ def _is_left_alone(tensor: gs.Constant) -> bool:
     return all(node.op in _DOT_PRODUCTS and not node.domain for node in tensor.outputs)
 
 
-def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto:
-    """Return the optimized model, which passes onnx's checker, or raise ModelError."""
+def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto | None:
+    """Return the optimized model, which passes onnx's checker, or None if nothing changed.
+
+    Raises ModelError if the runtime cannot load the model, or if the result does not pass the checker.
+    """
     try:
         optimized = _optimize_model(model)
     except Exception as error:  # the runtime's own exceptions share no narrower class
         raise ModelError(f"ONNX Runtime cannot load the model: {' '.join(str(error).split())}") from error
+    if _is_same(model, optimized):
+        return None
     rename_made(optimized.graph, names, reused=_REUSED)
     try:
         onnx.checker.check_model(optimized, full_check=True)
@@ -86,6 +91,14 @@ def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto:
         reason = " ".join(str(error).split())
         raise ModelError(f"the optimized model does not pass onnx.checker: {reason}") from error
     return optimized
+
+
+def _is_same(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
+    """Return whether two models are equal, apart from operator sets that the second imports besides."""
+    imports = list(before.opset_import)
+    if before.ir_version != after.ir_version or list(after.opset_import)[: len(imports)] != imports:
+        return False
+    return before.graph == after.graph
 
 
 def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -31,8 +31,8 @@ keep_products_on_one_thread()
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PRESETS = ("A8W8", "U8S8", "A16W8", "W4A8", "BF16", "BFP16", "MX9", "MX6", "MXINT8", "MXFP8E4M3", "MXFP4E2M1")
-PEERS = {"A8W8": "QInt8", "U8S8": "QUInt8"}
-"""The presets beside which onnxruntime's quantizer stands, and its name of their activations."""
+PEERS = {"A8W8": ("QInt8", True), "U8S8": ("QUInt8", False)}
+"""The presets beside which onnxruntime's quantizer stands: their activations there, whether symmetric."""
 
 Judge = Callable[[Path], float]
 
@@ -139,6 +139,7 @@ def _peer(subject: Subject, folder: Path, preset: str, *, per_channel: bool) -> 
             return next(self._feeds, None)
 
     ready, output = folder / "ready.onnx", folder / "peer.onnx"
+    activations, symmetric = PEERS[preset]
     start = time.process_time()
     try:
         # the pre-processing leaves data in the current folder
@@ -149,8 +150,9 @@ def _peer(subject: Subject, folder: Path, preset: str, *, per_channel: bool) -> 
                 str(output),
                 _Reader(),
                 per_channel=per_channel,
-                activation_type=quantization.QuantType[PEERS[preset]],
+                activation_type=quantization.QuantType[activations],
                 weight_type=quantization.QuantType.QInt8,
+                extra_options={"ActivationSymmetric": symmetric},
             )
         seconds = time.process_time() - start
         return Cell(subject.judge(output), seconds)

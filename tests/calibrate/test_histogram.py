@@ -50,6 +50,25 @@ def test_growth_is_exact(growth: int) -> None:
     assert np.array_equal(histogram.counts, expected(np.concatenate([small, large]), histogram))
 
 
+def test_numbers_of_small_samples_are_there_at_once() -> None:
+    """Whether they wait to be counted or not; the bound grows meanwhile, and infinite numbers never count."""
+    histogram, seen = Histogram(), np.zeros(0, np.float32)
+    for i in range(40):
+        x = RANDOM.standard_normal(50).astype(np.float32) * np.float32(2.0 ** (i % 7))
+        seen = np.concatenate([seen, x])
+        ends = float(x.min()), float(x.max())
+        if i % 3:
+            histogram.add(x, *ends)
+        else:
+            histogram.add(np.append(x, np.float32(np.inf)), *ends, finite=False)
+        x[:] = np.nan  # a tensor is there while it is added, no longer
+        if i % 4 == 0:
+            assert np.array_equal(histogram.counts, expected(seen, histogram))
+    other = filled(np.float32([1e6, -3]))
+    histogram.merge(other)
+    assert np.array_equal(histogram.counts, expected(np.append(seen, np.float32([1e6, -3])), histogram))
+
+
 def test_bins_lie_at_numbers_on_edges_and_next_to_them() -> None:
     edges = filled(np.float32([1])).edges[1:-1].astype(np.float32)
     x = np.concatenate([edges, np.nextafter(edges, np.float32(-9)), np.nextafter(edges, np.float32(9))])

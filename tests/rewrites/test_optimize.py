@@ -8,6 +8,7 @@ import onnx.parser
 import onnx_graphsurgeon as gs
 import pytest
 
+from tests.benchmarks.chain_models import chain
 from tests.helpers import build, conversion, corpus
 from transforms import model_io
 from transforms.model import graph_proto
@@ -51,6 +52,15 @@ def test_large_weights_are_not_copied() -> None:
     optimize(graph)
     after = graph.tensors()
     assert all(after[name].values is values for name, values in before.items())
+
+
+def test_nodes_stay_if_there_is_nothing_to_optimize() -> None:
+    """Oracle: the objects themselves; the model is that of a graph made anew, byte for byte."""
+    graph = model_io.load(chain("shared", 30))
+    nodes, expected = list(graph.nodes), graph_proto.export_model(model_io.load(chain("shared", 30)))
+    assert optimize(graph) == 0
+    assert all(node is before for node, before in zip(graph.nodes, nodes, strict=True))
+    assert graph_proto.export_model(graph) == expected
 
 
 def test_an_operator_of_another_library_is_refused_and_the_graph_kept() -> None:

@@ -133,8 +133,8 @@ def test_interrupt_keeps_the_older_output(
             assert len(calls) >= call + 1
 
 
-# It waits in short steps: the system may hand a signal to a thread of ONNX Runtime, which takes note of it, but
-# does not wake the main thread out of a long sleep.
+# It waits in short steps: the system may hand a signal to a thread of ONNX Runtime, which takes note of it,
+# but does not wake the main thread out of a long sleep.
 WAIT_IN_FSYNC = """
 import os, sys, time, importlib
 def fsync(descriptor):

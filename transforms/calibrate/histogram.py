@@ -13,7 +13,8 @@ BINS = 4096
 
 _LEAST_EXPONENT = -100  # of the bound of an empty histogram
 _FEW = BINS // 16  # places of 16 bits take less than a mask
-_NO_PLACES, _NO_COUNTS = np.zeros(0, np.uint16), np.zeros(0, np.uint8)
+_FEW_NUMBERS = 256  # that wait to be counted together: 1 KiB
+_NO_PLACES, _NO_COUNTS, _NO_NUMBERS = np.zeros(0, np.uint16), np.zeros(0, np.uint8), np.zeros(0, np.float32)
 _CHUNK = 1 << 16  # numbers that are sorted into bins at a time, so that they stay in the cache
 
 
@@ -23,7 +24,8 @@ class Histogram:
     The bound is the smallest one above every magnitude so far. When it grows, bins are merged in pairs, which
     is exact: the counts depend neither on the order of the numbers nor on how several histograms share them
     that are merged. A bin holds its lower edge. Between calls the counts take as little memory as they need:
-    there may be one histogram for each of a hundred thousand tensors.
+    there may be one histogram for each of a hundred thousand tensors. Numbers of small samples wait until
+    there are some to count together.
     """
 
     def __init__(self, exponent: int = _LEAST_EXPONENT, counts: NDArray[np.int64] | None = None) -> None:
@@ -31,19 +33,32 @@ class Histogram:
         self.exponent = exponent
         self._places: NDArray[Any] = _NO_PLACES
         self._packed: NDArray[Any] = _NO_COUNTS
+        self._waiting = _NO_NUMBERS  # none of them infinite, none beyond the bound
         if counts is not None:
             self.counts = counts
 
     @property
     def counts(self) -> NDArray[np.int64]:
         """The counts, [BINS], as a new array."""
+        counts = self._counted
+        if self._waiting.size:
+            counts += self._count(self._waiting)
+        return counts
+
+    @counts.setter
+    def counts(self, counts: NDArray[np.int64]) -> None:
+        self._counted, self._waiting = counts, _NO_NUMBERS
+
+    @property
+    def _counted(self) -> NDArray[np.int64]:
+        """The counts without those of the numbers that wait, as a new array."""
         counts = np.zeros(BINS, np.int64)
         if self._packed.size:
             counts[self._filled] = self._packed
         return counts
 
-    @counts.setter
-    def counts(self, counts: NDArray[np.int64]) -> None:
+    @_counted.setter
+    def _counted(self, counts: NDArray[np.int64]) -> None:
         filled = counts != 0
         places = filled.nonzero()[0]  # several times as fast as that of the counts
         packed = counts[places]
@@ -92,19 +107,25 @@ class Histogram:
         No NaN is there; infinite numbers are passed over, if they are there because not all are ``finite``.
         """
         x = x.reshape(-1)
-        counts = self._reached(max(-low, high))
-        scale = np.float32(math.ldexp(BINS / 2, -self.exponent))
+        self._reach(max(-low, high))
+        if finite and x.size + self._waiting.size <= _FEW_NUMBERS:
+            self._waiting = np.concatenate((self._waiting, x))
+            return
+        counts = self.counts
         for start in range(0, x.size, _CHUNK):
             numbers = x[start : start + _CHUNK]
-            if not finite:
-                numbers = numbers[np.isfinite(numbers)]
-            scaled = numbers * scale  # exact, the scale is a power of two
-            if scale < 1:  # numbers that underflow keep their sign
-                np.copyto(scaled, -1, where=(scaled == 0) & (numbers < 0))
-            places = np.floor(scaled, out=scaled).astype(np.intp)
-            places += BINS // 2
-            counts += np.bincount(places, minlength=BINS)
+            counts += self._count(numbers if finite else numbers[np.isfinite(numbers)])
         self.counts = counts
+
+    def _count(self, numbers: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return how many of some finite numbers are in each bin."""
+        scale = np.float32(math.ldexp(BINS / 2, -self.exponent))
+        scaled = numbers * scale  # exact, the scale is a power of two
+        if scale < 1:  # numbers that underflow keep their sign
+            np.copyto(scaled, -1, where=(scaled == 0) & (numbers < 0))
+        places = np.floor(scaled, out=scaled).astype(np.intp)
+        places += BINS // 2
+        return np.bincount(places, minlength=BINS)
 
     def merge(self, other: Histogram) -> None:
         """Add what another histogram has counted."""
@@ -113,13 +134,13 @@ class Histogram:
         counts += _merge(other.counts, exponent - other.exponent)
         self.counts, self.exponent = counts, exponent
 
-    def _reached(self, magnitude: float) -> NDArray[np.int64]:
-        """Let the bound be above a magnitude; return the counts in the bins that this makes."""
-        exponent, counts = math.frexp(magnitude)[1], self.counts
+    def _reach(self, magnitude: float) -> None:
+        """Let the bound be above a magnitude."""
+        exponent = math.frexp(magnitude)[1]
         if magnitude > 0 and exponent > self.exponent:
-            counts = _merge(counts, exponent - self.exponent)
+            if self._packed.size:
+                self._counted = _merge(self._counted, exponent - self.exponent)
             self.exponent = exponent
-        return counts
 
 
 def fold(counts: NDArray[np.int64]) -> NDArray[np.int64]:

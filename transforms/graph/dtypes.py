@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -25,6 +28,11 @@ def element_type(tensor: gs.Tensor) -> int | None:
     dtype = tensor.dtype
     if dtype is None or isinstance(dtype, int):
         return dtype
+    return _element_of(dtype)
+
+
+@lru_cache(maxsize=256)
+def _element_of(dtype: Any) -> int:
     return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 

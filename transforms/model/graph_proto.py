@@ -152,9 +152,9 @@ def _forget_rare_types(graph: gs.Graph) -> None:
 
 def _store_constants_once(root: gs.Graph, proto: onnx.GraphProto) -> None:
     """Move each captured initializer to the graph that it belongs to, and drop the copies in the bodies."""
-    pairs = list(_pairs(root, proto))
-    if len(pairs) == 1:
+    if all(inner is root for inner in walk.graphs(root)):
         return
+    pairs = list(_pairs(root, proto))
     owners = walk.constant_owners(root)
     protos = {id(inner): target for inner, target in pairs}
     for inner, target in pairs:

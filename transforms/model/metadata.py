@@ -43,8 +43,10 @@ def write_info(info: ModelInfo, model: onnx.ModelProto) -> None:
     model.domain, model.model_version, model.doc_string = info.domain, info.model_version, info.doc_string
     onnx.helper.set_model_props(model, info.metadata)
     _write_entries(model.graph, info.graph_metadata)
-    names = {t.name for t in model.graph.initializer} | {n for node in model.graph.node for n in node.output}
-    model.graph.quantization_annotation.extend(a for a in info.annotations if a.tensor_name in names)
+    if info.annotations:
+        names = {tensor.name for tensor in model.graph.initializer}
+        names.update(name for node in model.graph.node for name in node.output)
+        model.graph.quantization_annotation.extend(a for a in info.annotations if a.tensor_name in names)
     for value in (*model.graph.input, *model.graph.output):
         before = info.interface.get(value.name)
         if before is None:

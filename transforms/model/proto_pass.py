@@ -16,7 +16,7 @@ _REPLACED = ("nodes", "inputs", "outputs", "import_domains", "opset", "ir_versio
 
 def apply(
     graph: gs.Graph,
-    change: Callable[[onnx.ModelProto], onnx.ModelProto],
+    change: Callable[[onnx.ModelProto], onnx.ModelProto | None],
     *,
     hide: Callable[[gs.Constant], bool] | None = None,
     pin: Sequence[gs.Tensor] = (),
@@ -24,7 +24,9 @@ def apply(
     """Replace the graph's content by the result of ``change``.
 
     ``change`` gets a model in which large weights, or those of them for which ``hide`` is true, are graph
-    inputs of the same name, so that no pass folds, copies or serializes them, and returns a new model.
+    inputs of the same name, so that no pass folds, copies or serializes them, and returns a new model, or
+    None, which leaves the graph as it is.
+
     Inputs and outputs must keep their names. Operator sets that the pass imports without using them are
     dropped, and documentation of nodes that it loses is restored by node name. Tensors in ``pin``, of the
     outermost graph, are outputs while the pass is at work, so that no node is merged across them.
@@ -35,7 +37,10 @@ def apply(
         light, weights = graph_proto.export_light(graph, hide=hide)
     finally:
         graph.outputs = outputs
-    light, shown = detached_weights.split(change(detached_weights.as_inputs(light, weights)))
+    made = change(detached_weights.as_inputs(light, weights))
+    if made is None:
+        return
+    light, shown = detached_weights.split(made)
     changed = graph_proto.import_light(light, weights | shown)
     changed.outputs = changed.outputs[: len(outputs)]
     _restore_documentation(graph, changed)

@@ -10,7 +10,6 @@ from transforms.graph import walk
 from transforms.graph.left_operands import channels_of, layers_on
 from transforms.move_outliers import FactorTakers
 from transforms.outliers.operand import Operand
-from transforms.plan.float_only_nodes import float_zone
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite
 from transforms.plan.quantization_plan import QuantizationPlan
 
@@ -25,7 +24,7 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
     integers: dividing their channels would be one more layer of integers, on the range that was to be
     avoided.
     """
-    zone, takers = float_zone(plan.graph), FactorTakers(plan.graph)
+    zone, takers = plan.specs.integers.zone, FactorTakers(plan.graph)
     return [one for site in plan.quantizations for one in _operands(plan, site, zone, takers)]
 
 

@@ -65,10 +65,13 @@ def quantize_graph(
         scheme = scheme.by_rule().with_(move_outliers=False)
     targets = prepare_for(graph, scheme, done)
     targets.fixed = fixed or FixedGrids()
-    scheme = _choose_moves(graph, scheme, targets, data, done)
+    scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done)
     calibration, scheme = _choose(graph, scheme, targets, data, done, progress)
     done.float_graph = copy_graph(graph) if keep_float else None
-    plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
+    if plan is not None and calibration is None and plan.scheme == scheme:
+        done.changes.update(planned.changes)
+    else:
+        plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     if calibration is None:
         calibration = calibrate_plan(plan, data, progress=progress)
     if calibration is not None:
@@ -89,21 +92,27 @@ def _choose_moves(
     targets: SchemeTargets,
     data: CalibrationData | None,
     done: Quantized,
-) -> Scheme:
-    """Move outliers of a prepared graph if its outputs get better; return the scheme that says which."""
+) -> tuple[Scheme, QuantizationPlan | None, Quantized]:
+    """Move outliers of a prepared graph if its outputs get better; return the scheme that says which.
+
+    If there are none to move, the plan by the rules that this took is returned, with what it changed.
+    """
+    planned = Quantized()
     if not scheme.move_outliers or scheme.outliers or data is None or not data.decides:
-        return scheme
+        return scheme, None, planned
     ruled = scheme.by_rule()
 
     def _quantize(copy: gs.Graph, feeds: list[Feed]) -> None:
         plan = make_plan(copy, ruled, targets.resolve_in(copy), Quantized())
         insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)))
 
-    plan = make_plan(graph, ruled, targets.resolve_in(graph), Quantized())
+    plan = make_plan(graph, ruled, targets.resolve_in(graph), planned)
     moves = settle_outliers(plan, lambda: data.feeds(graph), _quantize, data.run)
+    if not moves:
+        return scheme, plan, planned
     chosen = scheme.with_(outliers={name: str(move) for name, move in moves.items()})
     move_named_outliers(graph, chosen, targets, done)
-    return chosen
+    return chosen, None, planned
 
 
 def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:

@@ -53,7 +53,7 @@ class IntegerSites:
     """The inputs of nodes and the outputs of the model that are integers; which tensors share a scale.
 
     ``edges`` holds ``(id(node), index of the input)``, ``outputs`` ids of tensors that are quantized for
-    being outputs.
+    being outputs, ``zone`` ids of nodes that never compute in integers.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class IntegerSites:
         make is an integer for every reader.
         """
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
-        self._zone = float_zone(graph)
+        self.zone = float_zone(graph)
         self.layers: set[int] = set()
         self._find_layers()
         self._last = self._find_last()
@@ -122,7 +122,7 @@ class IntegerSites:
                 self.layers.add(id(node))
 
     def _is_arithmetic(self, node: gs.Node) -> bool:
-        if node.op not in ARITHMETIC or node.domain not in STANDARD_DOMAINS or id(node) in self._zone:
+        if node.op not in ARITHMETIC or node.domain not in STANDARD_DOMAINS or id(node) in self.zone:
             return False
         if node.op == "AveragePool" and not is_dense(node):
             return False

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +25,7 @@ from ops.powers_of_two import are_powers, ceil_power
 from transforms.graph import dot_products, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.graph.lazy_values import Computed, LazyConstant
+from transforms.plan.each_in import each_in
 from transforms.plan.quant_spec import BIAS, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
 from transforms.plan.tensor_grids import check_grid
@@ -37,7 +37,6 @@ MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 _FEW = 2
 """Weights at a time whose scales are chosen if their values are computed for it."""
 
-_AT_ONCE = 4  # tensors: to hand one to a thread takes as long as to choose the scale of a small one
 _COARSE = 4  # bits from which down the largest weight of a channel is a poor measure of its scale
 _LARGEST_BIAS = np.float64(2**31 - 1)
 _BIAS_STEPS = 2**15
@@ -48,6 +47,11 @@ WeighedUse = tuple[tuple[gs.Node, int], gs.Tensor, int]
 """Node and index of the input, what it is multiplied with, and the axis of the sum in that."""
 
 WeighedUses = dict[int, list[WeighedUse]]
+
+GridOf = tuple[QuantSite, QuantSpec]
+
+GridKey = tuple[int, QuantSpec]
+"""The id of a tensor, and a step on its way to its grid."""
 
 
 class Ranges(Protocol):
@@ -81,20 +85,19 @@ class QParamsTable:
         self._powers = plan.scheme.scale == POWER_OF_TWO
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))
         self._weighed = weighed_uses(plan)
-        self._given: set[tuple[int, QuantSpec]] = set()
-        self._zeros: dict[tuple[int, QuantSpec], tuple[NDArray[np.bool_], int]] = {}
-        wanted: dict[tuple[int, QuantSpec], tuple[QuantSite, QuantSpec]] = {}
+        self._given: set[GridKey] = set()
+        self._zeros: dict[GridKey, tuple[NDArray[np.bool_], int]] = {}
+        wanted: dict[GridKey, GridOf] = {}
         for quantization in plan.quantizations:
             for step in quantization.steps:
                 if step.needs_range and quantization.role != BIAS:
                     wanted.setdefault((id(quantization.tensor), step), (quantization, step))
+        measured = {key: one for key, one in wanted.items() if one[0].role != WEIGHT and not plan.grid(*one)}
+        others = {key: one for key, one in wanted.items() if key not in measured}
         lazy = any(isinstance(tensor, LazyConstant) for tensor in walk.constants(plan.graph))
-        workers = _FEW if lazy else os.cpu_count()
-        sites = list(wanted.values())
-        parts = [sites[i : i + _AT_ONCE] for i in range(0, len(sites), _AT_ONCE)]
-        with ThreadPoolExecutor(workers) as pool:  # scales of large weights take long to find
-            found = pool.map(lambda part: [self._choose(*pair) for pair in part], parts)
-            self._chosen = dict(zip(wanted, chain.from_iterable(found), strict=True))
+        with ThreadPoolExecutor(_FEW if lazy else os.cpu_count()) as pool:  # large weights take long
+            self._chosen = each_in(pool, self._choose, others)
+            self._chosen |= self._cover(each_in(pool, self._measure, measured))
         self._operands = {
             (id(node), index): (id(quantization.tensor), quantization.steps[-1])
             for node, index, quantization in each_use(plan)
@@ -115,6 +118,7 @@ class QParamsTable:
         return scale, np.zeros(scale.shape, np.int32)
 
     def _choose(self, quantization: QuantSite, step: QuantSpec) -> QParams:
+        """Return the scale and zero point of a weight, or those that are given."""
         tensor, fmt = quantization.tensor, step.format
         given = self._plan.grid(quantization, step)
         if given is not None:
@@ -124,16 +128,31 @@ class QParamsTable:
                 raise ValueError(f"ranges of '{given.name}': a scale is no power of two, as the scheme says")
             self._given.add((id(tensor), step))
             return given.parameters(fmt)
-        if quantization.role == WEIGHT:
-            scale, zero_point = self._choose_weight(tensor, step)
-            if (scale == 1).any() and not step.block:
-                ends = finite_range(np.asarray(tensor.values, np.float32), step.axis)
-                self._zeros[id(tensor), step] = np.all(np.equal(ends, 0), axis=0), id(tensor)
-            return scale, zero_point
+        scale, zero_point = self._choose_weight(tensor, step)
+        if (scale == 1).any() and not step.block:
+            ends = finite_range(np.asarray(tensor.values, np.float32), step.axis)
+            self._zeros[id(tensor), step] = np.all(np.equal(ends, 0), axis=0), id(tensor)
+        return scale, zero_point
+
+    def _measure(self, quantization: QuantSite, step: QuantSpec) -> tuple[float, float]:
+        """Return the range of an activation, or of a constant other than a weight."""
+        tensor = quantization.tensor
         low, high = shared_range(self._plan.group(tensor), self._ranges, step)
         if low == high == 0:
             self._zeros[id(tensor), step] = np.ones((), np.bool_), id(self._plan.group(tensor))
-        return range_scale(low, high, fmt, symmetric=step.symmetric, power_of_two=self._powers)
+        return low, high
+
+    def _cover(self, ranges: Mapping[GridKey, tuple[float, float]]) -> dict[GridKey, QParams]:
+        """Return the scales and zero points that cover ranges, found for all of one kind of grid at once."""
+        kinds: dict[tuple[ops.Format, bool], list[GridKey]] = {}
+        for key in ranges:
+            kinds.setdefault((key[1].format, key[1].symmetric), []).append(key)
+        found: dict[GridKey, QParams] = {}
+        for (fmt, symmetric), keys in kinds.items():
+            low, high = np.array([ranges[key] for key in keys]).T
+            scales, zeros = range_scale(low, high, fmt, symmetric=symmetric, power_of_two=self._powers)
+            found |= {key: (scales[i, ...], zeros[i, ...]) for i, key in enumerate(keys)}
+        return found
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
         values = np.asarray(tensor.values, np.float32)
