@@ -55,7 +55,11 @@ class _WrittenDown:
 
 
 def tuned(
-    monkeypatch: pytest.MonkeyPatch, *by_fold: NDArray[np.float64], plain: NDArray[np.float64] | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    *by_fold: NDArray[np.float64],
+    plain: NDArray[np.float64] | None = None,
+    scaled: NDArray[np.float64] | None = None,
+    count: int = COUNT,
 ) -> tuple[TunedModel, list[str]]:
     """Return what becomes of a model whose tuned copies have errors by fold, and which were fitted.
 
@@ -77,10 +81,15 @@ def tuned(
     _WrittenDown.found |= {} if plain is None else {"plain": plain}
     monkeypatch.setattr(judged_samples, "OutputError", _WrittenDown)
     monkeypatch.setattr("transforms.finetune.finetune_model.finetune_weights", _tune)
-    monkeypatch.setattr("transforms.finetune.finetune_model.tune_scales", lambda graph, _: (graph, 0))
+    _WrittenDown.found |= {} if scaled is None else {"scaled": scaled}
+    other = gs.Graph(name="scaled")
+    monkeypatch.setattr(
+        "transforms.finetune.finetune_model.tune_scales",
+        lambda graph, _: (graph, 0) if scaled is None else (other, 1),
+    )
     monkeypatch.setattr("transforms.finetune.finetune_model.keep_harmless", lambda *_: ([], frozenset()))
     graph = gs.Graph(name="as it was")
-    feeds = [{"x": np.array([i], np.float32)} for i in range(COUNT)]
+    feeds = [{"x": np.array([i], np.float32)} for i in range(count)]
     return finetune_model(gs.Graph(), graph, feeds), fitted
 
 
@@ -104,6 +113,40 @@ def test_what_only_seen_samples_gain_is_not_accepted(monkeypatch: pytest.MonkeyP
     by_fold = errors(0, SCATTERED), errors(1, 1.02, seen=0.3), errors(2, 1.02, seen=0.3)
     done, fitted = tuned(monkeypatch, *by_fold)
     assert fitted == ["fold 0", "fold 1", "fold 2"] and done.attempt is None
+
+
+def test_a_single_held_out_sample_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All samples gain alike; of five samples one is held out first, and every one by one of three models."""
+    half = np.full(COUNT, 0.5)
+    done, fitted = tuned(monkeypatch, half, half, half, count=5)
+    assert fitted == ["fold 0", "fold 1", "fold 2"] and done.attempt is not None
+    assert tuned(monkeypatch, half, half, half, count=6)[1] == ["fold 0"]
+
+
+@pytest.mark.parametrize(("lost", "kept"), [((), 0), ((0,), 1), ((0, 1), 2), ((0, 1, 2), None)])
+def test_a_model_that_is_worse_with_its_own_states_is_not_accepted(
+    lost: tuple[int, ...], kept: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them halve the errors of single samples; in a loop some have 1.1 times the error."""
+    names = {f"fold {fold}" for fold in lost}
+    monkeypatch.setattr(
+        JudgedSamples, "loop", lambda _, graph: np.array([1.1 if graph.name in names else 0.9])
+    )
+    by_fold = [errors(fold, 0.5, seen=0.5 - 0.01 * (2 - fold)) for fold in range(3)]
+    done, fitted = tuned(monkeypatch, *by_fold)
+    assert fitted == [f"fold {fold}" for fold in range(3 if lost else 1)]
+    assert done.graph.name == ("as it was" if kept is None else f"fold {kept}")
+
+
+@pytest.mark.parametrize(("error", "scales"), [(0.9, 1), (1.1, 0)])
+def test_scales_are_kept_if_they_do_no_harm_in_a_loop(
+    error: float, scales: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        JudgedSamples, "loop", lambda _, graph: np.array([error if graph.name == "scaled" else 1.0])
+    )
+    done, _ = tuned(monkeypatch, errors(0, 0.5), scaled=np.full(COUNT, 0.3))
+    assert done.scales == scales
 
 
 @pytest.mark.parametrize("unseen", [0.5, 1.5])
@@ -139,6 +182,32 @@ def test_scales_are_kept_if_samples_that_did_not_choose_them_confirm_it(
     _WrittenDown.found["scaled"][few] = 0.01
     before, after = (judged.each(gs.Graph(name=name)) for name in ("tuned", "scaled"))
     assert judged.improves(before, after, 0) == bool(scales)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 8, 29, 79, 80, 200])
+def test_blocks_are_of_neighbours(count: int) -> None:
+    """Of few samples three models leave out each once; of many one leaves out the last fifth."""
+    by_fold = [
+        np.flatnonzero(
+            [is_held_out(i, count, LayerwiseOptions(in_blocks=True, fold=fold)) for i in range(count)]
+        )
+        for fold in range(min(3, count))
+    ]
+    assert all(len(part) and np.ptp(part) == len(part) - 1 for part in by_fold)
+    assert by_fold[0][-1] == count - 1
+    together = np.concatenate(by_fold)
+    assert len(set(together)) == len(together)
+    assert len(together) == count if count < 80 else len(by_fold[0]) == count // 5
+
+
+@pytest.mark.parametrize(("count", "in_blocks"), [(8, True), (29, True), (30, False)])
+def test_few_samples_are_held_out_in_blocks(
+    count: int, in_blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judged_samples, "OutputError", _WrittenDown)
+    feeds = [{"x": np.array([i], np.float32)} for i in range(count)]
+    judged = JudgedSamples(gs.Graph(), gs.Graph(name="before"), feeds, FinetuneOptions())
+    assert judged.options.in_blocks == in_blocks
 
 
 @pytest.mark.parametrize(("count", "folds"), [(2, 2), (5, 3), (32, 3), (79, 3), (80, 1)])

@@ -92,7 +92,7 @@ def test_some_of_the_samples() -> None:
     assert np.array_equal(part.powers, whole.powers[[0, 3]])
 
 
-@pytest.mark.parametrize("compare", [output_error._compare, measure_outputs._energy])
+@pytest.mark.parametrize("compare", [output_error.compare, measure_outputs._energy])
 def test_large_outputs_are_compared_without_copies(compare: Callable[..., object]) -> None:
     """Oracle: what Python has allocated meanwhile; copies in float64 took up to 6 times the arrays."""
     wanted, found = np.ones(1 << 21, np.float32), np.full(1 << 21, 1.5, np.float32)

@@ -66,8 +66,10 @@ def finetune_model(
     Weights are tuned with scales and exponents chosen anew; unless the outputs improve significantly
     (:mod:`transforms.finetune.acceptance`) and by 1 dB, with the present ones, and at last biases alone. Of
     layers that together harm an output, those that do no harm are a model of their own; the best model is
-    returned. If few held-out samples leave it open whether the first is better, others with other samples
-    held out are tuned, too; and ``auto`` does without learned roundings if the outputs are better for it.
+    returned. A recurrent model is also judged with states of its own
+    (:mod:`transforms.finetune.closed_loop`). If few held-out samples leave it open whether the first is
+    better, others with other samples held out are tuned, too; and ``auto`` does without learned roundings if
+    the outputs are better for it.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
     to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
@@ -80,6 +82,7 @@ def finetune_model(
     options = options or FinetuneOptions()
     _refuse(float_graph, quantized_graph)
     judged = JudgedSamples(float_graph, quantized_graph, feeds, options)
+    options = judged.options
     best, spread = _Best(float_graph, quantized_graph, judged, formats), 0
     if options.algorithm == "auto" and options.rescale:
         float_graph, quantized_graph, spread = on_all_codes(float_graph, quantized_graph, formats)
@@ -100,7 +103,7 @@ def finetune_model(
             sharing=shared,
             progress=progress,
         )
-        return _Fitted(graph, walked, judged.each(graph))
+        return _Fitted(graph, walked, judged.each(graph), judged.lost(judged.loop(graph)))
 
     try:
         with kept_open(sharing) as shared:
@@ -128,11 +131,15 @@ def finetune_model(
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A tuned model, its layers, and the errors of its outputs on all samples that are compared."""
+    """A tuned model, its layers, and the errors of its outputs on all samples that are compared.
+
+    ``lost``: the outputs that became worse with states of its own.
+    """
 
     graph: gs.Graph
     walked: TunedLayers
     errors: Errors
+    lost: Sequence[str] = ()
 
     @property
     def is_learned(self) -> bool:
@@ -166,9 +173,10 @@ class _Best:
 
     def is_undecided(self, fitted: _Fitted) -> bool:
         """Return whether more samples have to be held out to tell if the first model is better."""
-        if self._tried or self._judged.folds == 1 or self._judged.passes([fitted.errors], 0):
+        judged = self._judged
+        if self._tried or judged.folds == 1 or (self._pass([fitted]) and not judged.is_one):
             return False
-        return not (self._judged.can_choose and self._judged.harmed([fitted.errors]))
+        return not (judged.can_choose and judged.harmed([fitted.errors]))
 
     @property
     def _is_whole(self) -> bool:
@@ -177,8 +185,7 @@ class _Best:
 
     def passes(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> bool:
         """Return whether models with all layers tuned pass; if not, try some of their layers."""
-        errors = [one.errors for one in fitted]
-        passes = self._judged.passes(errors, self._tried)
+        passes = self._pass(fitted)
         if passes:
             self._keep(fitted, attempt)
         self._tried += 1
@@ -190,7 +197,7 @@ class _Best:
 
     def challenge(self, fitted: _Fitted, attempt: str) -> None:
         """Take another model instead of one that passed, if it passes and its outputs gain more."""
-        if self._judged.passes([fitted.errors], self._tried - 1):
+        if self._pass([fitted], self._tried - 1):
             self._keep([fitted], attempt)
         fitted.walked.matched = []
 
@@ -202,16 +209,29 @@ class _Best:
         if not changed:
             return
         before, after = self._judged.each(self.model.graph), self._judged.each(graph)
-        if self._judged.improves(before, after, self._fold):
+        lost = self._judged.lost(self._judged.loop(graph), self._judged.loop(self.model.graph))
+        if not lost and self._judged.improves(before, after, self._fold):
             held_out = self._judged.of_held_out(after, self._fold)[1]
             self.model = dataclasses.replace(self.model, graph=graph, after=held_out, scales=changed)
+
+    def _pass(self, fitted: Sequence[_Fitted], tried: int | None = None) -> bool:
+        """Return whether models, fold by fold, are better, and one of them with states of its own, too."""
+        if all(one.lost for one in fitted):
+            return False
+        return self._judged.passes([one.errors for one in fitted], self._tried if tried is None else tried)
+
+    def _harmed(self, fitted: Sequence[_Fitted]) -> list[str]:
+        """Return the outputs that became worse, those first that did so on single samples."""
+        lost = [name for one in fitted for name in one.lost] if all(one.lost for one in fitted) else []
+        return list(dict.fromkeys([*self._judged.harmed([one.errors for one in fitted]), *lost]))
 
     def _keep(self, fitted: Sequence[_Fitted], attempt: str) -> bool:
         """Take the best of models that pass if they are better than the best so far; return whether."""
         gain = self._judged.gain([one.errors for one in fitted])
         if gain <= self._gain and self.model.attempt is not None:
             return False
-        fold = max(range(len(fitted)), key=lambda i: self._judged.gain_of_all(fitted[i].errors))
+        left = [i for i, one in enumerate(fitted) if not one.lost]
+        fold = max(left, key=lambda i: self._judged.gain_of_all(fitted[i].errors))
         best, self._fold = fitted[fold], fold
         before, after = self._judged.of_held_out(best.errors, fold)
         self.model, self._gain = TunedModel(best.graph, before, after, attempt, best.walked), gain
@@ -219,12 +239,14 @@ class _Best:
 
     def _put_back(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> None:
         """Try models with some of the layers tuned, those that do no harm."""
-        harmed = self._judged.harmed([one.errors for one in fitted])
+        unsure = self._judged.unsure([one.errors for one in fitted])
+        harmed = list(dict.fromkeys([*self._harmed(fitted), *unsure]))
         blocked = harmed[0] if harmed else None
         if self.model.attempt is None:
             self.model = dataclasses.replace(self.model, walk=fitted[0].walked, blocked=blocked)
         if self._judged.can_choose:
-            fitted, most = fitted[:1], MOST_TRIALS
+            most = _GUESSES if fitted[0].lost else MOST_TRIALS  # a trial runs through a loop, too
+            fitted = fitted[:1]
         elif harmed and len(fitted) > 1:
             most = _GUESSES
         else:
@@ -238,8 +260,12 @@ class _Best:
         if not kept:
             return
         pairs = zip(graphs, fitted, strict=True)
-        found = [_Fitted(graph, one.walked, self._judged.each(graph)) for graph, one in pairs]
-        passes = self._judged.passes([one.errors for one in found], self._tried)
+        judged = self._judged
+        found = [
+            _Fitted(graph, one.walked, judged.each(graph), judged.lost(judged.loop(graph)))
+            for graph, one in pairs
+        ]
+        passes = self._pass(found)
         self._tried += 1
         if passes and self._keep(found, attempt):
             self.model.put_back, self.model.blocked = frozenset(changed) - kept, blocked

@@ -9,9 +9,11 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from ops.array_types import Feed
-from transforms.finetune.acceptance import gain, harmed, is_significantly_better
-from transforms.finetune.options import FEW, FinetuneOptions, LayerwiseOptions, is_held_out
+from ops.array_types import Feed, Float64Array
+from transforms.finetune.acceptance import gain, harmed, is_significantly_better, unsure
+from transforms.finetune.closed_loop import ClosedLoop
+from transforms.finetune.find_states import find_states
+from transforms.finetune.options import ENOUGH, FEW, FinetuneOptions, LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import Errors, OutputError
 
 _LEAST_JUDGED, _LEAST_FITTED = 32, 4
@@ -20,15 +22,22 @@ _LEAST_JUDGED, _LEAST_FITTED = 32, 4
 _FEW_SEEN = 8
 """Samples by which scales of activations are chosen, which others confirm."""
 
-_ENOUGH, _MOST_FOLDS = 16, 3
-"""Held-out samples that tell by themselves if a model is better; how many models are fitted with fewer."""
+_MOST_FOLDS = 3
+"""Models that are fitted if too few samples are held out from one of them."""
+
+_MOST_STEPS = 32
+"""Samples that a recurrent model runs through with its own states."""
+
+_LOST = 10**0.01
+"""Ratio of the errors of an output in a loop from which on it became worse: 0.1 dB."""
 
 
 class JudgedSamples:
     """The errors of the outputs on held-out samples, and on some of those that weights are fitted to.
 
     ``folds``: how many models may be fitted, each with other samples held out. Of many samples enough are
-    held out from one.
+    held out from one. ``options``: those that were given; few samples, or those of a model with states, are
+    held out in blocks.
     """
 
     def __init__(
@@ -40,21 +49,33 @@ class JudgedSamples:
     ) -> None:
         """Run both models on the samples."""
         count = len(feeds)
+        states = find_states(float_graph, feeds[:_MOST_STEPS], options.run)
+        options = dataclasses.replace(options, in_blocks=bool(states) or count < FEW * options.held_out)
+        self.options = options
         every = range(min(_MOST_FOLDS, options.held_out, count))
         by_fold = [_held_out(count, dataclasses.replace(options, fold=fold)) for fold in every]
-        self.folds = len(by_fold) if len(by_fold[0]) < _ENOUGH else 1
+        self.folds = len(by_fold) if len(by_fold[0]) < ENOUGH else 1
         held = [i for places in by_fold[: self.folds] for i in places]
         others = sorted(set(range(count)) - set(held))
         judged = min(len(others), max(_LEAST_JUDGED - len(held), _LEAST_FITTED))
-        places = held + [others[i * len(others) // judged] for i in range(judged)]
+        places = held + _spread(others, judged)
         self._parts = [np.isin(places, part) for part in by_fold[: self.folds]]
         self._errors = OutputError(float_graph, [feeds[i] for i in places], options.output_index, options.run)
         self._first = self._errors.each(quantized_graph)
+        steps = [feeds[i] for i in _spread(range(count), min(count, _MOST_STEPS))]
+        names, run = self._errors.names, options.run
+        self._loop = ClosedLoop(float_graph, steps, states, names, run) if states else None
+        self._first_loop = self.loop(quantized_graph)
 
     @property
     def before(self) -> float:
         """The error of the original model on the samples that are held out first."""
         return self._first.of(self._parts[0]).relative
+
+    @property
+    def is_one(self) -> bool:
+        """Whether a single sample is held out, which leaves open how samples scatter."""
+        return bool(self._parts[0].sum() < 2)
 
     @property
     def can_choose(self) -> bool:
@@ -64,6 +85,17 @@ class JudgedSamples:
     def each(self, graph: gs.Graph) -> Errors:
         """Return the errors of a model on all samples that are compared."""
         return self._errors.each(graph)
+
+    def loop(self, graph: gs.Graph) -> Float64Array | None:
+        """Return the errors of outputs of a recurrent model with its own states; None for other models."""
+        return None if self._loop is None else self._loop.errors(graph)
+
+    def lost(self, after: Float64Array | None, before: Float64Array | None = None) -> list[str]:
+        """Return the outputs that became worse in a loop, by default since the original model."""
+        start = self._first_loop if before is None else before
+        if after is None or start is None:
+            return []
+        return [self._errors.names[i] for i in np.flatnonzero(~(after <= _LOST * start))]
 
     def opened(self, graph: gs.Graph, fold: int) -> Callable[[Feed], Errors]:
         """Return the errors of a model on few samples that are not held out, for what is fed beside them."""
@@ -77,8 +109,7 @@ class JudgedSamples:
 
     def _few(self, fold: int) -> list[int]:
         seen = np.flatnonzero(~self._parts[fold])
-        count = min(_FEW_SEEN, -(-len(seen) // 2))
-        return [int(seen[i * len(seen) // count]) for i in range(count)]
+        return _spread([int(i) for i in seen], min(_FEW_SEEN, -(-len(seen) // 2)))
 
     def error(self, graph: gs.Graph, fold: int = 0) -> float:
         """Return the error of a model on held-out samples."""
@@ -106,10 +137,17 @@ class JudgedSamples:
         found = harmed(self._first, self._pooled(fitted), self._held(fitted))
         return [self._errors.names[i] for i in found]
 
+    def unsure(self, fitted: Sequence[Errors]) -> list[str]:
+        """Return the outputs that may have become worse, by the evidence of few samples."""
+        found = unsure(self._first, self._pooled(fitted), self._held(fitted))
+        return [self._errors.names[i] for i in found]
+
     def harmless_gain(self, graphs: Sequence[gs.Graph]) -> float | None:
         """Return the mean gain of models on all samples, in dB; None if an output became worse."""
         fitted = [self.each(graph) for graph in graphs]
-        return None if self.harmed(fitted) else float(np.mean([self.gain_of_all(one) for one in fitted]))
+        if self.harmed(fitted) or self.unsure(fitted) or all(self.lost(self.loop(graph)) for graph in graphs):
+            return None
+        return float(np.mean([self.gain_of_all(one) for one in fitted]))
 
     def gain_of_all(self, after: Errors) -> float:
         """Return the gain of a model on all samples, in dB."""
@@ -124,6 +162,10 @@ class JudgedSamples:
 
     def _held(self, fitted: Sequence[Errors]) -> NDArray[np.bool_]:
         return np.asarray(np.logical_or.reduce(self._parts[: len(fitted)]))
+
+
+def _spread(places: Sequence[int], count: int) -> list[int]:
+    return [places[i * len(places) // count] for i in range(count)]
 
 
 def _held_out(count: int, options: LayerwiseOptions) -> list[int]:

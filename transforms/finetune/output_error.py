@@ -91,7 +91,7 @@ class OutputError:
 
         def _errors(more: Mapping[str, AnyArray]) -> Errors:
             found = [
-                [_compare(floats[i][name], made[name]) for name in self.names]
+                [compare(floats[i][name], made[name]) for name in self.names]
                 for i, made in zip(chosen, run({**self._feeds[i], **more} for i in chosen), strict=True)
             ]
             pairs = np.asarray(found, np.float64).reshape(len(chosen), len(self.names), 2)
@@ -150,12 +150,12 @@ def _scores_of(node: gs.Node) -> gs.Tensor | None:
     return exponential.inputs[0]
 
 
-def _compare(wanted: Value, found: Value) -> tuple[float, float]:
+def compare(wanted: Value, found: Value) -> tuple[float, float]:
     """Return error and power of an output, of a sequence those of its tensors."""
     if isinstance(wanted, list) and isinstance(found, list):
         if len(wanted) != len(found):
             return np.inf, 1.0
-        parts = np.array([_compare(*pair) for pair in zip(wanted, found, strict=True)]).reshape(-1, 2)
+        parts = np.array([compare(*pair) for pair in zip(wanted, found, strict=True)]).reshape(-1, 2)
         return float(parts[:, 0].sum()), float(parts[:, 1].sum())
     if not (isinstance(wanted, np.ndarray) and isinstance(found, np.ndarray)):
         return (0.0, 0.0) if wanted is found is None else (np.inf, 1.0)
