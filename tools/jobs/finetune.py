@@ -39,7 +39,7 @@ from transforms.scheme.finetune_rule import FinetuneRule
 
 _RECORDED = (
     *("algorithm", "num_iterations", "learning_rate", "early_stop", "fixed_seed", "batch_size", "limit"),
-    *("target_op_type", "selective_update", "following_relu", "output_index"),
+    *("target_op_type", "selective_update", "following_relu", "output_index", "all_codes"),
 )
 
 
@@ -140,6 +140,7 @@ def rule_of(job: FinetuneJob) -> FinetuneRule:
         target_op_type=job.target_op_type,
         selective_update=job.selective_update,
         following_relu=job.following_relu,
+        all_codes=job.all_codes,
     )
 
 
@@ -156,6 +157,7 @@ def tuning_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> Finetune
         seed=rule.fixed_seed,
         run=run,
         selective=rule.selective_update,
+        all_codes=rule.all_codes,
         **more,
     )
 

@@ -20,10 +20,12 @@ from tools.cli.options import RUNNING, option
 from tools.cli.worker_options import dask, jobs, resume
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
+ALL_CODES = ("padded", "free", "off")
 OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 DEVICES = ("cpu", "cuda:0", "hip:0")
 
 _STEPPED = Need("--algorithm adaquant or adaround", lambda job: job.algorithm in ("adaquant", "adaround"))
+_AUTO = Need("--algorithm auto", lambda job: job.algorithm == "auto")
 _step = partial(option, group="algorithm", needs=(_STEPPED,))
 _layers = partial(option, group="layers")
 _running = partial(option, group=RUNNING)
@@ -70,6 +72,15 @@ class FinetuneJob(DataOptions, ModelOutput):
     )
     following_relu: bool = _layers(
         "--following-relu", "ignore errors that a Relu or Clip after the layer cuts off"
+    )
+    all_codes: str = option(
+        "--all-codes",
+        "int8 tensors without negative numbers that use all codes: those before padding, too, for which\n"
+        "Pads are added; those for which nothing is; none (default: padded)",
+        group="algorithm",
+        needs=(_AUTO,),
+        choices=ALL_CODES,
+        default="padded",
     )
     output_index: int | None = _layers(
         "--output-index N", "index of the output to tune for, from 0 (default: all)", type=whole(0)

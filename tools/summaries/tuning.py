@@ -51,7 +51,8 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
         yield f"Scales of activations: {done.scales} changed"
     if done.spread:
         tensors = "1 tensor" if done.spread == 1 else f"{done.spread} tensors"
-        yield f"All codes of int8 used: {tensors} after a Relu or Clip, which went into a bias"
+        added = f"; {done.added} Pads and Subs added, which --all-codes free leaves out" if done.added else ""
+        yield f"All codes of int8 used: {tensors} without negative numbers{added}"
     shares = [share for layer in done.walk.layers if (share := _of_inputs(layer)) is not None]
     if shares and done.attempt is None:
         words = "of the layers' errors are left by float weights, too"

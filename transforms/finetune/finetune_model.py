@@ -23,6 +23,7 @@ from transforms.finetune.tune_layer import LEARNED
 from transforms.finetune.tune_scales import tune_scales
 from transforms.model.copy_graph import copy_graph
 from transforms.run.shared_steps import StepSharing, kept_open
+from transforms.scheme.finetune_rule import OFF, PADDED
 
 _CLEAR = 1.0  # dB on held-out samples; with less, another way to tune may do better
 _GUESSES = 2
@@ -36,7 +37,8 @@ class TunedModel:
     ``attempt`` names the attempt that was accepted, or is None if the model is unchanged. ``put_back`` are
     the numbers of layers that have their old weights again, for all together did not pass; ``blocked`` is the
     output that they harmed most, None if they harmed none. ``scales``: how many scales of activations changed
-    after that; ``spread``: how many tensors use all codes of int8, which they did not before.
+    after that; ``spread``: how many tensors use all codes of int8, which they did not before, and ``added``:
+    how many Pads and Subs this took.
     """
 
     graph: gs.Graph
@@ -48,6 +50,7 @@ class TunedModel:
     blocked: str | None = None
     scales: int = 0
     spread: int = 0
+    added: int = 0
 
 
 def finetune_model(
@@ -63,7 +66,8 @@ def finetune_model(
 ) -> TunedModel:
     """Return a quantized model with tuned weights and biases, or the same one unless that is better.
 
-    Weights are tuned with scales and exponents chosen anew; unless the outputs improve significantly
+    ``auto`` lets int8 tensors use all codes first (:mod:`transforms.finetune.share_shifts`). Weights are
+    tuned with scales and exponents chosen anew; unless the outputs improve significantly
     (:mod:`transforms.finetune.acceptance`) and by 1 dB, with the present ones, and at last biases alone. Of
     layers that together harm an output, those that do no harm are a model of their own; the best model is
     returned. A recurrent model is also judged with states of its own
@@ -83,15 +87,17 @@ def finetune_model(
     _refuse(float_graph, quantized_graph)
     judged = JudgedSamples(float_graph, quantized_graph, feeds, options)
     options = judged.options
-    best, spread = _Best(float_graph, quantized_graph, judged, formats), 0
-    if options.algorithm == "auto" and options.rescale:
-        float_graph, quantized_graph, spread = on_all_codes(float_graph, quantized_graph, formats)
+    given, spread = (float_graph, quantized_graph), 0
+    best = _Best(*given, judged, formats)
+    if options.algorithm == "auto" and options.rescale and options.all_codes != OFF:
+        more = feeds if options.all_codes == PADDED else None
+        float_graph, quantized_graph, spread = on_all_codes(*given, formats, padded_for=more)
         best.start_from(float_graph, quantized_graph)
 
     def _fit(attempt: str, chosen: FinetuneOptions, shared: StepSharing | None) -> _Fitted:
         graph = copy_graph(quantized_graph)
         name = f"{attempt}, fold {chosen.fold}" if chosen.fold else attempt
-        name += "" if chosen.learned else ", none learned"
+        name += ("" if chosen.learned else ", none learned") + (", all codes" if spread else "")
         walked = finetune_weights(
             float_graph,
             graph,
@@ -126,7 +132,14 @@ def finetune_model(
     finally:
         if checkpoint:
             checkpoint.write()
-    return dataclasses.replace(best.model, spread=spread if best.model.attempt else 0)
+    if not spread:
+        return best.model
+    if best.model.attempt is None:
+        without = dataclasses.replace(options, all_codes=OFF)
+        again = partial(finetune_model, *given, feeds, without, formats=formats, checkpoint=checkpoint)
+        return again(sharing=sharing, progress=progress)
+    counts = [sum(node.op in ("Pad", "Sub") for node in one.nodes) for one in (given[1], quantized_graph)]
+    return dataclasses.replace(best.model, spread=spread, added=counts[1] - counts[0])
 
 
 @dataclass(frozen=True)

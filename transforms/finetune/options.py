@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ops.rounding import Options
 from transforms.runtime.devices import CPU
 from transforms.runtime.session import RunOptions
+from transforms.scheme.finetune_rule import PADDED
 
 FEW = 6
 """Held-out samples, from which on their scatter tells what is noise."""
@@ -69,11 +70,12 @@ class FinetuneOptions(LayerwiseOptions):
     """How a model is tuned: its layers as LayerwiseOptions say, and what decides.
 
     ``output_index``: the output that is measured, None for all. ``selective``: each layer is kept only if it
-    improves the model's outputs, too, which takes longer.
+    improves the model's outputs, too, which takes longer. ``all_codes``: one of ALL_CODES, for ``auto``.
     """
 
     output_index: int | None = None
     selective: bool = False
+    all_codes: str = PADDED
 
 
 def is_held_out(sample: int, count: int, options: LayerwiseOptions) -> bool:

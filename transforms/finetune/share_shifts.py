@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from ops.formats import Format
 from transforms.finetune.use_all_codes import use_all_codes
 from transforms.graph import dtypes, walk
@@ -20,22 +21,39 @@ _LEAST_OPSET = 11  # bounds of a Clip are inputs
 
 
 def on_all_codes(
-    float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format] = ()
+    float_graph: gs.Graph,
+    quantized_graph: gs.Graph,
+    formats: Sequence[Format] = (),
+    *,
+    padded_for: Iterable[Feed] | None = None,
 ) -> tuple[gs.Graph, gs.Graph, int]:
     """Return copies of both models with shifted tensors, and how many; the models themselves if none.
 
     :func:`transforms.finetune.use_all_codes.use_all_codes` shifts tensors of the quantized model. Layers are
     fitted to tensors of the float model, so that those are shifted alike: a bias takes the shift, the Relu is
-    a Clip, and an Add after it takes the shift back.
+    a Clip, and an Add after it takes the shift back. With samples in ``padded_for``, layers that pad get a
+    Pad, and inputs that are never negative in them a Sub.
     """
     targets = _targets(float_graph, quantized_graph, formats)
+    padded = padded_for is not None
+    inputs = _never_negative(quantized_graph, padded_for) if padded_for is not None else set()
     shifted = copy_graph(quantized_graph)
-    shifts = use_all_codes(shifted, targets.keys()) if targets else {}
+    shifts = use_all_codes(shifted, targets.keys(), inputs, padded=padded) if targets or inputs else {}
     if not shifts:
         return float_graph, quantized_graph, 0
     reference = copy_graph(float_graph)
-    _shift_reference(reference, {targets[maker]: shift for maker, shift in shifts.items()})
+    _shift_reference(reference, {targets[name]: shift for name, shift in shifts.items() if name in targets})
     return reference, shifted, len(shifts)
+
+
+def _never_negative(graph: gs.Graph, feeds: Iterable[Feed]) -> set[str]:
+    """Return the float32 inputs of a model without a number below 0 in any sample."""
+    names = {str(tensor.name) for tensor in graph.inputs if dtypes.is_type(tensor, dtypes.FLOAT)}
+    seen = False
+    for feed in feeds:
+        seen = True
+        names = {name for name in names if name in feed and not np.any(np.less(feed[name], 0))}
+    return names if seen else set()
 
 
 def _targets(float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format]) -> dict[str, str]:

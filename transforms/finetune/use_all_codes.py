@@ -3,111 +3,131 @@
 A Relu or Clip makes numbers x in [0, t]. Rounded instead is x' = x - 128 s with s = t / 255, in steps half as
 large. The bias of the layer in front takes the shift, the saturation of int8 does what the Relu did, and the
 layers that read x add 128 s times the sum of their weights by their biases. That is exact: an integer in
-the steps of an int32 bias, and the arithmetic of a zero point, with none in the model and a node less. A Conv
-that pads has no such bias, for its zeros would have to be shifted, too.
+the steps of an int32 bias, and the arithmetic of a zero point, with none in the model and a node less.
+
+The zeros that a Conv pads with have to be shifted, too: a Pad does that if it may be added,
+and a Sub shifts an input of the model that is never negative.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
 from ops.powers_of_two import are_powers
-from transforms.graph import walk
+from transforms.finetune.integer_layers import IntegerLayer, grow, growth_of, integer_layer, is_at_zero
+from transforms.finetune.pad_codes import LEAST_OPSET, Padding
+from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants, load
 from transforms.graph.lazy_values import constant
-from transforms.graph.rewire import STANDARD_DOMAINS, detach
+from transforms.graph.rewire import STANDARD_DOMAINS, Insertions, detach
 
 _CODES, _MIDDLE, _HIGHEST = 255, 128, 127
-_LARGEST = 2**31 - 1
-_ROOM = 1.01  # times a bias: rounding the weights anew changes what is added to it
 _ALIKE = 1e-5  # relative difference of scales that rounding to float32 explains
 
 _MOVING = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity"})
 """Operators that commute with the shift of their input."""
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A Conv or Gemm, the int32 numbers of its bias, N in the last axis, and their steps: its own constants.
-
-    ``weight`` makes the integers of its weight float, with a scale for each output if they are its own, too,
-    which then can grow.
-    """
-
-    node: gs.Node
-    numbers: gs.Constant
-    steps: gs.Constant
-    weight: gs.Node
-    may_grow: bool
-
-    @property
-    def integers(self) -> NDArray[np.int64]:
-        """The weight as integers, outputs first: [N, K]."""
-        found = np.asarray(load(self.weight.inputs[0])).astype(np.int64)
-        return (found if _is_first(self.node) else found.T).reshape(load(self.numbers).size, -1)
-
-
 @dataclass
 class _Tensor:
     """A tensor of numbers from 0 to ``scale * 127``, or ``top`` if that is less.
 
-    ``rectifier`` makes it of what ``maker`` makes; ``nodes`` quantize it and make it float again.
+    ``rectifier`` makes it of what ``maker`` makes, both None for an input of the model; ``nodes`` quantize it
+    and make it float again.
     """
 
-    rectifier: gs.Node
-    maker: _Layer
+    made: gs.Tensor
+    rectifier: gs.Node | None
+    maker: IntegerLayer | None
     nodes: Sequence[gs.Node]
-    readers: Sequence[_Layer]
+    readers: Sequence[IntegerLayer]
     scale: float
     top: float
 
+    @property
+    def name(self) -> str:
+        """That of what the maker makes, or of the input."""
+        return str((self.made if self.maker is None else self.maker.node.outputs[0]).name)
 
-def use_all_codes(graph: gs.Graph, makers: Container[str]) -> dict[str, float]:
-    """Let int8 tensors from a Relu use all codes, in place; return the shift of each, by its maker's output.
 
-    Those are outputs of a Relu, or of a Clip from 0, after a Conv or Gemm whose output is in ``makers``.
-    One scale quantizes them to int8, and nothing reads them but Gemm and Conv without padding, also after a
-    MaxPool or a change of shape. All have int32 biases whose scale is that of weight times input. No others
-    are changed, nor scales that are powers of two. Up to the finer steps, and a rounding of the first bias,
-    the model computes the same.
+def use_all_codes(
+    graph: gs.Graph, makers: Container[str], inputs: Container[str] = (), *, padded: bool = False
+) -> dict[str, float]:
+    """Let int8 tensors use all codes, in place; return the shift of each, by its maker's output or as input.
+
+    Those are outputs of a Relu, or of a Clip from 0, after a Conv or Gemm whose output is in ``makers``, and
+    inputs of the model of these names, which are never negative. One scale quantizes them to int8, and
+    nothing reads them but Gemm and Conv, also after a MaxPool or a change of shape; a Conv that pads only if
+    it may get a Pad (``padded``). All have int32 biases whose scale is that of weight times input. No others
+    are changed, nor scales that are powers of two. Up to the finer steps, and roundings of the first bias
+    and of inputs, the model computes the same.
     """
     names, constants, outputs = walk.Names(graph), Constants(graph), walk.outputs(graph)
+    insertions = Insertions()
+    padding = Padding(graph, names, insertions) if padded and graph.opset >= LEAST_OPSET else None
     shifts: dict[str, float] = {}
-    gone: set[int] = set()
-    for node in list(graph.nodes):
-        found = _find(node, constants, outputs) if node.inputs and node.inputs[0].name in makers else None
+
+    def _take(found: _Tensor | None) -> None:
         shift = _shift(found, names) if found is not None else None
-        if found is not None and shift is not None:
-            shifts[found.maker.node.outputs[0].name] = shift
-            gone.add(id(node))
-    graph.nodes = [node for node in graph.nodes if id(node) not in gone]
+        if found is None or shift is None:
+            return
+        shifts[found.name] = shift
+        if found.maker is None:
+            _subtract(graph, found, shift, names, insertions)
+        for reader in found.readers:
+            if padding is not None and any(reader.node.attrs.get("pads", ())):
+                padding.add(reader.node, found.nodes[0])
+
+    for tensor in graph.inputs:
+        if tensor.name in inputs and id(tensor) not in outputs:
+            _take(_found(tensor, None, None, outputs, padded=padding is not None))
+    for node in [node for node in graph.nodes if node.inputs and node.inputs[0].name in makers]:
+        _take(_find(node, constants, outputs, padded=padding is not None))
+    insertions.place(graph)
+    graph.nodes = [node for node in graph.nodes if node.outputs]  # the others were detached
     return shifts
 
 
-def _find(node: gs.Node, constants: Constants, outputs: set[int]) -> _Tensor | None:
+def _find(node: gs.Node, constants: Constants, outputs: set[int], *, padded: bool) -> _Tensor | None:
     """Return what has to change with the output of a Relu or Clip; None unless all of it can."""
     top = _top(node, constants)
     before = walk.producer(node.inputs[0]) if top is not None else None
-    maker = _layer(before) if before is not None else None
+    maker = integer_layer(before) if before is not None else None
     if top is None or maker is None or any(id(t) in outputs for t in (node.inputs[0], node.outputs[0])):
         return None
-    first = node.outputs[0].outputs[0] if node.outputs[0].outputs else None
+    if len(node.inputs[0].outputs) != 1:
+        return None
+    found = _found(node.outputs[0], node, maker, outputs, padded=padded)
+    if found is None or top < found.scale:
+        return None
+    return replace(found, top=min(top, found.top))
+
+
+def _found(
+    tensor: gs.Tensor,
+    rectifier: gs.Node | None,
+    maker: IntegerLayer | None,
+    outputs: set[int],
+    *,
+    padded: bool,
+) -> _Tensor | None:
+    """Return what quantizes and reads a tensor; None if there is anything else that does."""
+    first = tensor.outputs[0] if tensor.outputs else None
     scale = _int8_scale(first) if first is not None else None
-    if scale is None or len(node.inputs[0].outputs) != 1 or top < scale:
+    if scale is None:
         return None
-    found = _Collector(scale, outputs)
-    if not found.follow(node.outputs[0]):
+    users = _Collector(scale, outputs)
+    if not users.follow(tensor):
         return None
-    readers = [reader for layer in found.layers if (reader := _reader(layer, scale)) is not None]
-    if len(readers) < len(found.layers):
+    readers = [reader for one in users.layers if (reader := _reader(one, scale, padded=padded)) is not None]
+    if len(readers) < len(users.layers):
         return None
-    return _Tensor(node, maker, found.rounding, readers, scale, min(top, scale * _HIGHEST))
+    return _Tensor(tensor, rectifier, maker, users.rounding, readers, scale, scale * _HIGHEST)
 
 
 def _top(node: gs.Node, constants: Constants) -> float | None:
@@ -141,7 +161,7 @@ class _Collector:
         return self._each(node.outputs[0], self._back)
 
     def _back(self, node: gs.Node, index: int) -> bool:
-        if index or node.op != "DequantizeLinear" or not _is_at_zero(node):
+        if index or node.op != "DequantizeLinear" or not is_at_zero(node):
             return False
         if _one_number(node.inputs[1]) != self._scale:
             return False
@@ -163,19 +183,11 @@ class _Collector:
 
 def _int8_scale(node: gs.Node) -> float | None:
     """Return the scale of a QuantizeLinear to int8 by one number, without a zero point; None for others."""
-    if node.op != "QuantizeLinear" or len(node.inputs) < 3 or not _is_at_zero(node):
+    if node.op != "QuantizeLinear" or len(node.inputs) < 3 or not is_at_zero(node):
         return None
     if load(node.inputs[2]).dtype != np.int8:
         return None
     return _one_number(node.inputs[1])
-
-
-def _is_at_zero(node: gs.Node) -> bool:
-    """Return whether the zero point of a node is 0, by an ONNX operator without blocks."""
-    if node.domain not in STANDARD_DOMAINS or node.attrs.get("block_size", 0):
-        return False
-    zero = node.inputs[2] if len(node.inputs) > 2 else None
-    return zero is None or zero.is_empty() or (isinstance(zero, gs.Constant) and not np.any(load(zero)))
 
 
 def _one_number(scale: gs.Tensor) -> float | None:
@@ -188,56 +200,10 @@ def _one_number(scale: gs.Tensor) -> float | None:
     return float(values.reshape(()))
 
 
-def _layer(node: gs.Node) -> _Layer | None:
-    """Return a Conv or Gemm with integer weights, and an int32 bias of its own; None for others."""
-    if node.op not in ("Conv", "Gemm") or node.domain not in STANDARD_DOMAINS or len(node.inputs) < 3:
-        return None
-    if any(node.attrs.get(name, 1.0) != 1.0 for name in ("alpha", "beta")) or node.attrs.get("transA", 0):
-        return None
-    made = [_stored(node.inputs[index]) for index in (1, 2)]
-    if made[0] is None or made[1] is None:
-        return None
-    weight, bias = made[0], made[1]
-    numbers, steps = load(bias.inputs[0]), load(bias.inputs[1])
-    if numbers.dtype != np.int32 or not (_is_own(bias) and np.all(steps > 0)):
-        return None
-    shape, scale = np.shape(load(weight.inputs[0])), load(weight.inputs[1])
-    if numbers.size != shape[0 if _is_first(node) else 1] or numbers.shape[-1] != numbers.size:
-        return None
-    if scale.size > 1 and not _is_each_output(node, weight):
-        return None
-    may_grow = scale.size == numbers.size == steps.size and _is_own(weight)
-    return _Layer(node, bias.inputs[0], bias.inputs[1], weight, may_grow)
-
-
-def _stored(tensor: gs.Tensor) -> gs.Node | None:
-    """Return the node that makes stored integers without a zero point float, by float32 scales."""
-    node = walk.producer(tensor)
-    if node is None or node.op != "DequantizeLinear" or not _is_at_zero(node):
-        return None
-    is_stored = all(isinstance(one, gs.Constant) for one in node.inputs[:2])
-    return node if is_stored and load(node.inputs[1]).dtype == np.float32 else None
-
-
-def _is_own(back: gs.Node) -> bool:
-    """Return whether one layer alone reads stored integers and their scale."""
-    return all(len(tensor.outputs) == 1 for tensor in (*back.inputs[:2], back.outputs[0]))
-
-
-def _is_first(node: gs.Node) -> bool:
-    """Return whether the outputs are the first axis of a layer's weight."""
-    return node.op == "Conv" or bool(node.attrs.get("transB", 0))
-
-
-def _is_each_output(node: gs.Node, weight: gs.Node) -> bool:
-    axis = int(weight.attrs.get("axis", 1)) % np.ndim(load(weight.inputs[0]))
-    return axis == (0 if _is_first(node) else 1)
-
-
-def _reader(node: gs.Node, scale: float) -> _Layer | None:
+def _reader(node: gs.Node, scale: float, *, padded: bool) -> IntegerLayer | None:
     """Return a layer whose bias can take a shift of all that it reads; None for others."""
-    layer = _layer(node)
-    if layer is None or any(node.attrs.get("pads", ())):
+    layer = integer_layer(node)
+    if layer is None or (any(node.attrs.get("pads", ())) and not padded):
         return None
     if node.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
@@ -252,46 +218,40 @@ def _shift(tensor: _Tensor, names: walk.Names) -> float | None:
     scale = np.float32(tensor.top / _CODES)
     ratio, middle = float(scale) / tensor.scale, _MIDDLE * float(scale)
 
-    def _of_maker(layer: _Layer) -> Float64Array:
+    def _of_maker(layer: IntegerLayer) -> Float64Array:
         return np.asarray(load(layer.numbers) - np.rint(middle / load(layer.steps).astype(np.float64)))
 
-    def _of_reader(layer: _Layer) -> Float64Array:
+    def _of_reader(layer: IntegerLayer) -> Float64Array:
         return np.asarray(np.rint(load(layer.numbers) / ratio) + _MIDDLE * layer.integers.sum(1))
 
-    changes = [(tensor.maker, _of_maker, 1.0), *((one, _of_reader, ratio) for one in tensor.readers)]
-    growths = [_growth(numbers(layer)) for layer, numbers, _ in changes]
+    changes = [(one, _of_reader, ratio) for one in tensor.readers]
+    if tensor.maker is not None:
+        changes.append((tensor.maker, _of_maker, 1.0))
+    growths = [growth_of(numbers(layer)) for layer, numbers, _ in changes]
     if any((growth > 1).any() and not one[0].may_grow for growth, one in zip(growths, changes, strict=True)):
         return None
     for (layer, numbers, factor), growth in zip(changes, growths, strict=True):
-        _grow(layer, growth)
+        grow(layer, growth)
         layer.numbers.values = numbers(layer).astype(np.int32)
         layer.steps.values = (load(layer.steps) * factor).astype(np.float32)
     old = tensor.nodes[0].inputs[1]
     stored = constant(names.derive(old.name, "all_codes"), np.full(load(old).shape, scale, np.float32))
     for node in tensor.nodes:
         node.inputs[1] = stored
-    walk.redirect(tensor.rectifier.outputs[0], tensor.rectifier.inputs[0])
-    detach(tensor.rectifier)
+    if tensor.rectifier is not None:
+        walk.redirect(tensor.rectifier.outputs[0], tensor.rectifier.inputs[0])
+        detach(tensor.rectifier)
     return middle
 
 
-def _growth(numbers: Float64Array) -> Float64Array:
-    """Return the powers of two by which steps have to be larger so that numbers fit into int32."""
-    needed = np.abs(numbers) * _ROOM / _LARGEST
-    return np.asarray(np.exp2(np.ceil(np.log2(np.maximum(needed, 1.0)))))
-
-
-def _grow(layer: _Layer, growth: Float64Array) -> None:
-    """Make the scales of a weight larger, and the steps of the bias with them.
-
-    Products are smaller than the bias there by far, so that rounding the weights anew loses nothing.
-    """
-    if not (growth > 1).any():
-        return
-    weight, scale = layer.weight.inputs[:2]
-    numbers, factors = load(weight), growth.astype(np.float32)
-    by_output = growth.reshape(-1, *[1] * (numbers.ndim - 1)) if _is_first(layer.node) else growth
-    weight.values = np.rint(numbers.astype(np.float64) / by_output).astype(numbers.dtype)
-    scale.values = load(scale) * factors.reshape(load(scale).shape)
-    layer.steps.values = load(layer.steps) * factors.reshape(load(layer.steps).shape)
-    layer.numbers.values = np.rint(load(layer.numbers) / growth).astype(np.int32)
+def _subtract(
+    graph: gs.Graph, tensor: _Tensor, shift: float, names: walk.Names, insertions: Insertions
+) -> None:
+    """Shift an input of the model in float, before it is quantized."""
+    shifted = dtypes.variable(names.derive(tensor.name, "shifted"), dtypes.FLOAT, tensor.made)
+    middle = constant(names.derive(tensor.name, "shift"), np.asarray(shift, np.float32))
+    for node in tensor.nodes:
+        if node.inputs[0] is tensor.made:
+            node.inputs[0] = shifted
+    node = gs.Node("Sub", names.derive(tensor.name, "shift_codes"), {}, [tensor.made, middle], [shifted])
+    insertions.add(graph, None, [node])

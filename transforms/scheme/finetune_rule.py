@@ -12,6 +12,10 @@ from transforms.scheme.scheme_table import SchemeTable
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 STEPPED = ("adaquant", "adaround")
 
+ALL_CODES = PADDED, FREE, OFF = ("padded", "free", "off")
+"""Which int8 tensors without negative numbers use all codes: those before padding, too, which takes nodes
+more; those for which nothing has to be added; none."""
+
 _LEAST = {"num_iterations": 1, "learning_rate": 0, "fixed_seed": 0, "data_size": 0, "output_index": -1}
 _RANGES = {key: (least, math.inf) for key, least in _LEAST.items()}
 
@@ -24,7 +28,8 @@ class FinetuneRule(SchemeTable):
     ``early_stop`` of the iterative ones; ``fixed_seed`` of the sampled rows; ``data_size``: the most samples
     (0: all); ``target_op_type``: only layers of these operators; ``selective_update``: layers are
     kept only if the model's outputs improve too; ``output_index``: the output that is measured (-1: all);
-    ``following_relu``: errors that a Relu or Clip after a layer cuts off are ignored. The constructor raises
+    ``following_relu``: errors that a Relu or Clip after a layer cuts off are ignored; ``all_codes``: which
+    int8 tensors without negative numbers use all codes, with ``auto``. The constructor raises
     ValueError naming key, value and the legal values.
     """
 
@@ -38,11 +43,13 @@ class FinetuneRule(SchemeTable):
     selective_update: bool = False
     output_index: int = -1
     following_relu: bool = False
+    all_codes: str = ALL_CODES[0]
 
     def __post_init__(self) -> None:
         """Check every value, and that options of iterative algorithms go with one of them."""
         self._check_types("finetune")
         refuse_unknown(self.algorithm, ALGORITHMS, "finetune algorithm")
+        refuse_unknown(self.all_codes, ALL_CODES, "finetune all_codes")
         for op in self.target_op_type:
             refuse_unknown(op, DOT_PRODUCTS, "finetune target_op_type")
         self._check_ranges("finetune", _RANGES)

@@ -1,0 +1,114 @@
+"""Conv and Gemm in integers: their weights, and biases in int32 that may be changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from ops.array_types import Float64Array
+from transforms.graph import walk
+from transforms.graph.constants import load
+from transforms.graph.rewire import STANDARD_DOMAINS
+
+_LARGEST = 2**31 - 1
+_ROOM = 1.01  # times a bias: rounding the weights anew changes what is added to it
+
+
+@dataclass(frozen=True)
+class IntegerLayer:
+    """A Conv or Gemm, the int32 numbers of its bias, N in the last axis, and their steps: its own constants.
+
+    ``weight`` makes the integers of its weight float, with a scale for each output if they are its own, too,
+    which then can grow.
+    """
+
+    node: gs.Node
+    numbers: gs.Constant
+    steps: gs.Constant
+    weight: gs.Node
+    may_grow: bool
+
+    @property
+    def integers(self) -> NDArray[np.int64]:
+        """The weight as integers, outputs first: [N, K]."""
+        found = np.asarray(load(self.weight.inputs[0])).astype(np.int64)
+        return (found if _is_first(self.node) else found.T).reshape(load(self.numbers).size, -1)
+
+
+def integer_layer(node: gs.Node) -> IntegerLayer | None:
+    """Return a Conv or Gemm with integer weights, and an int32 bias of its own; None for others."""
+    if node.op not in ("Conv", "Gemm") or node.domain not in STANDARD_DOMAINS or len(node.inputs) < 3:
+        return None
+    if any(node.attrs.get(name, 1.0) != 1.0 for name in ("alpha", "beta")) or node.attrs.get("transA", 0):
+        return None
+    made = [_stored(node.inputs[index]) for index in (1, 2)]
+    if made[0] is None or made[1] is None:
+        return None
+    weight, bias = made[0], made[1]
+    numbers, steps = load(bias.inputs[0]), load(bias.inputs[1])
+    if numbers.dtype != np.int32 or not (_is_own(bias) and np.all(steps > 0)):
+        return None
+    shape, scale = np.shape(load(weight.inputs[0])), load(weight.inputs[1])
+    if numbers.size != shape[0 if _is_first(node) else 1] or numbers.shape[-1] != numbers.size:
+        return None
+    if scale.size > 1 and not _is_each_output(node, weight):
+        return None
+    may_grow = scale.size == numbers.size == steps.size and _is_own(weight)
+    return IntegerLayer(node, bias.inputs[0], bias.inputs[1], weight, may_grow)
+
+
+def _stored(tensor: gs.Tensor) -> gs.Node | None:
+    """Return the node that makes stored integers without a zero point float, by float32 scales."""
+    node = walk.producer(tensor)
+    if node is None or node.op != "DequantizeLinear" or not is_at_zero(node):
+        return None
+    is_stored = all(isinstance(one, gs.Constant) for one in node.inputs[:2])
+    return node if is_stored and load(node.inputs[1]).dtype == np.float32 else None
+
+
+def _is_own(back: gs.Node) -> bool:
+    """Return whether one layer alone reads stored integers and their scale."""
+    return all(len(tensor.outputs) == 1 for tensor in (*back.inputs[:2], back.outputs[0]))
+
+
+def _is_first(node: gs.Node) -> bool:
+    """Return whether the outputs are the first axis of a layer's weight."""
+    return node.op == "Conv" or bool(node.attrs.get("transB", 0))
+
+
+def _is_each_output(node: gs.Node, weight: gs.Node) -> bool:
+    axis = int(weight.attrs.get("axis", 1)) % np.ndim(load(weight.inputs[0]))
+    return axis == (0 if _is_first(node) else 1)
+
+
+def is_at_zero(node: gs.Node) -> bool:
+    """Return whether the zero point of a node is 0, by an ONNX operator without blocks."""
+    if node.domain not in STANDARD_DOMAINS or node.attrs.get("block_size", 0):
+        return False
+    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    return zero is None or zero.is_empty() or (isinstance(zero, gs.Constant) and not np.any(load(zero)))
+
+
+def growth_of(numbers: Float64Array) -> Float64Array:
+    """Return the powers of two by which steps have to be larger so that numbers fit into int32."""
+    needed = np.abs(numbers) * _ROOM / _LARGEST
+    return np.asarray(np.exp2(np.ceil(np.log2(np.maximum(needed, 1.0)))))
+
+
+def grow(layer: IntegerLayer, growth: Float64Array) -> None:
+    """Make the scales of a weight larger, and the steps of the bias with them.
+
+    Products are smaller than the bias there by far, so that rounding the weights anew loses nothing.
+    """
+    if not (growth > 1).any():
+        return
+    weight, scale = layer.weight.inputs[:2]
+    numbers, factors = load(weight), growth.astype(np.float32)
+    by_output = growth.reshape(-1, *[1] * (numbers.ndim - 1)) if _is_first(layer.node) else growth
+    weight.values = np.rint(numbers.astype(np.float64) / by_output).astype(numbers.dtype)
+    scale.values = load(scale) * factors.reshape(load(scale).shape)
+    layer.steps.values = load(layer.steps) * factors.reshape(load(layer.steps).shape)
+    layer.numbers.values = np.rint(load(layer.numbers) / growth).astype(np.int32)

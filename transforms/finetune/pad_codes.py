@@ -1,0 +1,57 @@
+"""A Pad of a tensor before a Conv, for zeros that have another code than 0."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
+from transforms.graph.lazy_values import constant
+from transforms.graph.rewire import Insertions
+from transforms.graph.selection import label_of
+
+LEAST_OPSET = 13
+"""From which on the widths of a Pad are an input, and quantization takes tensors of any rank."""
+
+_LEAST = np.float32(-128)  # the code of zero in a tensor that uses all codes
+
+
+class Padding:
+    """Pads before the layers of a graph, quantized like all its nodes: one for layers that pad alike."""
+
+    def __init__(self, graph: gs.Graph, names: walk.Names, insertions: Insertions) -> None:
+        """Start without any; nodes go into ``insertions``."""
+        self._graph, self._names, self._insertions = graph, names, insertions
+        self._made: dict[tuple[int, tuple[int, ...]], gs.Variable] = {}
+
+    def add(self, layer: gs.Node, quantizer: gs.Node) -> None:
+        """Let a Conv read what a Pad makes of its input, rounded as ``quantizer`` rounds; it pads no more."""
+        source, pads = layer.inputs[0], tuple(layer.attrs["pads"])
+        key = id(source), pads
+        if key not in self._made:
+            self._made[key] = self._padded(source, pads, quantizer)
+        layer.inputs[0] = self._made[key]
+        layer.attrs["pads"] = [0] * len(pads)
+
+    def _padded(self, source: gs.Variable, pads: tuple[int, ...], quantizer: gs.Node) -> gs.Variable:
+        """Return what a Pad of numbers makes of them: the Pad, and a rounding that changes nothing."""
+        back, derive = source.inputs[0], self._names.derive
+        scale, half = back.inputs[1], len(pads) // 2
+        widths = np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64)  # of batch and channels: none
+        least = np.asarray(_LEAST * load(scale).reshape(()), np.float32)
+        stored = [constant(derive(source.name, end), x) for end, x in (("pads", widths), ("least", least))]
+        wide, made = (gs.Variable(derive(source.name, end), dtypes.FLOAT) for end in ("wide", "padded"))
+        codes = gs.Variable(derive(source.name, "codes"), np.int8)
+        label = label_of(back)
+        nodes = [
+            gs.Node("Pad", derive(label, "pad"), {}, [source, *stored], [wide]),
+            _like(quantizer, derive(label, "quantize"), wide, codes),
+            _like(back, derive(label, "padded"), codes, made),
+        ]
+        self._insertions.add(self._graph, back, nodes)
+        return made
+
+
+def _like(node: gs.Node, name: str, source: gs.Tensor, target: gs.Tensor) -> gs.Node:
+    return gs.Node(node.op, name, dict(node.attrs), [source, *node.inputs[1:]], [target])
