@@ -87,12 +87,12 @@ def finetune_model(
     _refuse(float_graph, quantized_graph)
     judged = JudgedSamples(float_graph, quantized_graph, feeds, options)
     options = judged.options
-    given, spread = (float_graph, quantized_graph), 0
-    best = _Best(*given, judged, formats)
+    given = float_graph, quantized_graph
+    spread = 0
     if options.algorithm == "auto" and options.rescale and options.all_codes != OFF:
         more = feeds if options.all_codes == PADDED else None
         float_graph, quantized_graph, spread = on_all_codes(*given, formats, padded_for=more)
-        best.start_from(float_graph, quantized_graph)
+    best = _Best(given[1], (float_graph, quantized_graph), judged, formats)
 
     def _fit(attempt: str, chosen: FinetuneOptions, shared: StepSharing | None) -> _Fitted:
         graph = copy_graph(quantized_graph)
@@ -161,23 +161,19 @@ class _Fitted:
 
 
 class _Best:
-    """The best model so far, at first the given one."""
+    """The best model so far, at first the given one; ``models``: those whose layers are tuned."""
 
     def __init__(
         self,
-        float_graph: gs.Graph,
-        quantized_graph: gs.Graph,
+        given: gs.Graph,
+        models: tuple[gs.Graph, gs.Graph],
         judged: JudgedSamples,
         formats: Sequence[Format],
     ) -> None:
         before = judged.before
-        self.model = TunedModel(quantized_graph, before, before, None, TunedLayers())
-        self._models, self._judged, self._formats = (float_graph, quantized_graph), judged, formats
+        self.model = TunedModel(given, before, before, None, TunedLayers())
+        self._models, self._judged, self._formats = models, judged, formats
         self._gain, self._tried, self._fold = 0.0, 0, 0
-
-    def start_from(self, float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
-        """Note other forms of both models, in which layers are tuned."""
-        self._models = (float_graph, quantized_graph)
 
     @property
     def is_clear(self) -> bool:

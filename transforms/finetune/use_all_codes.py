@@ -67,9 +67,10 @@ def use_all_codes(
     Those are outputs of a Relu, or of a Clip from 0, after a Conv or Gemm whose output is in ``makers``, and
     inputs of the model of these names, which are never negative. One scale quantizes them to int8, and
     nothing reads them but Gemm and Conv, also after a MaxPool or a change of shape; a Conv that pads only if
-    it may get a Pad (``padded``). All have int32 biases whose scale is that of weight times input. No others
-    are changed, nor scales that are powers of two. Up to the finer steps, and roundings of the first bias
-    and of inputs, the model computes the same.
+    it may get a Pad (``padded``). All have weights of 8 bits, for the error of fewer is that of the weights,
+    and int32 biases whose scale is that of weight times input. No others are changed, nor scales that are
+    powers of two. Up to other steps, and roundings of the first bias and of inputs, the model computes the
+    same.
     """
     names, constants, outputs = walk.Names(graph), Constants(graph), walk.outputs(graph)
     insertions = Insertions()
@@ -208,6 +209,8 @@ def _reader(node: gs.Node, scale: float, *, padded: bool) -> IntegerLayer | None
     """Return a layer whose bias can take a shift of all that it reads; None for others."""
     layer = integer_layer(node)
     if layer is None or (any(node.attrs.get("pads", ())) and not padded):
+        return None
+    if layer.weight.inputs[0].dtype != np.int8:
         return None
     if node.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
