@@ -28,8 +28,8 @@ from transforms.graph.rewire import STANDARD_DOMAINS, Insertions, detach
 
 _CODES, _MIDDLE, _HIGHEST = 255, 128, 127
 _ROOM = 1.25
-"""Times the range of a tensor when its codes double. A range of least squared error grows by an eighth with a bit
-(Laplace), and a wider one costs little then, while new data exceed those that it was measured on."""
+"""Times the range of a tensor when its codes double. A range of least squared error grows by an eighth with a
+bit (Laplace), and a wider one costs little then, while new data exceed those that it was measured on."""
 
 _ALIKE = 1e-5  # relative difference of scales that rounding to float32 explains
 
