@@ -122,6 +122,7 @@ def _cases() -> list[tuple[str, str, str]]:
     ]
     steps = ("--num-iterations 5", "--learning-rate 1", "--early-stop")
     cases += [("finetune", one, f"{one.split()[0]} goes with --algorithm ada") for one in steps]
+    cases += [("finetune", "--algorithm gptq --all-codes free", "--all-codes goes with --algorithm auto")]
     cases += [
         ("finetune", "--limit 3 --data-size 3", "--limit and --data-size are the same option"),
         (

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
 from transforms.graph import walk
-from transforms.graph.constants import load
+from transforms.graph.constants import exportable, load
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 _LARGEST = 2**31 - 1
@@ -108,7 +108,7 @@ def grow(layer: IntegerLayer, growth: Float64Array) -> None:
     weight, scale = layer.weight.inputs[:2]
     numbers, factors = load(weight), growth.astype(np.float32)
     by_output = growth.reshape(-1, *[1] * (numbers.ndim - 1)) if _is_first(layer.node) else growth
-    weight.values = np.rint(numbers.astype(np.float64) / by_output).astype(numbers.dtype)
+    weight.values = exportable(np.rint(numbers.astype(np.float64) / by_output).astype(numbers.dtype))
     scale.values = load(scale) * factors.reshape(load(scale).shape)
     layer.steps.values = load(layer.steps) * factors.reshape(load(layer.steps).shape)
     layer.numbers.values = np.rint(load(layer.numbers) / growth).astype(np.int32)
