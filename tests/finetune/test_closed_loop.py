@@ -10,7 +10,7 @@ from onnx import helper
 
 from tests.helpers import build, recurrent
 from transforms.finetune.closed_loop import ClosedLoop
-from transforms.finetune.find_states import find_states
+from transforms.finetune.find_states import find_states, is_stream
 from transforms.finetune.judged_samples import JudgedSamples
 from transforms.finetune.options import FinetuneOptions
 from transforms.model import graph_proto
@@ -42,11 +42,42 @@ def test_the_outputs_that_became_worse_in_a_loop_are_named() -> None:
     """A shift a tenth larger is 0.8 dB worse in every output."""
     float_graph, quantized = (graph_of(recurrent.leaky(shift=shift)) for shift in (0, 0.01))
     judged = JudgedSamples(float_graph, quantized, DATA, FinetuneOptions())
-    assert judged.options.in_blocks
     assert judged.lost(judged.loop(quantized)) == []
     assert judged.lost(judged.loop(float_graph)) == []
     assert judged.lost(judged.loop(graph_of(recurrent.leaky(shift=0.011)))) == ["y", "h_out"]
     assert judged.lost(judged.loop(float_graph), judged.loop(quantized)) == []
+
+
+def shuffled(data: recurrent.Stream) -> recurrent.Stream:
+    """Return samples in another order, in which neighbours are not alike."""
+    return [data[i] for i in np.random.default_rng(0).permutation(len(data))]
+
+
+def test_a_stream_is_known_by_neighbours_that_are_alike() -> None:
+    """Of the state 0.9 is kept, which is the correlation of neighbours; what does not change has none."""
+    data = [{**feed, "one": np.ones((1, 2), np.float32)} for feed in recurrent.stream(200)]
+    assert is_stream(data) and not is_stream(shuffled(data))
+    assert not is_stream([{"x": feed["x"], "one": feed["one"]} for feed in data])
+
+
+@pytest.mark.parametrize(
+    ("count", "in_order", "in_blocks"),
+    [(8, True, True), (29, False, True), (30, True, True), (30, False, False)],
+)
+def test_samples_of_a_model_with_states_are_held_out_in_blocks(
+    count: int, in_order: bool, in_blocks: bool
+) -> None:
+    """Unless they are many and neighbours are not alike."""
+    data = recurrent.stream(count + 4)
+    graph = graph_of(recurrent.leaky())
+    judged = JudgedSamples(graph, graph, data if in_order else shuffled(data), FinetuneOptions())
+    assert judged.options.in_blocks == in_blocks
+
+
+def test_samples_of_a_model_without_states_are_not_held_out_in_blocks() -> None:
+    graph = graph_of(recurrent.leaky(state="c_12", back="add_7"))
+    data = [{"x": feed["x"], "c_12": 0 * feed["h"]} for feed in DATA]
+    assert not JudgedSamples(graph, graph, data, FinetuneOptions()).options.in_blocks
 
 
 @pytest.mark.parametrize(

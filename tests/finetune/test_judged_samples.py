@@ -59,7 +59,6 @@ def tuned(
     *by_fold: NDArray[np.float64],
     plain: NDArray[np.float64] | None = None,
     scaled: NDArray[np.float64] | None = None,
-    count: int = COUNT,
 ) -> tuple[TunedModel, list[str]]:
     """Return what becomes of a model whose tuned copies have errors by fold, and which were fitted.
 
@@ -89,7 +88,7 @@ def tuned(
     )
     monkeypatch.setattr("transforms.finetune.finetune_model.keep_harmless", lambda *_: ([], frozenset()))
     graph = gs.Graph(name="as it was")
-    feeds = [{"x": np.array([i], np.float32)} for i in range(count)]
+    feeds = [{"x": np.array([i], np.float32)} for i in range(COUNT)]
     return finetune_model(gs.Graph(), graph, feeds), fitted
 
 
@@ -113,14 +112,6 @@ def test_what_only_seen_samples_gain_is_not_accepted(monkeypatch: pytest.MonkeyP
     by_fold = errors(0, SCATTERED), errors(1, 1.02, seen=0.3), errors(2, 1.02, seen=0.3)
     done, fitted = tuned(monkeypatch, *by_fold)
     assert fitted == ["fold 0", "fold 1", "fold 2"] and done.attempt is None
-
-
-def test_a_single_held_out_sample_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All samples gain alike; of five samples one is held out first, and every one by one of three models."""
-    half = np.full(COUNT, 0.5)
-    done, fitted = tuned(monkeypatch, half, half, half, count=5)
-    assert fitted == ["fold 0", "fold 1", "fold 2"] and done.attempt is not None
-    assert tuned(monkeypatch, half, half, half, count=6)[1] == ["fold 0"]
 
 
 @pytest.mark.parametrize(("lost", "kept"), [((), 0), ((0,), 1), ((0, 1), 2), ((0, 1, 2), None)])
@@ -198,16 +189,6 @@ def test_blocks_are_of_neighbours(count: int) -> None:
     together = np.concatenate(by_fold)
     assert len(set(together)) == len(together)
     assert len(together) == count if count < 80 else len(by_fold[0]) == count // 5
-
-
-@pytest.mark.parametrize(("count", "in_blocks"), [(8, True), (29, True), (30, False)])
-def test_few_samples_are_held_out_in_blocks(
-    count: int, in_blocks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(judged_samples, "OutputError", _WrittenDown)
-    feeds = [{"x": np.array([i], np.float32)} for i in range(count)]
-    judged = JudgedSamples(gs.Graph(), gs.Graph(name="before"), feeds, FinetuneOptions())
-    assert judged.options.in_blocks == in_blocks
 
 
 @pytest.mark.parametrize(("count", "folds"), [(2, 2), (5, 3), (32, 3), (79, 3), (80, 1)])

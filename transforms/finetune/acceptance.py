@@ -15,9 +15,8 @@ The threshold for the first model is one standard error, which a model without a
 times. It rises for later models, so that one of many passes by chance no more often than that. So does that
 of a loss with the number of outputs: of many that stay as they are, one looks worse by chance no more often.
 
-With fewer than 16 samples in all every output that changed has to gain by a standard error of its own, and
-the threshold of all together is one and a half. With fewer than six held-out samples their scatter says
-little: no output may have a larger error.
+With fewer than six held-out samples their scatter says little: no output may have a larger error. With fewer
+than three, every output that changed has to be sure of its gain.
 """
 
 from __future__ import annotations
@@ -37,11 +36,8 @@ Mask = NDArray[np.bool_]
 _LEAST_SCATTER = 1e-3
 """Of gains, which are at most 1: an output that scatters less counts no more for that."""
 
-_MANY = 16
-"""Samples in all, from which on outputs are sure of their gain together."""
-
-_SURE, _SURE_OF_FEW = 1.0, 1.5
-"""Standard errors that a first model has to gain, of many samples and of few."""
+_SEVERAL = 3
+"""Held-out samples, from which on outputs are sure of their gain together."""
 
 
 def is_significantly_better(
@@ -55,22 +51,27 @@ def is_significantly_better(
         return False
     if not np.isfinite(before.errors).all():
         return True
-    kept, gains = np.asarray(held), _gains(before, after)
-    if not gains.any() or len(harmed(before, after, kept)) or len(unsure(before, after, kept)):
+    kept = np.asarray(held)
+    if len(harmed(before, after, kept)):
+        return False
+    if kept.sum() < FEW:
+        return _is_each_sure(before, after, kept, tried)
+    gains = _gains(before, after)
+    if not gains.any():
         return False
     totals = [_decibels(before, after, part) for part in (kept, np.ones_like(kept))]
     if any(np.average(total, weights=_precision(gains, kept)) < 0 for total in totals):
         return False
-    sure = _SURE if len(kept) >= _MANY else _SURE_OF_FEW
-    return _is_sure(_together(gains, kept), kept, _standard_errors(tried, sure))
+    return _is_sure(_together(gains, kept), kept, _standard_errors(tried))
 
 
-def unsure(before: Errors, after: Errors, held: Mask) -> NDArray[np.intp]:
-    """Return the outputs that changed and may have become worse, by the evidence of few samples."""
-    if len(held) >= _MANY:
-        return np.array([], np.intp)
+def _is_each_sure(before: Errors, after: Errors, held: Mask, tried: int) -> bool:
+    """Return whether outputs that changed are sure of their gain: each, or of several samples together."""
     gains = _gains(before, after)
-    return np.flatnonzero([one.any() and not _is_sure(one, held, _SURE) for one in gains.T])
+    changed = [one for one in gains.T if one.any()]
+    if held.sum() >= _SEVERAL and changed:
+        changed = [_together(gains, held)]
+    return bool(changed) and all(_is_sure(one, held, _standard_errors(tried)) for one in changed)
 
 
 def harmed(before: Errors, after: Errors, held: Mask) -> NDArray[np.intp]:
@@ -155,7 +156,7 @@ def _scatter(gains: Float64Array, held: Mask) -> float:
     return float(np.sqrt(max(of_all, squares[0] / max(len(parts[0]) - 1, 1))))
 
 
-def _standard_errors(tried: int, first: float = _SURE) -> float:
-    """Return the threshold, at which all models together pass by chance as often as one at ``first``."""
-    luck = 1 - NormalDist().cdf(first)
+def _standard_errors(tried: int) -> float:
+    """Return the threshold, at which all models together pass by chance as often as one model at 1."""
+    luck = 1 - NormalDist().cdf(1.0)
     return NormalDist().inv_cdf(1 - luck / (tried + 1))

@@ -183,7 +183,7 @@ class _Best:
     def is_undecided(self, fitted: _Fitted) -> bool:
         """Return whether more samples have to be held out to tell if the first model is better."""
         judged = self._judged
-        if self._tried or judged.folds == 1 or (self._pass([fitted]) and not judged.is_one):
+        if self._tried or judged.folds == 1 or self._pass([fitted]):
             return False
         return not (judged.can_choose and judged.harmed([fitted.errors]))
 
@@ -248,8 +248,7 @@ class _Best:
 
     def _put_back(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> None:
         """Try models with some of the layers tuned, those that do no harm."""
-        unsure = self._judged.unsure([one.errors for one in fitted])
-        harmed = list(dict.fromkeys([*self._harmed(fitted), *unsure]))
+        harmed = self._harmed(fitted)
         blocked = harmed[0] if harmed else None
         if self.model.attempt is None:
             self.model = dataclasses.replace(self.model, walk=fitted[0].walked, blocked=blocked)

@@ -10,9 +10,9 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Feed, Float64Array
-from transforms.finetune.acceptance import gain, harmed, is_significantly_better, unsure
+from transforms.finetune.acceptance import gain, harmed, is_significantly_better
 from transforms.finetune.closed_loop import ClosedLoop
-from transforms.finetune.find_states import find_states
+from transforms.finetune.find_states import find_states, is_stream
 from transforms.finetune.options import ENOUGH, FEW, FinetuneOptions, LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import Errors, OutputError
 
@@ -36,8 +36,8 @@ class JudgedSamples:
     """The errors of the outputs on held-out samples, and on some of those that weights are fitted to.
 
     ``folds``: how many models may be fitted, each with other samples held out. Of many samples enough are
-    held out from one. ``options``: those that were given; few samples, or those of a model with states, are
-    held out in blocks.
+    held out from one. ``options``: those that were given; samples of a model with states are held out in
+    blocks if they are few or neighbours are alike.
     """
 
     def __init__(
@@ -49,8 +49,10 @@ class JudgedSamples:
     ) -> None:
         """Run both models on the samples."""
         count = len(feeds)
-        states = find_states(float_graph, feeds[:_MOST_STEPS], options.run)
-        options = dataclasses.replace(options, in_blocks=bool(states) or count < FEW * options.held_out)
+        first = feeds[:_MOST_STEPS]
+        states = find_states(float_graph, first, options.run)
+        alike = bool(states) and (count < FEW * options.held_out or is_stream(first))
+        options = dataclasses.replace(options, in_blocks=options.in_blocks or alike)
         self.options = options
         every = range(min(_MOST_FOLDS, options.held_out, count))
         by_fold = [_held_out(count, dataclasses.replace(options, fold=fold)) for fold in every]
@@ -71,11 +73,6 @@ class JudgedSamples:
     def before(self) -> float:
         """The error of the original model on the samples that are held out first."""
         return self._first.of(self._parts[0]).relative
-
-    @property
-    def is_one(self) -> bool:
-        """Whether a single sample is held out, which leaves open how samples scatter."""
-        return bool(self._parts[0].sum() < 2)
 
     @property
     def can_choose(self) -> bool:
@@ -137,15 +134,10 @@ class JudgedSamples:
         found = harmed(self._first, self._pooled(fitted), self._held(fitted))
         return [self._errors.names[i] for i in found]
 
-    def unsure(self, fitted: Sequence[Errors]) -> list[str]:
-        """Return the outputs that may have become worse, by the evidence of few samples."""
-        found = unsure(self._first, self._pooled(fitted), self._held(fitted))
-        return [self._errors.names[i] for i in found]
-
     def harmless_gain(self, graphs: Sequence[gs.Graph]) -> float | None:
         """Return the mean gain of models on all samples, in dB; None if an output became worse."""
         fitted = [self.each(graph) for graph in graphs]
-        if self.harmed(fitted) or self.unsure(fitted) or all(self.lost(self.loop(graph)) for graph in graphs):
+        if self.harmed(fitted) or all(self.lost(self.loop(graph)) for graph in graphs):
             return None
         return float(np.mean([self.gain_of_all(one) for one in fitted]))
 
