@@ -229,3 +229,17 @@ def test_reported_errors_of_stacks_are_those_of_the_samples() -> None:
     ]
     for graph, reported in ((quantized, report.before), (tuned, report.after)):
         assert np.isclose(_squared(float_graph, graph, "a1", held), reported, rtol=1e-4)  # float32 sums
+
+
+def test_weights_that_keep_off_the_least_code_still_do() -> None:
+    float_graph, quantized = tunable.pair(CONV, "A8W8", DATA, weight_method="MinMax")
+    tuned = finetune_weights(float_graph, quantized, DATA).layers
+    layers = match_layers(float_graph, quantized)[0]
+    assert all(layer.is_kept for layer in tuned) and all(layer.weight.is_narrow for layer in layers)
+    stored = layers[0].weight.source.values.copy()
+    stored.reshape(-1)[0] = -128
+    layers[0].weight.source.values = stored
+    for layer, least in zip(layers[:2], (-128, -127), strict=True):
+        biases = np.zeros((1, layer.float_weight.shape[1]))
+        (_, grid, _), *_ = layer_grids(layer, _importance(layer), biases, rescale=False)
+        assert (grid.lowest == least).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -59,7 +60,10 @@ def plain_grid(matched: MatchedLayer, biases: Float64Array) -> Iterator[tuple[st
 
 
 def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:
-    """Return the grid of a layer's integer weights [G, N, K] with a scale and a zero point."""
+    """Return the grid of a layer's integer weights [G, N, K] with a scale and a zero point.
+
+    Symmetric weights without -128 get none.
+    """
     fmt, block = matched.weight.format, matched.weight.block
     assert fmt is not None
     if block:
@@ -69,7 +73,10 @@ def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:
         )
         return Grid(scale, fmt.lowest - zero_point, fmt.highest - zero_point)
     scale, zero_point = map(matched.layer.spread, parameters)
-    return weight_grid(matched.float_weight, fmt, scale=scale, zero_point=zero_point.astype(np.int64))
+    grid = weight_grid(matched.float_weight, fmt, scale=scale, zero_point=zero_point.astype(np.int64))
+    if matched.weight.is_narrow and not np.any(zero_point):
+        return dataclasses.replace(grid, lowest=-grid.highest)
+    return grid
 
 
 def _other_scale(

@@ -71,6 +71,12 @@ class StoredConstant:
         """Scale and zero point of integers."""
         return None if self.scale is None or self.zero_point is None else (self.scale, self.zero_point)
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether int8 weights keep off -128, which not every runtime takes."""
+        stored = load(self.source)
+        return stored.dtype == np.int8 and stored.size > 0 and int(stored.min()) > np.iinfo(np.int8).min
+
     def values(self) -> Float32Array:
         """Return the numbers that the constant stands for."""
         stored = load(self.source)
