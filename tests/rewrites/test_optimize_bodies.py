@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 
 import numpy as np
@@ -100,8 +101,9 @@ def test_new_names_are_unique_and_stable(name: str) -> None:
 
 def test_what_fails_the_checker_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(model: onnx.ModelProto) -> onnx.ModelProto:
-        model.graph.node.append(model.graph.node[0])
-        return model
+        made = copy.deepcopy(model)
+        made.graph.node.append(model.graph.node[0])
+        return made
 
     monkeypatch.setattr(optimize, "_optimize_model", twice)
     graph = model_io.load(model_of(LINEAR_IN_LOOP))

@@ -66,6 +66,7 @@ class _Tool:
             while True:
                 time.sleep(_GRACE)
         try:
+            _quieten_threads()
             for process in _active_children():
                 process.kill()
             remove = getattr(
@@ -160,6 +161,13 @@ def _active_children() -> list[Any]:
     """Return the processes that were started to work for this one."""
     active = getattr(sys.modules.get("multiprocessing"), "active_children", list)
     return list(active())
+
+
+def _quieten_threads() -> None:
+    """Let threads that wait for those processes fail without a word."""
+    threading: Any = sys.modules.get("threading")
+    if threading is not None:
+        threading.excepthook = lambda failed: None
 
 
 def _say_unless_interrupted(unraisable: sys.UnraisableHookArgs) -> None:

@@ -42,9 +42,9 @@ def open_processes(jobs: int) -> Iterator[Executor]:
                     executor.submit(int)
             yield executor
         except BaseException:
-            for process in set(multiprocessing.active_children()) - others:
-                process.kill()
             with _quiet_threads():
+                for process in set(multiprocessing.active_children()) - others:
+                    process.kill()
                 executor.shutdown(cancel_futures=True)
             raise
         executor.shutdown()
