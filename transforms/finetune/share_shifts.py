@@ -53,6 +53,8 @@ def _never_negative(graph: gs.Graph, feeds: Iterable[Feed]) -> set[str]:
     for feed in feeds:
         seen = True
         names = {name for name in names if name in feed and not np.any(np.less(feed[name], 0))}
+        if not names:
+            break
     return names if seen else set()
 
 
