@@ -62,9 +62,9 @@ def runs_for(
     numbers, nodes = _numbers(graph, calibration), len(graph.nodes)
     clipped = _CLIPPED * clips * len(calibration.observed)
     prepared = _NODE * nodes * (1 + _SEARCHED * searched + variants) + (1 + variants) * clipped
-    prepared += variants * numbers / _FLOAT_RUNS
+    calibrated = variants * numbers / _FLOAT_RUNS
     each = numbers / max(count, 1) + _NODE_RUN * nodes
-    return int(max(_PAID + _RUNS * numbers - prepared, 0) / max(each, 1))
+    return int(max(_PAID + _RUNS * numbers - prepared - calibrated, 0) / max(each, 1))
 
 
 def compares_methods(calibration: Calibration) -> bool:
