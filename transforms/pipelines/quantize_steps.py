@@ -34,9 +34,11 @@ from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast
 from transforms.quantize_before_relu import quantize_before_relu
 from transforms.saturate import saturate, tensors_with_nan
+from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
 
 EQUALIZED = "pairs of layers equalized"
+SCALED = "tensors with channels scaled between layers"
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
@@ -159,11 +161,14 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
 
 def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
     """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
-    for name in scheme.outliers:
-        if not move_outliers(graph, {name: scheme.outlier_move(name)}, exclude=targets.excluded):
+    moves = {name: scheme.outlier_move(name) for name in scheme.outliers}
+    for name, move in moves.items():
+        if move_outliers(graph, {name: move}, exclude=targets.excluded):
+            done.changes["tensors with outliers moved into weights"] += 1
+        elif scale_channels(graph, {name: move}, exclude=targets.excluded):
+            done.changes[SCALED] += 1
+        else:
             raise ValueError(f"outliers entry '{name}' is no tensor that layers multiply with a matrix")
-    if scheme.outliers:
-        done.changes["tensors with outliers moved into weights"] = len(scheme.outliers)
 
 
 def _has_room_for_outliers(scheme: Scheme) -> bool:
