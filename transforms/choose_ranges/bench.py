@@ -54,11 +54,14 @@ class Bench:
         fixed = replace(with_fixed_threads(run), simulate=True, prepack=False)
         fixed = with_bounded_memory(fixed, [feed for _, feed in feeds])
         views = before_saturation(graph)
-        if like is None or views.keys() != like._views.keys():
+        self._views: Collection[str] = views.keys()
+        self.outputs: list[str] = []
+        self._shown: list[str] = []
+        self._samples: list[Sample] = []
+        if like is None or self._views != like._views:
             self._look(graph, views, feeds, fixed)
         else:
             self.outputs, self._shown, self._samples = like.outputs, like._shown, like._samples
-        self._views = views
         copy = copy_graph(graph)
         plan = plan_of(copy, scheme)
         _show(copy, views)

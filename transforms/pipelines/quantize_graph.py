@@ -193,10 +193,10 @@ def _proposer(
     levels = activation if signed else 2 * activation + 1, weight
 
     def _propose(feeds: Sequence[Feed]) -> Candidate | None:
-        how = {"levels": levels, "exclude": targets.excluded, "gates": not scheme.target}
-        moves = channel_moves(graph, feeds, data.run, **how)
+        gates, excluded = not scheme.target, targets.excluded
+        moves = channel_moves(graph, feeds, data.run, levels=levels, exclude=excluded, gates=gates)
         changes = {"outliers": {name: str(move) for name, move in moves.items()}}
-        rewrite = partial(scale_channels, moves=moves, exclude=targets.excluded)
+        rewrite = partial(scale_channels, moves=moves, exclude=excluded)
         return Candidate(SCALED, changes, rewrite, _EXPECTED, _SPREAD) if moves else None
 
     return _propose
