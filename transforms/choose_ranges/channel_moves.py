@@ -22,7 +22,7 @@ from transforms.run.run_each import with_fixed_threads
 from transforms.runtime.session import RunOptions
 from transforms.scheme.outlier_move import OutlierMove
 
-MOST_SAMPLES = 8
+MOST_SAMPLES = 4
 """Samples that are looked at: more change little and cost time."""
 
 _LEAST, _LEAST_GATED = 3.0, 8.0  # dB that a layer has to gain, also for the Mul that a gate needs

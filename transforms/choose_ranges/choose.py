@@ -95,6 +95,7 @@ def choose_settings(
     means = affordable(scheme, graph, calibration, samples.count, len(variants), proposal is not None)
     if means is None:
         return replace(by_rule, note="Ranges by rule: comparing settings of so many nodes takes too long")
+    feeds = feeds[: samples_for(means.runs, means.least(scheme), len(feeds))]
     bench = Bench(graph, ruled, plan_of, calibration, feeds, data.run)
     if not bench.outputs:
         return replace(by_rule, note="Ranges by rule: no output is of a floating type")
@@ -130,7 +131,7 @@ class _Form:
         if not means.steps:
             return []
         ends = _ends(self.graph, self.bench, self.calibration) if means.rooms else []
-        return list(steps(self.scheme, ends, means.methods))
+        return list(steps(self.scheme, ends, means.methods, together=not means.rooms))
 
 
 def _take(

@@ -18,7 +18,8 @@ from transforms.scheme import Scheme
 @dataclass(frozen=True)
 class Means:
     """How many ``runs`` there is time for, and of what: other ``methods`` for ranges, ``variants`` of the
-    graph, ``rooms`` at its ends, and any ``steps`` from the rules at all.
+    graph, ``rooms`` at its ends (without them, what else is tried is one step), and any ``steps`` from the
+    rules at all.
     """
 
     methods: Sequence[str]
@@ -31,7 +32,13 @@ class Means:
         """Return how many settings are measured at most."""
         start = setting_of(scheme.by_rule())
         ends = [["first"], ["last"]] if self.rooms else []
-        found = list(steps(scheme, ends, self.methods)) if self.steps else []
+        found = list(steps(scheme, ends, self.methods, together=not self.rooms)) if self.steps else []
+        return settings_of(start, found) + self.variants
+
+    def least(self, scheme: Scheme) -> int:
+        """Return how many settings are measured if the ends of the model get no room."""
+        start = setting_of(scheme.by_rule())
+        found = list(steps(scheme, [], self.methods, together=not self.rooms)) if self.steps else []
         return settings_of(start, found) + self.variants
 
 
