@@ -105,7 +105,8 @@ def as_asked(found: Scheme, asked: Scheme) -> Scheme:
     """Return a recorded scheme with what the outputs decided put back."""
     if not asked.is_open:
         return found
-    keys = ("calibrate_method", "per_channel", "weight_method", "correct_biases", "calibrate_tensors")
+    keys = ["calibrate_method", "per_channel", "weight_method", "correct_biases", "calibrate_tensors"]
+    keys += ["all_codes"] if found.all_codes == "off" else []  # of --fast
     return found.with_(**{key: getattr(asked, key) for key in keys})
 
 

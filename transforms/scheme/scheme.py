@@ -20,7 +20,7 @@ from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
 from transforms.scheme.scheme_table import SchemeTable
-from transforms.scheme.scheme_values import METHODS, SPREAD, check_shapes, checked_value
+from transforms.scheme.scheme_values import METHODS, OFF, SPREAD, check_shapes, checked_value
 from transforms.scheme.targets import Target, target
 from transforms.scheme.toml_writer import to_toml
 
@@ -96,6 +96,7 @@ class Scheme:
     averaging_constant: float = 0.01
     weight_method: str = AUTO
     correct_biases: bool | str = False
+    all_codes: str = OFF
     quantize_all_op_types: bool = False
     op_types: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
@@ -226,7 +227,7 @@ class Scheme:
         corrects = self.correct_biases is True
         method = self.range_method
         decided = {"calibrate_method": method, "per_channel": per_channel, "correct_biases": corrects}
-        return self.with_(**decided)
+        return self.with_(**decided, all_codes=OFF)
 
     def with_(self, **changes: Any) -> Scheme:
         """Return the scheme with other values for some keys."""
