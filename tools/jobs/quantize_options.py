@@ -21,7 +21,7 @@ from tools.cli.needs import Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
-from transforms.scheme.scheme_values import ALL_CODES
+from tools.jobs.finetune_options import ALL_CODES
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
 _DECIDING = Need("--data or --print-config", lambda job: job.data is not None or job.print_config)
