@@ -20,12 +20,16 @@ from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.search.output_metrics import is_float_array
 
-MOST_SAMPLES = 8
-"""Samples that the outputs are compared on, the first ones."""
+MOST_SAMPLES, MOST_LARGE = 4, 2
+"""Samples that the outputs are compared on, the first ones; fewer of those that are large."""
 
-ROOMS = (8 / 7, 1.0)
-"""Times the range of a tensor, the first that outputs are better with. A range of least squared error grows
-by about an eighth with a bit (Laplace)."""
+ROOM = 8 / 7
+"""Times the range of a tensor: one of least squared error grows by about an eighth with a bit (Laplace)."""
+
+_EXPECTED, _SPREAD = 1.0, 1.5
+"""dB that models gain, and how much that differs."""
+
+_LEAST = 0.1  # dB that have to be expected
 
 _ADDED = ("Pad", "Sub")
 
@@ -59,56 +63,53 @@ def settle_codes(
     nodes may be added (:func:`transforms.all_codes.use_all_codes.use_all_codes`).
     """
     shifted = copy_graph(graph)
-    count = len(use_all_codes(shifted, inputs=inputs, padded=padded, room=ROOMS[0]))
-    if not count:
-        return SettledCodes()
-    judge, before = _Judge(float_graph, graph, feeds, run), _count(graph)
-    for room in ROOMS:
-        shifted = copy_graph(graph)
-        use_all_codes(shifted, inputs=inputs, padded=padded, room=room)
-        if judge.prefers(shifted):
-            use_all_codes(graph, inputs=inputs, padded=padded, room=room)
-            steps = {name: shift / 128 for name, shift in recorded_shifts(graph).items()}
-            return SettledCodes(count, _count(graph) - before, steps)
-    return SettledCodes(refused=count)
+    count = len(use_all_codes(shifted, inputs=inputs, padded=padded, room=ROOM))
+    if not count or not _is_better(shifted, graph, float_graph, feeds, run):
+        return SettledCodes(refused=count)
+    before = _count(graph)
+    use_all_codes(graph, inputs=inputs, padded=padded, room=ROOM)
+    steps = {name: shift / 128 for name, shift in recorded_shifts(graph).items()}
+    return SettledCodes(count, _count(graph) - before, steps)
 
 
 def _count(graph: gs.Graph) -> int:
     return sum(node.op in _ADDED for node in graph.nodes)
 
 
-class _Judge:
-    """Compares the outputs of variants of a quantized model with its own and those of the float model."""
+def _is_better(
+    new: gs.Graph, old: gs.Graph, float_graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None
+) -> bool:
+    """Return whether a gain is to be expected, from samples and other models, and no output loses much.
 
-    def __init__(
-        self, float_graph: gs.Graph, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None
-    ) -> None:
-        """Run both models; an output that is saturated counts as it is before that, too."""
-        self._feeds, self._run, self._views = feeds, run, list(before_saturation(float_graph))
-        found = self._outputs(float_graph)
-        floats = [name for name, array in found[0].items() if is_float_array(array)]
-        ends = {tensor.name for tensor in float_graph.outputs}
-        self._names = sorted(floats, key=lambda name: name not in ends)
-        self._count = sum(name in ends for name in floats)
-        self._expected = [{name: one[name] for name in self._names} for one in found]
-        self._signal = np.array([signals(one) for one in self._expected])
-        self._score = self._scored(graph)
+    An output that is saturated counts as it is before that, too.
+    """
+    views = list(before_saturation(float_graph))
+    expected = _outputs(float_graph, views, feeds, run)
+    floats = [name for name, array in expected[0].items() if is_float_array(array)]
+    ends = {tensor.name for tensor in float_graph.outputs}
+    names = sorted(floats, key=lambda name: name not in ends)
+    count = sum(name in ends for name in names)
+    if not count:
+        return False
+    wanted = [{name: one[name] for name in names} for one in expected]
+    signal = np.array([signals(one) for one in wanted])
 
-    def prefers(self, graph: gs.Graph) -> bool:
-        """Return whether a variant gains in the mean and loses much in no output."""
-        scores = self._scored(graph), self._score
-        gains = bool(self._count) and gain(*scores).decibels > 0
-        return gains and not drags(*scores) and not falls(*scores)
+    def _score(graph: gs.Graph) -> Score:
+        pairs = zip(wanted, _outputs(graph, views, feeds, run), strict=True)
+        return Score(np.array([energies(*pair) for pair in pairs]), signal, count)
 
-    def _scored(self, graph: gs.Graph) -> Score:
-        pairs = zip(self._expected, self._outputs(graph), strict=True)
-        return Score(np.array([energies(*pair) for pair in pairs]), self._signal, self._count)
+    scores = _score(new), _score(old)
+    worth = gain(*scores).shrunk(_EXPECTED, _SPREAD)
+    return worth > _LEAST and not drags(*scores) and not falls(*scores)
 
-    def _outputs(self, graph: gs.Graph) -> list[Feed]:
-        options = with_bounded_memory(with_fixed_threads(self._run), self._feeds)
-        options = dataclasses.replace(options, simulate=True, prepack=False)
-        model = open_model(_showing(graph, self._views), options)
-        return list(run_each(model.run, self._feeds, self._run))
+
+def _outputs(
+    graph: gs.Graph, views: Collection[str], feeds: Sequence[Feed], run: RunOptions | None
+) -> list[Feed]:
+    options = with_bounded_memory(with_fixed_threads(run), feeds)
+    options = dataclasses.replace(options, simulate=True, prepack=False)
+    model = open_model(_showing(graph, views), options)
+    return list(run_each(model.run, feeds, run))
 
 
 def _showing(graph: gs.Graph, views: Collection[str]) -> gs.Graph:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.all_codes.settle_codes import MOST_SAMPLES, SettledCodes, settle_codes
+from transforms.all_codes.settle_codes import MOST_LARGE, MOST_SAMPLES, SettledCodes, settle_codes
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import Calibration
 from transforms.choose_ranges.first_samples import FirstSamples
@@ -20,7 +20,6 @@ from transforms.scheme import Scheme
 from transforms.scheme.scheme_values import OFF, PADDED
 
 _INT8 = "int8"
-_MOST_LARGE = 4  # samples that are large
 _TOO_LARGE = "All codes of int8 not used: the model is too large to compare outputs, or memory is limited"
 
 
@@ -61,7 +60,7 @@ def give_all_codes(
     }
     padded = codes == PADDED
     feeds = [feed for _, feed in samples.again()]
-    feeds = feeds if all(map(is_small_feed, feeds)) else feeds[:_MOST_LARGE]
+    feeds = feeds if all(map(is_small_feed, feeds)) else feeds[:MOST_LARGE]
     settled = settle_codes(
         graph, float_graph, feeds, inputs if padded else set[str](), padded=padded, run=run
     )
