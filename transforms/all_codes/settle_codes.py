@@ -20,8 +20,8 @@ from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.search.output_metrics import is_float_array
 
-MOST_SAMPLES, MOST_LARGE = 4, 2
-"""Samples that the outputs are compared on, the first ones; fewer of those that are large."""
+MOST_SAMPLES, MOST_LARGE = 4, 1
+"""Samples that the outputs are compared on, the first ones; of large ones, one shows whether much is lost."""
 
 ROOM = 8 / 7
 """Times the range of a tensor: one of least squared error grows by about an eighth with a bit (Laplace)."""
@@ -81,10 +81,10 @@ def _is_better(
 ) -> bool:
     """Return whether a gain is to be expected, from samples and other models, and no output loses much.
 
-    An output that is saturated counts as it is before that, too.
+    ``new`` may not be used afterwards. An output that is saturated counts as it is before that, too.
     """
     views = list(before_saturation(float_graph))
-    expected = _outputs(float_graph, views, feeds, run)
+    expected = _outputs(copy_graph(float_graph), views, feeds, run)
     floats = [name for name, array in expected[0].items() if is_float_array(array)]
     ends = {tensor.name for tensor in float_graph.outputs}
     names = sorted(floats, key=lambda name: name not in ends)
@@ -98,7 +98,7 @@ def _is_better(
         pairs = zip(wanted, _outputs(graph, views, feeds, run), strict=True)
         return Score(np.array([energies(*pair) for pair in pairs]), signal, count)
 
-    scores = _score(new), _score(old)
+    scores = _score(new), _score(copy_graph(old))
     worth = gain(*scores).shrunk(_EXPECTED, _SPREAD)
     return worth > _LEAST and not drags(*scores) and not falls(*scores)
 
@@ -106,16 +106,10 @@ def _is_better(
 def _outputs(
     graph: gs.Graph, views: Collection[str], feeds: Sequence[Feed], run: RunOptions | None
 ) -> list[Feed]:
+    """Return outputs and views of a graph, which may not be used afterwards, on each sample."""
+    known = {tensor.name for tensor in graph.outputs}
+    made = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
+    graph.outputs += [made[name] for name in views if name not in known]
     options = with_bounded_memory(with_fixed_threads(run), feeds)
     options = dataclasses.replace(options, simulate=True, prepack=False)
-    model = open_model(_showing(graph, views), options)
-    return list(run_each(model.run, feeds, run))
-
-
-def _showing(graph: gs.Graph, views: Collection[str]) -> gs.Graph:
-    """Return a copy of a graph with more tensors as outputs."""
-    copy = copy_graph(graph)
-    known = {tensor.name for tensor in copy.outputs}
-    made = {tensor.name: tensor for node in copy.nodes for tensor in node.outputs}
-    copy.outputs += [made[name] for name in views if name not in known]
-    return copy
+    return list(run_each(open_model(graph, options).run, feeds, run))
