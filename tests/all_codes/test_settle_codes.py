@@ -20,6 +20,7 @@ from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.plan.tensor_grids import FixedGrids
+from transforms.run.run_model import open_model
 from transforms.scheme import preset
 
 
@@ -33,6 +34,14 @@ def _quantized(codes: str, data: CalibrationData | None = None, **more: object) 
 
 def _power(graph: gs.Graph) -> float:
     return OutputError(graph_proto.import_model(PADDED), PADDED_DATA).each(graph).relative
+
+
+def _rectified(feed: dict[str, np.ndarray]) -> np.ndarray:
+    """Return what the float model makes of a sample after the first layer and its Relu."""
+    graph = graph_proto.import_model(PADDED)
+    graph.outputs = [graph.tensors()["r1"]]
+    graph.cleanup()
+    return np.asarray(open_model(graph).run(feed)["r1"])
 
 
 @pytest.mark.parametrize(("codes", "count", "added"), [("padded", 4, 3), ("free", 1, 0), ("off", 0, 0)])
@@ -49,7 +58,12 @@ def test_quantizing_shifts_what_the_scheme_says(codes: str, count: int, added: i
         if node.op == "QuantizeLinear":
             assert load(node.inputs[2]).dtype == np.int8 and not load(node.inputs[2]).any()
     if codes == "padded":
-        assert _power(graph) < _power(_quantized("off")[0])
+        assert _power(graph) < CLOSE * _power(_quantized("off")[0])
+        (first,) = (
+            node for node in graph.nodes if node.op == "QuantizeLinear" and node.inputs[0].name == "c1"
+        )
+        seen = max(_rectified(feed).max() for feed in PADDED_DATA)
+        assert load(first.inputs[1]) * 255 == pytest.approx(1.1 * seen, rel=1e-5)  # MinMax, with room
 
 
 def test_no_data_that_decide_no_shift() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -22,9 +23,6 @@ from transforms.search.output_metrics import is_float_array
 
 MOST_SAMPLES, MOST_LARGE = 4, 1
 """Samples that the outputs are compared on, the first ones; of large ones, one shows whether much is lost."""
-
-ROOM = 8 / 7
-"""Times the range of a tensor: one of least squared error grows by about an eighth with a bit (Laplace)."""
 
 _EXPECTED, _SPREAD = 1.0, 1.5
 """dB that models gain, and how much that differs."""
@@ -55,19 +53,21 @@ def settle_codes(
     inputs: Container[str] = (),
     *,
     padded: bool = False,
+    tops: Mapping[str, float] | None = None,
     run: RunOptions | None = None,
 ) -> SettledCodes:
     """Let tensors of a quantized graph use all codes, in place, if its outputs on samples are better for it.
 
-    ``float_graph`` is the float model as it was quantized, ``inputs`` are never negative; with ``padded``,
-    nodes may be added (:func:`transforms.all_codes.use_all_codes.use_all_codes`).
+    ``float_graph`` is the float model as it was quantized, ``inputs`` are never negative. ``padded``: whether
+    nodes may be added; ``tops``: upper ends of ranges, as of
+    :func:`transforms.all_codes.use_all_codes.use_all_codes`.
     """
-    shifted = copy_graph(graph)
-    count = len(use_all_codes(shifted, inputs=inputs, padded=padded, room=ROOM))
+    shifted, use = copy_graph(graph), partial(use_all_codes, inputs=inputs, padded=padded, tops=tops)
+    count = len(use(shifted))
     if not count or not _is_better(shifted, graph, float_graph, feeds, run):
         return SettledCodes(refused=count)
     before = _count(graph)
-    use_all_codes(graph, inputs=inputs, padded=padded, room=ROOM)
+    use(graph)
     steps = {name: shift / 128 for name, shift in recorded_shifts(graph).items()}
     return SettledCodes(count, _count(graph) - before, steps)
 

@@ -11,7 +11,7 @@ and a Sub shifts an input of the model that is never negative.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,6 +72,7 @@ def use_all_codes(
     *,
     padded: bool = False,
     room: float = TUNED_ROOM,
+    tops: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Let int8 tensors use all codes, in place; return the shift of each, by its maker's output or as input.
 
@@ -80,7 +81,8 @@ def use_all_codes(
     them to int8, and nothing reads them but Gemm and Conv, also after a MaxPool or a change of shape; a Conv
     that pads only if it may get a Pad (``padded``). All have weights of 8 bits, for the error of fewer is
     that of the weights, and int32 biases whose scale is that of weight times input. No others are changed,
-    nor scales that are powers of two. Ranges become wider by ``room``, up to the bound of a Clip.
+    nor scales that are powers of two. What a layer makes has a range up to that in ``tops``, by the name of
+    the tensor that is quantized, or wider by ``room``, and up to the bound of a Clip.
 
     Up to other steps, and roundings of the first bias and of inputs, the model computes the same. Its
     metadata record the shifts (:mod:`transforms.all_codes.recorded_shifts`).
@@ -93,7 +95,7 @@ def use_all_codes(
 
     def _take(found: _Tensor | None) -> None:
         quantized = found.quantized if found is not None else []
-        shift = _shift(found, names, room) if found is not None else None
+        shift = _shift(found, names, room, tops or {}) if found is not None else None
         if found is None or shift is None:
             return
         shifts[found.name] = shift
@@ -239,10 +241,9 @@ def _reader(node: gs.Node, scale: float, *, padded: bool) -> IntegerLayer | None
     return layer if is_product else None
 
 
-def _shift(tensor: _Tensor, names: walk.Names, room: float) -> float | None:
+def _shift(tensor: _Tensor, names: walk.Names, room: float, tops: Mapping[str, float]) -> float | None:
     """Shift a tensor in place; return by how much, or None, with nothing changed, if a bias does not fit."""
-    widened = 1.0 if tensor.maker is None else room
-    scale = np.float32(min(tensor.bound, tensor.scale * _HIGHEST * widened) / _CODES)
+    scale = np.float32(min(tensor.bound, _top_of(tensor, room, tops)) / _CODES)
     ratio, middle = float(scale) / tensor.scale, _MIDDLE * float(scale)
 
     def _of_maker(layer: IntegerLayer) -> Float64Array:
@@ -269,6 +270,14 @@ def _shift(tensor: _Tensor, names: walk.Names, room: float) -> float | None:
         walk.redirect(tensor.rectifier.outputs[0], tensor.rectifier.inputs[0])
         detach(tensor.rectifier)
     return middle
+
+
+def _top_of(tensor: _Tensor, room: float, tops: Mapping[str, float]) -> float:
+    """Return the upper end of the range that a tensor is to have; that of an input stays."""
+    if tensor.maker is None:
+        return tensor.scale * _HIGHEST
+    found = [tops[name] for name in tensor.quantized if tops.get(name, 0.0) > 0]
+    return max(found, default=tensor.scale * _HIGHEST * room)
 
 
 def _subtract(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.formats import FORMATS
 from transforms.all_codes.settle_codes import MOST_LARGE, MOST_SAMPLES, SettledCodes, settle_codes
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import Calibration
@@ -20,6 +21,9 @@ from transforms.scheme import Scheme
 from transforms.scheme.scheme_values import OFF, PADDED
 
 _INT8 = "int8"
+_ROOM = 1.1
+"""Times the range with a zero point at its end: finer steps leave room for numbers that no sample has."""
+
 _TOO_LARGE = "All codes of int8 not used: the model is too large to compare outputs, or memory is limited"
 
 
@@ -32,9 +36,7 @@ def samples_for_codes(
     if scheme.activation != _INT8 or scheme.keep_weight_nodes:  # sums of weights are those of integers
         return None
     if too_large(graph) or data.memory_limit is not None:
-        done.codes = (
-            "All codes of int8 not used: the model is too large to compare outputs, or memory limited"
-        )
+        done.codes = _TOO_LARGE
         return None
     return FirstSamples(data.feeds(graph), graph, MOST_SAMPLES)
 
@@ -61,14 +63,23 @@ def give_all_codes(
     padded = codes == PADDED
     feeds = [feed for _, feed in samples.again()]
     feeds = feeds if all(map(is_small_feed, feeds)) else feeds[:MOST_LARGE]
-    settled = settle_codes(
-        graph, float_graph, feeds, inputs if padded else set[str](), padded=padded, run=run
-    )
+    if not padded:
+        inputs = set()
+    tops = _tops(graph, calibration)
+    settled = settle_codes(graph, float_graph, feeds, inputs, padded=padded, tops=tops, run=run)
     done.codes, done.shifted = _said(settled), settled.count
     for number, grid in enumerate(done.grids or ()):
         if grid.name in settled.steps and grid.format == _INT8 and done.grids is not None:
             scale, zero = np.float32(settled.steps[grid.name]), np.zeros_like(grid.zero_point)
             done.grids[number] = replace(grid, scale=np.full_like(grid.scale, scale), zero_point=zero)
+
+
+def _tops(graph: gs.Graph, calibration: Calibration) -> dict[str, float]:
+    """Return the upper ends of ranges with a zero point of tensors that are quantized and never negative."""
+    quantized = {node.inputs[0].name for node in graph.nodes if node.op == "QuantizeLinear"}
+    names = [name for name, (low, _) in calibration.extremes().items() if low >= 0 and name in quantized]
+    int8 = FORMATS[_INT8]
+    return {name: _ROOM * calibration.range(name, int8, symmetric=False)[1] for name in names}
 
 
 def _said(settled: SettledCodes) -> str:
