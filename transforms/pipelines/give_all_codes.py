@@ -22,7 +22,7 @@ from transforms.scheme.scheme_values import OFF, PADDED
 
 _INT8 = "int8"
 _ROOM = 8 / 7
-"""Times the range with a zero point at its end: with finer steps, room for numbers that no sample has pays."""
+"""Times the range with a zero point at its end: finer steps leave room for numbers of new data."""
 
 _TOO_LARGE = "All codes of int8 not used: the model is too large to compare outputs, or memory is limited"
 
