@@ -36,8 +36,8 @@ _ADDED = ("Pad", "Sub")
 class SettledCodes:
     """How many tensors were shifted, and how many Pads and Subs were added for it.
 
-    ``steps``: the new scale of each by its name in the float model. ``refused``: how many tensors stayed
-    because the outputs are no better.
+    ``steps``: the new scale of each by its name in the float model. ``refused``: how many tensors stayed,
+    for the outputs gain nothing.
     """
 
     count: int = 0

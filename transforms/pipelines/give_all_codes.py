@@ -21,8 +21,8 @@ from transforms.scheme import Scheme
 from transforms.scheme.scheme_values import OFF, PADDED
 
 _INT8 = "int8"
-_ROOM = 1.1
-"""Times the range with a zero point at its end: finer steps leave room for numbers that no sample has."""
+_ROOM = 8 / 7
+"""Times the range with a zero point at its end: finer steps leave room for numbers of new data."""
 
 _TOO_LARGE = "All codes of int8 not used: the model is too large to compare outputs, or memory is limited"
 
