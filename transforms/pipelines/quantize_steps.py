@@ -36,6 +36,8 @@ from transforms.quantize_before_relu import quantize_before_relu
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
 
+EQUALIZED = "pairs of layers equalized"
+
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
 _IN_INTEGERS = frozenset(
@@ -50,8 +52,9 @@ class Quantized:
     """The result: tensors quantized by format and role, the changes of each step, and notes.
 
     ``scheme``: that of the result, in which nothing is left to the outputs; ``choice``: a line on how they
-    decided. ``grids``: those of all tensors that became integers, and ``float_graph``: the float model as it
-    was quantized, if these were to be kept.
+    decided, and ``codes`` one on the tensors, ``shifted`` in number, that use all codes of int8. ``grids``:
+    those of all tensors that became integers, and ``float_graph``: the float model as it was quantized, if
+    these were to be kept.
     """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -60,6 +63,8 @@ class Quantized:
     calibrated: int = 0
     scheme: Scheme | None = None
     choice: str = ""
+    codes: str = ""
+    shifted: int = 0
     grids: list[TensorGrid] | None = None
     float_graph: gs.Graph | None = None
 
@@ -141,9 +146,8 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
     if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):
         done.changes["weights saturated at +-3.38953139e38"] = saturate(graph, exclude=targets.excluded)
-    if scheme.equalize_layers:
-        excluded = targets.excluded
-        done.changes["pairs of layers equalized"] = equalize_layers(graph, exclude=excluded)
+    if scheme.equalize_layers is True:
+        done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)
     if scheme.balance_channels:
         own = scheme.format(scheme.activation), scheme.format(scheme.weight)
         done.changes["layers balanced by a Mul in front"] = balance_channels(
