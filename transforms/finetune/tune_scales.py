@@ -61,15 +61,15 @@ def tune_scales(graph: gs.Graph, opened: Callable[[gs.Graph], Opened]) -> tuple[
     inputs = [_feed(trial, one, names) for one in scales]
     values = {name: one.value for name, one in zip(inputs, scales, strict=True)}
     errors = opened(trial)
-    least, changed = errors(values), 0
+    least, changed = errors(values).relative, 0
     factors = np.ones(len(scales))
     for number, name in enumerate(inputs):
         start = values[name]
         for attempt in range(2):
             other = _WIDEST if factors[number] > 1 else _NARROWER
             factor = other if attempt else _WIDER
-            found = errors({**values, name: np.asarray(start * np.float32(factor), np.float32)})
-            if _is_less(found, least):
+            found = errors({**values, name: np.asarray(start * np.float32(factor), np.float32)}).relative
+            if found < _LEAST_GAIN * least:
                 least, factors[number] = found, factor
         values[name] = np.asarray(start * np.float32(factors[number]), np.float32)
         changed += factors[number] != 1
@@ -78,17 +78,6 @@ def tune_scales(graph: gs.Graph, opened: Callable[[gs.Graph], Opened]) -> tuple[
         if factor != 1:
             _multiply(one, np.float32(factor))
     return result, int(changed)
-
-
-def _is_less(found: Errors, least: Errors) -> bool:
-    """Return whether errors fall by enough, and fall without any one of the samples, too.
-
-    Otherwise one sample with large numbers decides alone, which others need not have.
-    """
-    if not found.relative < _LEAST_GAIN * least.relative:
-        return False
-    without = ~np.eye(len(found.errors), dtype=np.bool_)
-    return all(found.of(others).relative < least.of(others).relative for others in without)
 
 
 def _scales(graph: gs.Graph) -> list[_Scale]:
