@@ -72,8 +72,8 @@ def finetune_model(
     layers that together harm an output, those that do no harm are a model of their own; the best model is
     returned. A recurrent model is also judged with states of its own
     (:mod:`transforms.finetune.closed_loop`). If few held-out samples leave it open whether the first is
-    better, others with other samples held out are tuned, too; and ``auto`` does without learned roundings if
-    the outputs are better for it.
+    better, others with other samples held out are tuned, too, of few samples until each is held out once; and
+    ``auto`` does without learned roundings if the outputs are better for it.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
     to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
