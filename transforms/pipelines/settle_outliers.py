@@ -8,6 +8,7 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.graph.selection import Exclusion
 from transforms.model.copy_graph import copy_graph
 from transforms.move_outliers import move_outliers
 from transforms.outliers.choose_moves import choose_moves
@@ -26,7 +27,12 @@ Quantize = Callable[[gs.Graph, list[Feed]], None]
 
 
 def settle_outliers(
-    plan: QuantizationPlan, feeds: Callable[[], Feeds], quantize: Quantize, run: RunOptions | None
+    plan: QuantizationPlan,
+    feeds: Callable[[], Feeds],
+    quantize: Quantize,
+    run: RunOptions | None,
+    *,
+    exclude: Exclusion = None,
 ) -> Moves:
     """Return the moves, by the name of a tensor, with which the outputs of the quantized model are better.
 
@@ -36,7 +42,7 @@ def settle_outliers(
     without looking at data, if no layer of the model can have any; none of fewer than four samples, or of
     data that can be taken only once.
     """
-    graph, operands = plan.graph, find_operands(plan)
+    graph, operands = plan.graph, find_operands(plan, exclude=exclude)
     picked = pick(feeds()) if operands else []
     if len(picked) < _FEWEST:
         return {}
@@ -45,11 +51,11 @@ def settle_outliers(
 
     def _quantize(moves: Moves, seen: list[Feed]) -> gs.Graph:
         copy = copy_graph(graph)
-        move_outliers(copy, moves)
+        move_outliers(copy, moves, exclude=exclude)
         quantize(copy, seen)
         return copy
 
-    scaled = [replace(operand, may_split=False) for operand in operands]
+    scaled = [replace(operand, may_split=False, heads=None) for operand in operands]
     before = Trial(lambda seen: {}, _quantize, samples, run)
     for tried in [operands, scaled] if scaled != operands else [operands]:
 
