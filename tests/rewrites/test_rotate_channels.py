@@ -84,7 +84,8 @@ def doubled(model: onnx.ModelProto) -> onnx.ModelProto:
     found.CopyFrom(model)
     del found.graph.value_info[:]
     for tensor in (*found.graph.input, *found.graph.output):
-        tensor.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+        if tensor.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            tensor.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
     for tensor in found.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             values = numpy_helper.to_array(tensor).astype(np.float64)

@@ -20,22 +20,34 @@ from transforms.graph.lazy_values import Weight, become_constant, derived
 from transforms.graph.left_operands import channels_of, multiplies
 from transforms.graph.rewire import STANDARD_DOMAINS
 
+_ROWS = 4096
+
 
 @dataclass(frozen=True)
 class MixedConstant:
-    """A constant with channels along an axis, counted from the end; ``groups`` [groups, size] are mixed."""
+    """A constant with channels along an axis, counted from the end; ``groups`` [groups, size] are mixed.
+
+    ``factors`` [channels] multiply them before.
+    """
 
     tensor: gs.Constant
     axis: int
     groups: Layout
+    factors: Float64Array | None = None
 
     def mix(self, matrix: Float64Array) -> None:
         """Multiply each group with a symmetric matrix; what float64 makes is rounded once."""
 
         def _mixed(values: Float64Array) -> Float64Array:
-            moved = np.moveaxis(np.array(values), self.axis, -1)
-            moved[..., self.groups] = moved[..., self.groups].astype(np.float64) @ matrix
-            return np.ascontiguousarray(np.moveaxis(moved, -1, self.axis))
+            values = np.array(values)
+            moved = np.moveaxis(values, self.axis, -1)
+            moved = moved[None] if moved.ndim == 1 else moved
+            for start in range(0, len(moved), _ROWS):  # a part of a large weight in float64 at a time
+                rows = moved[start : start + _ROWS]
+                exact = rows.astype(np.float64)
+                exact *= 1 if self.factors is None else self.factors
+                rows[..., self.groups] = exact[..., self.groups] @ matrix
+            return values
 
         source: Weight = self.tensor._values
         become_constant(self.tensor, derived(source, _mixed, np.float32))
