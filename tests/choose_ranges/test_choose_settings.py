@@ -106,7 +106,7 @@ def test_unseen_samples_gain_over_the_rules_and_over_the_best_uniform_setting(co
     """The best is known only afterwards: one or two of eight networks are beyond what eight samples tell."""
     gains, margins = [], []
     for parameters in NETWORKS:
-        model, scheme = network(*parameters), preset(config)
+        model, scheme = network(*parameters), preset(config).with_(equalize_layers=False)
         feeds, unseen = samples(8, 1), samples(28, 2)
         chosen = ratio(model, quantized(model, scheme, feeds)[0], unseen)
         ruled = ratio(model, quantized(model, scheme.by_rule(), feeds)[0], unseen)
@@ -172,7 +172,7 @@ def test_what_the_scheme_says_is_kept() -> None:
 def test_outputs_that_other_samples_leave_the_range_of_get_room() -> None:
     """Unseen samples are cut off by the range of these, as those of one half are by that of the other."""
     model, feeds, unseen = network(*NETWORKS[7]), samples(8, 1), samples(28, 2)
-    made, done = quantized(model, preset("A8W8"), feeds)
+    made, done = quantized(model, preset("A8W8").with_(equalize_layers=False), feeds)
     assert done.scheme is not None
     assert done.scheme.calibrate_tensors["y"] == "Wide"
     narrow = quantized(model, done.scheme.with_(calibrate_tensors={}), feeds)[0]

@@ -60,15 +60,24 @@ def tried(said: str) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize(("clips", "searched"), ((False, False), (True, False), (False, True)))
-def test_all_that_is_done_beside_runs_leaves_fewer_of_them(clips: bool, searched: bool) -> None:
+@pytest.mark.parametrize(
+    ("clips", "searched", "variants"),
+    ((False, False, 0), (True, False, 0), (False, True, 0), (True, False, 2)),
+)
+def test_all_that_is_done_beside_runs_leaves_fewer_of_them(
+    clips: bool, searched: bool, variants: int
+) -> None:
     """By hand: 99 nodes, 10 tensors of 1,000 numbers in each of 8 samples."""
     graph = model_io.load(chain("own", 99))
     observed = {f"t{number}": RangeStats(0.0, 1.0, count=8000) for number in range(10)}
     calibration = Calibration(CalibrationOptions(), observed)
-    beside = 200_000 * 99 * (6 if searched else 1) + (150_000 * 10 if clips else 0)
+    beside = 200_000 * 99 * (6 if searched else 1 + variants) + (
+        150_000 * 10 * (1 + variants) if clips else 0
+    )
+    beside += variants * 80_000 / 4  # of the float model
     by_hand = int((3e8 + 1.25 * 80_000 - beside) / (10_000 + 1800 * 99))
-    assert work.runs_for(graph, calibration, 8, clips=clips, searched=searched) == by_hand
+    asked = {"clips": clips, "searched": searched, "variants": variants}
+    assert work.runs_for(graph, calibration, 8, **asked) == by_hand
 
 
 def test_fewer_settings_leave_time_for_more_samples() -> None:

@@ -105,7 +105,8 @@ def as_asked(found: Scheme, asked: Scheme) -> Scheme:
     """Return a recorded scheme with what the outputs decided put back."""
     if not asked.is_open:
         return found
-    keys = ("calibrate_method", "per_channel", "weight_method", "correct_biases", "calibrate_tensors")
+    ranges = "calibrate_method", "calibrate_tensors", "correct_biases"
+    keys = *ranges, "per_channel", "weight_method", "equalize_layers"
     return found.with_(**{key: getattr(asked, key) for key in keys})
 
 
@@ -489,7 +490,8 @@ def test_workers_measure_the_same_ranges(bench: EvaluationSet) -> None:
     for options in (["--jobs", "1"], ["--jobs", "2"], ["--resume", kept], ["--jobs", "3", "--resume", kept]):
         out, _ = bench.with_data("U8S8", "--calibrate-method", "Percentile", "--force", *options)
         made.append((bench.target.read_bytes(), out))
-    assert len(set(made)) == 1 and len(list(kept.iterdir())) == 1
+    assert len(set(made)) == 1
+    assert len(list(kept.iterdir())) == 2  # of the model, and with equalized layers
 
 
 def test_a_scheduler_that_is_not_there(bench: EvaluationSet, monkeypatch: pytest.MonkeyPatch) -> None:

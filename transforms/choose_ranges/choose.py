@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import onnx_graphsurgeon as gs
 
@@ -90,14 +91,16 @@ def choose_settings(
     feeds = samples.again()
     if len(feeds) < _FEWEST:
         return replace(by_rule, note="Ranges by rule: 1 sample is too few to choose by")
-    runs, methods = _affordable(scheme, graph, calibration, samples.count)
+    whole = samples.whole()
+    variants = _rewritten(graph, candidates) if whole is not None else []
+    runs, methods, extra = _affordable(scheme, graph, calibration, samples.count, len(variants))
     if not runs:
         return replace(by_rule, note="Ranges by rule: comparing settings of so many nodes takes too long")
     bench = Bench(graph, ruled, plan_of, calibration, feeds, data.run)
     if not bench.outputs:
         return replace(by_rule, note="Ranges by rule: no output is of a floating type")
     found, start = list(steps(scheme, _ends(graph, bench, calibration), methods)), setting_of(ruled)
-    feeds = feeds[: samples_for(runs, settings_of(start, found), len(feeds))]
+    feeds = feeds[: samples_for(runs, settings_of(start, found) + extra, len(feeds))]
     bench.keep(len(feeds))
     search = Search(bench, start)
     for step in found:
@@ -105,26 +108,36 @@ def choose_settings(
     search.confirm()
     best = _resolved(ruled, search.best, bench)
     chosen = Chosen(best, calibration.with_(options_of(best)))
-    for candidate in candidates:
-        chosen = _consider(candidate, chosen, search, graph, plan_of, feeds, data) or chosen
+    again = replace(data, source=data.source if whole is None else whole)
+    for candidate, copy in variants[:extra]:
+        chosen = _consider(candidate, copy, chosen, search, plan_of, feeds, again) or chosen
     return replace(chosen, note=search.line(len(feeds)))
 
 
 def _affordable(
-    scheme: Scheme, graph: gs.Graph, calibration: Calibration, count: int
-) -> tuple[int, Sequence[str]]:
-    """Return how many runs there is time for, 0 if too few, and the methods for ranges to compare.
+    scheme: Scheme, graph: gs.Graph, calibration: Calibration, count: int, variants: int
+) -> tuple[int, Sequence[str], int]:
+    """Return how many runs there is time for, 0 if too few, the methods for ranges, and the variants.
 
-    ``count``: the samples that were calibrated on.
+    ``count``: the samples that were calibrated on. ``variants``: rewritten graphs.
     """
     ruled = scheme.by_rule()
-    for methods in [METHODS, ()] if compares_methods(calibration) else [()]:
+    every = [METHODS, ()] if compares_methods(calibration) else [()]
+    for methods, extra in product(every, sorted({variants, 0}, reverse=True)):
         clips = bool(methods) or ruled.calibrate_method == "MSE"
-        runs = runs_for(graph, calibration, count, clips=clips, searched=bool(scheme.outliers))
+        runs = runs_for(
+            graph, calibration, count, clips=clips, searched=bool(scheme.outliers), variants=extra
+        )
         most = settings_of(setting_of(ruled), list(steps(scheme, [["first"], ["last"]], methods)))
-        if not too_few(runs, most):
-            return runs, methods
-    return 0, ()
+        if not too_few(runs, most + extra):
+            return runs, methods, extra
+    return 0, (), 0
+
+
+def _rewritten(graph: gs.Graph, candidates: Sequence[Candidate]) -> list[tuple[Candidate, gs.Graph]]:
+    """Return the candidates that change something, with changed copies of a graph."""
+    found = [(candidate, copy_graph(graph)) for candidate in candidates]
+    return [(one, copy) for one, copy in found if one.rewrite is None or one.rewrite(copy)]
 
 
 def _ends(graph: gs.Graph, bench: Bench, calibration: Calibration) -> list[list[str]]:
@@ -143,17 +156,15 @@ def _ends(graph: gs.Graph, bench: Bench, calibration: Calibration) -> list[list[
 
 def _consider(
     candidate: Candidate,
+    copy: gs.Graph,
     chosen: Chosen,
     search: Search,
-    graph: gs.Graph,
     plan_of: PlanOf,
     feeds: Sequence[tuple[int, Feed]],
     data: CalibrationData,
 ) -> Chosen | None:
     """Return what a candidate makes of the best setting so far, None unless it is better for sure."""
-    copy, scheme = copy_graph(graph), chosen.scheme.with_(**candidate.changes)
-    if candidate.rewrite is not None and not candidate.rewrite(copy):
-        return None
+    scheme = chosen.scheme.with_(**candidate.changes)
     calibration = _calibrate(copy, scheme, plan_of, data, None)
     if calibration is None:
         return None

@@ -29,6 +29,12 @@ class FirstSamples:
         first = self._first or [feed for _, feed in islice(self._source, self._most)]
         return [(number % 2, feed) for number, feed in enumerate(first)]
 
+    def whole(self) -> Feeds | list[Feed] | None:
+        """Return all feeds, to be taken again; None if some are gone."""
+        if self._source.is_repeatable:
+            return self._source
+        return self._first if self.count == len(self._first) else None
+
     def _take(self) -> Iterator[tuple[str, Feed]]:
         self.count = 0
         for name, feed in self._source:

@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 _LEAST = 0.1
 """dB that a step has to bring, as far as is known."""
 
+_WORTH = 0.5
+"""dB that a rewrite of the model has to bring: less is what samples that are not seen may take back."""
+
 _DOUBT = 0.25
 """Standard errors below zero from which on samples show a loss."""
 
@@ -55,7 +58,7 @@ class Search:
         """Go over to a candidate, on whose bench the best setting is measured, if it is better."""
         score = bench.score(self.best, self._score)
         brings = self._gain(candidate.label, score, Known(candidate.expected, candidate.spread))
-        if score is None or brings <= _LEAST:
+        if score is None or brings <= _WORTH:
             return False
         self.variant, self._bench, self._score = candidate, bench, score
         return True

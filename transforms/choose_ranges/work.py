@@ -20,6 +20,7 @@ MOST_COUNTED = 100_000_000
 """Numbers of all samples up to which methods of finding ranges are tried beside that of the rules."""
 
 _RUNS = 1.25  # runs of the quantized model for each sample: as long as five of the float model
+_FLOAT_RUNS = 4  # of the float model: as long as one of the quantized model
 _PRODUCTS = 128  # of a dot product
 _NODE = 200_000  # for a node: copies, plans and sessions of two models
 _NODE_RUN = 1800  # for a node at every run
@@ -44,17 +45,26 @@ def has_many_nodes(graph: gs.Graph) -> bool:
 
 
 def runs_for(
-    graph: gs.Graph, calibration: Calibration, count: int, *, clips: bool, searched: bool = False
+    graph: gs.Graph,
+    calibration: Calibration,
+    count: int,
+    *,
+    clips: bool,
+    searched: bool = False,
+    variants: int = 0,
 ) -> int:
     """Return how many runs of the quantized model comparing settings may take, 0 if preparing it takes all.
 
     ``count``: the samples that were calibrated on. ``clips``: whether ranges of least error are found.
-    ``searched``: whether outliers were searched for, which takes time too.
+    ``searched``: whether outliers were searched for, which takes time too. ``variants``: rewritten graphs,
+    each calibrated and prepared once more.
     """
     numbers, nodes = _numbers(graph, calibration), len(graph.nodes)
-    prepared = _NODE * nodes * (1 + _SEARCHED * searched) + _CLIPPED * clips * len(calibration.observed)
+    clipped = _CLIPPED * clips * len(calibration.observed)
+    prepared = _NODE * nodes * (1 + _SEARCHED * searched + variants) + (1 + variants) * clipped
+    calibrated = variants * numbers / _FLOAT_RUNS
     each = numbers / max(count, 1) + _NODE_RUN * nodes
-    return int(max(_PAID + _RUNS * numbers - prepared, 0) / max(each, 1))
+    return int(max(_PAID + _RUNS * numbers - prepared - calibrated, 0) / max(each, 1))
 
 
 def compares_methods(calibration: Calibration) -> bool:

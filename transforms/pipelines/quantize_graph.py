@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.calibrate.calibrate import Calibration, Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.choose import choose_settings
+from transforms.equalize_layers import equalize_layers
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.quantize_steps import (
+    EQUALIZED,
     Quantized,
     finish_nodes,
     make_plan,
@@ -24,6 +30,7 @@ from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.scheme import Scheme
+from transforms.scheme.scheme import AUTO
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
 
@@ -146,9 +153,20 @@ def _choose(
     def _plan_of(variant: gs.Graph, changed: Scheme) -> QuantizationPlan:
         return make_plan(variant, changed, targets.resolve_in(variant), Quantized())
 
-    chosen = choose_settings(graph, scheme, _plan_of, data, progress=progress)
+    candidates = list(_candidates(scheme, targets))
+    chosen = choose_settings(graph, scheme, _plan_of, data, candidates=candidates, progress=progress)
     if chosen.candidate is not None and chosen.candidate.rewrite is not None:
         done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
     done.scheme = chosen.scheme
     done.choice = chosen.note
     return chosen.calibration, chosen.scheme
+
+
+def _candidates(scheme: Scheme, targets: SchemeTargets) -> Iterator[Candidate]:
+    """Yield rewrites of the float graph that its outputs decide about.
+
+    A scheme that names moved outliers is repeated with the layers equalized first: they are not, after them.
+    """
+    if scheme.equalize_layers == AUTO and not scheme.outliers:
+        rewrite = partial(equalize_layers, exclude=targets.excluded)
+        yield Candidate(EQUALIZED, {"equalize_layers": True}, rewrite)

@@ -36,6 +36,8 @@ from transforms.quantize_before_relu import quantize_before_relu
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scheme import Scheme
 
+EQUALIZED = "pairs of layers equalized"
+
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
 _IN_INTEGERS = frozenset(
@@ -141,9 +143,8 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
     if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):
         done.changes["weights saturated at +-3.38953139e38"] = saturate(graph, exclude=targets.excluded)
-    if scheme.equalize_layers:
-        excluded = targets.excluded
-        done.changes["pairs of layers equalized"] = equalize_layers(graph, exclude=excluded)
+    if scheme.equalize_layers is True:
+        done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)
     if scheme.balance_channels:
         own = scheme.format(scheme.activation), scheme.format(scheme.weight)
         done.changes["layers balanced by a Mul in front"] = balance_channels(

@@ -17,9 +17,10 @@ def _blocks(format: str) -> dict[str, Any]:
 
 
 def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
-    """Ranges of integers, and scales per channel, as the outputs decide."""
+    """Ranges of integers, scales per channel, and channels between layers, as the outputs decide."""
     wide = activation.endswith("16")  # enough bits to absorb the outliers of weights
-    decided = {"per_channel": "auto", "calibrate_method": "auto", "correct_biases": "auto"}
+    keys = "per_channel", "calibrate_method", "correct_biases", "equalize_layers"
+    decided = dict.fromkeys(keys, "auto")
     moved = {"balance_channels": wide, "move_outliers": not wide}
     return {"activation": activation, "weight": weight, **decided, **moved}
 

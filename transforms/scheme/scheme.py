@@ -66,8 +66,9 @@ class Scheme:
     ``averaging_constant``, for single tensors ``calibrate_tensors``) and weights (``weight_method``;
     ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel or block, ``MSE`` for that of
     4 bits) get theirs. ``correct_biases`` takes the mean effect of rounding a weight out of the bias after
-    it. ``auto`` for ``per_channel``, ``calibrate_method`` and ``correct_biases``: what is best for the
-    outputs on samples (:mod:`transforms.choose_ranges`).
+    it. ``equalize_layers`` scales channels between layers. ``auto`` for ``per_channel``,
+    ``calibrate_method``, ``correct_biases`` and ``equalize_layers``: what is best for the outputs on samples
+    (:mod:`transforms.choose_ranges`).
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers`, if the outputs on samples get
     better by it); ``outliers`` says by tensor, as ``"12:1 308:3 856:own"``, what is moved, and is what
@@ -107,7 +108,7 @@ class Scheme:
     align_eltwise_quant_type: bool = False
     dual_quant_nodes: bool = False
     keep_weight_nodes: bool = False
-    equalize_layers: bool = False
+    equalize_layers: bool | str = False
     balance_channels: bool = False
     move_outliers: bool = False
     optimize: bool = True
@@ -209,7 +210,8 @@ class Scheme:
     def is_open(self) -> bool:
         """Whether the outputs of the model are to decide about ranges of integers."""
         integers = any(fmt.is_integer for fmt in self.named_formats)
-        return integers and AUTO in (self.calibrate_method, self.per_channel, self.correct_biases)
+        left = self.calibrate_method, self.per_channel, self.correct_biases, self.equalize_layers
+        return integers and AUTO in left
 
     @property
     def range_method(self) -> str:
@@ -223,10 +225,12 @@ class Scheme:
     def by_rule(self) -> Scheme:
         """Return the scheme with rules in place of what outputs would decide."""
         per_channel = SPREAD if self.per_channel == AUTO else self.per_channel
-        corrects = self.correct_biases is True
-        method = self.range_method
-        decided = {"calibrate_method": method, "per_channel": per_channel, "correct_biases": corrects}
-        return self.with_(**decided)
+        return self.with_(
+            calibrate_method=self.range_method,
+            per_channel=per_channel,
+            correct_biases=self.correct_biases is True,
+            equalize_layers=self.equalize_layers is True,
+        )
 
     def with_(self, **changes: Any) -> Scheme:
         """Return the scheme with other values for some keys."""
