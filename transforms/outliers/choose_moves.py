@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ _TAKEN = (1, 2, 4, 8, 16)  # channels that may get products of their own
 _TINY = float(np.finfo(np.float32).tiny)
 _LEAST_ROWS = 32  # of either half
 _ALIKE = 10**0.05  # errors that differ by half a dB: the move that costs less will do
+_OUTLYING = 8.0  # a peak over the root mean square; rotated numbers are at about 4.5
 _LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes: 1 dB
 
 
@@ -44,6 +45,8 @@ def choose_moves(
 
 
 def _choose(operand: Operand, halves: Halves, *, clips: bool) -> OutlierMove | None:
+    if not is_outlying(np.concatenate(halves)):
+        operand = replace(operand, heads=None)
     plain = _View.of(operand, halves)
     rotated = None if operand.heads is None else _View.of(operand, halves, operand.heads.channels)
     proposed = [_candidates(operand, half) for half in halves]
@@ -84,6 +87,13 @@ class _View:
             weights = [_rotated(weight.T, heads).T for weight in weights]
         grids = zip(weights, operand.weight_grids, strict=True)
         return cls([LayerWeights.of(weight, grid) for weight, grid in grids], halves)
+
+
+def is_outlying(rows: Float32Array) -> bool:
+    """Return whether the largest of some numbers is far above their root mean square."""
+    with np.errstate(all="ignore"):
+        mean = np.mean(np.square(rows, dtype=np.float64))
+        return bool(np.abs(rows).max(initial=0) > _OUTLYING * np.sqrt(mean))
 
 
 def _rotated(rows: Float32Array, heads: Layout) -> Float32Array:
