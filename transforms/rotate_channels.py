@@ -8,8 +8,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Float64Array
-from ops.rotations import rotation, rotation_of_deviations
+from ops.rotations import Rotation, rotate, rotate_deviations
 from transforms.graph import walk
 from transforms.graph.lazy_values import constant
 from transforms.graph.left_operands import rows_of
@@ -26,14 +25,14 @@ def rotate_channels(graph: gs.Graph, names: Collection[str], *, exclude: Exclusi
 
     * A tensor that a MatMul or Gemm multiplies with a constant matrix, of channels that one such layer makes:
       values of attention are, for the layer after it. The channels of each head are multiplied with an
-      orthogonal matrix (:func:`ops.rotations.rotation`), in the weight and bias of the layer that makes them,
+      orthogonal matrix (:func:`ops.rotations.rotate`), in the weight and bias of the layer that makes them,
       and with its inverse in the weight of the one that reads them (QuaRot, arXiv 2404.00456). Heads are kept
       apart, as each has scores of its own.
     * The residual stream of a transformer that normalizes before its layers, by the name of what the first of
       its norms reads: all that writes the stream is rotated, and rotated back in the layers that read it.
       Before that, what the norms multiply with and add goes into these layers. Root mean squares of rows stay
       the same; if the norms subtract means, the matrix keeps those
-      (:func:`ops.rotations.rotation_of_deviations`), and no layer has to be centred.
+      (:func:`ops.rotations.rotate_deviations`), and no layer has to be centred.
 
     No node is added. The same model in real arithmetic; each rotation rounds weights to float32 once.
 
@@ -51,7 +50,7 @@ def rotate_channels(graph: gs.Graph, names: Collection[str], *, exclude: Exclusi
     for name in names:
         if name in heads:
             tensor = heads[name].reader.inputs[0]
-            heads[name].mix(rotation(heads[name].channels.shape[1]))
+            heads[name].mix(rotate)
         elif name in streams:
             tensor = streams[name].first
             _rotate(streams[name], new)
@@ -65,23 +64,23 @@ def rotate_channels(graph: gs.Graph, names: Collection[str], *, exclude: Exclusi
 
 def _rotate(stream: Stream, names: walk.Names) -> None:
     """Rotate a stream, its norms without scales."""
-    matrix = (rotation_of_deviations if stream.keeps_mean else rotation)(stream.channels)
+    rotation: Rotation = rotate_deviations if stream.keeps_mean else rotate
     groups = np.arange(stream.channels)[None]
     for norm in stream.norms:
-        _fold_offset(norm, matrix, names)
+        _fold_offset(norm, rotation, names)
     for norm in stream.norms:
         scale = norm.node.inputs[norm.scale]
         factors = scale.values.astype(np.float64)
         for node in norm.readers:
             axis = -1 if node.attrs.get("transB", 0) else -2
-            MixedConstant(node.inputs[1], axis, groups, factors).mix(matrix)
+            MixedConstant(node.inputs[1], axis, groups, factors).mix(rotation)
         ones = np.ones(stream.channels, np.float32)
         norm.node.inputs[norm.scale] = gs.Constant(names.derive(scale.name, "rotated"), ones)
     for place in stream.places:
-        MixedConstant(_own(place, names), place.axis, groups).mix(matrix)
+        MixedConstant(_own(place, names), place.axis, groups).mix(rotation)
 
 
-def _fold_offset(norm: Norm, matrix: Float64Array, names: walk.Names) -> None:
+def _fold_offset(norm: Norm, rotation: Rotation, names: walk.Names) -> None:
     """Put what a norm adds into the biases of its readers, or in front of what it multiplies with."""
     if norm.offset is None:
         return
@@ -94,7 +93,7 @@ def _fold_offset(norm: Norm, matrix: Float64Array, names: walk.Names) -> None:
             weight = rows_of(node, node.inputs[1].values).astype(np.float64)
             bias.values = (bias.values + offset @ weight).astype(np.float32)
     elif offset.any():
-        new = offset / norm.node.inputs[norm.scale].values @ matrix
+        new = rotation(offset / norm.node.inputs[norm.scale].values)
     name = names.derive(old.name, "rotated")
     norm.node.inputs[norm.offset] = gs.Constant(name, new.astype(np.float32))
 

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from ops.rotations import rotation
+from ops.rotations import rotate
 from tests.benchmarks.transformer import Size, transformer
 from tests.helpers import conversion, plans
 from transforms import model_io
@@ -165,8 +165,9 @@ def test_each_head_is_rotated_for_itself() -> None:
         next(numpy_helper.to_array(t) for t in model.graph.initializer if t.name == "w")
         for model in (source, changed)
     )
-    wanted = np.concatenate([part @ rotation(4) for part in np.split(before.astype(np.float64), 3, 1)], 1)
-    np.testing.assert_array_equal(after, wanted.astype(np.float32))
+    matrix = rotate(np.eye(4))
+    wanted = np.concatenate([part @ matrix for part in np.split(before.astype(np.float64), 3, 1)], 1)
+    np.testing.assert_allclose(after, wanted, rtol=0, atol=UNIT * np.abs(wanted).max())
 
 
 def test_outliers_that_are_rotated_count_as_moved() -> None:

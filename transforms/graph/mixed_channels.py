@@ -13,6 +13,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Float64Array
+from ops.rotations import Rotation
 from transforms.graph import dtypes, walk
 from transforms.graph.channel_layout import Layout, places_after, rows
 from transforms.graph.dot_products import bias
@@ -35,8 +36,8 @@ class MixedConstant:
     groups: Layout
     factors: Float64Array | None = None
 
-    def mix(self, matrix: Float64Array) -> None:
-        """Multiply each group with a symmetric matrix; what float64 makes is rounded once."""
+    def mix(self, rotation: Rotation) -> None:
+        """Rotate each group; what float64 makes is rounded once."""
 
         def _mixed(values: Float64Array) -> Float64Array:
             values = np.array(values)
@@ -46,7 +47,7 @@ class MixedConstant:
                 rows = moved[start : start + _ROWS]
                 exact = rows.astype(np.float64)
                 exact *= 1 if self.factors is None else self.factors
-                rows[..., self.groups] = exact[..., self.groups] @ matrix
+                rows[..., self.groups] = rotation(exact[..., self.groups])
             return values
 
         source: Weight = self.tensor._values
@@ -61,10 +62,10 @@ class Heads:
     channels: Layout
     constants: tuple[MixedConstant, ...]
 
-    def mix(self, matrix: Float64Array) -> None:
-        """Mix the channels of each head by a matrix that is symmetric and its own inverse."""
+    def mix(self, rotation: Rotation) -> None:
+        """Rotate the channels of each head where they are made, and back where they are read."""
         for one in self.constants:
-            one.mix(matrix)
+            one.mix(rotation)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.array_types import Float32Array, Float64Array
-from ops.rotations import rotation
+from ops.rotations import rotate
 from transforms.graph.channel_layout import Layout
 from transforms.graph.left_operands import rows_of
 from transforms.outliers.layer_error import Halves, LayerWeights, total_error
@@ -98,7 +98,7 @@ def is_outlying(rows: Float32Array) -> bool:
 
 def _rotated(rows: Float32Array, heads: Layout) -> Float32Array:
     found = rows.copy()
-    found[:, heads] = found[:, heads] @ rotation(heads.shape[1]).astype(np.float32)
+    found[:, heads] = rotate(found[:, heads].astype(np.float64))
     return found
 
 

@@ -17,6 +17,7 @@ from transforms.scheme.outlier_move import OutlierMove
 _LEAST_GAIN = 0.5  # dB, of the mean over outputs
 _MOST_LOSS = 0.1  # dB, of any output
 _CLEAR = 2.0  # dB, of the mean: more than the halves of samples differ by
+_NO_DOUBT = 3.0  # dB, of the mean: a rotation of all layers
 
 Moves = Mapping[str, OutlierMove]
 Choose = Callable[[Sequence[Sample]], Moves]
@@ -74,6 +75,12 @@ def is_worth_it(new: Trial, old: Trial) -> bool:
     if gains.size and (gains.mean() < -_CLEAR or (gains.mean() > _CLEAR and gains.min() >= 0)):
         return bool(gains.mean() > 0)
     return is_better(new.decibels(2), old.decibels(2))
+
+
+def is_clear(new: Trial, others: Sequence[Trial]) -> bool:
+    """Return whether one half of the samples leaves no doubt that a trial is the best."""
+    gains = [_gains(new.of_half(0), other.of_half(0)) for other in others]
+    return all(gain.size and gain.mean() > _NO_DOUBT and gain.min() >= 0 for gain in gains)
 
 
 def is_worth_it_twice(new: Trial, old: Trial) -> bool:

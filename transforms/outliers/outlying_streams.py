@@ -6,10 +6,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from transforms.graph.residual_streams import Stream
+from transforms.graph import walk
+from transforms.graph.residual_streams import Stream, StreamFinder
+from transforms.graph.selection import Exclusion, resolve
 from transforms.outliers.choose_moves import is_outlying
 from transforms.outliers.operand import Operand
 from transforms.outliers.sample_rows import Sample
+from transforms.plan.quantization_plan import QuantizationPlan
+
+_LARGE = 1 << 24  # bytes of weights: rotating them and preparing three more models takes over a second
+
+
+def find_streams(plan: QuantizationPlan, *, exclude: Exclusion = None) -> list[Stream]:
+    """Return the streams of a plan's graph that can be rotated.
+
+    If its weights are large, only those that the plan itself puts on integers, which gain most.
+    """
+    graph = plan.graph
+    streams = StreamFinder(graph, resolve(exclude, graph)).streams()
+    if not streams or sum(tensor._values.nbytes for tensor in walk.constants(graph)) <= _LARGE:
+        return streams
+    rounded = {id(site.tensor) for site in plan.quantizations}
+    return [stream for stream in streams if stream.tensors.keys() & rounded]
 
 
 def outlying_streams(
