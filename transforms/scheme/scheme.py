@@ -20,7 +20,7 @@ from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
 from transforms.scheme.scheme_table import SchemeTable
-from transforms.scheme.scheme_values import METHODS, SPREAD, check_shapes, checked_value
+from transforms.scheme.scheme_values import METHODS, OFF, SPREAD, check_shapes, checked_value
 from transforms.scheme.targets import Target, target
 from transforms.scheme.toml_writer import to_toml
 
@@ -97,6 +97,7 @@ class Scheme:
     averaging_constant: float = 0.01
     weight_method: str = AUTO
     correct_biases: bool | str = False
+    all_codes: str = OFF
     quantize_all_op_types: bool = False
     op_types: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
@@ -230,6 +231,7 @@ class Scheme:
             per_channel=per_channel,
             correct_biases=self.correct_biases is True,
             equalize_layers=self.equalize_layers is True,
+            all_codes=OFF,
         )
 
     def with_(self, **changes: Any) -> Scheme:
