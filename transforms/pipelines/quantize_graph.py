@@ -126,7 +126,7 @@ def _choose_moves(
         insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)))
 
     plan = make_plan(graph, ruled, targets.resolve_in(graph), planned)
-    moves = settle_outliers(plan, lambda: data.feeds(graph), _quantize, data.run)
+    moves = settle_outliers(plan, lambda: data.feeds(graph), _quantize, data.run, exclude=targets.excluded)
     if not moves:
         return scheme, plan, planned
     chosen = scheme.with_(outliers={name: str(move) for name, move in moves.items()})

@@ -162,11 +162,14 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
 
 def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
     """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
-    for name in scheme.outliers:
+    for name in sorted(scheme.outliers, key=lambda name: not scheme.outlier_move(name).rotated):
         if not move_outliers(graph, {name: scheme.outlier_move(name)}, exclude=targets.excluded):
             raise ValueError(f"outliers entry '{name}' is no tensor that layers multiply with a matrix")
-    if scheme.outliers:
-        done.changes["tensors with outliers moved into weights"] = len(scheme.outliers)
+    rotated = sum(scheme.outlier_move(name).rotated for name in scheme.outliers)
+    if rotated:
+        done.changes["tensors with outliers rotated into all channels"] = rotated
+    if len(scheme.outliers) > rotated:
+        done.changes["tensors with outliers moved into weights"] = len(scheme.outliers) - rotated
 
 
 def _has_room_for_outliers(scheme: Scheme) -> bool:

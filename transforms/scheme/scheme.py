@@ -71,8 +71,8 @@ class Scheme:
     (:mod:`transforms.choose_ranges`).
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers`, if the outputs on samples get
-    better by it); ``outliers`` says by tensor, as ``"12:1 308:3 856:own"``, what is moved, and is what
-    ``move_outliers`` found in the file of a model.
+    better by it); ``outliers`` says by tensor, as ``"12:1 308:3 856:own"`` or ``"rotated"``, what is moved,
+    and is what ``move_outliers`` found in the file of a model.
 
     ``target`` names a row of :mod:`transforms.scheme.targets`, whose integer kernels decide which operators
     read integers.
