@@ -39,7 +39,7 @@ def scale_channels(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude
     count = 0
     for name, move in moves.items():
         span = spans.get(name)
-        if span is None or move.own:
+        if span is None or move.own or move.rotated:
             log.debug("'%s': no channels that lie between convolutions", name)
             continue
         scaler.scale(span, _exponents(span, move))

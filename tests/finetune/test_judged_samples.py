@@ -191,9 +191,24 @@ def test_blocks_are_of_neighbours(count: int) -> None:
     assert len(together) == count if count < 80 else len(by_fold[0]) == count // 5
 
 
-@pytest.mark.parametrize(("count", "folds"), [(2, 2), (5, 3), (32, 3), (79, 3), (80, 1)])
+@pytest.mark.parametrize(("count", "folds"), [(2, 2), (5, 5), (29, 5), (30, 3), (79, 3), (80, 1)])
 def test_of_many_samples_enough_are_held_out_from_one_model(count: int, folds: int) -> None:
     model = tunable.two_products()
     data = tunable.samples(model, count)
     float_graph, quantized = tunable.pair(model, "MX6", data)
     assert JudgedSamples(float_graph, quantized, data, FinetuneOptions()).folds == folds
+    blocks = JudgedSamples(float_graph, quantized, data, FinetuneOptions(in_blocks=True))
+    assert blocks.folds <= min(folds, 3)  # blocks of a third
+
+
+def test_models_of_all_folds_are_tested_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first alone, and all together: two tests, of which the second is 1.4 standard errors."""
+    model = tunable.two_products()
+    data = tunable.samples(model, 8)
+    float_graph, quantized = tunable.pair(model, "MX6", data)
+    judged, seen = JudgedSamples(float_graph, quantized, data, FinetuneOptions()), []
+    monkeypatch.setattr(judged_samples, "is_significantly_better", lambda *more: seen.append(more[3]))
+    one = judged.each(quantized)
+    for count in (1, 2, 5):
+        judged.passes([one] * count, 0)
+    assert seen == [0, 1, 1]

@@ -321,15 +321,15 @@ def test_a_run_goes_on_in_the_same_steps(
                 raise _Interrupted
 
         memory = Memory(Checkpoint.open(path, "key"), "r") if path else None
-        read = GramReader.read
+        read = GramReader.read_parts
 
-        def _read(self: GramReader, number: int) -> tuple[SharedGramStats, SharedGramStats]:
-            found = read(self, number)
-            sums.extend(part.xx for kind in found for part in kind.parts)
-            return found
+        def _read(self: GramReader, number: int, parts: int) -> tuple[list[SharedGramStats], SharedGramStats]:
+            fit, held = read(self, number, parts)
+            sums.extend(part.xx for kind in (*fit, held) for part in kind.parts)
+            return fit, held
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(GramReader, "read", _read)
+            patch.setattr(GramReader, "read_parts", _read)
             try:
                 finetune_weights(
                     float_graph,

@@ -148,7 +148,16 @@ def _cases() -> list[tuple[str, str, str]]:
             "--resume r",
             "--memory-limit 1G",
             "--fast",
+            "--all-codes free",
         )
+    ]
+    cases += [
+        (
+            "quantize",
+            f"{run} --data d {one} --all-codes free",
+            "--all-codes goes with --data or --print-config",
+        )
+        for one in ("--fast", "--ranges r.json")
     ]
     cases += [
         ("quantize", f"{run} --random-data 3 {one}", f"{one.split()[0]} goes with --data")
@@ -219,6 +228,22 @@ WITH_A_SCHEME = [
         "BF16",
         "--set block_size=32",
         "--set block_size goes with integers; the formats here are bf",
+    ),
+    *(
+        (
+            "quantize",
+            config,
+            f"--data d {options}",
+            "--all-codes goes with int8 activations without zero points",
+        )
+        for config, options in (
+            ("U8S8", "--all-codes free"),
+            ("A16W8", "--all-codes off"),
+            ("XINT8", "--all-codes padded"),
+            ("A8W8", "--set activation_symmetric=false --all-codes padded"),
+            ("A8W8", "--keep-weight-nodes --all-codes padded"),
+            ("A8W8", "--set auto_mixed_precision.target='int16' --all-codes free"),
+        )
     ),
     ("quantize", "BF16", "--per-channel", "--per-channel goes with integers; the formats here are bfloat16"),
     ("quantize", "BF16", "--no-per-channel", "--no-per-channel goes with integers; the formats here are"),

@@ -14,7 +14,7 @@ from transforms.plan.qparams import WEIGHTED
 from transforms.scheme import Scheme, read_scheme
 from transforms.scheme.apply_target import adapted, scheme_of
 from transforms.scheme.mixing_rule import MIXING, TARGETS
-from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme import AUTO, POWER_OF_TWO
 from transforms.scheme.scheme_table import SchemeTable
 from transforms.scheme.targets import target
 
@@ -136,6 +136,13 @@ def _of_activations(scheme: Scheme) -> Iterator[ops.Format]:
     yield from (fmt for name in names if name and (fmt := scheme.format(name)) is not None)
 
 
+def _is_shiftable(scheme: Scheme) -> bool:
+    int8 = scheme.format(scheme.activation)
+    if int8 is None or int8.name != "int8" or not scheme.is_symmetric(int8):
+        return False
+    return not (scheme.scale == POWER_OF_TWO or scheme.keep_weight_nodes or scheme.auto_mixed_precision)
+
+
 def _has_own_operators(scheme: Scheme) -> bool:
     biases = [scheme.bias, *(rule.bias for rule in scheme.layers.values())]
     others = [scheme.other_format, *(scheme.format(name) for name in biases if name not in (None, AUTO))]
@@ -154,6 +161,8 @@ CALIBRATION = Need(
     lambda scheme: _measures(scheme) or (_has_integers(scheme) and scheme.weight_method == WEIGHTED),
 )
 """What options of a calibration go with."""
+
+_SHIFTABLE = "int8 activations without zero points, weights stored as integers and no mixed precision"
 
 BLOCKS = Need("integers in blocks (--set block_size=32)", lambda scheme: bool(scheme.block_size))
 
@@ -178,6 +187,7 @@ _OF_FORMATS: Mapping[str, Need] = {
     "block_size": _INTEGERS,
     "correct_biases": CALIBRATION,
     "calibrate_tensors": _ACTIVATIONS,
+    "all_codes": Need(_SHIFTABLE, _is_shiftable),
     "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),
     "domain": Need("formats for which ONNX has no operators", _has_own_operators),
 }

@@ -21,9 +21,14 @@ from tools.cli.needs import Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
+from tools.jobs.finetune_options import ALL_CODES
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
 _DECIDING = Need("--data or --print-config", lambda job: job.data is not None or job.print_config)
+_COMPARED = Need(
+    "--data or --print-config, and not with --fast or --ranges",
+    lambda job: (job.data is not None or job.print_config) and not (job.fast or job.ranges),
+)
 _MODEL = Need("--input and --output", lambda job: job.input and job.output)
 _NEEDS_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose", "fast"}
 
@@ -97,6 +102,14 @@ KEYS: Mapping[str, Option] = {
         "--per-channel",
         "whether weights have a scale per output channel; presets choose it if needed",
         action=argparse.BooleanOptionalAction,
+    ),
+    "all_codes": _key(
+        "--all-codes",
+        "int8 tensors without negative numbers, as after a Relu, use all codes, zero points stay 0: padded, "
+        "those before a Conv that pads, too, by a Pad, and inputs by a Sub; free: if that adds no node; off: "
+        "none (default: as in the config)",
+        choices=ALL_CODES,
+        needs=(_COMPARED,),
     ),
     "exclude_nodes": _key("--exclude-node GLOB", "keep nodes in float by name; repeatable", action="append"),
     "exclude_op_types": _key(

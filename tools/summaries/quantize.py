@@ -31,8 +31,7 @@ def lines(
             yield f"{count} {what}"
     if done.calibrated:
         yield f"Calibrated: {done.calibrated} tensors"
-    if done.choice:
-        yield done.choice
+    yield from filter(None, (done.choice, done.codes))
     for name in dict.fromkeys(format for format, _ in done.tensors):
         roles = [(role, count) for (format, role), count in done.tensors.items() if format == name]
         yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)

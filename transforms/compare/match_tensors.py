@@ -10,7 +10,8 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ops.formats import BFP, MX
-from transforms.graph import dtypes, walk
+from transforms.all_codes.recorded_shifts import recorded_shifts
+from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.block_format import block_format_of
 
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE)})
@@ -27,8 +28,8 @@ class Match:
     """A tensor of the float model and what stands for it in the quantized one.
 
     The tensors named ``original`` and ``rounded`` are compared; ``unrounded`` is the value that the quantized
-    model rounds to ``rounded``, None where it is not at hand. ``layer`` and ``op`` are those of the producer,
-    for a weight of the first node that uses it.
+    model rounds to ``rounded``, None where it is not at hand; both are less by ``shift`` than what they stand
+    for. ``layer`` and ``op`` are those of the producer, for a weight of the first node that uses it.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Match:
     original: str
     rounded: str
     unrounded: str | None
+    shift: float = 0.0
 
 
 def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[list[Match], list[str]]:
@@ -48,8 +50,10 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
     outputs of nodes. A tensor is found by its name, or by the names that conversions derive from it
     (``t_bf16``, ``t_fp16``, ``t_quantized``); from there the rounding is followed: pairs of Casts, Quantize
     and Dequantize (also the extended ones), BFP and MX nodes, a Clip before them. Tensors that a fusion has
-    removed, and those inside If, Loop and Scan, have no match.
+    removed, and those inside If, Loop and Scan, have no match. What the quantized model records as shifted
+    (:mod:`transforms.all_codes.recorded_shifts`) is compared with the shift taken back.
     """
+    shifts = recorded_shifts(quantized_graph)
     known = {tensor.name: tensor for tensor, _ in _tensors(quantized_graph)}
     matches, missing = [], []
     for tensor, node in _tensors(float_graph):
@@ -59,7 +63,8 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
         if start is None:
             missing.append(tensor.name)
             continue
-        unrounded, rounded, format_name = _follow(start)
+        shift = shifts.get(tensor.name, 0.0)
+        (unrounded, rounded, format_name), shift = _follow_shifted(start, shift)
         matches.append(
             Match(
                 name=tensor.name,
@@ -70,6 +75,7 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
                 original=tensor.name,
                 rounded=rounded.name,
                 unrounded=None if unrounded is None else unrounded.name,
+                shift=shift,
             )
         )
     return matches, missing
@@ -129,7 +135,25 @@ def _follow(start: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str]:
         if name := format_of(user):
             low = user.outputs[0]
             return start, low if user.op in _BLOCK_OPERATORS else _widened(low) or low, name
-    return None, start, type_name(stored)
+    return _as_it_is(start)
+
+
+def _as_it_is(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str]:
+    return None, tensor, type_name(dtypes.element_type(tensor))
+
+
+def _follow_shifted(start: gs.Tensor, shift: float) -> tuple[tuple[gs.Tensor | None, gs.Tensor, str], float]:
+    """The same for a tensor that is shifted unless ``shift`` is 0, and the shift of what is found.
+
+    An input is shifted by a Sub. The rounding after a layer is that of what a Relu made in the float model.
+    """
+    producer = walk.producer(start)
+    if shift and producer is None:
+        shifted = next((user.outputs[0] for user in start.outputs if user.op == "Sub"), None)
+        return (_follow(start), 0.0) if shifted is None else (_follow(shifted), shift)
+    if shift and producer is not None and dot_products.is_dot_product(producer):
+        return _as_it_is(start), shift
+    return _follow(start), shift
 
 
 def _rounding_after(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str] | None:

@@ -104,12 +104,15 @@ class SideBySide:
     def arrays(
         self, matches: Sequence[Match], feed: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return tensors for one feed, by name: of the float model, and of the quantized one.
+        """Return tensors for one feed, by name: of the float model, and of the quantized one without shifts.
 
         Their matches are none that are ``stored``.
         """
         originals = self._float.run(feed, [match.original for match in matches])
-        return originals, self._quantized.run(feed, [name for match in matches for name in _inside(match)])
+        inside = self._quantized.run(feed, [name for match in matches for name in _inside(match)])
+        shifts = {name: match.shift for match in matches if match.shift for name in _inside(match)}
+        inside |= {name: inside[name] + np.float32(shift) for name, shift in shifts.items()}
+        return originals, inside
 
 
 def _inside(match: Match) -> list[str]:

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
+from transforms.finetune.cross_validation import places_of
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import limits_after, stream_of
 from transforms.finetune.options import LayerwiseOptions, is_held_out
@@ -54,7 +55,10 @@ def open_sums(
 
 
 class GramReader:
-    """Runs both models through the layers, and through all users of the weight of each."""
+    """Runs both models through the layers, and through all users of the weight of each.
+
+    ``held_out``: whether each of the samples is.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,8 @@ class GramReader:
         ``where``: three stores keep tensors of each and sampled rows; or workers do all that.
         """
         self._layers, self._count = layers, len(feeds)
-        self._held_out = [is_held_out(i, len(feeds), options) for i in range(len(feeds))]
+        self.held_out = [is_held_out(i, len(feeds), options) for i in range(len(feeds))]
+        self._in_blocks = options.in_blocks
         users = [user for layer in layers for user in layer.users]
         ends = accumulate(len(layer.users) for layer in layers)
         self._numbers = [range(end - len(layer.users), end) for layer, end in zip(layers, ends, strict=True)]
@@ -110,14 +115,20 @@ class GramReader:
         If several layers read its weight they can be read again, until they are forgotten. Rows of other
         layers are dropped at once.
         """
-        kinds = [{one: RowSums(self._users[one]) for one in self._numbers[number]} for _ in range(2)]
+        (fit,), held = self.read_parts(number, 1)
+        return fit, held
+
+    def read_parts(self, number: int, parts: int) -> tuple[list[SharedGramStats], SharedGramStats]:
+        """Return the sums as :meth:`read` does, those of the fitting samples for each of so many parts."""
+        kinds = [{one: RowSums(self._users[one]) for one in self._numbers[number]} for _ in range(parts + 1)]
+        places = places_of(self.held_out, parts, in_blocks=self._in_blocks)
         if self._shared is None:
-            self._add_rows(number, kinds)
+            self._add_rows(number, kinds, places)
         else:
-            self._merge_parts(number, kinds)
+            self._merge_parts(number, kinds, places)
         users = self._layers[number].users
         has_bias = tuple(user.bias is not None and not user.bias.is_extra for user in users)
-        fit, held = (
+        *fit, held = (
             SharedGramStats(tuple(sums.total() for sums in kind.values()), has_bias) for kind in kinds
         )
         return fit, held
@@ -162,10 +173,10 @@ class GramReader:
         for rows, inputs in zip(wanted, given, strict=True):
             yield list(rows), inputs
 
-    def _add_rows(self, number: int, kinds: Sequence[Mapping[int, RowSums]]) -> None:
+    def _add_rows(self, number: int, kinds: Sequence[Mapping[int, RowSums]], places: Sequence[int]) -> None:
         ends = {part.stop for part in parts_of(self._count)}
         for i, (rows, inputs) in enumerate(self._rows(number)):
-            for sums, (chosen, made) in zip(kinds[self._held_out[i]].values(), rows, strict=True):
+            for sums, (chosen, made) in zip(kinds[places[i]].values(), rows, strict=True):
                 sums.add(inputs[sums.user.source.name], made, chosen)
             if i + 1 in ends:
                 for sums in (sums for kind in kinds for sums in kind.values()):
@@ -182,13 +193,15 @@ class GramReader:
         for one in numbers if last else ():
             self._wanted.forget(one)
 
-    def _merge_parts(self, number: int, kinds: Sequence[Mapping[int, RowSums]]) -> None:
+    def _merge_parts(
+        self, number: int, kinds: Sequence[Mapping[int, RowSums]], places: Sequence[int]
+    ) -> None:
         assert self._shared is not None, "there are workers"
         users = {one: self._users[one] for one in self._numbers[number]}
-        for arrays in self._parts(number, PartReader(users, self._shared[2], self._held_out)):
-            for is_held, kind in enumerate(kinds):
+        for arrays in self._parts(number, PartReader(users, self._shared[2], places)):
+            for place, kind in enumerate(kinds):
                 for one, sums in kind.items():
-                    sums.merge(RowsOfPart.of(arrays, part_name(one, bool(is_held))))
+                    sums.merge(RowsOfPart.of(arrays, part_name(one, place)))
 
 
 def _streams_of(graph: gs.Graph, layer: MatchedLayer) -> list[str | None]:

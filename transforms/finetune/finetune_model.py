@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
+from transforms.all_codes.share_shifts import on_all_codes, shift_alike
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
 from transforms.finetune.judged_samples import JudgedSamples
@@ -18,12 +19,11 @@ from transforms.finetune.layer_choice import MOST_TRIALS
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.output_error import Errors
 from transforms.finetune.put_back import SomeLayers, keep_harmless
-from transforms.finetune.share_shifts import on_all_codes
 from transforms.finetune.tune_layer import LEARNED
 from transforms.finetune.tune_scales import tune_scales
 from transforms.model.copy_graph import copy_graph
 from transforms.run.shared_steps import StepSharing, kept_open
-from transforms.scheme.finetune_rule import OFF, PADDED
+from transforms.scheme.scheme_values import OFF, PADDED
 
 _CLEAR = 1.0  # dB on held-out samples; with less, another way to tune may do better
 _GUESSES = 2
@@ -66,14 +66,14 @@ def finetune_model(
 ) -> TunedModel:
     """Return a quantized model with tuned weights and biases, or the same one unless that is better.
 
-    ``auto`` lets int8 tensors use all codes first (:mod:`transforms.finetune.share_shifts`). Weights are
+    ``auto`` lets int8 tensors use all codes first (:mod:`transforms.all_codes.share_shifts`). Weights are
     tuned with scales and exponents chosen anew; unless the outputs improve significantly
     (:mod:`transforms.finetune.acceptance`) and by 1 dB, with the present ones, and at last biases alone. Of
     layers that together harm an output, those that do no harm are a model of their own; the best model is
     returned. A recurrent model is also judged with states of its own
     (:mod:`transforms.finetune.closed_loop`). If few held-out samples leave it open whether the first is
-    better, others with other samples held out are tuned, too; and ``auto`` does without learned roundings if
-    the outputs are better for it.
+    better, others with other samples held out are tuned, too, of few samples until each is held out once; and
+    ``auto`` does without learned roundings if the outputs are better for it.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
     to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
@@ -88,10 +88,11 @@ def finetune_model(
     judged = JudgedSamples(float_graph, quantized_graph, feeds, options)
     options = judged.options
     given = float_graph, quantized_graph
-    spread = 0
+    float_graph, spread = shift_alike(*given, formats), 0
     if options.algorithm == "auto" and options.rescale and options.all_codes != OFF:
         more = feeds if options.all_codes == PADDED else None
-        float_graph, quantized_graph, spread = on_all_codes(*given, formats, padded_for=more)
+        pair = float_graph, quantized_graph
+        float_graph, quantized_graph, spread = on_all_codes(*pair, formats, padded_for=more)
     best = _Best(given[1], (float_graph, quantized_graph), judged, formats)
 
     def _fit(attempt: str, chosen: FinetuneOptions, shared: StepSharing | None) -> _Fitted:

@@ -16,11 +16,12 @@ from ops.array_types import Feed
 from ops.formats import Format
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.collect_gram import GramReader, open_sums
+from transforms.finetune.cross_validation import crossed, joined, part_count
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
-from transforms.finetune.options import FEW, LayerwiseOptions, TuneOptions, is_held_out
+from transforms.finetune.options import FEW, LayerwiseOptions, is_held_out
 from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
-from transforms.finetune.write_layer import current, write_layer
+from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.layers.matched_layer import MatchedLayer, SkippedLayer
@@ -132,7 +133,7 @@ class _LayerwiseTuner:
         quantized_graph: gs.Graph,
         layers: Sequence[MatchedLayer],
         sums: GramReader,
-        options: TuneOptions,
+        options: LayerwiseOptions,
         model_error: Callable[[], float] | None,
         *,
         learn: bool,
@@ -194,17 +195,22 @@ class _LayerwiseTuner:
         return report
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:
-        fit, held = self._sums.read(number)
-        fit = of_products(layer, fit)
-        before = current(layer)
-        found = tune_layer(layer, before, fit, held, self._options, learn=self._learn)
-        if all(fit.has_bias) or not all(user.bias for user in layer.users):
+        count = part_count(layer, self._sums.held_out, self._options)
+        parts, held = self._sums.read_parts(number, count)
+        found = self._tuned(layer, parts, held)
+        if all(held.has_bias) or not all(user.bias for user in layer.users):
             return found
-        with_add = tune_layer(layer, before, fit.freed(), held.freed(), self._options, learn=self._learn)
+        with_add = self._tuned(layer, [part.freed() for part in parts], held.freed())
         return with_add if with_add.after < _ADD * found.after else found
+
+    def _tuned(self, layer: MatchedLayer, parts: Sequence[SharedGramStats], held: SharedGramStats) -> Tuned:
+        fit = of_products(layer, joined(parts))
+        splits = [(of_products(layer, others), part) for others, part in crossed(parts)]
+        return tune_layer(layer, current(layer), fit, held, self._options, crossed=splits, learn=self._learn)
 
     def _write(self, layer: MatchedLayer, number: int, found: Tuned) -> Tuned:
         before, after = current(layer), found.after
+        bare = [one for one in layer.users if one.bias and not one.bias.stored and not one.bias.is_extra]
         self._put(layer, found.best)
         if layer.sharing_layers:  # the inputs of some may depend on others, and have changed
             held = self._sums.read(number)[1]
@@ -212,6 +218,8 @@ class _LayerwiseTuner:
         if after < found.before and self._is_better():
             return Tuned(found.best, found.before, after, found.power, found.of_inputs)
         self._put(layer, before)
+        for user in bare:
+            remove_bias(self._graph, user)
         return Tuned(before, found.before, found.before, found.power, found.of_inputs)
 
     def _put(self, layer: MatchedLayer, candidate: LayerSolution) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import Feed
 from ops.formats import Format
+from transforms.all_codes.share_shifts import shift_alike
 from transforms.finetune.acceptance import harmed, is_significantly_better
 from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.finetune_weights import of_products
@@ -113,6 +114,7 @@ def fit_scales(
     judged = _judged(len(feeds), options)
     held = np.array([is_held_out(i, len(feeds), options) for i in judged])
     errors = OutputError(float_graph, [feeds[i] for i in judged], None, options.run)
+    float_graph = shift_alike(float_graph, quantized_graph, formats)
     first = errors.each(quantized_graph)
     left = replace(left, before=_mean(first, held), after=_mean(first, held), samples=int(held.sum()))
     graph = copy_graph(quantized_graph)

@@ -164,6 +164,11 @@ class SharedGramStats:
     parts: tuple[GramStats, ...]
     has_bias: tuple[bool, ...]
 
+    def __add__(self, other: SharedGramStats) -> SharedGramStats:
+        """Return the sums over the rows of both."""
+        pairs = zip(self.parts, other.parts, strict=True)
+        return SharedGramStats(tuple(one + two for one, two in pairs), self.has_bias)
+
     def on_host(self) -> SharedGramStats:
         """Return the same sums as NumPy's arrays."""
         return SharedGramStats(tuple(part.on_host() for part in self.parts), self.has_bias)

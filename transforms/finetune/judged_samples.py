@@ -22,8 +22,8 @@ _LEAST_JUDGED, _LEAST_FITTED = 32, 4
 _FEW_SEEN = 8
 """Samples by which scales of activations are chosen, which others confirm."""
 
-_MOST_FOLDS = 3
-"""Models that are fitted if too few samples are held out from one of them."""
+_FOLDS = 3
+"""Models that are fitted if too few samples are held out from one; of very few each is held out from one."""
 
 _MOST_STEPS = 32
 """Samples that a recurrent model runs through with its own states."""
@@ -54,9 +54,9 @@ class JudgedSamples:
         alike = bool(states) and (count < FEW * options.held_out or is_stream(first))
         options = dataclasses.replace(options, in_blocks=options.in_blocks or alike)
         self.options = options
-        every = range(min(_MOST_FOLDS, options.held_out, count))
+        every = range(min(options.held_out, count))
         by_fold = [_held_out(count, dataclasses.replace(options, fold=fold)) for fold in every]
-        self.folds = len(by_fold) if len(by_fold[0]) < ENOUGH else 1
+        self.folds = _fold_count(by_fold, options)
         held = [i for places in by_fold[: self.folds] for i in places]
         others = sorted(set(range(count)) - set(held))
         judged = min(len(others), max(_LEAST_JUDGED - len(held), _LEAST_FITTED))
@@ -120,10 +120,10 @@ class JudgedSamples:
     def passes(self, fitted: Sequence[Errors], tried: int) -> bool:
         """Return whether errors of models, fold by fold, are significantly less than those of the original.
 
-        ``tried``: how many models were tested before.
+        ``tried``: how many were tested before; of several models the first was tested alone.
         """
         held = self._held(fitted)
-        return is_significantly_better(self._first, self._pooled(fitted), held, tried + len(fitted) - 1)
+        return is_significantly_better(self._first, self._pooled(fitted), held, tried + (len(fitted) > 1))
 
     def gain(self, fitted: Sequence[Errors]) -> float:
         """Return the gain on the samples that each of the models has not seen, in dB."""
@@ -154,6 +154,14 @@ class JudgedSamples:
 
     def _held(self, fitted: Sequence[Errors]) -> NDArray[np.bool_]:
         return np.asarray(np.logical_or.reduce(self._parts[: len(fitted)]))
+
+
+def _fold_count(by_fold: Sequence[Sequence[int]], options: FinetuneOptions) -> int:
+    """Return how many models may be fitted, which hold out samples as folds say; blocks are three."""
+    held = len(by_fold[0])
+    if held >= ENOUGH:
+        return 1
+    return len(by_fold) if held < FEW and not options.in_blocks else min(_FOLDS, len(by_fold))
 
 
 def _spread(places: Sequence[int], count: int) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ops.rounding import Options
 from transforms.runtime.devices import CPU
 from transforms.runtime.session import RunOptions
-from transforms.scheme.finetune_rule import PADDED
+from transforms.scheme.scheme_values import PADDED
 
 FEW = 6
 """Held-out samples, from which on their scatter tells what is noise."""

@@ -24,7 +24,6 @@ from transforms.layers.linear_layer import LinearLayer
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.runtime.devices import array_module
 
-_FIT, _HELD = "fit", "held"
 _SUMS = ("count", "x", "y", "xx", "yx", "yy")
 
 
@@ -149,16 +148,17 @@ class RowsOfPart:
 class PartReader:
     """Reads rows of a part for the users of a weight by their numbers, and the chosen rows from a folder.
 
-    ``held``: whether each of all samples is held out.
+    ``kinds``: the number of the sums that each of all samples belongs to.
     """
 
     users: Mapping[int, RowUser]
     folder: Path
-    held: Sequence[bool]
+    kinds: Sequence[int]
 
     def __call__(self, samples: Iterable[tuple[int, Mapping[str, np.ndarray]]]) -> dict[str, np.ndarray]:
-        """Return the arrays of the part of each user, for both kinds of samples."""
-        parts = {(number, is_held): RowsOfPart() for number in self.users for is_held in (False, True)}
+        """Return the arrays of the part of each user, for each kind of samples."""
+        kinds = sorted(set(self.kinds))
+        parts = {(number, kind): RowsOfPart() for number in self.users for kind in kinds}
         blocks = {key: RowBlock(_adder(self.users[key[0]], part)) for key, part in parts.items()}
         rows: dict[int, Mapping[str, np.ndarray]] = {}
         for sample, inputs in samples:
@@ -167,7 +167,7 @@ class PartReader:
                     rows[number] = read_rows(self.folder, sample, number)
                 chosen, made = rows_of(rows[number], sample)
                 stored = user.rows(inputs[user.source.name], chosen)
-                blocks[number, self.held[sample]].add(stored, made, chosen.weights)
+                blocks[number, self.kinds[sample]].add(stored, made, chosen.weights)
         found: dict[str, np.ndarray] = {}
         for key, part in parts.items():
             part.few = blocks[key].end_part()
@@ -175,9 +175,9 @@ class PartReader:
         return found
 
 
-def part_name(number: int, is_held: bool) -> str:
+def part_name(number: int, kind: int) -> str:
     """Return the name of the arrays of a user for one kind of samples."""
-    return f"{number}.{_HELD if is_held else _FIT}"
+    return f"{number}.{kind}"
 
 
 def _adder(user: RowUser, part: RowsOfPart) -> Callable[[AnyArray, AnyArray, Float64Array | None], None]:

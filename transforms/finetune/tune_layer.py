@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
@@ -35,6 +35,10 @@ LEARNED = ", learned"
 
 _MOST_PRODUCTS = 20_000_000_000
 """Multiplications that they may take in a layer: a fraction of a second."""
+
+
+Split = tuple[SharedGramStats, SharedGramStats]
+"""Sums over rows that weights are fitted to, and over others that judge them."""
 
 
 @dataclass
@@ -71,17 +75,23 @@ def tune_layer(
     held: SharedGramStats,
     options: TuneOptions,
     *,
+    crossed: Sequence[Split] = (),
     learn: bool = True,
 ) -> Tuned:
     """Return the best weights and bias for a layer, ``current`` unless others are better on ``held``.
 
     ``fit`` and ``held`` are sums over the layer's inputs in the quantized model and its float outputs, bias
-    included. ``learn``: whether ``auto`` may learn roundings, which only many held-out samples tell apart.
+    included. With ``crossed`` splits of the rows of ``fit``, candidates that are made in the same way from
+    the first sums of each judge by the second ones instead. ``learn``: whether ``auto`` may learn roundings,
+    which only many held-out samples tell apart.
     """
+    if crossed:
+        return _cross_tuned(matched, current, fit, crossed, options)
     tuning = _Tuning(matched, fit, options)
     before = _error(held, current)
     best, least = current, before
-    for candidate in tuning.candidates(current, held):
+    damping = _best_damping(tuning.damping_errors(held))
+    for candidate in tuning.candidates(current, damping):
         error = _error(held, candidate)
         if error < least:
             best, least = candidate, error
@@ -90,6 +100,37 @@ def tune_layer(
         if error < least:
             best, least = candidate, error
     return Tuned(best, before, least, held.power(), tuning.float_error(held))
+
+
+def _best_damping(errors: Float64Array) -> float | None:
+    """Return the damping whose unrounded target is best; None: no shift."""
+    number = int(np.argmin(np.nan_to_num(errors, nan=np.inf)))
+    return DAMPINGS[number - 1] if number else None
+
+
+def _cross_tuned(
+    matched: MatchedLayer,
+    current: LayerSolution,
+    fit: SharedGramStats,
+    crossed: Sequence[Split],
+    options: TuneOptions,
+) -> Tuned:
+    """Return what is made of all sums in the way that is best over the splits."""
+    # a tuning holds several matrices of the size of its sums: one at a time
+    of_dampings = sum(_Tuning(matched, own, options).damping_errors(judge) for own, judge in crossed)
+    damping = _best_damping(np.asarray(of_dampings))
+    found = [
+        [_error(judge, one) for one in _Tuning(matched, own, options).candidates(current, damping)]
+        for own, judge in crossed
+    ]
+    before = sum(_error(judge, current) for _, judge in crossed)
+    power = sum(judge.power() for _, judge in crossed)
+    errors, of_inputs = np.sum(found, axis=0), float(np.asarray(of_dampings)[0])
+    number = int(np.argmin(errors)) if errors.size else 0
+    if not (errors.size and errors[number] < before):
+        return Tuned(current, before, before, power, of_inputs)
+    made = _Tuning(matched, fit, options).candidates(current, damping)
+    return Tuned(next(islice(made, number, None)), before, float(errors[number]), power, of_inputs)
 
 
 def _error(sums: SharedGramStats, candidate: LayerSolution) -> float:
@@ -108,13 +149,12 @@ class _Tuning:
         self._forms: dict[float | None, Quadratic] = {}
         self._solved: dict[str, tuple[Grid, Quadratic, QParams | None]] = {}
 
-    def candidates(self, current: LayerSolution, held: SharedGramStats) -> Iterator[LayerSolution]:
-        """Yield the current weights with another bias, and then other weights."""
+    def candidates(self, current: LayerSolution, damping: float | None) -> Iterator[LayerSolution]:
+        """Yield the current weights with another bias, and then other weights, shifted with a damping."""
         if any(self._fit.has_bias):
             yield self._with_bias("bias", current.weights, None)
         if not self._options.weights or not self._fit.count:
             return
-        damping = self._best_damping(held)
         for what, grid, scale in chain(self._grids(), self._plain_grid()):
             if damping is not None:
                 yield self._solve(f"{what}, shifted by {damping:g}", grid, self._form(damping), scale)
@@ -160,14 +200,12 @@ class _Tuning:
             self._forms[damping] = quadratic(self._problem, chosen, shift=damping is not None)
         return self._forms[damping]
 
-    def _best_damping(self, held: SharedGramStats) -> float | None:
-        """Return the damping whose unrounded target is best on held-out samples; None: no shift."""
-        best, least = None, self._float_error(held, self._start)
-        for damping in DAMPINGS:
-            error = self._float_error(held, self._form(damping).target)
-            if error < least:
-                best, least = damping, error
-        return best
+    def damping_errors(self, held: SharedGramStats) -> Float64Array:
+        """Return the errors of the float weights, and of the unrounded targets with each of DAMPINGS."""
+        if not self._options.weights or not self._fit.count:
+            return np.array([self.float_error(held)])
+        targets = (self._form(damping).target for damping in DAMPINGS)
+        return np.array([self._float_error(held, one) for one in (self._start, *targets)])
 
     def float_error(self, held: SharedGramStats) -> float:
         """Return the error of the float weights, with the bias that suits them."""

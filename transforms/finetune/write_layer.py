@@ -70,6 +70,20 @@ def _write_bias(
     stored.write(numbers.astype(np.float32).reshape(stored.shape), names, parameters)
 
 
+def remove_bias(graph: gs.Graph, layer: MatchedLayer) -> None:
+    """Take the bias away that a layer got, its last input, if it has one."""
+    place = layer.bias
+    if place is None or place.stored is None:
+        return
+    made = place.stored.dequant_nodes
+    graph.nodes[:] = [node for node in graph.nodes if all(node is not one for one in made)]
+    while len(place.node.inputs) > place.index:
+        place.node.inputs.pop()
+    for node in made:
+        detach(node)
+    place.stored = None
+
+
 def _add_node(
     graph: gs.Graph, layer: MatchedLayer, bias: Bias, numbers: NDArray[np.float64], names: walk.Names
 ) -> None:

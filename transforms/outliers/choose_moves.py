@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ops.array_types import Float32Array, Float64Array
+from ops.rotations import rotate
+from transforms.graph.channel_layout import Layout
 from transforms.graph.left_operands import rows_of
 from transforms.outliers.layer_error import Halves, LayerWeights, total_error
 from transforms.outliers.operand import Operand
@@ -17,7 +20,8 @@ _LOWERED = (1, 2, 3, 4)  # powers of two by which the range of a tensor may shri
 _TAKEN = (1, 2, 4, 8, 16)  # channels that may get products of their own
 _TINY = float(np.finfo(np.float32).tiny)
 _LEAST_ROWS = 32  # of either half
-_ALIKE = 10**0.05  # errors that differ by half a dB: the move with fewer channels will do
+_ALIKE = 10**0.05  # errors that differ by half a dB: the move that costs less will do
+_OUTLYING = 8.0  # a peak over the root mean square; rotated numbers are at about 4.5
 _LEAST_GAIN = 10**-0.1  # what is left of the error if a move is worth its nodes: 1 dB
 
 
@@ -41,28 +45,67 @@ def choose_moves(
 
 
 def _choose(operand: Operand, halves: Halves, *, clips: bool) -> OutlierMove | None:
-    weights = [
-        LayerWeights.of(np.asarray(rows_of(node, node.inputs[1].values), np.float32), grid)
-        for node, grid in zip(operand.layers, operand.weight_grids, strict=True)
-    ]
+    if not is_outlying(np.concatenate(halves)):
+        operand = replace(operand, heads=None)
+    plain = _View.of(operand, halves)
+    rotated = None if operand.heads is None else _View.of(operand, halves, operand.heads.channels)
     proposed = [_candidates(operand, half) for half in halves]
 
     def _error(number: int) -> float:
-        return sum(
-            total_error(moves[number], rows, weights, operand.grid, clips=clips)
-            for moves, rows in zip(proposed, (halves, halves[::-1]), strict=True)
+        view = rotated if rotated is not None and moves[number].rotated else plain
+        pairs = zip(proposed, (view.halves, view.halves[::-1]), strict=True)
+        errors = (
+            total_error(tried[number], rows, view.weights, operand.grid, clips=clips) for tried, rows in pairs
         )
+        return sum(errors) * (_ALIKE if view is rotated else 1)  # exponents change no bit
 
     moves = _candidates(operand, np.concatenate(halves))
     unmoved, *errors = [_error(number) for number in range(len(moves))]
     best = min(errors)
-    alike = (n for n, move in enumerate(moves[1:]) if errors[n] <= (_ALIKE if move.own else 1) * best)
+    alike = (
+        n
+        for n, move in enumerate(moves[1:])
+        if errors[n] <= (_ALIKE if move.own or move.rotated else 1) * best
+    )
     found = moves[1:][next(alike)]
     return found if best < _LEAST_GAIN * unmoved and str(found) else None
 
 
+@dataclass(frozen=True)
+class _View:
+    """The weights of layers and two halves of the rows that they multiply, as they are or rotated."""
+
+    weights: list[LayerWeights]
+    halves: Halves
+
+    @classmethod
+    def of(cls, operand: Operand, halves: Halves, heads: Layout | None = None) -> _View:
+        """Rotate the channels of each head [heads, channels of each]."""
+        weights = [np.asarray(rows_of(node, node.inputs[1].values), np.float32) for node in operand.layers]
+        if heads is not None:
+            halves = (_rotated(halves[0], heads), _rotated(halves[1], heads))
+            weights = [_rotated(weight.T, heads).T for weight in weights]
+        grids = zip(weights, operand.weight_grids, strict=True)
+        return cls([LayerWeights.of(weight, grid) for weight, grid in grids], halves)
+
+
+def is_outlying(rows: Float32Array) -> bool:
+    """Return whether the largest of some numbers is far above their root mean square."""
+    with np.errstate(all="ignore"):
+        mean = np.mean(np.square(rows, dtype=np.float64))
+        return bool(np.abs(rows).max(initial=0) > _OUTLYING * np.sqrt(mean))
+
+
+def _rotated(rows: Float32Array, heads: Layout) -> Float32Array:
+    found = rows.copy()
+    found[:, heads] = rotate(found[:, heads].astype(np.float64))
+    return found
+
+
 def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
-    """Return no move, and as many others for any rows: outliers lowered, or with products of their own."""
+    """Return no move, and as many others for any rows: outliers lowered, spread, or with products of their
+    own.
+    """
     return [OutlierMove(), *_each_move(operand, np.abs(rows).max(0).astype(np.float64))]
 
 
@@ -72,6 +115,8 @@ def _each_move(operand: Operand, ranges: Float64Array) -> Iterator[OutlierMove]:
         limit = max(largest * 2.0**-power, _TINY)
         exponents = np.rint(np.log2(np.maximum(ranges / limit, 1))).astype(int)
         yield OutlierMove({int(i): int(exponents[i]) for i in np.flatnonzero(exponents)})
+    if operand.heads is not None:
+        yield OutlierMove(rotated=True)
     if operand.may_split:
         order = np.argsort(-ranges, kind="stable")
         for count in (count for count in _TAKEN if 4 * count <= len(ranges)):

@@ -17,6 +17,7 @@ from transforms.scheme.outlier_move import OutlierMove
 _LEAST_GAIN = 0.5  # dB, of the mean over outputs
 _MOST_LOSS = 0.1  # dB, of any output
 _CLEAR = 2.0  # dB, of the mean: more than the halves of samples differ by
+_NO_DOUBT = 3.0  # dB, of the mean: a rotation of all layers
 
 Moves = Mapping[str, OutlierMove]
 Choose = Callable[[Sequence[Sample]], Moves]
@@ -49,12 +50,16 @@ class Trial:
 
     def decibels(self, halves: int) -> Float64Array:
         """Return the signal-to-noise ratio of each output over so many halves; -inf if it is not finite."""
-        while len(self._sums) < halves:
+        return _decibels([sums for half in range(halves) for sums in self._of(half)])
+
+    def of_half(self, half: int) -> Float64Array:
+        """Return the ratios over one of the two halves."""
+        return _decibels(self._of(half))
+
+    def _of(self, half: int) -> list[Float64Array]:
+        while len(self._sums) <= half:
             self._sums.append(self._measured(len(self._sums)))
-        signal, error = np.sum([sums for half in self._sums[:halves] for sums in half], axis=0)
-        with np.errstate(all="ignore"):
-            decibels = 10 * np.log10(signal / error)
-        return np.where(error == 0, np.inf, np.where(np.isfinite(decibels), decibels, -np.inf))
+        return self._sums[half]
 
     def _measured(self, half: int) -> list[Float64Array]:
         options = with_fixed_threads(self._run)
@@ -70,6 +75,27 @@ def is_worth_it(new: Trial, old: Trial) -> bool:
     if gains.size and (gains.mean() < -_CLEAR or (gains.mean() > _CLEAR and gains.min() >= 0)):
         return bool(gains.mean() > 0)
     return is_better(new.decibels(2), old.decibels(2))
+
+
+def is_clear(new: Trial, others: Sequence[Trial]) -> bool:
+    """Return whether one half of the samples leaves no doubt that a trial is the best."""
+    gains = [_gains(new.of_half(0), other.of_half(0)) for other in others]
+    return all(gain.size and gain.mean() > _NO_DOUBT and gain.min() >= 0 for gain in gains)
+
+
+def is_worth_it_twice(new: Trial, old: Trial) -> bool:
+    """Return whether the outputs get better over each half of the samples by itself.
+
+    What changes every layer has other errors everywhere: the sum over a few samples says little then.
+    """
+    return all(is_better(new.of_half(half), old.of_half(half)) for half in range(2))
+
+
+def _decibels(sums: list[Float64Array]) -> Float64Array:
+    signal, error = np.sum(sums, axis=0)
+    with np.errstate(all="ignore"):
+        decibels = 10 * np.log10(signal / error)
+    return np.where(error == 0, np.inf, np.where(np.isfinite(decibels), decibels, -np.inf))
 
 
 def _sums(sample: Sample, made: Feed) -> Float64Array:

@@ -8,6 +8,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.left_operands import channels_of, layers_on
+from transforms.graph.mixed_channels import HeadFinder, Heads
+from transforms.graph.selection import Exclusion, resolve
 from transforms.move_outliers import FactorTakers
 from transforms.outliers.operand import Operand
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite
@@ -17,19 +19,20 @@ _MOST_BITS = 8  # of activations: with more, one channel may set the range of al
 _LEAST_CHANNELS = 8
 
 
-def find_operands(plan: QuantizationPlan) -> list[Operand]:
+def find_operands(plan: QuantizationPlan, *, exclude: Exclusion = None) -> list[Operand]:
     """Return the operands of a plan, in the order of first use, that are integers of up to 8 bits.
 
     All layers that multiply the tensor are among them. Left out are inputs of the model, and tensors made in
     integers: dividing their channels would be one more layer of integers, on the range that was to be
-    avoided.
+    avoided. Channels are not mixed in nodes in ``exclude``.
     """
     zone, takers = plan.specs.integers.zone, FactorTakers(plan.graph)
-    return [one for site in plan.quantizations for one in _operands(plan, site, zone, takers)]
+    heads = HeadFinder(plan.graph, resolve(exclude, plan.graph)).heads()
+    return [one for site in plan.quantizations for one in _operands(plan, site, zone, takers, heads)]
 
 
 def _operands(
-    plan: QuantizationPlan, site: QuantSite, zone: set[int], takers: FactorTakers
+    plan: QuantizationPlan, site: QuantSite, zone: set[int], takers: FactorTakers, heads: dict[int, Heads]
 ) -> Iterator[Operand]:
     grid, tensor = site.steps[-1], site.tensor
     coarse = grid.format.is_integer and grid.format.bits <= _MOST_BITS and len(site.steps) == 1
@@ -48,7 +51,7 @@ def _operands(
     own = plan.specs.integers.maker(tensor) is None
     if own or takers.take(tensor, len(layers)):
         may_split = own and all(_ends_in_float(plan, node, zone) for node in layers)
-        yield Operand(tensor, tuple(layers), grid, grids, may_split)
+        yield Operand(tensor, tuple(layers), grid, grids, may_split, heads.get(id(tensor)))
 
 
 def _ends_in_float(plan: QuantizationPlan, node: gs.Node, zone: set[int]) -> bool:

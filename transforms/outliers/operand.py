@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
+from transforms.graph.mixed_channels import Heads
 from transforms.plan.quant_spec import QuantSpec
 
 
@@ -14,6 +15,7 @@ class Operand:
     """A computed tensor, the layers that multiply it with constant weights, and the grids of both.
 
     ``may_split``: whether products of single channels and their sum bring no further rounding into the model.
+    ``heads``: the channels that may be mixed with each other.
     """
 
     tensor: gs.Tensor
@@ -21,3 +23,4 @@ class Operand:
     grid: QuantSpec
     weight_grids: tuple[QuantSpec, ...]
     may_split: bool
+    heads: Heads | None = None

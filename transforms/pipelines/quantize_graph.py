@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import onnx_graphsurgeon as gs
@@ -16,6 +17,7 @@ from transforms.choose_ranges.choose import Propose, choose_settings
 from transforms.equalize_layers import equalize_layers
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
 from transforms.pipelines.quantize_steps import (
     EQUALIZED,
     SCALED,
@@ -34,6 +36,7 @@ from transforms.plan.tensor_grids import FixedGrids
 from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
 
@@ -77,10 +80,15 @@ def quantize_graph(
     if fixed:
         scheme = scheme.by_rule().with_(move_outliers=False)
     targets = prepare_for(graph, scheme, done)
+    codes, samples = scheme.all_codes, samples_for_codes(graph, scheme, data, done)
+    if samples is not None and data is not None:
+        data = replace(data, source=samples.feeds)
+    scheme = scheme.with_(all_codes=OFF)  # until ranges are known
     targets.fixed = fixed or FixedGrids()
     scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done)
     calibration, scheme = _choose(graph, scheme, targets, data, done, progress)
-    done.float_graph = copy_graph(graph) if keep_float else None
+    float_graph = copy_graph(graph) if keep_float or samples is not None else None
+    done.float_graph = float_graph if keep_float else None
     if plan is not None and calibration is None and plan.scheme == scheme:
         done.changes.update(planned.changes)
     else:
@@ -96,6 +104,10 @@ def quantize_graph(
         done.notes.append(_used(plan, fixed))
     write_plan(plan, calibration, done)
     finish_nodes(graph, scheme, done)
+    done.scheme = scheme.with_(all_codes=codes)
+    if samples is not None and float_graph is not None and calibration is not None:
+        run = data.run if data is not None else None
+        give_all_codes(graph, float_graph, samples, calibration, codes, run, done)
     return done
 
 
@@ -120,7 +132,7 @@ def _choose_moves(
         insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)))
 
     plan = make_plan(graph, ruled, targets.resolve_in(graph), planned)
-    moves = settle_outliers(plan, lambda: data.feeds(graph), _quantize, data.run)
+    moves = settle_outliers(plan, lambda: data.feeds(graph), _quantize, data.run, exclude=targets.excluded)
     if not moves:
         return scheme, plan, planned
     chosen = scheme.with_(outliers={name: str(move) for name, move in moves.items()})

@@ -39,6 +39,8 @@ from transforms.scheme import Scheme
 
 EQUALIZED = "pairs of layers equalized"
 SCALED = "tensors with channels scaled between layers"
+MOVED = "tensors with outliers moved into weights"
+ROTATED = "tensors with outliers rotated into all channels"
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
@@ -54,8 +56,9 @@ class Quantized:
     """The result: tensors quantized by format and role, the changes of each step, and notes.
 
     ``scheme``: that of the result, in which nothing is left to the outputs; ``choice``: a line on how they
-    decided. ``grids``: those of all tensors that became integers, and ``float_graph``: the float model as it
-    was quantized, if these were to be kept.
+    decided, and ``codes`` one on the tensors, ``shifted`` in number, that use all codes of int8. ``grids``:
+    those of all tensors that became integers, and ``float_graph``: the float model as it was quantized, if
+    these were to be kept.
     """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -64,6 +67,8 @@ class Quantized:
     calibrated: int = 0
     scheme: Scheme | None = None
     choice: str = ""
+    codes: str = ""
+    shifted: int = 0
     grids: list[TensorGrid] | None = None
     float_graph: gs.Graph | None = None
 
@@ -162,10 +167,10 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
 def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
     """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
     moves = {name: scheme.outlier_move(name) for name in scheme.outliers}
-    for name, move in moves.items():
+    for name, move in sorted(moves.items(), key=lambda one: not one[1].rotated):
         if move_outliers(graph, {name: move}, exclude=targets.excluded):
-            done.changes["tensors with outliers moved into weights"] += 1
-        elif scale_channels(graph, {name: move}, exclude=targets.excluded):
+            done.changes[ROTATED if move.rotated else MOVED] += 1
+        elif not move.rotated and scale_channels(graph, {name: move}, exclude=targets.excluded):
             done.changes[SCALED] += 1
         else:
             raise ValueError(f"outliers entry '{name}' is no tensor that layers multiply with a matrix")

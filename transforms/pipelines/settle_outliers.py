@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.graph.residual_streams import Stream
+from transforms.graph.selection import Exclusion
 from transforms.model.copy_graph import copy_graph
 from transforms.move_outliers import move_outliers
 from transforms.outliers.choose_moves import choose_moves
-from transforms.outliers.confirm_moves import Moves, Trial, is_worth_it
+from transforms.outliers.confirm_moves import Moves, Trial, is_clear, is_worth_it, is_worth_it_twice
 from transforms.outliers.find_operands import find_operands
 from transforms.outliers.operand import Operand
+from transforms.outliers.outlying_streams import find_streams, is_read, outlying_streams
 from transforms.outliers.sample_rows import Sample, look, pick
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import Feeds
 from transforms.runtime.session import RunOptions
+from transforms.scheme.outlier_move import OutlierMove
 
 _FEWEST = 4  # samples: two halves of two
 
@@ -26,39 +30,74 @@ Quantize = Callable[[gs.Graph, list[Feed]], None]
 
 
 def settle_outliers(
-    plan: QuantizationPlan, feeds: Callable[[], Feeds], quantize: Quantize, run: RunOptions | None
+    plan: QuantizationPlan,
+    feeds: Callable[[], Feeds],
+    quantize: Quantize,
+    run: RunOptions | None,
+    *,
+    exclude: Exclusion = None,
 ) -> Moves:
     """Return the moves, by the name of a tensor, with which the outputs of the quantized model are better.
 
     ``plan`` is that of a prepared graph, which is not changed. Layers propose moves; the whole model decides,
     on samples that gave it neither moves nor ranges: a gain of 0.5 dB in the mean over the outputs, and no
-    output worse by more than 0.1 dB. If a half of them shows 2 dB either way, the other is not run. No moves,
-    without looking at data, if no layer of the model can have any; none of fewer than four samples, or of
-    data that can be taken only once.
+    output worse by more than 0.1 dB. If a half of them shows 2 dB either way, the other is not run. Residual
+    streams with outliers are rotated if that gains as much over each half, against what was best before, or
+    3 dB over the first. No moves, without looking at data, if no layer of the model can have any; none of
+    fewer than four samples, or of data that can be taken only once.
     """
-    graph, operands = plan.graph, find_operands(plan)
+    graph, operands = plan.graph, find_operands(plan, exclude=exclude)
     picked = pick(feeds()) if operands else []
     if len(picked) < _FEWEST:
         return {}
-    samples = list(look(graph, [operand.tensor.name for operand in operands], picked, run))
-    clips = plan.scheme.calibrate_method != "MinMax"
+    streams = find_streams(plan, exclude=exclude)
+    names = [*(one.tensor.name for one in operands), *(one.name for one in streams)]
+    samples = list(look(graph, list(dict.fromkeys(names)), picked, run))
+    search = _Search(plan, samples, quantize, run, exclude)
+    before, (trial, moves) = search.trial(graph, [])[0], search.trial(graph, operands)
+    outlying = outlying_streams(streams, operands, samples)
+    rotated = search.rotated(outlying, operands) if outlying else None
+    if rotated and is_clear(rotated[0], [before, trial]):
+        return rotated[1]
+    if not moves or not is_worth_it(trial, before):
+        scaled = [replace(operand, may_split=False, heads=None) for operand in operands]
+        trial, moves = search.trial(graph, scaled) if scaled != operands else (before, {})
+        if not moves or not is_worth_it(trial, before):
+            trial, moves = before, {}
+    return rotated[1] if rotated and is_worth_it_twice(rotated[0], trial) else moves
 
-    def _quantize(moves: Moves, seen: list[Feed]) -> gs.Graph:
-        copy = copy_graph(graph)
-        move_outliers(copy, moves)
-        quantize(copy, seen)
-        return copy
 
-    scaled = [replace(operand, may_split=False) for operand in operands]
-    before = Trial(lambda seen: {}, _quantize, samples, run)
-    for tried in [operands, scaled] if scaled != operands else [operands]:
+@dataclass(frozen=True)
+class _Search:
+    """Quantizes copies of a graph with moves of outliers, on samples of what the float model makes."""
 
-        def _choose(seen: Sequence[Sample], tried: Sequence[Operand] = tried) -> Moves:
-            return choose_moves(tried, seen, clips=clips)
+    plan: QuantizationPlan
+    samples: Sequence[Sample]
+    quantize: Quantize
+    run: RunOptions | None
+    exclude: Exclusion
 
-        moves = _choose(samples)
-        if not moves:
-            continue
-        if is_worth_it(Trial(_choose, _quantize, samples, run), before):
-            return moves
-    return {}
+    def trial(self, source: gs.Graph, operands: Sequence[Operand]) -> tuple[Trial, Moves]:
+        """Return a trial of the moves that some operands of a graph ask for, and these."""
+
+        def _choose(seen: Sequence[Sample]) -> Moves:
+            clips = self.plan.scheme.calibrate_method != "MinMax"
+            return choose_moves(operands, seen, clips=clips)
+
+        def _quantize(moves: Moves, seen: list[Feed]) -> gs.Graph:
+            copy = copy_graph(source)
+            move_outliers(copy, moves, exclude=self.exclude)
+            self.quantize(copy, seen)
+            return copy
+
+        return Trial(_choose, _quantize, self.samples, self.run), _choose(self.samples)
+
+    def rotated(self, streams: Sequence[Stream], operands: Sequence[Operand]) -> tuple[Trial, Moves]:
+        """Return the same for a graph in which streams are rotated, with their rotations."""
+        rotations = {stream.name: OutlierMove(rotated=True) for stream in streams}
+        copy = copy_graph(self.plan.graph)
+        move_outliers(copy, rotations, exclude=self.exclude)
+        trial, moves = self.trial(
+            copy, [one for one in operands if not any(is_read(s, one) for s in streams)]
+        )
+        return trial, rotations | dict(moves)

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from ops.legal_names import refuse_unknown
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.scheme.scheme_table import SchemeTable
+from transforms.scheme.scheme_values import ALL_CODES
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
 STEPPED = ("adaquant", "adaround")
-
-ALL_CODES = PADDED, FREE, OFF = ("padded", "free", "off")
-"""Which int8 tensors without negative numbers use all codes: those before padding, too, which takes nodes
-more; those for which nothing has to be added; none."""
 
 _LEAST = {"num_iterations": 1, "learning_rate": 0, "fixed_seed": 0, "data_size": 0, "output_index": -1}
 _RANGES = {key: (least, math.inf) for key, least in _LEAST.items()}

@@ -20,7 +20,7 @@ from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
 from transforms.scheme.scheme_table import SchemeTable
-from transforms.scheme.scheme_values import METHODS, SPREAD, check_shapes, checked_value
+from transforms.scheme.scheme_values import METHODS, OFF, SPREAD, check_shapes, checked_value
 from transforms.scheme.targets import Target, target
 from transforms.scheme.toml_writer import to_toml
 
@@ -72,8 +72,8 @@ class Scheme:
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
     :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
-    tensor, as ``"12:1 308:3 856:own"``, what is moved, and is what ``move_outliers`` found in the file of a
-    model.
+    tensor, as ``"12:1 308:3 856:own"`` or ``"rotated"``, what is moved, and is what ``move_outliers`` found
+    in the file of a model.
 
     ``target`` names a row of :mod:`transforms.scheme.targets`, whose integer kernels decide which operators
     read integers.
@@ -98,6 +98,7 @@ class Scheme:
     averaging_constant: float = 0.01
     weight_method: str = AUTO
     correct_biases: bool | str = False
+    all_codes: str = OFF
     quantize_all_op_types: bool = False
     op_types: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
@@ -231,6 +232,7 @@ class Scheme:
             per_channel=per_channel,
             correct_biases=self.correct_biases is True,
             equalize_layers=self.equalize_layers is True,
+            all_codes=OFF,
         )
 
     def with_(self, **changes: Any) -> Scheme:

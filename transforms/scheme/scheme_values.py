@@ -10,11 +10,16 @@ from ops.registration import AMD_DOMAIN, DOMAIN
 METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Wide")
 """How the range of a tensor is found."""
 
+ALL_CODES = PADDED, FREE, OFF = ("padded", "free", "off")
+"""Which int8 tensors without negative numbers use all codes: those before padding, too, which takes nodes
+more; those for which nothing has to be added; none."""
+
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     "block_size": (0, 32, 64, 128),
     "other": ("auto", "float32", "bfloat16", "float16"),
     "calibrate_method": (*METHODS, "auto"),
     "scale": ("float", "power_of_two"),
+    "all_codes": ALL_CODES,
     "weight_method": ("auto", "MinMax", "MSE", "WeightedMSE"),
     "qdq_domain": ("", "com.microsoft"),
     "domain": (DOMAIN, AMD_DOMAIN),

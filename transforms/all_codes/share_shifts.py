@@ -9,12 +9,14 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from ops.formats import Format
-from transforms.finetune.use_all_codes import use_all_codes
+from transforms.all_codes.recorded_shifts import recorded_shifts
+from transforms.all_codes.use_all_codes import use_all_codes
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants, load
 from transforms.graph.lazy_values import constant
 from transforms.graph.rewire import Insertions
 from transforms.layers.match_layers import match_layers
+from transforms.layers.matched_layer import MatchedLayer
 from transforms.model.copy_graph import copy_graph
 
 _LEAST_OPSET = 11  # bounds of a Clip are inputs
@@ -29,7 +31,7 @@ def on_all_codes(
 ) -> tuple[gs.Graph, gs.Graph, int]:
     """Return copies of both models with shifted tensors, and how many; the models themselves if none.
 
-    :func:`transforms.finetune.use_all_codes.use_all_codes` shifts tensors of the quantized model. Layers are
+    :func:`transforms.all_codes.use_all_codes.use_all_codes` shifts tensors of the quantized model. Layers are
     fitted to tensors of the float model, so that those are shifted alike: a bias takes the shift, the Relu is
     a Clip, and an Add after it takes the shift back. With samples in ``padded_for``, layers that pad get a
     Pad, and inputs that are never negative in them a Sub.
@@ -44,6 +46,33 @@ def on_all_codes(
     reference = copy_graph(float_graph)
     _shift_reference(reference, {targets[name]: shift for name, shift in shifts.items() if name in targets})
     return reference, shifted, len(shifts)
+
+
+def shift_alike(float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format] = ()) -> gs.Graph:
+    """Return a copy of a float model with tensors shifted as the quantized model records; itself if none are.
+
+    Raises ValueError if a layer is not followed by what was shifted with it.
+    """
+    shifts = recorded_shifts(quantized_graph)
+    if not shifts:
+        return float_graph
+    wanted = {
+        layer.target: shifts[layer.node.outputs[0].name]
+        for layer in _users(float_graph, quantized_graph, formats)
+        if layer.node.outputs[0].name in shifts
+    }
+    made = {tensor.name: tensor for node in float_graph.nodes for tensor in node.outputs}
+    for name in wanted:
+        if float_graph.opset < _LEAST_OPSET or not _is_open(made[name]):
+            raise ValueError(f"'{name}' is shifted, and the float model has no Relu or Clip alone after it")
+    reference = copy_graph(float_graph)
+    _shift_reference(reference, wanted)
+    return reference
+
+
+def _users(float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format]) -> list[MatchedLayer]:
+    layers = match_layers(float_graph, quantized_graph, formats)[0]
+    return [user for layer in layers for user in layer.users]
 
 
 def _never_negative(graph: gs.Graph, feeds: Iterable[Feed]) -> set[str]:
@@ -64,12 +93,9 @@ def _targets(float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence
         return {}
     made = {tensor.name: tensor for node in float_graph.nodes for tensor in node.outputs}
     outputs = walk.outputs(float_graph)
-    layers = [
-        user for layer in match_layers(float_graph, quantized_graph, formats)[0] for user in layer.users
-    ]
     return {
         layer.node.outputs[0].name: layer.target
-        for layer in layers
+        for layer in _users(float_graph, quantized_graph, formats)
         if layer.target in made and id(made[layer.target]) not in outputs and _is_open(made[layer.target])
     }
 

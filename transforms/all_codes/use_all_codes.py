@@ -11,7 +11,7 @@ and a Sub shifts an input of the model that is never negative.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,17 +19,18 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Float64Array
 from ops.powers_of_two import are_powers
-from transforms.finetune.integer_layers import IntegerLayer, grow, growth_of, integer_layer, is_at_zero
-from transforms.finetune.pad_codes import LEAST_OPSET, Padding
+from transforms.all_codes.integer_layers import IntegerLayer, grow, growth_of, integer_layer, is_at_zero
+from transforms.all_codes.pad_codes import LEAST_OPSET, Padding
+from transforms.all_codes.recorded_shifts import record_shifts
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants, load
 from transforms.graph.lazy_values import constant
 from transforms.graph.rewire import STANDARD_DOMAINS, Insertions, detach
 
 _CODES, _MIDDLE, _HIGHEST = 255, 128, 127
-_ROOM = 1.25
-"""Times the range of a tensor when its codes double. A range of least squared error grows by an eighth with a
-bit (Laplace), and a wider one costs little then, while new data exceed those that it was measured on."""
+TUNED_ROOM = 1.25
+"""Times the range of a tensor when its codes double. A range of least squared error grows by about an eighth,
+and a wider one costs little if weights are tuned to it, while new data exceed those it was measured on."""
 
 _ALIKE = 1e-5  # relative difference of scales that rounding to float32 explains
 
@@ -39,7 +40,7 @@ _MOVING = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "U
 
 @dataclass
 class _Tensor:
-    """A tensor of numbers from 0 to ``scale * 127``, or ``top`` if that is less.
+    """A tensor of numbers from 0 to ``scale * 127``, or ``bound`` if that is less.
 
     ``rectifier`` makes it of what ``maker`` makes, both None for an input of the model; ``nodes`` quantize it
     and make it float again.
@@ -51,37 +52,54 @@ class _Tensor:
     nodes: Sequence[gs.Node]
     readers: Sequence[IntegerLayer]
     scale: float
-    top: float
+    bound: float = np.inf
 
     @property
     def name(self) -> str:
         """That of what the maker makes, or of the input."""
         return str((self.made if self.maker is None else self.maker.node.outputs[0]).name)
 
+    @property
+    def quantized(self) -> list[str]:
+        """The names of the float tensors that are quantized: its own, and those made of it by moving."""
+        return [str(node.inputs[0].name) for node in self.nodes if node.op == "QuantizeLinear"]
+
 
 def use_all_codes(
-    graph: gs.Graph, makers: Container[str], inputs: Container[str] = (), *, padded: bool = False
+    graph: gs.Graph,
+    makers: Container[str] | None = None,
+    inputs: Container[str] = (),
+    *,
+    padded: bool = False,
+    room: float = TUNED_ROOM,
+    tops: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Let int8 tensors use all codes, in place; return the shift of each, by its maker's output or as input.
 
-    Those are outputs of a Relu, or of a Clip from 0, after a Conv or Gemm whose output is in ``makers``, and
-    inputs of the model of these names, which are never negative. One scale quantizes them to int8, and
-    nothing reads them but Gemm and Conv, also after a MaxPool or a change of shape; a Conv that pads only if
-    it may get a Pad (``padded``). All have weights of 8 bits, for the error of fewer is that of the weights,
-    and int32 biases whose scale is that of weight times input. No others are changed, nor scales that are
-    powers of two. Up to other steps, and roundings of the first bias and of inputs, the model computes the
-    same.
+    Those are outputs of a Relu, or of a Clip from 0, after a Conv or Gemm, one whose output is in ``makers``
+    if that is given, and inputs of the model of these names, which are never negative. One scale quantizes
+    them to int8, and nothing reads them but Gemm and Conv, also after a MaxPool or a change of shape; a Conv
+    that pads only if it may get a Pad (``padded``). All have weights of 8 bits, for the error of fewer is
+    that of the weights, and int32 biases whose scale is that of weight times input. No others are changed,
+    nor scales that are powers of two. What a layer makes has a range up to that in ``tops``, by the name of
+    the tensor that is quantized, or wider by ``room``, and up to the bound of a Clip.
+
+    Up to other steps, and roundings of the first bias and of inputs, the model computes the same. Its
+    metadata record the shifts (:mod:`transforms.all_codes.recorded_shifts`).
     """
     names, constants, outputs = walk.Names(graph), Constants(graph), walk.outputs(graph)
     insertions = Insertions()
     padding = Padding(graph, names, insertions) if padded and graph.opset >= LEAST_OPSET else None
     shifts: dict[str, float] = {}
+    of_float: dict[str, float] = {}
 
     def _take(found: _Tensor | None) -> None:
-        shift = _shift(found, names) if found is not None else None
+        quantized = found.quantized if found is not None else []
+        shift = _shift(found, names, room, tops or {}) if found is not None else None
         if found is None or shift is None:
             return
         shifts[found.name] = shift
+        of_float.update(dict.fromkeys((found.name, *quantized), shift))
         if found.maker is None:
             _subtract(graph, found, shift, names, insertions)
         for reader in found.readers:
@@ -91,11 +109,16 @@ def use_all_codes(
     for tensor in graph.inputs:
         if tensor.name in inputs and id(tensor) not in outputs:
             _take(_found(tensor, None, None, outputs, padded=padding is not None))
-    for node in [node for node in graph.nodes if node.inputs and node.inputs[0].name in makers]:
+    for node in [node for node in graph.nodes if node.inputs and _is_among(node.inputs[0].name, makers)]:
         _take(_find(node, constants, outputs, padded=padding is not None))
     insertions.place(graph)
     graph.nodes = [node for node in graph.nodes if node.outputs]  # the others were detached
+    record_shifts(graph, of_float)
     return shifts
+
+
+def _is_among(name: str, makers: Container[str] | None) -> bool:
+    return makers is None or name in makers
 
 
 def _find(node: gs.Node, constants: Constants, outputs: set[int], *, padded: bool) -> _Tensor | None:
@@ -108,9 +131,7 @@ def _find(node: gs.Node, constants: Constants, outputs: set[int], *, padded: boo
     if len(node.inputs[0].outputs) != 1:
         return None
     found = _found(node.outputs[0], node, maker, outputs, padded=padded)
-    if found is None or top < found.scale:
-        return None
-    return replace(found, top=min(top, found.top * _ROOM))
+    return replace(found, bound=top) if found is not None and top >= found.scale else None
 
 
 def _found(
@@ -132,7 +153,7 @@ def _found(
     readers = [reader for one in users.layers if (reader := _reader(one, scale, padded=padded)) is not None]
     if len(readers) < len(users.layers):
         return None
-    return _Tensor(tensor, rectifier, maker, users.rounding, readers, scale, scale * _HIGHEST)
+    return _Tensor(tensor, rectifier, maker, users.rounding, readers, scale)
 
 
 def _top(node: gs.Node, constants: Constants) -> float | None:
@@ -220,9 +241,9 @@ def _reader(node: gs.Node, scale: float, *, padded: bool) -> IntegerLayer | None
     return layer if is_product else None
 
 
-def _shift(tensor: _Tensor, names: walk.Names) -> float | None:
+def _shift(tensor: _Tensor, names: walk.Names, room: float, tops: Mapping[str, float]) -> float | None:
     """Shift a tensor in place; return by how much, or None, with nothing changed, if a bias does not fit."""
-    scale = np.float32(tensor.top / _CODES)
+    scale = np.float32(min(tensor.bound, _top_of(tensor, room, tops)) / _CODES)
     ratio, middle = float(scale) / tensor.scale, _MIDDLE * float(scale)
 
     def _of_maker(layer: IntegerLayer) -> Float64Array:
@@ -249,6 +270,14 @@ def _shift(tensor: _Tensor, names: walk.Names) -> float | None:
         walk.redirect(tensor.rectifier.outputs[0], tensor.rectifier.inputs[0])
         detach(tensor.rectifier)
     return middle
+
+
+def _top_of(tensor: _Tensor, room: float, tops: Mapping[str, float]) -> float:
+    """Return the upper end of the range that a tensor is to have; that of an input stays."""
+    if tensor.maker is None:
+        return tensor.scale * _HIGHEST
+    found = [tops[name] for name in tensor.quantized if tops.get(name, 0.0) > 0]
+    return max(found, default=tensor.scale * _HIGHEST * room)
 
 
 def _subtract(

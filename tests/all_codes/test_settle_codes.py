@@ -1,0 +1,145 @@
+"""All codes of int8 as part of quantizing. Oracles: the float model, and the model that tuning shifts."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import pytest
+
+from tests.all_codes.test_use_all_codes import CLOSE, DATA, NET, PADDED, PADDED_DATA
+from tests.helpers import tunable
+from transforms.all_codes.recorded_shifts import recorded_shifts
+from transforms.all_codes.settle_codes import settle_codes
+from transforms.all_codes.share_shifts import on_all_codes, shift_alike
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.finetune.finetune_model import finetune_model
+from transforms.finetune.options import FinetuneOptions
+from transforms.finetune.output_error import OutputError
+from transforms.graph.constants import load
+from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.quantize_graph import Quantized, quantize_graph
+from transforms.plan.tensor_grids import FixedGrids
+from transforms.run.run_model import open_model
+from transforms.scheme import preset
+
+
+def _quantized(codes: str, data: CalibrationData | None = None, **more: object) -> tuple[gs.Graph, Quantized]:
+    graph = graph_proto.import_model(PADDED)
+    scheme = preset("A8W8").with_(
+        all_codes=codes, calibrate_method="MinMax", correct_biases=False, tensors={"y": "float32"}
+    )  # the rounding of the output itself is the largest error otherwise
+    return graph, quantize_graph(graph, scheme, data or CalibrationData(PADDED_DATA), **more)  # type: ignore[arg-type]
+
+
+def _power(graph: gs.Graph) -> float:
+    return OutputError(graph_proto.import_model(PADDED), PADDED_DATA).each(graph).relative
+
+
+def _rectified(feed: dict[str, np.ndarray]) -> np.ndarray:
+    """Return what the float model makes of a sample after the first layer and its Relu."""
+    graph = graph_proto.import_model(PADDED)
+    graph.outputs = [graph.tensors()["r1"]]
+    graph.cleanup()
+    return np.asarray(open_model(graph).run(feed)["r1"])
+
+
+@pytest.mark.parametrize(("codes", "count", "added"), [("padded", 4, 3), ("free", 1, 0), ("off", 0, 0)])
+def test_quantizing_shifts_what_the_scheme_says(codes: str, count: int, added: int) -> None:
+    graph, done = _quantized(codes)
+    assert done.shifted == count
+    says = f"All codes of int8 used: {count} tensor"
+    assert done.codes.startswith(says) if count else not done.codes
+    assert done.codes.endswith("3 Pads and Subs added, which --all-codes free leaves out") == bool(added)
+    assert sum(node.op in ("Pad", "Sub") for node in graph.nodes) == added
+    assert done.scheme is not None and done.scheme.all_codes == codes
+    assert bool(recorded_shifts(graph)) == bool(count)
+    for node in graph.nodes:
+        if node.op == "QuantizeLinear":
+            assert load(node.inputs[2]).dtype == np.int8 and not load(node.inputs[2]).any()
+    if codes == "padded":
+        assert _power(graph) < CLOSE * _power(_quantized("off")[0])
+        (first,) = (
+            node for node in graph.nodes if node.op == "QuantizeLinear" and node.inputs[0].name == "c1"
+        )
+        seen = max(_rectified(feed).max() for feed in PADDED_DATA)
+        assert load(first.inputs[1]) * 255 == pytest.approx(8 / 7 * seen, rel=1e-5)  # MinMax, with room
+
+
+def test_no_data_that_decide_no_shift() -> None:
+    """Random samples, ranges that are given, and rules leave the model as it was."""
+    plain, done = _quantized("off", keep_grids=True)
+    assert done.grids
+    for data, more in (
+        (CalibrationData(PADDED_DATA, decides=False), {}),
+        (CalibrationData(PADDED_DATA), {"fixed": FixedGrids(done.grids)}),
+    ):
+        graph, done = _quantized("padded", data, **more)
+        assert not done.shifted and not recorded_shifts(graph)
+        assert [node.op for node in graph.nodes] == [node.op for node in plain.nodes]
+    assert preset("A8W8").all_codes == "padded" and preset("A8W8").by_rule().all_codes == "off"
+
+
+def test_samples_that_can_be_read_once_are_enough() -> None:
+    graph, done = _quantized("padded", CalibrationData(iter(PADDED_DATA)))
+    assert done.shifted == 4
+    again, _ = _quantized("padded")
+    assert _power(graph) == _power(again)
+
+
+def test_an_input_with_a_negative_number_in_any_sample_stays() -> None:
+    """The sample lies beyond those that outputs are compared on."""
+    data = [*PADDED_DATA[:-1], {"x": -PADDED_DATA[-1]["x"]}]
+    graph, done = _quantized("padded", CalibrationData(data))
+    assert done.shifted == 3 and not any(node.op == "Sub" for node in graph.nodes)
+
+
+def test_a_model_that_gets_worse_is_left_alone() -> None:
+    """Oracle: a float model whose second Relu is not there, of which the shifted model is no better copy."""
+    float_graph, quantized = tunable.pair(NET, "A8W8", DATA)
+    good = settle_codes(copy_graph(quantized), float_graph, DATA[:8])
+    assert good.count == 3 and not good.refused
+    ops = [node.op for node in quantized.nodes]
+    left = settle_codes(quantized, copy_graph(quantized), DATA[:8])  # nothing is nearer to it than itself
+    assert (left.count, left.refused) == (0, 3)
+    assert [node.op for node in quantized.nodes] == ops and not recorded_shifts(quantized)
+
+
+def test_grids_are_those_of_the_shifted_tensors() -> None:
+    """Oracle: the scales in the model; the lowest code stands for 0."""
+    graph, done = _quantized("padded", keep_grids=True)
+    grids = {grid.name: grid for grid in done.grids or () if grid.role == "activation"}
+    shifts = recorded_shifts(graph)
+    assert {"x", "r1", "r2", "p", "r3"} <= grids.keys() & shifts.keys()
+    for name, grid in grids.items():
+        if name in shifts:
+            assert grid.zero_point == 0 and grid.scale == np.float32(shifts[name] / 128)
+    scales = {float(load(node.inputs[1])) for node in graph.nodes if node.op == "QuantizeLinear"}
+    assert {float(grid.scale) for grid in grids.values()} == scales
+
+
+def test_tuning_a_shifted_model_is_tuning_it_shifted() -> None:
+    """Oracle: the model that is shifted by tuning, by the same room: equal sums, equal weights."""
+    float_graph, quantized = tunable.pair(PADDED, "A8W8", PADDED_DATA)
+    reference, shifted, _ = on_all_codes(float_graph, quantized, padded_for=PADDED_DATA)
+    alike = shift_alike(float_graph, shifted)
+    found, expected = (OutputError(alike, PADDED_DATA).each(one).errors for one in (shifted, shifted))
+    assert np.array_equal(found, expected)
+    makers = [{n.outputs[0].name: n for n in g.nodes if n.op == "Conv"} for g in (alike, reference)]
+    for name, node in makers[0].items():
+        assert np.array_equal(load(node.inputs[2]), load(makers[1][name].inputs[2])), name
+    first = finetune_model(float_graph, quantized, PADDED_DATA, FinetuneOptions())
+    second = finetune_model(float_graph, shifted, PADDED_DATA, FinetuneOptions())
+    assert first.spread == 4 and second.spread == 0
+    assert second.after == pytest.approx(first.after, rel=1e-9)
+    third = finetune_model(float_graph, first.graph, PADDED_DATA, FinetuneOptions())
+    assert third.after <= first.after < CLOSE * third.after
+
+
+def test_a_float_model_without_the_relu_is_refused() -> None:
+    float_graph, quantized = tunable.pair(NET, "A8W8", DATA)
+    settle_codes(quantized, float_graph, DATA[:8])
+    relu = next(node for node in float_graph.nodes if node.op == "Relu")
+    relu.op = "Sigmoid"
+    with pytest.raises(ValueError, match=r"^'c1' is shifted, and the float model has no Relu or Clip alone"):
+        shift_alike(float_graph, quantized)

@@ -1,0 +1,115 @@
+"""Whether a model that was just quantized uses all codes of int8: its outputs on samples decide."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.all_codes.recorded_shifts import recorded_shifts
+from transforms.all_codes.use_all_codes import use_all_codes
+from transforms.choose_ranges.measure_outputs import Score, drags, energies, falls, gain, signals
+from transforms.choose_ranges.output_views import before_saturation
+from transforms.model.copy_graph import copy_graph
+from transforms.run.run_each import run_each, with_bounded_memory, with_fixed_threads
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
+from transforms.search.output_metrics import is_float_array
+
+MOST_SAMPLES, MOST_LARGE = 4, 1
+"""Samples that the outputs are compared on, the first ones; of large ones, one shows whether much is lost."""
+
+_EXPECTED, _SPREAD = 1.0, 1.5
+"""dB that models gain, and how much that differs."""
+
+_LEAST = 0.1  # dB that have to be expected
+
+_ADDED = ("Pad", "Sub")
+
+
+@dataclass(frozen=True)
+class SettledCodes:
+    """How many tensors were shifted, and how many Pads and Subs were added for it.
+
+    ``steps``: the new scale of each by its name in the float model. ``refused``: how many tensors stayed,
+    for the outputs gain nothing.
+    """
+
+    count: int = 0
+    added: int = 0
+    steps: dict[str, float] = field(default_factory=dict)
+    refused: int = 0
+
+
+def settle_codes(
+    graph: gs.Graph,
+    float_graph: gs.Graph,
+    feeds: Sequence[Feed],
+    inputs: Container[str] = (),
+    *,
+    padded: bool = False,
+    tops: Mapping[str, float] | None = None,
+    run: RunOptions | None = None,
+) -> SettledCodes:
+    """Let tensors of a quantized graph use all codes, in place, if its outputs on samples are better for it.
+
+    ``float_graph`` is the float model as it was quantized, ``inputs`` are never negative. ``padded``: whether
+    nodes may be added; ``tops``: upper ends of ranges, as of
+    :func:`transforms.all_codes.use_all_codes.use_all_codes`.
+    """
+    shifted, use = copy_graph(graph), partial(use_all_codes, inputs=inputs, padded=padded, tops=tops)
+    count = len(use(shifted))
+    if not count or not _is_better(shifted, graph, float_graph, feeds, run):
+        return SettledCodes(refused=count)
+    before = _count(graph)
+    use(graph)
+    steps = {name: shift / 128 for name, shift in recorded_shifts(graph).items()}
+    return SettledCodes(count, _count(graph) - before, steps)
+
+
+def _count(graph: gs.Graph) -> int:
+    return sum(node.op in _ADDED for node in graph.nodes)
+
+
+def _is_better(
+    new: gs.Graph, old: gs.Graph, float_graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None
+) -> bool:
+    """Return whether a gain is to be expected, from samples and other models, and no output loses much.
+
+    ``new`` may not be used afterwards. An output that is saturated counts as it is before that, too.
+    """
+    views = list(before_saturation(float_graph))
+    expected = _outputs(copy_graph(float_graph), views, feeds, run)
+    floats = [name for name, array in expected[0].items() if is_float_array(array)]
+    ends = {tensor.name for tensor in float_graph.outputs}
+    names = sorted(floats, key=lambda name: name not in ends)
+    count = sum(name in ends for name in names)
+    if not count:
+        return False
+    wanted = [{name: one[name] for name in names} for one in expected]
+    signal = np.array([signals(one) for one in wanted])
+
+    def _score(graph: gs.Graph) -> Score:
+        pairs = zip(wanted, _outputs(graph, views, feeds, run), strict=True)
+        return Score(np.array([energies(*pair) for pair in pairs]), signal, count)
+
+    scores = _score(new), _score(copy_graph(old))
+    worth = gain(*scores).shrunk(_EXPECTED, _SPREAD)
+    return worth > _LEAST and not drags(*scores) and not falls(*scores)
+
+
+def _outputs(
+    graph: gs.Graph, views: Collection[str], feeds: Sequence[Feed], run: RunOptions | None
+) -> list[Feed]:
+    """Return outputs and views of a graph, which may not be used afterwards, on each sample."""
+    known = {tensor.name for tensor in graph.outputs}
+    made = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
+    graph.outputs += [made[name] for name in views if name not in known]
+    options = with_bounded_memory(with_fixed_threads(run), feeds)
+    options = dataclasses.replace(options, simulate=True, prepack=False)
+    return list(run_each(open_model(graph, options).run, feeds, run))
