@@ -1,9 +1,8 @@
-"""Which channels between convolutions are scaled so that all use the range of their tensor.
+"""Channels between convolutions are scaled so that all use the range of their tensor.
 
-A tensor of 8 bits has one step for all channels: one with small numbers loses most of them beside one with
-large numbers. The error that layers get from that, and from the rounding of their weights, follows from the
-largest number and the mean square of each channel. Samples that are not seen hold larger numbers than those
-that are, in any of the channels: they get room for twice the largest.
+A tensor of 8 bits has one step for all channels: small ones keep few bits beside large ones. The error that
+layers get from that, and from the rounding of their weights, follows from the largest number and the mean
+square of each channel. Unseen samples hold larger numbers: every channel gets room for twice its largest.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ MOST_SAMPLES = 4
 _LEAST, _LEAST_GATED = 3.0, 8.0  # dB that a layer has to gain, also for the Mul that a gate needs
 _ROOM = 1.0  # power of two that no other channel gets nearer to the largest
 _LARGEST = 7  # exponent: a constant of 8 bits holds its powers of two
-_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the way to like ranges
-_FEWEST = 256  # numbers of a channel that say how large it gets
+_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the distance to equal ranges
+_FEWEST = 256  # numbers of a channel, of which its largest is known
 _SQUARED = 4096  # numbers of a channel and sample whose squares are taken
 _GATED = 0.5  # mean square of the slope of a gated function
 
@@ -109,7 +108,7 @@ def _move(span: Span, found: dict[str, _Channels], levels: tuple[float, float]) 
 
 
 def _toward(ranges: Float64Array, share: float) -> Float64Array:
-    """Return the powers of two that bring channels a share of the way to the largest, but for some room."""
+    """Return the powers of two that bring channels a share of the way to the largest, less some room."""
     ratios = np.log2(ranges.max() / np.maximum(ranges, ranges.max() * 2.0**-10))
     return np.clip(np.floor(share * ratios - _ROOM), 0, _LARGEST)
 
