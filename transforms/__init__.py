@@ -43,6 +43,7 @@ Quantize, by a plan of the room plan:
     ``balance_channels``       moves powers of two from a weight to the other operand of its product
     ``move_outliers``          moves outlying channels of activations into weights
     ``rotate_channels``        spreads outlying channels over all by orthogonal matrices in weights
+    ``scale_channels``         brings channels between convolutions to like ranges
     ``equalize_layers``        cross-layer equalization of weights
     ``dual_quant_nodes``       quantizes a tensor at the border of two formats in both
     ``fold_relu``              removes a Relu or Clip that the quantization after it applies already

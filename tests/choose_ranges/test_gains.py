@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.choose_ranges.measure_outputs import Gain
+from transforms.choose_ranges.measure_outputs import Gain, Score, is_hopeless
 
 
 def test_what_samples_show_is_weighed_with_other_models() -> None:
@@ -16,3 +16,12 @@ def test_what_samples_show_is_weighed_with_other_models() -> None:
     assert shown.shrunk(*expected) == pytest.approx(by_hand)
     assert Gain(-1.0, 0.01).shrunk(*expected) == pytest.approx(-1.0, abs=0.01)
     assert Gain(-1.0, np.inf).shrunk(*expected) == 0.5
+
+
+@pytest.mark.parametrize(("before", "expected"), ((0.5, False), (100.0, True)))
+def test_what_two_samples_saturate_decides_nothing_alone(before: float, expected: bool) -> None:
+    """Probabilities lose 12 dB on both samples, what they are made of gains 3 dB, or loses 20."""
+    signal = np.full((8, 2), 1000.0)
+    rival = Score(np.ones((8, 2)), signal, 1)
+    start = Score(np.tile([16.0, before], (2, 1)), signal[:2], 1)
+    assert is_hopeless(start, rival) is expected

@@ -60,11 +60,13 @@ def calibrate_plan(
     progress: Progress | None = None,
     halved: bool = False,
     most: int | None = None,
+    known: Calibration | None = None,
 ) -> Calibration | None:
     """Return the statistics that a plan needs, or None, without reading data, if it needs none.
 
     ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs. ``most``:
     numbers up to which histograms are made that the scheme does not need; those of a cache are always there.
+    ``known``: statistics of tensors that are not measured again.
 
     Several plans, of copies of one graph, are measured together. Ranges of all tensors that become integers,
     and the mean squares by which errors of weights are weighted: those alone do not ask for data unless the
@@ -76,8 +78,12 @@ def calibrate_plan(
     names = list(dict.fromkeys(tensor.name for one in plans for tensor in one.measured()))
     wanted = bool(names) or scheme.weight_method == WEIGHTED
     channels = list(dict.fromkeys(pair for one in plans for pair in _channels(one))) if wanted else []
+    needed = {*names, *(name for name, _ in channels)}
+    if known is not None:
+        names = [name for name in names if name not in known.observed]
+        channels = [pair for pair in channels if pair[0] not in known.observed]
     if not names and not channels:
-        return None
+        return None if known is None else known.only(needed)
     if data is None:
         found = [*dict.fromkeys((*names, *(name for name, _ in channels)))]
         raise MissingDataError(
@@ -90,6 +96,8 @@ def calibrate_plan(
         options = replace(options, method="MSE", moving_average=False, tensors={})
     what = plan.graph, names, data.feeds(plan.graph), options
     how: dict[str, Any] = {"run": data.run, "sharing": data.sharing, "progress": progress, "halved": halved}
+    if known is not None:
+        return calibrate(*what, channels=channels, most=most, **how).joined(known.only(needed))
     if data.cache is None:
         return calibrate(*what, channels=channels, most=most, **how)
     return calibrate_cached(data.cache, *what, channels=channels, **how)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,15 +44,44 @@ class Bench:
         calibration: Calibration,
         feeds: Sequence[tuple[int, Feed]],
         run: RunOptions | None,
+        like: Bench | None = None,
     ) -> None:
-        """Open the model; ``feeds``: samples with their halves. The graph is not changed."""
+        """Open the model; ``feeds``: samples with their halves. The graph is not changed.
+
+        ``like``: that of another form of the same model, with the same samples, which were run there.
+        """
         self._run = run
         fixed = replace(with_fixed_threads(run), simulate=True, prepack=False)
         fixed = with_bounded_memory(fixed, [feed for _, feed in feeds])
-        copy, views = copy_graph(graph), before_saturation(graph)
+        views = before_saturation(graph)
+        self._views: Collection[str] = views.keys()
+        self.outputs: list[str] = []
+        self._shown: list[str] = []
+        self._samples: list[Sample] = []
+        if like is None or self._views != like._views:
+            self._look(graph, views, feeds, fixed)
+        else:
+            self.outputs, self._shown, self._samples = like.outputs, like._shown, like._samples
+        copy = copy_graph(graph)
+        plan = plan_of(copy, scheme)
+        _show(copy, views)
+        self.switchable = switchable_ranges(plan)
+        self._parameters = Parameters(graph, scheme, plan_of, calibration, self.switchable)
+        self._model = open_model(self.switchable.graph, fixed)
+        self._signal = np.array([signals(sample.expected) for sample in self._samples])
+
+    def _look(
+        self,
+        graph: gs.Graph,
+        views: Mapping[str, str],
+        feeds: Sequence[tuple[int, Feed]],
+        fixed: RunOptions,
+    ) -> None:
+        """Run the float model."""
+        copy = copy_graph(graph)
         _show(copy, views)
         model, kept = open_model(copy, fixed), KeptArrays()
-        made = list(run_each(lambda one: kept.keep(model.run(one[1])), feeds, run))
+        made = list(run_each(lambda one: kept.keep(model.run(one[1])), feeds, self._run))
         floats = [name for name, array in made[0].items() if is_float_array(array)]
         ends = {tensor.name for tensor in graph.outputs}
         self.outputs = [name for name in floats if name in ends]
@@ -61,13 +90,6 @@ class Bench:
             Sample(half, feed, {name: found[name] for name in self._shown})
             for (half, feed), found in zip(feeds, made, strict=True)
         ]
-        copy = copy_graph(graph)
-        plan = plan_of(copy, scheme)
-        _show(copy, views)
-        self.switchable = switchable_ranges(plan)
-        self._parameters = Parameters(graph, scheme, plan_of, calibration, self.switchable)
-        self._model = open_model(self.switchable.graph, fixed)
-        self._signal = np.array([signals(sample.expected) for sample in self._samples])
 
     def keep(self, count: int) -> None:
         """Go on with the first samples."""

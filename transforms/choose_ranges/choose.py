@@ -13,9 +13,8 @@ float graph: a rewritten copy is measured anew, with the best setting so far.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 import onnx_graphsurgeon as gs
 
@@ -26,18 +25,12 @@ from transforms.calibrate.sample_statistics import Progress
 from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.first_samples import FirstSamples
+from transforms.choose_ranges.means import Means, affordable
 from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
-from transforms.choose_ranges.steps import METHODS, settings_of, steps
-from transforms.choose_ranges.work import (
-    MOST_COUNTED,
-    compares_methods,
-    runs_for,
-    samples_for,
-    too_few,
-    too_large,
-)
+from transforms.choose_ranges.steps import Step, settings_of, steps
+from transforms.choose_ranges.work import MOST_COUNTED, samples_for, too_large
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme
@@ -46,6 +39,9 @@ MOST_SAMPLES = 32
 """Samples that settings are compared on: the first ones; ranges come from all."""
 
 _FEWEST = 2
+
+Propose = Callable[[Sequence[Feed]], Candidate | None]
+"""Makes a candidate of samples, whose rewrite gives new names to all tensors that it changes."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +65,14 @@ def choose_settings(
     data: CalibrationData,
     *,
     candidates: Sequence[Candidate] = (),
+    propose: Propose | None = None,
     progress: Progress | None = None,
 ) -> Chosen:
     """Measure a prepared graph and return the best setting of a scheme for it; the graph is not changed.
 
     ``plan_of`` makes the plan of a scheme for the graph, or for a copy of it. What the scheme says is kept;
-    what it leaves ``auto`` is chosen. Raises as
-    :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
+    what it leaves ``auto`` is chosen. ``propose`` makes a candidate that goes
+    first. Raises as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
     """
     ruled = scheme.by_rule()
     if too_large(graph) or data.memory_limit is not None:
@@ -92,46 +89,71 @@ def choose_settings(
     if len(feeds) < _FEWEST:
         return replace(by_rule, note="Ranges by rule: 1 sample is too few to choose by")
     whole = samples.whole()
+    again = replace(data, source=data.source if whole is None else whole)
     variants = _rewritten(graph, candidates) if whole is not None else []
-    runs, methods, extra = _affordable(scheme, graph, calibration, samples.count, len(variants))
-    if not runs:
+    proposal = propose([feed for _, feed in feeds]) if propose is not None and whole is not None else None
+    means = affordable(scheme, graph, calibration, samples.count, len(variants), proposal is not None)
+    if means is None:
         return replace(by_rule, note="Ranges by rule: comparing settings of so many nodes takes too long")
+    feeds = feeds[: samples_for(means.runs, means.least(scheme), len(feeds))]
     bench = Bench(graph, ruled, plan_of, calibration, feeds, data.run)
     if not bench.outputs:
         return replace(by_rule, note="Ranges by rule: no output is of a floating type")
-    found, start = list(steps(scheme, _ends(graph, bench, calibration), methods)), setting_of(ruled)
-    feeds = feeds[: samples_for(runs, settings_of(start, found) + extra, len(feeds))]
+    form, start = _Form(graph, scheme, calibration, bench), setting_of(ruled)
+    most = settings_of(start, form.steps(means)) + means.variants + (proposal is not None)
+    feeds = feeds[: samples_for(means.runs, most, len(feeds))]
     bench.keep(len(feeds))
     search = Search(bench, start)
-    for step in found:
+    if proposal is not None:
+        form = _take(proposal, form, search, plan_of, feeds, again)
+    for step in form.steps(means):
         search.take(step)
     search.confirm()
-    best = _resolved(ruled, search.best, bench)
-    chosen = Chosen(best, calibration.with_(options_of(best)))
-    again = replace(data, source=data.source if whole is None else whole)
-    for candidate, copy in variants[:extra]:
+    best = _resolved(form.scheme.by_rule(), search.best, form.bench)
+    chosen = Chosen(best, form.calibration.with_(options_of(best)), candidate=form.candidate)
+    for candidate, copy in variants[: means.variants] if form.candidate is None else []:
         chosen = _consider(candidate, copy, chosen, search, plan_of, feeds, again) or chosen
     return replace(chosen, note=search.line(len(feeds)))
 
 
-def _affordable(
-    scheme: Scheme, graph: gs.Graph, calibration: Calibration, count: int, variants: int
-) -> tuple[int, Sequence[str], int]:
-    """Return how many runs there is time for, 0 if too few, the methods for ranges, and the variants.
+@dataclass(frozen=True)
+class _Form:
+    """A graph, or a rewritten copy of it, its scheme, its statistics and what measures settings of it."""
 
-    ``count``: the samples that were calibrated on. ``variants``: rewritten graphs.
+    graph: gs.Graph
+    scheme: Scheme
+    calibration: Calibration
+    bench: Bench
+    candidate: Candidate | None = None
+
+    def steps(self, means: Means) -> list[Step]:
+        """Return the steps that there are means for."""
+        if not means.steps:
+            return []
+        ends = _ends(self.graph, self.bench, self.calibration) if means.rooms else []
+        return list(steps(self.scheme, ends, means.methods, together=not means.rooms))
+
+
+def _take(
+    proposal: Candidate,
+    form: _Form,
+    search: Search,
+    plan_of: PlanOf,
+    feeds: Sequence[tuple[int, Feed]],
+    data: CalibrationData,
+) -> _Form:
+    """Return the form that a proposal makes of another one if its outputs are better, and that one otherwise.
+
+    Tensors that keep their names hold the same numbers, and so do the outputs: they are not measured again.
     """
-    ruled = scheme.by_rule()
-    every = [METHODS, ()] if compares_methods(calibration) else [()]
-    for methods, extra in product(every, sorted({variants, 0}, reverse=True)):
-        clips = bool(methods) or ruled.calibrate_method == "MSE"
-        runs = runs_for(
-            graph, calibration, count, clips=clips, searched=bool(scheme.outliers), variants=extra
-        )
-        most = settings_of(setting_of(ruled), list(steps(scheme, [["first"], ["last"]], methods)))
-        if not too_few(runs, most + extra):
-            return runs, methods, extra
-    return 0, (), 0
+    copy, scheme = copy_graph(form.graph), form.scheme.with_(**proposal.changes)
+    if proposal.rewrite is not None and not proposal.rewrite(copy):
+        return form
+    calibration = _calibrate(copy, scheme, plan_of, data, None, form.calibration)
+    assert calibration is not None, "there are statistics of the other form"
+    bench = Bench(copy, scheme.by_rule(), plan_of, calibration, feeds, data.run, form.bench)
+    taken = _Form(copy, scheme, calibration, bench, proposal)
+    return taken if search.consider(proposal, bench) else form
 
 
 def _rewritten(graph: gs.Graph, candidates: Sequence[Candidate]) -> list[tuple[Candidate, gs.Graph]]:
@@ -175,11 +197,17 @@ def _consider(
 
 
 def _calibrate(
-    graph: gs.Graph, scheme: Scheme, plan_of: PlanOf, data: CalibrationData, progress: Progress | None
+    graph: gs.Graph,
+    scheme: Scheme,
+    plan_of: PlanOf,
+    data: CalibrationData,
+    progress: Progress | None,
+    known: Calibration | None = None,
 ) -> Calibration | None:
     """Return statistics, of halves of the samples too, that are enough for all settings of a scheme."""
     every = scheme.by_rule().with_(correct_biases=scheme.correct_biases is not False)
-    return calibrate_plan(plan_of(graph, every), data, progress=progress, halved=True, most=MOST_COUNTED)
+    plan = plan_of(graph, every)
+    return calibrate_plan(plan, data, progress=progress, halved=True, most=MOST_COUNTED, known=known)
 
 
 def _resolved(ruled: Scheme, best: Setting, bench: Bench) -> Scheme:

@@ -104,10 +104,16 @@ def gain(new: Score, old: Score) -> Gain:
 
 
 def is_hopeless(start: Score, rival: Score) -> bool:
-    """Return whether a setting is so much worse on its first samples that the others need no run."""
+    """Return whether a setting is so much worse on its first samples that the others need no run.
+
+    Outputs and what they saturate have to show it: two samples of probabilities say little.
+    """
     count = len(start.errors)
     same = Score(rival.errors[:count], rival.signal[:count], rival.count)
-    return all(one.decibels < -_HOPELESS for one in _gains(start, same, slice(None)))
+    arrays = [slice(start.count)]
+    if start.signal.shape[1] > start.count:
+        arrays.append(slice(start.count, None))
+    return all(one.decibels < -_HOPELESS for part in arrays for one in _gains(start, same, part))
 
 
 def _gains(new: Score, old: Score, arrays: slice) -> tuple[Gain, Gain]:

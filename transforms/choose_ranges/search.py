@@ -30,7 +30,7 @@ class Search:
         self._bench, self._start = bench, start
         score = bench.score(start)
         assert score is not None, "given up without a rival"
-        self.best, self._score, self._first = start, score, score
+        self.best, self._score, self._first, self._ruled = start, score, score, score
         self.variant: Candidate | None = None
         self._tried = 1
         log.info("%s: %.2f dB", start, score.mean)
@@ -61,6 +61,8 @@ class Search:
         if score is None or brings <= _WORTH:
             return False
         self.variant, self._bench, self._score = candidate, bench, score
+        if self.best == self._start:
+            self._first = score
         return True
 
     def _gain(self, label: str, score: Score | None, known: Known) -> float:
@@ -82,7 +84,7 @@ class Search:
 
     def line(self, samples: int) -> str:
         """Say what was chosen, and what it is worth."""
-        before, after = self._first.mean, self._score.mean
+        before, after = self._ruled.mean, self._score.mean
         said = f"{after:.1f} dB on {samples} held-out samples, {self._tried} settings tried"
         if self.variant is not None:
             said = f"{self.variant.label}, {said}"

@@ -27,6 +27,7 @@ class Known:
 
 _CORRECTED = Known(0.3, 0.5)
 _PER_CHANNEL = Known(0.25, 0.4)
+_BOTH = Known(0.55, 0.6)
 _METHOD = Known(0.0, 0.5)
 _ROOM = Known(0.3, 1.0, shows=False)  # nothing mostly, and much if an unseen sample is cut off
 
@@ -38,12 +39,22 @@ class Step:
     settings: Callable[[Setting], Sequence[tuple[Setting, Known]]]
 
 
-def steps(scheme: Scheme, ends: Sequence[Sequence[str]], methods: Sequence[str] = METHODS) -> Iterator[Step]:
+def steps(
+    scheme: Scheme,
+    ends: Sequence[Sequence[str]],
+    methods: Sequence[str] = METHODS,
+    *,
+    together: bool = False,
+) -> Iterator[Step]:
     """Yield the steps for what a scheme leaves open.
 
     ``ends``: groups of tensors at the ends of the model, which may get room. ``methods``: of finding ranges,
-    for which there are statistics.
+    for which there are statistics. ``together``: scales per channel and corrected biases are one step.
     """
+    if together and scheme.per_channel == AUTO == scheme.correct_biases:
+        both = {"kind": WeightKind(True, scheme.weight_method), "corrected": True}
+        yield Step(lambda best: [(best.with_(**both), _BOTH)])
+        return
     if scheme.per_channel == AUTO:
         kind = WeightKind(True, scheme.weight_method)
         yield Step(lambda best: [(best.with_(kind=kind), _PER_CHANNEL)])

@@ -52,17 +52,19 @@ def runs_for(
     clips: bool,
     searched: bool = False,
     variants: int = 0,
+    proposed: bool = False,
 ) -> int:
     """Return how many runs of the quantized model comparing settings may take, 0 if preparing it takes all.
 
     ``count``: the samples that were calibrated on. ``clips``: whether ranges of least error are found.
     ``searched``: whether outliers were searched for, which takes time too. ``variants``: rewritten graphs,
-    each calibrated and prepared once more.
+    each calibrated and prepared once more. ``proposed``: whether there is one that samples proposed, in two
+    passes over them.
     """
     numbers, nodes = _numbers(graph, calibration), len(graph.nodes)
     clipped = _CLIPPED * clips * len(calibration.observed)
-    prepared = _NODE * nodes * (1 + _SEARCHED * searched + variants) + (1 + variants) * clipped
-    calibrated = variants * numbers / _FLOAT_RUNS
+    prepared = _NODE * nodes * (1 + _SEARCHED * searched + variants + proposed) + (1 + variants) * clipped
+    calibrated = (variants + 2 * proposed) * numbers / _FLOAT_RUNS
     each = numbers / max(count, 1) + _NODE_RUN * nodes
     return int(max(_PAID + _RUNS * numbers - prepared - calibrated, 0) / max(each, 1))
 

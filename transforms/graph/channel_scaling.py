@@ -14,7 +14,7 @@ from transforms.graph.dot_products import bias, is_dot_product
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.scaled_layer import Companion, Exponents, ScaledLayer
 
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity"})
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 _WITH_CONSTANT = frozenset({"Add", "Min", "Max"})
@@ -116,7 +116,7 @@ class PairFinder:
         if not self._is_layer(node):
             return None
         shape = node.inputs[1].shape
-        way = _Way(_outputs(node), len(shape) if node.op in _CONVOLUTIONS else None)
+        way = _Way(_outputs(node), len(shape) if node.op in CONVOLUTIONS else None)
         added = bias(node)
         return way if added is None or self._takes(way, added, -1, is_offset=True) else None
 
@@ -124,7 +124,7 @@ class PairFinder:
         """Return whether the node is a layer that reads the channels as its inputs."""
         if not self._is_layer(node) or node.attrs.get("transA", 0):
             return False
-        if node.op in _CONVOLUTIONS:
+        if node.op in CONVOLUTIONS:
             return way.rank == len(node.inputs[1].shape) and way.channels == _inputs(node)
         if way.layout is not None:
             channels = rows(way.layout)
@@ -168,7 +168,7 @@ class PairFinder:
         if not is_dot_product(node) or node in self._exclude or not self._is_own(node.inputs[1]):
             return False
         shape = node.inputs[1].shape
-        return 0 not in shape and (node.op in _CONVOLUTIONS or len(shape) == 2)
+        return 0 not in shape and (node.op in CONVOLUTIONS or len(shape) == 2)
 
     def _is_own(self, tensor: gs.Tensor) -> bool:
         own = isinstance(tensor, gs.Constant) and id(tensor) not in self._fixed

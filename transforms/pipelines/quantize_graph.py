@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,13 +12,15 @@ from ops.array_types import Feed
 from transforms.calibrate.calibrate import Calibration, Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.choose_ranges.candidate import Candidate
-from transforms.choose_ranges.choose import choose_settings
+from transforms.choose_ranges.channel_moves import channel_moves
+from transforms.choose_ranges.choose import Propose, choose_settings
 from transforms.equalize_layers import equalize_layers
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
 from transforms.pipelines.quantize_steps import (
     EQUALIZED,
+    SCALED,
     Quantized,
     finish_nodes,
     make_plan,
@@ -31,11 +33,15 @@ from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
+from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
+
+_EXPECTED, _SPREAD = 1.5, 2.0
+"""dB that scaled channels bring other models, and how much that differs."""
 
 
 def quantize_graph(
@@ -166,7 +172,10 @@ def _choose(
         return make_plan(variant, changed, targets.resolve_in(variant), Quantized())
 
     candidates = list(_candidates(scheme, targets))
-    chosen = choose_settings(graph, scheme, _plan_of, data, candidates=candidates, progress=progress)
+    propose = _proposer(graph, scheme, targets, data)
+    chosen = choose_settings(
+        graph, scheme, _plan_of, data, candidates=candidates, propose=propose, progress=progress
+    )
     if chosen.candidate is not None and chosen.candidate.rewrite is not None:
         done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
     done.scheme = chosen.scheme
@@ -182,3 +191,24 @@ def _candidates(scheme: Scheme, targets: SchemeTargets) -> Iterator[Candidate]:
     if scheme.equalize_layers == AUTO and not scheme.outliers:
         rewrite = partial(equalize_layers, exclude=targets.excluded)
         yield Candidate(EQUALIZED, {"equalize_layers": True}, rewrite)
+
+
+def _proposer(
+    graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, data: CalibrationData
+) -> Propose | None:
+    """Return what scales channels between convolutions, None if the scheme moves none, or names them."""
+    formats = scheme.format(scheme.activation), scheme.format(scheme.weight)
+    if not scheme.move_outliers or scheme.outliers or not all(one and one.is_integer for one in formats):
+        return None
+    activation, weight = (float(2 ** (one.bits - 1) - 1) for one in formats if one)
+    signed = formats[0] is not None and scheme.is_symmetric(formats[0])
+    levels = activation if signed else 2 * activation + 1, weight
+
+    def _propose(feeds: Sequence[Feed]) -> Candidate | None:
+        gates, excluded = not scheme.target, targets.excluded
+        moves = channel_moves(graph, feeds, data.run, levels=levels, exclude=excluded, gates=gates)
+        changes = {"outliers": {name: str(move) for name, move in moves.items()}}
+        rewrite = partial(scale_channels, moves=moves, exclude=excluded)
+        return Candidate(SCALED, changes, rewrite, _EXPECTED, _SPREAD) if moves else None
+
+    return _propose

@@ -34,9 +34,13 @@ from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast
 from transforms.quantize_before_relu import quantize_before_relu
 from transforms.saturate import saturate, tensors_with_nan
+from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
 
 EQUALIZED = "pairs of layers equalized"
+SCALED = "tensors with channels scaled between layers"
+MOVED = "tensors with outliers moved into weights"
+ROTATED = "tensors with outliers rotated into all channels"
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
@@ -162,14 +166,14 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
 
 def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
     """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
-    for name in sorted(scheme.outliers, key=lambda name: not scheme.outlier_move(name).rotated):
-        if not move_outliers(graph, {name: scheme.outlier_move(name)}, exclude=targets.excluded):
+    moves = {name: scheme.outlier_move(name) for name in scheme.outliers}
+    for name, move in sorted(moves.items(), key=lambda one: not one[1].rotated):
+        if move_outliers(graph, {name: move}, exclude=targets.excluded):
+            done.changes[ROTATED if move.rotated else MOVED] += 1
+        elif not move.rotated and scale_channels(graph, {name: move}, exclude=targets.excluded):
+            done.changes[SCALED] += 1
+        else:
             raise ValueError(f"outliers entry '{name}' is no tensor that layers multiply with a matrix")
-    rotated = sum(scheme.outlier_move(name).rotated for name in scheme.outliers)
-    if rotated:
-        done.changes["tensors with outliers rotated into all channels"] = rotated
-    if len(scheme.outliers) > rotated:
-        done.changes["tensors with outliers moved into weights"] = len(scheme.outliers) - rotated
 
 
 def _has_room_for_outliers(scheme: Scheme) -> bool:

@@ -70,9 +70,10 @@ class Scheme:
     ``calibrate_method``, ``correct_biases`` and ``equalize_layers``: what is best for the outputs on samples
     (:mod:`transforms.choose_ranges`).
 
-    Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers`, if the outputs on samples get
-    better by it); ``outliers`` says by tensor, as ``"12:1 308:3 856:own"`` or ``"rotated"``, what is moved,
-    and is what ``move_outliers`` found in the file of a model.
+    Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
+    :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
+    tensor, as ``"12:1 308:3 856:own"`` or ``"rotated"``, what is moved, and is what ``move_outliers`` found
+    in the file of a model.
 
     ``target`` names a row of :mod:`transforms.scheme.targets`, whose integer kernels decide which operators
     read integers.

@@ -1,0 +1,74 @@
+"""What of a comparison of settings there is time for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import onnx_graphsurgeon as gs
+
+from transforms.calibrate.calibration import Calibration
+from transforms.choose_ranges.setting import setting_of
+from transforms.choose_ranges.steps import METHODS, settings_of, steps
+from transforms.choose_ranges.work import compares_methods, runs_for, too_few
+from transforms.scheme import Scheme
+
+
+@dataclass(frozen=True)
+class Means:
+    """How many ``runs`` there is time for, and of what: other ``methods`` for ranges, ``variants`` of the
+    graph, ``rooms`` at its ends (without them, what else is tried is one step), and any ``steps`` from the
+    rules at all.
+    """
+
+    methods: Sequence[str]
+    variants: int = 0
+    rooms: bool = True
+    steps: bool = True
+    runs: int = 0
+
+    def settings(self, scheme: Scheme) -> int:
+        """Return how many settings are measured at most."""
+        start = setting_of(scheme.by_rule())
+        ends = [["first"], ["last"]] if self.rooms else []
+        found = list(steps(scheme, ends, self.methods, together=not self.rooms)) if self.steps else []
+        return settings_of(start, found) + self.variants
+
+    def least(self, scheme: Scheme) -> int:
+        """Return how many settings are measured if the ends of the model get no room."""
+        start = setting_of(scheme.by_rule())
+        found = list(steps(scheme, [], self.methods, together=not self.rooms)) if self.steps else []
+        return settings_of(start, found) + self.variants
+
+
+def affordable(
+    scheme: Scheme, graph: gs.Graph, calibration: Calibration, count: int, variants: int, proposed: bool
+) -> Means | None:
+    """Return what there is time for, None if not for a comparison.
+
+    ``count``: the samples that were calibrated on. ``variants``: rewritten graphs. ``proposed``: whether
+    there is another one, of which more is to be expected than of any setting: then fewer are compared.
+    """
+    for means in _means([METHODS, ()] if compares_methods(calibration) else [()], variants, proposed):
+        clips = bool(means.methods) or scheme.by_rule().calibrate_method == "MSE"
+        runs = runs_for(
+            graph,
+            calibration,
+            count,
+            clips=clips,
+            searched=bool(scheme.outliers),
+            variants=means.variants,
+            proposed=proposed,
+        )
+        if not too_few(runs, means.settings(scheme) + proposed):
+            return Means(means.methods, means.variants, means.rooms, means.steps, runs)
+    return None
+
+
+def _means(every: Sequence[Sequence[str]], variants: int, proposed: bool) -> Iterator[Means]:
+    for methods, count in product(every, sorted({variants, 0}, reverse=True)):
+        yield Means(methods, count)
+    if proposed:
+        yield Means((), rooms=False)
+        yield Means((), rooms=False, steps=False)
