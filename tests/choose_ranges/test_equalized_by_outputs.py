@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tests.choose_ranges.test_choose_settings import network, quantized, ratio, samples
+from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.model import graph_proto
+from transforms.pipelines.quantize_graph import prepare_for, quantize_graph
 from transforms.scheme import preset
 
 
@@ -64,6 +68,31 @@ def test_a_scheme_that_says_so_is_not_compared() -> None:
     ruled = preset("U8S8").by_rule()
     assert ruled.equalize_layers is False
     assert not quantized(model, ruled, feeds)[1].changes["pairs of layers equalized"]
+
+
+@pytest.mark.parametrize("config", ("A8W8", "A16W8", "U8S8", "U16S8", "W4A8", "XINT8"))
+@pytest.mark.parametrize("changes", ({}, {"move_outliers": False}, {"equalize_layers": "auto"}))
+def test_the_float_model_takes_the_same_form_again(config: str, changes: dict[str, bool | str]) -> None:
+    """What tuning and reports compare with: weights of the recorded scheme, those that were quantized."""
+    model, feeds = outlying(), samples(8, 1)
+    graph, again = model_io.load(model), model_io.load(model)
+    done = quantize_graph(graph, preset(config).with_(**changes), CalibrationData(feeds), keep_float=True)
+    assert done.float_graph is not None
+    assert done.scheme is not None
+    prepare_for(again, done.scheme)
+    kept, made = (graph_proto.export_model(one) for one in (done.float_graph, again))
+    assert kept.graph.initializer == made.graph.initializer
+    assert kept.graph.node == made.graph.node
+
+
+def outlying() -> onnx.ModelProto:
+    """Return a network with uneven channels, and a row of weights that stands out: 16 bits balance it."""
+    model = uneven(3.0)
+    by_name = {tensor.name: tensor for tensor in model.graph.initializer}
+    values = numpy_helper.to_array(by_name["w3"]).copy()
+    values[:, 3] *= 300
+    by_name["w3"].CopyFrom(numpy_helper.from_array(values, "w3"))
+    return model
 
 
 def test_no_layers_are_equalized_after_outliers_are_moved() -> None:

@@ -71,7 +71,7 @@ def test_what_presets_do_to_channels(name: str) -> None:
     wide = plain in ("A16W8", "U16S8", "S16S8_MIXED_S8S8")
     shifted = plain == "XINT8"  # one power of two for a tensor needs like channels most
     integers = activation is not None and activation.is_integer and activation.bits <= 16
-    assert found.equalize_layers == ("auto" if integers and not shifted else blocks or shifted)
+    assert found.equalize_layers == ("auto" if integers and not (shifted or wide) else blocks or shifted)
     assert found.balance_channels is (blocks or wide)
     assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8"))
     per_channel = plain in ("W4A8", "W8", "W4") or ("auto" if found.weight == "int8" else False)

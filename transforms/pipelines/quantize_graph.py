@@ -186,9 +186,9 @@ def _choose(
 def _candidates(scheme: Scheme, targets: SchemeTargets) -> Iterator[Candidate]:
     """Yield rewrites of the float graph that its outputs decide about.
 
-    A scheme that names moved outliers is repeated with the layers equalized first: they are not, after them.
+    A recorded scheme equalizes layers before it balances channels and moves outliers: not after them here.
     """
-    if scheme.equalize_layers == AUTO and not scheme.outliers:
+    if scheme.equalize_layers == AUTO and not (scheme.balance_channels or scheme.outliers):
         rewrite = partial(equalize_layers, exclude=targets.excluded)
         yield Candidate(EQUALIZED, {"equalize_layers": True}, rewrite)
 

@@ -19,9 +19,12 @@ def _blocks(format: str) -> dict[str, Any]:
 def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
     """Ranges of integers, scales per channel, and channels between layers, as the outputs decide."""
     wide = activation.endswith("16")  # enough bits to absorb the outliers of weights
-    keys = "per_channel", "calibrate_method", "correct_biases", "equalize_layers"
-    decided = dict.fromkeys(keys, "auto")
-    moved = {"balance_channels": wide, "move_outliers": not wide}
+    decided = dict.fromkeys(("per_channel", "calibrate_method", "correct_biases"), "auto")
+    moved = {
+        "balance_channels": wide,
+        "equalize_layers": False if wide else "auto",
+        "move_outliers": not wide,
+    }
     return {"activation": activation, "weight": weight, **decided, **moved}
 
 
