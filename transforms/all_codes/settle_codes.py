@@ -12,9 +12,9 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.all_codes.recorded_shifts import recorded_shifts
-from transforms.all_codes.use_all_codes import use_all_codes
+from transforms.all_codes.use_all_codes import count_added, use_all_codes
 from transforms.choose_ranges.measure_outputs import Score, drags, energies, falls, gain, signals
-from transforms.choose_ranges.output_views import before_saturation
+from transforms.choose_ranges.output_views import before_saturation, show
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_each import run_each, with_bounded_memory, with_fixed_threads
 from transforms.run.run_model import open_model
@@ -28,8 +28,6 @@ _EXPECTED, _SPREAD = 1.0, 1.5
 """dB that models gain, and how much that differs."""
 
 _LEAST = 0.1  # dB that have to be expected
-
-_ADDED = ("Pad", "Sub")
 
 
 @dataclass(frozen=True)
@@ -66,14 +64,10 @@ def settle_codes(
     count = len(use(shifted))
     if not count or not _is_better(shifted, graph, float_graph, feeds, run):
         return SettledCodes(refused=count)
-    before = _count(graph)
+    before = count_added(graph)
     use(graph)
     steps = {name: shift / 128 for name, shift in recorded_shifts(graph).items()}
-    return SettledCodes(count, _count(graph) - before, steps)
-
-
-def _count(graph: gs.Graph) -> int:
-    return sum(node.op in _ADDED for node in graph.nodes)
+    return SettledCodes(count, count_added(graph) - before, steps)
 
 
 def _is_better(
@@ -107,9 +101,7 @@ def _outputs(
     graph: gs.Graph, views: Collection[str], feeds: Sequence[Feed], run: RunOptions | None
 ) -> list[Feed]:
     """Return outputs and views of a graph, which may not be used afterwards, on each sample."""
-    known = {tensor.name for tensor in graph.outputs}
-    made = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
-    graph.outputs += [made[name] for name in views if name not in known]
+    show(graph, views)
     options = with_bounded_memory(with_fixed_threads(run), feeds)
     options = dataclasses.replace(options, simulate=True, prepack=False)
     return list(run_each(open_model(graph, options).run, feeds, run))

@@ -121,6 +121,11 @@ def _is_among(name: str, makers: Container[str] | None) -> bool:
     return makers is None or name in makers
 
 
+def count_added(graph: gs.Graph) -> int:
+    """Return the number of nodes of the kinds that shifts may add."""
+    return sum(node.op in ("Pad", "Sub") for node in graph.nodes)
+
+
 def _find(node: gs.Node, constants: Constants, outputs: set[int], *, padded: bool) -> _Tensor | None:
     """Return what has to change with the output of a Relu or Clip; None unless all of it can."""
     top = _top(node, constants)

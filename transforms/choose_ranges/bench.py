@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed, Float64Array
 from transforms.calibrate.calibration import Calibration
 from transforms.choose_ranges.measure_outputs import Score, energies, is_hopeless, signals
-from transforms.choose_ranges.output_views import before_saturation
+from transforms.choose_ranges.output_views import before_saturation, show
 from transforms.choose_ranges.parameters import Parameters, PlanOf
 from transforms.choose_ranges.setting import Setting
 from transforms.choose_ranges.switchable_ranges import switchable_ranges
@@ -64,7 +64,7 @@ class Bench:
             self.outputs, self._shown, self._samples = like.outputs, like._shown, like._samples
         copy = copy_graph(graph)
         plan = plan_of(copy, scheme)
-        _show(copy, views)
+        show(copy, views)
         self.switchable = switchable_ranges(plan)
         self._parameters = Parameters(graph, scheme, plan_of, calibration, self.switchable)
         self._model = open_model(self.switchable.graph, fixed)
@@ -79,7 +79,7 @@ class Bench:
     ) -> None:
         """Run the float model."""
         copy = copy_graph(graph)
-        _show(copy, views)
+        show(copy, views)
         model, kept = open_model(copy, fixed), KeptArrays()
         made = list(run_each(lambda one: kept.keep(model.run(one[1])), feeds, self._run))
         floats = [name for name, array in made[0].items() if is_float_array(array)]
@@ -130,10 +130,3 @@ class Bench:
             return False
         first, second = (self._parameters.weights(setting) for setting in (one, other))
         return all(np.array_equal(array, second[name]) for name, array in first.items())
-
-
-def _show(graph: gs.Graph, views: Collection[str]) -> None:
-    """Make tensors outputs of a graph."""
-    known = {tensor.name for tensor in graph.outputs}
-    made = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
-    graph.outputs += [made[name] for name in views if name not in known]

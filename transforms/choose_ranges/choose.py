@@ -105,14 +105,15 @@ def choose_settings(
     bench.keep(len(feeds))
     search = Search(bench, start)
     if proposal is not None:
-        form = _take(proposal, form, search, plan_of, feeds, again)
+        copies = _rewritten(graph, [proposal])
+        form = _take(copies, form, search, plan_of, feeds, again, known=calibration)
     for step in form.steps(means):
         search.take(step)
     search.confirm()
+    if form.candidate is None:
+        form = _take(variants[: means.variants], form, search, plan_of, feeds, again)
     best = _resolved(form.scheme.by_rule(), search.best, form.bench)
     chosen = Chosen(best, form.calibration.with_(options_of(best)), candidate=form.candidate)
-    for candidate, copy in variants[: means.variants] if form.candidate is None else []:
-        chosen = _consider(candidate, copy, chosen, search, plan_of, feeds, again) or chosen
     return replace(chosen, note=search.line(len(feeds)))
 
 
@@ -135,25 +136,29 @@ class _Form:
 
 
 def _take(
-    proposal: Candidate,
+    variants: Sequence[tuple[Candidate, gs.Graph]],
     form: _Form,
     search: Search,
     plan_of: PlanOf,
     feeds: Sequence[tuple[int, Feed]],
     data: CalibrationData,
+    known: Calibration | None = None,
 ) -> _Form:
-    """Return the form that a proposal makes of another one if its outputs are better, and that one otherwise.
+    """Return the last of the rewritten forms whose outputs are better than before, the given one if none is.
 
-    Tensors that keep their names hold the same numbers, and so do the outputs: they are not measured again.
+    ``known``: statistics of tensors that keep their names and hold the same numbers, not measured again; so
+    do the outputs then.
     """
-    copy, scheme = copy_graph(form.graph), form.scheme.with_(**proposal.changes)
-    if proposal.rewrite is not None and not proposal.rewrite(copy):
-        return form
-    calibration = _calibrate(copy, scheme, plan_of, data, None, form.calibration)
-    assert calibration is not None, "there are statistics of the other form"
-    bench = Bench(copy, scheme.by_rule(), plan_of, calibration, feeds, data.run, form.bench)
-    taken = _Form(copy, scheme, calibration, bench, proposal)
-    return taken if search.consider(proposal, bench) else form
+    for candidate, copy in variants:
+        scheme = form.scheme.with_(**candidate.changes)
+        calibration = _calibrate(copy, scheme, plan_of, data, None, known)
+        if calibration is None:
+            continue
+        like = form.bench if known is not None else None
+        bench = Bench(copy, scheme.by_rule(), plan_of, calibration, feeds, data.run, like)
+        if search.consider(candidate, bench):
+            form = _Form(copy, scheme, calibration, bench, candidate)
+    return form
 
 
 def _rewritten(graph: gs.Graph, candidates: Sequence[Candidate]) -> list[tuple[Candidate, gs.Graph]]:
@@ -174,26 +179,6 @@ def _ends(graph: gs.Graph, bench: Bench, calibration: Calibration) -> list[list[
     )
     rooms = [last, [*last, *first]] if first else [last]
     return [one for one in rooms if one]
-
-
-def _consider(
-    candidate: Candidate,
-    copy: gs.Graph,
-    chosen: Chosen,
-    search: Search,
-    plan_of: PlanOf,
-    feeds: Sequence[tuple[int, Feed]],
-    data: CalibrationData,
-) -> Chosen | None:
-    """Return what a candidate makes of the best setting so far, None unless it is better for sure."""
-    scheme = chosen.scheme.with_(**candidate.changes)
-    calibration = _calibrate(copy, scheme, plan_of, data, None)
-    if calibration is None:
-        return None
-    bench = Bench(copy, scheme, plan_of, calibration, feeds, data.run)
-    if not search.consider(candidate, bench):
-        return None
-    return Chosen(scheme, calibration.with_(options_of(scheme)), candidate=candidate)
 
 
 def _calibrate(

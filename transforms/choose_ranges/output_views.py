@@ -6,7 +6,7 @@ sample that is not decides. The numbers before the Softmax or Sigmoid differ on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx_graphsurgeon as gs
 
@@ -29,6 +29,13 @@ def before_saturation(graph: gs.Graph) -> dict[str, str]:
             if dtypes.is_type(tensor, dtypes.FLOAT) and walk.producer(tensor) is not None:
                 found.setdefault(tensor.name, output.name)
     return found
+
+
+def show(graph: gs.Graph, names: Collection[str]) -> None:
+    """Make tensors of these names outputs of a graph, in place, after its own."""
+    known = {tensor.name for tensor in graph.outputs}
+    made = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
+    graph.outputs += [made[name] for name in names if name not in known]
 
 
 def _sources(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:

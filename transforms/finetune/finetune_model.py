@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from ops.formats import Format
 from transforms.all_codes.share_shifts import on_all_codes, shift_alike
+from transforms.all_codes.use_all_codes import count_added
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
 from transforms.finetune.judged_samples import JudgedSamples
@@ -139,8 +140,8 @@ def finetune_model(
         without = dataclasses.replace(options, all_codes=OFF)
         again = partial(finetune_model, *given, feeds, without, formats=formats, checkpoint=checkpoint)
         return again(sharing=sharing, progress=progress)
-    counts = [sum(node.op in ("Pad", "Sub") for node in one.nodes) for one in (given[1], quantized_graph)]
-    return dataclasses.replace(best.model, spread=spread, added=counts[1] - counts[0])
+    added = count_added(quantized_graph) - count_added(given[1])
+    return dataclasses.replace(best.model, spread=spread, added=added)
 
 
 @dataclass(frozen=True)

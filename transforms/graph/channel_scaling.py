@@ -51,7 +51,7 @@ class PairFinder:
 
     def __init__(self, model: gs.Graph, exclude: Container[gs.Node] = ()) -> None:
         """Note the tensors that must not change in any graph: inputs, outputs, and nodes in ``exclude``."""
-        self._fixed = {id(t) for inner in walk.graphs(model) for t in (*inner.inputs, *inner.outputs)}
+        self._fixed = walk.ends(model)
         self._exclude = exclude
 
     def pairs(self, graph: gs.Graph) -> list[LayerPair]:

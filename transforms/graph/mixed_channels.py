@@ -90,7 +90,7 @@ class HeadFinder:
     def __init__(self, graph: gs.Graph, exclude: Container[gs.Node] = ()) -> None:
         """Note what must not change in the graph, and nodes that must not."""
         self._graph, self._exclude = graph, exclude
-        self._fixed = {id(t) for inner in walk.graphs(graph) for t in (*inner.inputs, *inner.outputs)}
+        self._fixed = walk.ends(graph)
         self._members = {id(node) for node in graph.nodes}
 
     def heads(self) -> dict[int, Heads]:

@@ -55,7 +55,7 @@ class StreamNodes:
     def __init__(self, graph: gs.Graph, exclude: Container[gs.Node]) -> None:
         """Note what must not change in the graph, and nodes that must not."""
         self._exclude = exclude
-        self._fixed = {id(t) for inner in walk.graphs(graph) for t in (*inner.inputs, *inner.outputs)}
+        self._fixed = walk.ends(graph)
         self._members = {id(node) for node in graph.nodes}
 
     def may_change(self, node: gs.Node) -> bool:

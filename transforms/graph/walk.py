@@ -121,6 +121,11 @@ def outputs(graph: gs.Graph) -> set[int]:
     return {id(tensor) for inner in graphs(graph) for tensor in inner.outputs}
 
 
+def ends(graph: gs.Graph) -> set[int]:
+    """Return ``id`` of each input and output of the graph and of the graphs nested in it."""
+    return {id(tensor) for inner in graphs(graph) for tensor in (*inner.inputs, *inner.outputs)}
+
+
 class Names:
     """The tensor and node names of a whole model, from which unique and stable new ones are derived."""
 
