@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import onnxruntime
 from numpy.typing import NDArray
 
@@ -31,6 +32,19 @@ def convert(
     assert source.read_bytes() == data
     onnx.checker.check_model(str(target), full_check=True)
     return onnx.load(target)
+
+
+def rewritten(source: gs.Graph, rewrite: Callable[[gs.Graph], int]) -> tuple[int, onnx.ModelProto]:
+    """Rewrite a graph twice; the second run changes nothing. Return what the first returned, and the model.
+
+    The checker takes that.
+    """
+    count = rewrite(source)
+    changed = graph_proto.export_model(source)
+    assert rewrite(source) == 0
+    assert graph_proto.export_model(source) == changed
+    onnx.checker.check_model(changed, full_check=True)
+    return count, changed
 
 
 def round_trip(model: onnx.ModelProto) -> onnx.ModelProto:

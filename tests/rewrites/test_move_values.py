@@ -13,6 +13,16 @@ from onnx import numpy_helper
 
 from tests.benchmarks.transformer import Size, transformer
 from tests.helpers import conversion, plans
+from tests.helpers.attention import (
+    ATTENTION,
+    HEAD,
+    MIXED,
+    SCORED_HEADS,
+    SCORES,
+    SPLIT,
+    TRIPLES,
+    WEIGHTS,
+)
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.output_error import OutputError
@@ -22,30 +32,12 @@ from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
 from transforms.scheme.outlier_move import OutlierMove
 
-WEIGHTS: plans.Weights = {
-    **{"w": (12, 12), "b": (12,), "o": (12, 4), "w3": (12, 36), "b3": (36,), "g": (12, 12), "k": (12, 12)},
-    "heads": np.int64([0, 0, 3, 4]),
-    "flat": np.int64([0, 0, 12]),
-    "triples": np.int64([0, 0, 3, 3, 4]),
-    "second": np.int64([2]),
-    **{name: np.int64(number) for number, name in enumerate(("zero", "one", "two"))},
-}
-HEAD = "(float[2,5,12] x) => (float[2,5,4] y) {{ {} c = MatMul(s, t) {} }}"
-MIXED = "d = Transpose<perm = [0, 2, 1, 3]>(c) h = Reshape(d, flat) y = MatMul(h, o)"
-SCORES = "i = MatMul(x, k) j = Reshape(i, heads) q = Transpose<perm = [0, 2, 1, 3]>(j) "
-SCORES += "r = Transpose<perm = [0, 2, 3, 1]>(j) e = MatMul(q, r) s = Softmax(e) "
-VALUES = "m = MatMul(x, w) n = Add(b, m) l = Reshape(n, heads) t = Transpose<perm = [0, 2, 1, 3]>(l) "
-PLAIN = HEAD.format(SCORES + VALUES, MIXED)
-FUSED = "m = MatMul(x, w3) n = Add(m, b3) l = Reshape(n, triples) "
-SPLIT = FUSED + "f = Transpose<perm = [2, 0, 3, 1, 4]>(l) p5, q5, t5 = Split<axis = 0, num_outputs = 3>(f) "
-SPLIT += "".join(f"{name} = Squeeze({name}5, front) " for name in "pqt")
-GATHERED = FUSED + "f = Transpose<perm = [2, 0, 3, 1, 4]>(l) "
-GATHERED += "".join(
-    f"{n} = Gather<axis = 0>(f, {i}) " for n, i in (("p", "zero"), ("q", "one"), ("t", "two"))
+NUMBERS = {name: np.int64(number) for number, name in enumerate(("zero", "one", "two"))}
+GATHERED = TRIPLES + "".join(
+    f"{n} = Gather<axis = 0>(a, {i}) " for n, i in (("p", "zero"), ("q", "one"), ("t", "two"))
 )
-SCORED_HEADS = "v = Transpose<perm = [0, 1, 3, 2]>(q) e = MatMul(p, v) s = Softmax(e) "
 TAKES = {
-    "separate": PLAIN,
+    "separate": ATTENTION,
     "split": HEAD.format(SPLIT + SCORED_HEADS, MIXED),
     "gathered": HEAD.format(GATHERED + SCORED_HEADS, MIXED),
     "perceptron": """(float[2,5,12] x) => (float[2,5,4] y) {
@@ -53,11 +45,11 @@ TAKES = {
 }
 LEAVES = {
     "keys are values": HEAD.format(SCORES + "t = Identity(q) ", MIXED),
-    "seen": PLAIN.replace("y) {", "y, float[2,5,12] n) {"),
-    "bent": PLAIN.replace(
+    "seen": ATTENTION.replace("y) {", "y, float[2,5,12] n) {"),
+    "bent": ATTENTION.replace(
         "t = Transpose<perm = [0, 2, 1, 3]>(l)", "u = Tanh(l) t = Transpose<perm = [0, 2, 1, 3]>(u)"
     ),
-    "two layers": PLAIN.replace(
+    "two layers": ATTENTION.replace(
         "y = MatMul(h, o)", "z = MatMul(h, g) z2 = Tanh(z) h2 = Add(z2, h) y = MatMul(h2, o)"
     ),
 }
@@ -66,7 +58,7 @@ MOVE = OutlierMove({0: 3, 5: -1, 10: 2})
 
 def moved(text: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """Return a model, and the one with outliers of ``h`` moved."""
-    source = plans.model(text, {**WEIGHTS, "front": np.int64([0])})
+    source = plans.model(text, {**WEIGHTS, **NUMBERS})
     graph = model_io.load(source)
     assert move_outliers(graph, {"h": MOVE}) == 1
     return source, graph_proto.export_model(graph)

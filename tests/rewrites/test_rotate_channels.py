@@ -16,6 +16,16 @@ from onnx import numpy_helper
 from ops.rotations import rotate
 from tests.benchmarks.transformer import Size, transformer
 from tests.helpers import conversion, plans
+from tests.helpers.attention import (
+    ATTENTION,
+    HEAD,
+    MIXED,
+    SCORED_HEADS,
+    SCORES,
+    SPLIT,
+    VALUES,
+    WEIGHTS,
+)
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.output_error import OutputError
@@ -30,29 +40,14 @@ from transforms.scheme.outlier_move import OutlierMove
 
 Constants = dict[str, NDArray[np.float64]]
 
-WEIGHTS: plans.Weights = {
-    **{"w": (12, 12), "b": (12,), "o": (12, 4), "w3": (12, 36), "b3": (36,), "g": (12, 12), "k": (12, 12)},
+OWN: plans.Weights = {
     **{"wt": (12, 12), "ot": (4, 12), "oc": (4,), "f": (12, 8), "fb": (1, 8), "i": (8, 4), "one": (1,)},
     "o2": (12, 4),
-    "heads": np.int64([0, 0, 3, 4]),
-    "flat": np.int64([0, 0, 12]),
-    "triples": np.int64([0, 0, 3, 3, 4]),
-    "front": np.int64([0]),
     "ax": np.int64([3]),
 }
-HEAD = "(float[2,5,12] x) => (float[2,5,4] y) {{ {} c = MatMul(s, t) {} }}"
-MIXED = "d = Transpose<perm = [0, 2, 1, 3]>(c) h = Reshape(d, flat) y = MatMul(h, o)"
-SCORES = "i0 = MatMul(x, k) j = Reshape(i0, heads) q = Transpose<perm = [0, 2, 1, 3]>(j) "
-SCORES += "r = Transpose<perm = [0, 2, 3, 1]>(j) e = MatMul(q, r) s = Softmax(e) "
-VALUES = "m = MatMul(x, w) n = Add(b, m) l = Reshape(n, heads) t = Transpose<perm = [0, 2, 1, 3]>(l) "
-ATTENTION = HEAD.format(SCORES + VALUES, MIXED)
-FUSED = "m = MatMul(x, w3) n = Add(m, b3) l = Reshape(n, triples) "
-FUSED += "a = Transpose<perm = [2, 0, 3, 1, 4]>(l) p5, q5, t5 = Split<axis = 0, num_outputs = 3>(a) "
-FUSED += "".join(f"{name} = Squeeze({name}5, front) " for name in "pqt")
-FUSED += "v = Transpose<perm = [0, 1, 3, 2]>(q) e = MatMul(p, v) s = Softmax(e) "
 TAKES = {
     "attention": ATTENTION,
-    "queries, keys and values of one layer": HEAD.format(FUSED, MIXED),
+    "queries, keys and values of one layer": HEAD.format(SPLIT + SCORED_HEADS, MIXED),
     "Gemm": """(float[10,12] x) => (float[10,4] y) {
         m = Gemm<transB = 1, alpha = 0.5, beta = 2.0>(x, wt, b) h = Identity(m)
         y = Gemm<transB = 1>(h, ot, oc) }""",
@@ -101,15 +96,11 @@ def rows(model: onnx.ModelProto) -> Constants:
 
 def rotated(text: str, **chosen: object) -> tuple[onnx.ModelProto, onnx.ModelProto, int]:
     """Return a model, the one with ``h`` rotated, and what the rewrite returned."""
-    source = plans.model(text, WEIGHTS)
+    source = plans.model(text, WEIGHTS | OWN)
     graph = model_io.load(source)
     before = graph_proto.export_model(graph)
     exclude = select(graph, **chosen) if chosen else None  # type: ignore[arg-type]
-    count = rotate_channels(graph, ["h"], exclude=exclude)
-    changed = graph_proto.export_model(graph)
-    assert rotate_channels(graph, ["h"], exclude=exclude) == 0
-    assert graph_proto.export_model(graph) == changed
-    onnx.checker.check_model(changed, full_check=True)
+    count, changed = conversion.rewritten(graph, lambda graph: rotate_channels(graph, ["h"], exclude=exclude))
     assert count or changed == before
     return before, changed, count
 
@@ -171,7 +162,7 @@ def test_each_head_is_rotated_for_itself() -> None:
 
 
 def test_outliers_that_are_rotated_count_as_moved() -> None:
-    graph = model_io.load(plans.model(ATTENTION, WEIGHTS))
+    graph = model_io.load(plans.model(ATTENTION, WEIGHTS | OWN))
     assert move_outliers(graph, {"h": OutlierMove(rotated=True), "none": OutlierMove(rotated=True)}) == 1
     assert graph_proto.export_model(graph) == rotated(ATTENTION)[1]
 
