@@ -74,7 +74,7 @@ def test_a_node_of_graph_surgeon_equals_itself_alone() -> None:
     made = [gs.Variable(name, np.float32) for name in "ab"]
     graph.nodes += [gs.Node("Relu", inputs=[graph.outputs[0]], outputs=[one]) for one in made]
     first, second = copy_graph(graph).nodes[-2:]
-    assert first != second and first == first  # noqa: PLR0124
+    assert first != second and first == first
 
 
 def test_is_faster_than_an_import() -> None:

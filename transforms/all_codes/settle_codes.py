@@ -16,7 +16,7 @@ from transforms.all_codes.use_all_codes import count_added, use_all_codes
 from transforms.choose_ranges.measure_outputs import Score, drags, energies, falls, gain, signals
 from transforms.choose_ranges.output_views import before_saturation, show
 from transforms.model.copy_graph import copy_graph
-from transforms.run.run_each import run_each, with_bounded_memory, with_fixed_threads
+from transforms.run.run_each import run_each, with_bounded_memory, with_resting_threads
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.search.output_metrics import is_float_array
@@ -102,6 +102,6 @@ def _outputs(
 ) -> list[Feed]:
     """Return outputs and views of a graph, which may not be used afterwards, on each sample."""
     show(graph, views)
-    options = with_bounded_memory(with_fixed_threads(run), feeds)
+    options = with_bounded_memory(with_resting_threads(run), feeds)
     options = dataclasses.replace(options, simulate=True, prepack=False)
     return list(run_each(open_model(graph, options).run, feeds, run))

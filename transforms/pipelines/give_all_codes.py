@@ -61,7 +61,7 @@ def give_all_codes(
         if dtypes.is_type(tensor, dtypes.FLOAT) and ends.get(tensor.name, (-1.0,))[0] >= 0
     }
     padded = codes == PADDED
-    feeds = [feed for _, feed in samples.again()]
+    feeds = samples.again()
     feeds = feeds if all(map(is_small_feed, feeds)) else feeds[:MOST_LARGE]
     if not padded:
         inputs = set()

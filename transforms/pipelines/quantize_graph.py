@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -14,6 +14,7 @@ from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.channel_moves import channel_moves
 from transforms.choose_ranges.choose import Propose, choose_settings
+from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.equalize_layers import equalize_layers
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
@@ -172,7 +173,7 @@ def _choose(
         return make_plan(variant, changed, targets.resolve_in(variant), Quantized())
 
     candidates = list(_candidates(scheme, targets))
-    propose = _proposer(graph, scheme, targets, data)
+    propose = _proposer(graph, scheme, targets)
     chosen = choose_settings(
         graph, scheme, _plan_of, data, candidates=candidates, propose=propose, progress=progress
     )
@@ -193,9 +194,7 @@ def _candidates(scheme: Scheme, targets: SchemeTargets) -> Iterator[Candidate]:
         yield Candidate(EQUALIZED, {"equalize_layers": True}, rewrite)
 
 
-def _proposer(
-    graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, data: CalibrationData
-) -> Propose | None:
+def _proposer(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> Propose | None:
     """Return what scales channels between convolutions, None if the scheme moves none, or names them."""
     formats = scheme.format(scheme.activation), scheme.format(scheme.weight)
     if not scheme.move_outliers or scheme.outliers or not all(one and one.is_integer for one in formats):
@@ -204,9 +203,9 @@ def _proposer(
     signed = formats[0] is not None and scheme.is_symmetric(formats[0])
     levels = activation if signed else 2 * activation + 1, weight
 
-    def _propose(feeds: Sequence[Feed]) -> Candidate | None:
+    def _propose(floats: FloatRuns) -> Candidate | None:
         gates, excluded = not scheme.target, targets.excluded
-        moves = channel_moves(graph, feeds, data.run, levels=levels, exclude=excluded, gates=gates)
+        moves = channel_moves(graph, floats, levels=levels, exclude=excluded, gates=gates)
         changes = {"outliers": {name: str(move) for name, move in moves.items()}}
         rewrite = partial(scale_channels, moves=moves, exclude=excluded)
         return Candidate(SCALED, changes, rewrite, _EXPECTED, _SPREAD) if moves else None
