@@ -42,7 +42,7 @@ MOST_SAMPLES = 32
 _FEWEST = 2
 
 Propose = Callable[[FloatRuns], Candidate | None]
-"""Makes a candidate of runs of the float model; its rewrite gives new names to all tensors that it changes."""
+"""Makes a candidate of runs of the float model; its rewrite gives new names to all that it changes."""
 
 
 @dataclass(frozen=True)
