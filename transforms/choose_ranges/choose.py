@@ -49,14 +49,15 @@ Propose = Callable[[FloatRuns], Candidate | None]
 class Chosen:
     """The scheme with nothing left open, its ranges, and a line that says why.
 
-    ``candidate``: what is to be done to the graph first. Without a calibration the scheme is that of the
-    rules.
+    ``candidate``: what is to be done to the graph first. ``floats``: runs of the float model on the first
+    samples. Without a calibration the scheme is that of the rules.
     """
 
     scheme: Scheme
     calibration: Calibration | None = None
     note: str = ""
     candidate: Candidate | None = None
+    floats: FloatRuns | None = None
 
 
 def choose_settings(
@@ -114,8 +115,8 @@ def choose_settings(
     if form.candidate is None:
         form = _take(variants[: means.variants], form, search, plan_of, count, again)
     best = _resolved(form.scheme.by_rule(), search.best, form.bench)
-    chosen = Chosen(best, form.calibration.with_(options_of(best)), candidate=form.candidate)
-    return replace(chosen, note=search.line(count))
+    measured = form.calibration.with_(options_of(best))
+    return Chosen(best, measured, search.line(count), form.candidate, form.bench.floats)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.choose_ranges.output_views import before_saturation
+from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.kept_arrays import KeptArrays
 from transforms.run.run_each import run_each, with_bounded_memory, with_resting_threads
@@ -30,8 +31,11 @@ class FloatRuns:
     """Runs a float model on the first samples, on as many as are asked for."""
 
     def __init__(self, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None) -> None:
-        """Take samples, which calibration puts into two halves in turn; run none yet. The graph stays."""
-        self._graph, self.feeds, self._run = graph, feeds, run
+        """Take samples, which calibration puts into two halves in turn; run none yet.
+
+        The graph may be changed afterwards.
+        """
+        self._graph, self.feeds, self._run = copy_graph(graph), feeds, run
         self.options = with_bounded_memory(
             replace(with_resting_threads(run), simulate=True, prepack=False), feeds
         )

@@ -9,11 +9,11 @@ from functools import partial
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.calibrate.calibrate import Calibration, Progress
+from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.channel_moves import channel_moves
-from transforms.choose_ranges.choose import Propose, choose_settings
+from transforms.choose_ranges.choose import Chosen, Propose, choose_settings
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.equalize_layers import equalize_layers
 from transforms.insert_qdq import insert_qdq
@@ -87,7 +87,8 @@ def quantize_graph(
     scheme = scheme.with_(all_codes=OFF)  # until ranges are known
     targets.fixed = fixed or FixedGrids()
     scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done)
-    calibration, scheme = _choose(graph, scheme, targets, data, done, progress)
+    chosen = _choose(graph, scheme, targets, data, done, progress)
+    calibration, scheme = chosen.calibration, chosen.scheme
     float_graph = copy_graph(graph) if keep_float or samples is not None else None
     done.float_graph = float_graph if keep_float else None
     if plan is not None and calibration is None and plan.scheme == scheme:
@@ -108,7 +109,7 @@ def quantize_graph(
     done.scheme = scheme.with_(all_codes=codes)
     if samples is not None and float_graph is not None and calibration is not None:
         run = data.run if data is not None else None
-        give_all_codes(graph, float_graph, samples, calibration, codes, run, done)
+        give_all_codes(graph, float_graph, samples, calibration, codes, run, done, chosen.floats)
     return done
 
 
@@ -163,11 +164,11 @@ def _choose(
     data: CalibrationData | None,
     done: Quantized,
     progress: Progress | None,
-) -> tuple[Calibration | None, Scheme]:
+) -> Chosen:
     """Return a scheme with nothing left open, and ranges if they were measured to choose it."""
     done.scheme = scheme.by_rule() if scheme.is_open else scheme
     if not scheme.is_open or data is None or not data.decides:
-        return None, done.scheme
+        return Chosen(done.scheme)
 
     def _plan_of(variant: gs.Graph, changed: Scheme) -> QuantizationPlan:
         return make_plan(variant, changed, targets.resolve_in(variant), Quantized())
@@ -181,7 +182,7 @@ def _choose(
         done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
     done.scheme = chosen.scheme
     done.choice = chosen.note
-    return chosen.calibration, chosen.scheme
+    return chosen
 
 
 def _candidates(scheme: Scheme, targets: SchemeTargets) -> Iterator[Candidate]:
