@@ -80,4 +80,5 @@ class FloatRuns:
 
     def _open(self, watched: Collection[str] = ()) -> InstrumentedModel[str]:
         shown = dict.fromkeys((*(tensor.name for tensor in self._graph.outputs), *self.views))
-        return InstrumentedModel[str](self._graph, shown, self.options, watched=watched)
+        options = replace(self.options, blocked=not watched)  # what is seen of blocks is brought out of them
+        return InstrumentedModel[str](self._graph, shown, options, watched=watched)
