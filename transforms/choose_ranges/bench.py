@@ -17,6 +17,7 @@ from transforms.choose_ranges.parameters import Parameters, PlanOf
 from transforms.choose_ranges.setting import Setting
 from transforms.choose_ranges.switchable_ranges import switchable_ranges
 from transforms.model.copy_graph import copy_graph
+from transforms.plan.weight_cache import WeightMemory
 from transforms.run.run_each import run_each
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
@@ -34,18 +35,19 @@ class Bench:
         calibration: Calibration,
         floats: FloatRuns,
         run: RunOptions | None,
+        memory: WeightMemory,
     ) -> None:
         """Prepare the model. The graph is not changed.
 
-        ``floats``: runs of it, or of another form of the same model.
+        ``floats``: runs of it, or of another form of the same model. ``memory``: of weights of all forms.
         """
-        self.floats, self._run = floats, run
+        self.floats, self.memory, self._run = floats, memory, run
         self._samples: list[Sample] = []
         copy = copy_graph(graph)
         plan = plan_of(copy, scheme)
         show(copy, floats.views)
         self.switchable = switchable_ranges(plan)
-        self._parameters = Parameters(graph, scheme, plan_of, calibration, self.switchable)
+        self._parameters = Parameters(graph, scheme, plan_of, calibration, self.switchable, memory)
 
     def compare_on(self, count: int) -> None:
         """Open the model, for scores on the first samples."""

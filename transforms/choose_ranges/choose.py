@@ -34,6 +34,7 @@ from transforms.choose_ranges.steps import Step, settings_of, steps
 from transforms.choose_ranges.work import MOST_COUNTED, samples_for, too_large
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
 
 MOST_SAMPLES = 32
@@ -69,12 +70,13 @@ def choose_settings(
     candidates: Sequence[Candidate] = (),
     propose: Propose | None = None,
     progress: Progress | None = None,
+    memory: WeightMemory | None = None,
 ) -> Chosen:
     """Measure a prepared graph and return the best setting of a scheme for it; the graph is not changed.
 
     ``plan_of`` makes the plan of a scheme for the graph, or for a copy of it. What the scheme says is kept;
-    what it leaves ``auto`` is chosen. ``propose`` makes a candidate that goes
-    first. Raises as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
+    what it leaves ``auto`` is chosen. ``propose`` makes a candidate that goes first. ``memory``: of its
+    weights. Raises as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
     """
     ruled = scheme.by_rule()
     if too_large(graph) or data.memory_limit is not None:
@@ -100,7 +102,7 @@ def choose_settings(
         return replace(by_rule, note="Ranges by rule: comparing settings of so many nodes takes too long")
     if not floats.outputs:
         return replace(by_rule, note="Ranges by rule: no output is of a floating type")
-    bench = Bench(graph, ruled, plan_of, calibration, floats, data.run)
+    bench = Bench(graph, ruled, plan_of, calibration, floats, data.run, memory or WeightMemory())
     form, start = _Form(graph, scheme, calibration, bench), setting_of(ruled)
     most = settings_of(start, form.steps(means)) + means.variants + (proposal is not None)
     count = samples_for(means.runs, most, samples_for(means.runs, means.least(scheme), len(feeds)))
@@ -159,7 +161,7 @@ def _take(
         floats = form.bench.floats
         if known is None or before_saturation(copy).keys() != floats.views:
             floats = FloatRuns(copy, floats.feeds, data.run)
-        bench = Bench(copy, scheme.by_rule(), plan_of, calibration, floats, data.run)
+        bench = Bench(copy, scheme.by_rule(), plan_of, calibration, floats, data.run, form.bench.memory)
         bench.compare_on(count)
         if search.consider(candidate, bench):
             form = _Form(copy, scheme, calibration, bench, candidate)

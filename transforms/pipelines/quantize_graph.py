@@ -15,7 +15,10 @@ from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.channel_moves import channel_moves
 from transforms.choose_ranges.choose import Chosen, Propose, choose_settings
 from transforms.choose_ranges.float_runs import FloatRuns
+from transforms.choose_ranges.work import too_large
 from transforms.equalize_layers import equalize_layers
+from transforms.graph.dot_products import is_dot_product
+from transforms.graph.lazy_values import is_weightless
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
@@ -34,6 +37,7 @@ from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
+from transforms.plan.weight_cache import WeightMemory
 from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
@@ -86,8 +90,10 @@ def quantize_graph(
         data = replace(data, source=samples.feeds)
     scheme = scheme.with_(all_codes=OFF)  # until ranges are known
     targets.fixed = fixed or FixedGrids()
-    scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done)
-    chosen = _choose(graph, scheme, targets, data, done, progress)
+    memory = _weights_of(graph)
+    scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done, memory)
+    memory = memory if plan is not None else _weights_of(graph)
+    chosen = _choose(graph, scheme, targets, data, done, progress, memory)
     calibration, scheme = chosen.calibration, chosen.scheme
     float_graph = copy_graph(graph) if keep_float or samples is not None else None
     done.float_graph = float_graph if keep_float else None
@@ -104,7 +110,7 @@ def quantize_graph(
         done.notes.append(f"No ranges measured: {why}")
     if fixed:
         done.notes.append(_used(plan, fixed))
-    write_plan(plan, calibration, done)
+    write_plan(plan, calibration, done, memory)
     finish_nodes(graph, scheme, done)
     done.scheme = scheme.with_(all_codes=codes)
     if samples is not None and float_graph is not None and calibration is not None:
@@ -113,12 +119,22 @@ def quantize_graph(
     return done
 
 
+def _weights_of(graph: gs.Graph) -> WeightMemory:
+    """Return a memory of the weights of a graph that its copies share; of none if they are large."""
+    if too_large(graph):
+        return WeightMemory([])
+    layers = (node for node in graph.nodes if is_dot_product(node))
+    weights = (tensor for node in layers for tensor in node.inputs if isinstance(tensor, gs.Constant))
+    return WeightMemory(tensor.values for tensor in weights if not is_weightless(tensor._values))
+
+
 def _choose_moves(
     graph: gs.Graph,
     scheme: Scheme,
     targets: SchemeTargets,
     data: CalibrationData | None,
     done: Quantized,
+    memory: WeightMemory,
 ) -> tuple[Scheme, QuantizationPlan | None, Quantized]:
     """Move outliers of a prepared graph if its outputs get better; return the scheme that says which.
 
@@ -131,7 +147,7 @@ def _choose_moves(
 
     def _quantize(copy: gs.Graph, feeds: list[Feed]) -> None:
         plan = make_plan(copy, ruled, targets.resolve_in(copy), Quantized())
-        insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)))
+        insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)), memory=memory)
 
     plan = make_plan(graph, ruled, targets.resolve_in(graph), planned)
     moves = settle_outliers(plan, lambda: data.feeds(graph), _quantize, data.run, exclude=targets.excluded)
@@ -164,6 +180,7 @@ def _choose(
     data: CalibrationData | None,
     done: Quantized,
     progress: Progress | None,
+    memory: WeightMemory,
 ) -> Chosen:
     """Return a scheme with nothing left open, and ranges if they were measured to choose it."""
     done.scheme = scheme.by_rule() if scheme.is_open else scheme
@@ -176,7 +193,14 @@ def _choose(
     candidates = list(_candidates(scheme, targets))
     propose = _proposer(graph, scheme, targets)
     chosen = choose_settings(
-        graph, scheme, _plan_of, data, candidates=candidates, propose=propose, progress=progress
+        graph,
+        scheme,
+        _plan_of,
+        data,
+        candidates=candidates,
+        propose=propose,
+        progress=progress,
+        memory=memory,
     )
     if chosen.candidate is not None and chosen.candidate.rewrite is not None:
         done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
