@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.all_codes.recorded_shifts import recorded_shifts
 from transforms.all_codes.use_all_codes import count_added, use_all_codes
-from transforms.choose_ranges.measure_outputs import Score, drags, energies, falls, gain, signals
-from transforms.choose_ranges.output_views import before_saturation, show
+from transforms.choose_ranges.judged_outputs import JudgedOutputs
+from transforms.choose_ranges.measure_outputs import drags, falls, gain
 from transforms.model.copy_graph import copy_graph
-from transforms.run.run_each import run_each, with_bounded_memory, with_fixed_threads
-from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
-from transforms.search.output_metrics import is_float_array
 
 MOST_SAMPLES, MOST_LARGE = 4, 1
 """Samples that the outputs are compared on, the first ones; of large ones, one shows whether much is lost."""
@@ -77,31 +72,9 @@ def _is_better(
 
     ``new`` may not be used afterwards. An output that is saturated counts as it is before that, too.
     """
-    views = list(before_saturation(float_graph))
-    expected = _outputs(copy_graph(float_graph), views, feeds, run)
-    floats = [name for name, array in expected[0].items() if is_float_array(array)]
-    ends = {tensor.name for tensor in float_graph.outputs}
-    names = sorted(floats, key=lambda name: name not in ends)
-    count = sum(name in ends for name in names)
-    if not count:
+    judged = JudgedOutputs(float_graph, feeds, run)
+    if not judged.count:
         return False
-    wanted = [{name: one[name] for name in names} for one in expected]
-    signal = np.array([signals(one) for one in wanted])
-
-    def _score(graph: gs.Graph) -> Score:
-        pairs = zip(wanted, _outputs(graph, views, feeds, run), strict=True)
-        return Score(np.array([energies(*pair) for pair in pairs]), signal, count)
-
-    scores = _score(new), _score(copy_graph(old))
+    scores = judged.score(new), judged.score(copy_graph(old))
     worth = gain(*scores).shrunk(_EXPECTED, _SPREAD)
     return worth > _LEAST and not drags(*scores) and not falls(*scores)
-
-
-def _outputs(
-    graph: gs.Graph, views: Collection[str], feeds: Sequence[Feed], run: RunOptions | None
-) -> list[Feed]:
-    """Return outputs and views of a graph, which may not be used afterwards, on each sample."""
-    show(graph, views)
-    options = with_bounded_memory(with_fixed_threads(run), feeds)
-    options = dataclasses.replace(options, simulate=True, prepack=False)
-    return list(run_each(open_model(graph, options).run, feeds, run))
