@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
 from transforms.all_codes.recorded_shifts import recorded_shifts
 from transforms.all_codes.use_all_codes import count_added, use_all_codes
-from transforms.choose_ranges.judged_outputs import JudgedOutputs
+from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.measure_outputs import drags, falls, gain
+from transforms.choose_ranges.score_model import score_model
 from transforms.model.copy_graph import copy_graph
 from transforms.runtime.session import RunOptions
 
@@ -41,8 +41,8 @@ class SettledCodes:
 
 def settle_codes(
     graph: gs.Graph,
-    float_graph: gs.Graph,
-    feeds: Sequence[Feed],
+    floats: FloatRuns,
+    count: int,
     inputs: Container[str] = (),
     *,
     padded: bool = False,
@@ -51,30 +51,28 @@ def settle_codes(
 ) -> SettledCodes:
     """Let tensors of a quantized graph use all codes, in place, if its outputs on samples are better for it.
 
-    ``float_graph`` is the float model as it was quantized, ``inputs`` are never negative. ``padded``: whether
-    nodes may be added; ``tops``: upper ends of ranges, as of
-    :func:`transforms.all_codes.use_all_codes.use_all_codes`.
+    ``floats``: runs of the float model as it was quantized, of which the first ``count`` samples are taken.
+    ``inputs`` are never negative. ``padded``: whether nodes may be added; ``tops``: upper ends of ranges, as
+    of :func:`transforms.all_codes.use_all_codes.use_all_codes`.
     """
     shifted, use = copy_graph(graph), partial(use_all_codes, inputs=inputs, padded=padded, tops=tops)
-    count = len(use(shifted))
-    if not count or not _is_better(shifted, graph, float_graph, feeds, run):
-        return SettledCodes(refused=count)
+    tensors = len(use(shifted))
+    if not tensors or not _is_better(shifted, graph, floats, count, run):
+        return SettledCodes(refused=tensors)
     before = count_added(graph)
     use(graph)
     steps = {name: shift / 128 for name, shift in recorded_shifts(graph).items()}
-    return SettledCodes(count, count_added(graph) - before, steps)
+    return SettledCodes(tensors, count_added(graph) - before, steps)
 
 
-def _is_better(
-    new: gs.Graph, old: gs.Graph, float_graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None
-) -> bool:
+def _is_better(new: gs.Graph, old: gs.Graph, floats: FloatRuns, count: int, run: RunOptions | None) -> bool:
     """Return whether a gain is to be expected, from samples and other models, and no output loses much.
 
     ``new`` may not be used afterwards. An output that is saturated counts as it is before that, too.
     """
-    judged = JudgedOutputs(float_graph, feeds, run)
-    if not judged.count:
+    samples = floats.samples(count)
+    if not floats.outputs:
         return False
-    scores = judged.score(new), judged.score(copy_graph(old))
+    scores = score_model(new, floats, samples, run), score_model(copy_graph(old), floats, samples, run)
     worth = gain(*scores).shrunk(_EXPECTED, _SPREAD)
     return worth > _LEAST and not drags(*scores) and not falls(*scores)

@@ -9,8 +9,9 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.choose_ranges.judged_outputs import JudgedOutputs, together
+from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.measure_outputs import Score, drags, falls, gain
+from transforms.choose_ranges.score_model import score_model, together
 from transforms.choose_ranges.work import too_large
 from transforms.equalize_layers import equalize_layers
 from transforms.graph.selection import Exclusion
@@ -68,18 +69,19 @@ def _is_better_without(
     feeds = pick(data.feeds(plain))[:_MOST]
     if len(feeds) < _FEWEST:
         return False
-    judged = JudgedOutputs(plain, feeds, data.run)
+    floats = FloatRuns(plain, feeds, data.run)
+    samples = floats.samples(len(feeds))
+    if not floats.outputs:
+        return False
 
     def _score(source: gs.Graph) -> Score:
         scores = []
         for half in range(2):
             copy = copy_graph(source)
             quantize(copy, feeds[half::2])
-            scores.append(judged.score(copy, slice(1 - half, None, 2)))
+            scores.append(score_model(copy, floats, samples[1 - half :: 2], data.run))
         return together(scores)
 
-    if not judged.count:
-        return False
     scores = _score(plain), _score(equalized)
     worth = gain(*scores).shrunk(-_EXPECTED, _SPREAD)
     log.info("not equalized: %.2f dB, equalized: %.2f dB", scores[0].mean, scores[1].mean)
