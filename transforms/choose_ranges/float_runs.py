@@ -41,6 +41,7 @@ class FloatRuns:
         )
         self.views: Collection[str] = before_saturation(graph).keys()
         self._kept, self._made = KeptArrays(), list[Feed]()
+        self._model: InstrumentedModel[str] | None = None
 
     def watch(self, names: Collection[str], see: See, most: int) -> None:
         """Let tensors of the main graph go to a function while the first samples are run, ``most`` at most.
@@ -67,15 +68,17 @@ class FloatRuns:
         """Return the first samples, run as far as they were not."""
         rest = self.feeds[len(self._made) : count]
         if rest:
-            model = self._open()
+            model = self._model or self._open()
             self._made += run_each(lambda feed: self._kept.keep(model.run(feed)), rest, self._run)
+        self._model = None
         names = self.shown
         pairs = enumerate(zip(self.feeds[:count], self._made, strict=False))
         return [Sample(i % 2, feed, {name: made[name] for name in names}) for i, (feed, made) in pairs]
 
     def _floats(self) -> list[str]:
         if not self._made:
-            self.samples(1)
+            self._model = self._open()
+            self._made.append(self._kept.keep(self._model.run(self.feeds[0])))
         return [name for name, array in self._made[0].items() if is_float_array(array)]
 
     def _open(self, watched: Collection[str] = ()) -> InstrumentedModel[str]:
