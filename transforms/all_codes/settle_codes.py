@@ -6,17 +6,14 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.all_codes.recorded_shifts import recorded_shifts
 from transforms.all_codes.use_all_codes import count_added, use_all_codes
 from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.measure_outputs import Score, drags, energies, falls, gain, signals
-from transforms.choose_ranges.output_views import show
+from transforms.choose_ranges.measure_outputs import drags, falls, gain
+from transforms.choose_ranges.score_model import score_model
 from transforms.model.copy_graph import copy_graph
-from transforms.run.run_each import run_each
-from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 
 MOST_SAMPLES, MOST_LARGE = 4, 1
@@ -55,9 +52,8 @@ def settle_codes(
     """Let tensors of a quantized graph use all codes, in place, if its outputs on samples are better for it.
 
     ``floats``: runs of the float model as it was quantized, of which the first ``count`` samples are taken.
-    ``inputs`` are never negative. ``padded``: whether
-    nodes may be added; ``tops``: upper ends of ranges, as of
-    :func:`transforms.all_codes.use_all_codes.use_all_codes`.
+    ``inputs`` are never negative. ``padded``: whether nodes may be added; ``tops``: upper ends of ranges, as
+    of :func:`transforms.all_codes.use_all_codes.use_all_codes`.
     """
     shifted, use = copy_graph(graph), partial(use_all_codes, inputs=inputs, padded=padded, tops=tops)
     tensors = len(use(shifted))
@@ -74,18 +70,9 @@ def _is_better(new: gs.Graph, old: gs.Graph, floats: FloatRuns, count: int, run:
 
     ``new`` may not be used afterwards. An output that is saturated counts as it is before that, too.
     """
-    samples, outputs = floats.samples(count), len(floats.outputs)
-    if not outputs:
+    samples = floats.samples(count)
+    if not floats.outputs:
         return False
-    signal = np.array([signals(one.expected) for one in samples])
-
-    def _score(graph: gs.Graph) -> Score:
-        show(graph, floats.views)
-        model = open_model(graph, floats.options)
-        made = run_each(model.run, (one.feed for one in samples), run)
-        errors = [energies(one.expected, found) for one, found in zip(samples, made, strict=True)]
-        return Score(np.array(errors), signal, outputs)
-
-    scores = _score(new), _score(copy_graph(old))
+    scores = score_model(new, floats, samples, run), score_model(copy_graph(old), floats, samples, run)
     worth = gain(*scores).shrunk(_EXPECTED, _SPREAD)
     return worth > _LEAST and not drags(*scores) and not falls(*scores)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -32,6 +32,7 @@ from transforms.pipelines.quantize_steps import (
     prepare_for,
     write_plan,
 )
+from transforms.pipelines.settle_equalized import decides_by_rule, settle_equalized
 from transforms.pipelines.settle_outliers import settle_outliers
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -84,7 +85,10 @@ def quantize_graph(
     done = Quantized(grids=[] if keep_grids else None)
     if fixed:
         scheme = scheme.by_rule().with_(move_outliers=False)
+    if decides_by_rule(scheme, data):
+        scheme = scheme.with_(equalize_layers=scheme.equalizes_by_rule)
     targets = prepare_for(graph, scheme, done)
+    scheme = _equalize(graph, scheme, targets, data, done)
     codes, samples = scheme.all_codes, samples_for_codes(graph, scheme, data, done)
     if samples is not None and data is not None:
         data = replace(data, source=samples.feeds)
@@ -128,6 +132,38 @@ def _weights_of(graph: gs.Graph) -> WeightMemory:
     return WeightMemory(tensor.values for tensor in weights if not is_weightless(tensor._values))
 
 
+def _by_rule(
+    ruled: Scheme, targets: SchemeTargets, data: CalibrationData, memory: WeightMemory | None = None
+) -> Callable[[gs.Graph, list[Feed]], None]:
+    """Return what quantizes a copy of a prepared graph by a scheme of rules, with ranges from some feeds."""
+
+    def _quantize(copy: gs.Graph, feeds: list[Feed]) -> None:
+        plan = make_plan(copy, ruled, targets.resolve_in(copy), Quantized())
+        insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)), memory=memory)
+
+    return _quantize
+
+
+def _equalize(
+    graph: gs.Graph,
+    scheme: Scheme,
+    targets: SchemeTargets,
+    data: CalibrationData | None,
+    done: Quantized,
+) -> Scheme:
+    """Equalize layers of a prepared graph where outputs can only say no; return the scheme that says so."""
+    if scheme.equalize_layers != AUTO or not scheme.equalizes_by_rule or data is None:
+        return scheme
+    corrected = scheme.by_rule().with_(correct_biases=scheme.correct_biases is not False)
+    quantize = _by_rule(corrected, targets, data)
+    count = settle_equalized(graph, data, quantize, exclude=targets.excluded)
+    if count is None:
+        done.notes.append("Layers not equalized: the outputs on samples are better without")
+    else:
+        done.changes[EQUALIZED] = count
+    return scheme.with_(equalize_layers=count is not None)
+
+
 def _choose_moves(
     graph: gs.Graph,
     scheme: Scheme,
@@ -144,13 +180,9 @@ def _choose_moves(
     if not scheme.move_outliers or scheme.outliers or data is None or not data.decides:
         return scheme, None, planned
     ruled = scheme.by_rule()
-
-    def _quantize(copy: gs.Graph, feeds: list[Feed]) -> None:
-        plan = make_plan(copy, ruled, targets.resolve_in(copy), Quantized())
-        insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)), memory=memory)
-
     plan = make_plan(graph, ruled, targets.resolve_in(graph), planned)
-    moves = settle_outliers(plan, lambda: data.feeds(graph), _quantize, data.run, exclude=targets.excluded)
+    quantize = _by_rule(ruled, targets, data, memory)
+    moves = settle_outliers(plan, lambda: data.feeds(graph), quantize, data.run, exclude=targets.excluded)
     if not moves:
         return scheme, plan, planned
     chosen = scheme.with_(outliers={name: str(move) for name, move in moves.items()})
@@ -212,9 +244,9 @@ def _choose(
 def _candidates(scheme: Scheme, targets: SchemeTargets) -> Iterator[Candidate]:
     """Yield rewrites of the float graph that its outputs decide about.
 
-    A recorded scheme equalizes layers before it balances channels and moves outliers: not after them here.
+    A recorded scheme equalizes layers before it moves outliers: not after that here.
     """
-    if scheme.equalize_layers == AUTO and not (scheme.balance_channels or scheme.outliers):
+    if scheme.equalize_layers == AUTO and not scheme.outliers:
         rewrite = partial(equalize_layers, exclude=targets.excluded)
         yield Candidate(EQUALIZED, {"equalize_layers": True}, rewrite)
 
