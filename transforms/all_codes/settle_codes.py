@@ -33,6 +33,7 @@ _EXPECTED, _SPREAD = 1.0, 1.5
 """dB that models gain, and how much that differs."""
 
 _LEAST = 0.1  # dB that have to be expected
+_DRAGGED = 2.0  # dB that the worst output may lose: four samples of one say little
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class _Judge:
             return False
         scores = self._score(graph), self._first
         worth = gain(*scores).shrunk(_EXPECTED, _SPREAD)
-        return worth > _LEAST and not drags(*scores) and not falls(*scores)
+        return worth > _LEAST and not drags(*scores, _DRAGGED) and not falls(*scores)
 
     @cached_property
     def _wanted(self) -> list[Feed]:
