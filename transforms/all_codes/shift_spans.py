@@ -52,7 +52,7 @@ class ShiftedSpan:
 def shift_spans(graph: gs.Graph, ranges: Mapping[str, tuple[float, float]]) -> list[ShiftedSpan]:
     """Let spans of an int8 model use all codes, in place, if their steps get clearly finer.
 
-    ``ranges``: with a zero point, by the names of the tensors that are quantized. A Conv that pads gets a
+    ``ranges``: with a zero point, by the names of the tensors that come in. A Conv that pads gets a
     Pad, and an Add and a Sub stand where no bias takes the shift; none stands before a dot product, which
     would compute in float. Tensors that are shifted already stay, and what an input, an output or a gate is.
     """
@@ -112,9 +112,9 @@ class _Shifter:
 
     def _grid(self, span: Span) -> tuple[float, int] | None:
         """Return the step with a zero point and the code of zero; None for what stays."""
-        found = [self._ranges[name] for name in span.quantized if name in self._ranges]
+        found = [self._ranges[str(one.name)] for one in span.entries if one.name in self._ranges]
         makers = [maker.op for tensor in span.entries if (maker := walk.producer(tensor)) is not None]
-        if len(found) < len(span.quantized) or len(makers) < len(span.entries) or _GATES & {*makers}:
+        if len(found) < len(span.entries) or len(makers) < len(span.entries) or _GATES & {*makers}:
             return None
         low, high = min(0.0, *(one[0] for one in found)), max(0.0, *(one[1] for one in found))
         if not {"Relu", "Clip"} >= {*makers}:

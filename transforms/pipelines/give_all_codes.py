@@ -92,7 +92,7 @@ def _ranges(graph: gs.Graph, calibration: Calibration) -> dict[str, tuple[float,
     """
     quantized = {node.inputs[0].name for node in graph.nodes if node.op == "QuantizeLinear"}
     found: dict[str, tuple[float, float]] = {}
-    for name in calibration.extremes().keys() & quantized:
+    for name in sorted(calibration.extremes().keys() & quantized):
         ends = calibration.range(name, FORMATS[_INT8], symmetric=False)
         low, high = min(ends[0], 0.0), max(ends[1], 0.0)
         below, above = calibration.differences(name)
