@@ -6,25 +6,20 @@ better with those alone that are never negative.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
 from transforms.all_codes.recorded_shifts import recorded_shifts, shifts_within
 from transforms.all_codes.shift_spans import shift_spans
 from transforms.all_codes.use_all_codes import count_added, use_all_codes
-from transforms.choose_ranges.measure_outputs import Score, drags, energies, falls, gain, signals
-from transforms.choose_ranges.output_views import before_saturation, show
+from transforms.choose_ranges.float_runs import FloatRuns
+from transforms.choose_ranges.measure_outputs import Score, drags, falls, gain
+from transforms.choose_ranges.score_model import score_model
 from transforms.model.copy_graph import copy_graph
-from transforms.run.run_each import run_each, with_bounded_memory, with_fixed_threads
-from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
-from transforms.search.output_metrics import is_float_array
 
 MOST_SAMPLES, MOST_LARGE = 4, 1
 """Samples that the outputs are compared on, the first ones; of large ones, one shows whether much is lost."""
@@ -54,8 +49,8 @@ class SettledCodes:
 
 def settle_codes(
     graph: gs.Graph,
-    float_graph: gs.Graph,
-    feeds: Sequence[Feed],
+    floats: FloatRuns,
+    count: int,
     inputs: Container[str] = (),
     *,
     padded: bool = False,
@@ -65,21 +60,21 @@ def settle_codes(
 ) -> SettledCodes:
     """Let tensors of a quantized graph use all codes, in place, if its outputs on samples are better for it.
 
-    ``float_graph`` is the float model as it was quantized, ``inputs`` are never negative. ``padded``: whether
-    nodes may be added; ``tops``: upper ends of ranges, as of
-    :func:`transforms.all_codes.use_all_codes.use_all_codes`; ``ranges``: with a zero point, as of
+    ``floats``: runs of the float model as it was quantized, of which the first ``count`` samples are taken.
+    ``inputs`` are never negative. ``padded``: whether nodes may be added; ``tops``: upper ends of ranges, as
+    of :func:`transforms.all_codes.use_all_codes.use_all_codes`; ``ranges``: with a zero point, as of
     :func:`transforms.all_codes.shift_spans.shift_spans`, without which no others are shifted.
     """
     before = count_added(graph)
 
     def _shift(changed: gs.Graph, ends: Mapping[str, tuple[float, float]]) -> SettledCodes:
-        count = len(use_all_codes(changed, inputs=inputs, padded=padded, tops=tops))
+        tensors = len(use_all_codes(changed, inputs=inputs, padded=padded, tops=tops))
         steps = {name: shift / 128 for name, shift in recorded_shifts(changed).items()}
         found = shift_spans(changed, ends) if ends and padded else []
         steps |= {name: one.step for one in found for name in one.names}
-        return SettledCodes(count + len(found), len(found), count_added(changed) - before, steps)
+        return SettledCodes(tensors + len(found), len(found), count_added(changed) - before, steps)
 
-    judge, refused = _Judge(float_graph, graph, feeds, run), 0
+    judge, refused = _Judge(graph, floats, count, run), 0
     for ends in (ranges or {}, {}):
         shifted = copy_graph(graph)
         done = _shift(shifted, ends)
@@ -90,61 +85,26 @@ def settle_codes(
 
 
 class _Judge:
-    """What the float model makes of samples, and how far from that a quantized graph is."""
+    """What a quantized graph makes of samples, and whether changed copies of it are better."""
 
-    def __init__(
-        self, float_graph: gs.Graph, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None
-    ) -> None:
-        self._float_graph, self._graph, self._feeds, self._run = float_graph, graph, feeds, run
-        self._views = list(before_saturation(float_graph))
+    def __init__(self, graph: gs.Graph, floats: FloatRuns, count: int, run: RunOptions | None) -> None:
+        self._graph, self._floats, self._count, self._run = graph, floats, count, run
 
     def is_better(self, graph: gs.Graph) -> bool:
         """Return whether a gain is to be expected, from samples and other models, and no output loses much.
 
         The graph may not be used afterwards. An output that is saturated counts as it is before that, too.
         """
-        if not self._count:
+        if not self._floats.outputs:
             return False
-        scores = self._score(graph), self._first
+        scores = self._score(graph), self._before
         worth = gain(*scores).shrunk(_EXPECTED, _SPREAD)
         return worth > _LEAST and not drags(*scores, _DRAGGED) and not falls(*scores)
 
     @cached_property
-    def _wanted(self) -> list[Feed]:
-        """What is compared: outputs first, then what they saturate."""
-        expected = _outputs(copy_graph(self._float_graph), self._views, self._feeds, self._run)
-        floats = [name for name, array in expected[0].items() if is_float_array(array)]
-        names = sorted(floats, key=lambda name: name not in self._ends)
-        return [{name: one[name] for name in names} for one in expected]
-
-    @cached_property
-    def _ends(self) -> set[str]:
-        return {str(tensor.name) for tensor in self._float_graph.outputs}
-
-    @cached_property
-    def _count(self) -> int:
-        return sum(name in self._ends for name in self._wanted[0])
-
-    @cached_property
-    def _first(self) -> Score:
+    def _before(self) -> Score:
         return self._score(copy_graph(self._graph))
 
     def _score(self, graph: gs.Graph) -> Score:
-        made = _outputs(graph, self._views, self._feeds, self._run)
-        errors = [energies(*pair) for pair in zip(self._wanted, made, strict=True)]
-        return Score(np.array(errors), np.array([signals(one) for one in self._wanted]), self._count)
-
-
-def _outputs(
-    graph: gs.Graph, views: Collection[str], feeds: Sequence[Feed], run: RunOptions | None
-) -> list[Feed]:
-    """Return outputs and views of a graph, which may not be used afterwards, on each sample.
-
-    Of views that hold shifted numbers, the shift is taken back.
-    """
-    show(graph, views)
-    shifts = {name: np.float32(shift) for name, shift in shifts_within(graph).items() if name in views}
-    options = with_bounded_memory(with_fixed_threads(run), feeds)
-    options = dataclasses.replace(options, simulate=True, prepack=False)
-    made = list(run_each(open_model(graph, options).run, feeds, run))
-    return [one | {name: one[name] + shift for name, shift in shifts.items()} for one in made]
+        shifts, samples = shifts_within(graph), self._floats.samples(self._count)
+        return score_model(graph, self._floats, samples, self._run, shifts)
