@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.all_codes.test_shift_spans import DATA as SIGNED_DATA
+from tests.all_codes.test_shift_spans import NET as SIGNED
+from tests.all_codes.test_shift_spans import RANGES
 from tests.all_codes.test_use_all_codes import PADDED, PADDED_DATA
 from tests.helpers import tunable
+from transforms.all_codes.shift_spans import shift_spans
 from transforms.all_codes.use_all_codes import use_all_codes
 from transforms.compare.match_tensors import Match, match_tensors
 from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
@@ -47,3 +51,21 @@ def test_a_record_without_its_sub_is_not_believed() -> None:
     other.info = quantized.info  # type: ignore[attr-defined]
     found: dict[str, Match] = {one.name: one for one in match_tensors(float_graph, other)[0]}
     assert found["x"].shift == 0 and np.isfinite(found["c1"].shift)
+
+
+def test_tensors_with_negative_numbers_are_compared_without_the_shift() -> None:
+    """A layer shifts c2, a Sub the others, and k is what a Concat makes of two of them."""
+    _, quantized = tunable.pair(SIGNED, "A8W8", SIGNED_DATA)
+    shift_spans(quantized, RANGES)
+    float_graph = import_model(SIGNED)
+    matches, missing = match_tensors(float_graph, quantized)
+    found = {
+        one.match.name: one
+        for one in SideBySide(float_graph, quantized, matches).collect(
+            matches, [("", feed) for feed in SIGNED_DATA]
+        )
+    }
+    assert not missing
+    for name in RANGES:
+        assert found[name].match.shift and found[name].match.format == "int8", name
+        assert found[name].total.sqnr() > 25, name

@@ -105,9 +105,9 @@ KEYS: Mapping[str, Option] = {
     ),
     "all_codes": _key(
         "--all-codes",
-        "int8 tensors without negative numbers, as after a Relu, use all codes, zero points stay 0: padded, "
-        "those before a Conv that pads, too, by a Pad, and inputs by a Sub; free: if that adds no node; off: "
-        "none (default: as in the config)",
+        "int8 tensors of unequal ends, as after a Relu, use all codes, zero points stay 0: padded, also "
+        "those that need a Pad before a Conv, or an Add and a Sub; free: if that adds no node; off: none "
+        "(default: as in the config)",
         choices=ALL_CODES,
         needs=(_COMPARED,),
     ),

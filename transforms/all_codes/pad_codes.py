@@ -14,7 +14,7 @@ from transforms.graph.selection import label_of
 LEAST_OPSET = 13
 """From which on the widths of a Pad are an input, and quantization takes tensors of any rank."""
 
-_LEAST = np.float32(-128)  # the code of zero in a tensor that uses all codes
+_LEAST = -128  # the code of zero in a tensor that is never negative
 
 
 class Padding:
@@ -25,21 +25,26 @@ class Padding:
         self._graph, self._names, self._insertions = graph, names, insertions
         self._made: dict[tuple[int, tuple[int, ...]], gs.Variable] = {}
 
-    def add(self, layer: gs.Node, quantizer: gs.Node) -> None:
-        """Let a Conv read what a Pad makes of its input, rounded as ``quantizer`` rounds; it pads no more."""
+    def add(self, layer: gs.Node, quantizer: gs.Node, code: int = _LEAST) -> None:
+        """Let a Conv read what a Pad makes of its input, rounded as ``quantizer`` rounds; it pads no more.
+
+        ``code``: that of zero.
+        """
         source, pads = layer.inputs[0], tuple(layer.attrs["pads"])
         key = id(source), pads
         if key not in self._made:
-            self._made[key] = self._padded(source, pads, quantizer)
+            self._made[key] = self._padded(source, pads, quantizer, code)
         layer.inputs[0] = self._made[key]
         layer.attrs["pads"] = [0] * len(pads)
 
-    def _padded(self, source: gs.Variable, pads: tuple[int, ...], quantizer: gs.Node) -> gs.Variable:
+    def _padded(
+        self, source: gs.Variable, pads: tuple[int, ...], quantizer: gs.Node, code: int
+    ) -> gs.Variable:
         """Return what a Pad of numbers makes of them: the Pad, and a rounding that changes nothing."""
         back, derive = source.inputs[0], self._names.derive
         scale, half = back.inputs[1], len(pads) // 2
         widths = np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64)  # of batch and channels: none
-        least = np.asarray(_LEAST * load(scale).reshape(()), np.float32)
+        least = np.asarray(np.float32(code) * load(scale).reshape(()), np.float32)
         stored = [constant(derive(source.name, end), x) for end, x in (("pads", widths), ("least", least))]
         wide, made = (gs.Variable(derive(source.name, end), dtypes.FLOAT) for end in ("wide", "padded"))
         codes = gs.Variable(derive(source.name, "codes"), np.int8)

@@ -30,6 +30,20 @@ def recorded_shifts(graph: gs.Graph) -> dict[str, float]:
     return {name: shift for name, shift in shifts.items() if math.isfinite(shift)}
 
 
+def shifts_within(graph: gs.Graph) -> dict[str, float]:
+    """Return the shifts of tensors that hold shifted numbers; a Sub makes the others' for a quantization."""
+    before = {str(node.inputs[0].name) for node in graph.nodes if is_shift(node)}
+    return {name: shift for name, shift in recorded_shifts(graph).items() if name not in before}
+
+
+def is_shift(node: gs.Node) -> bool:
+    """Return whether a node subtracts one stored number, and quantizations alone read the result."""
+    if node.op != "Sub" or not isinstance(node.inputs[1], gs.Constant) or node.inputs[1].shape:
+        return False
+    users = node.outputs[0].outputs
+    return bool(users) and all(user.op == "QuantizeLinear" for user in users)
+
+
 def record_shifts(graph: gs.Graph, shifts: Mapping[str, float]) -> None:
     """Add shifts to the record of a graph; that of graphs it was copied from stays."""
     if not isinstance(graph, Graph) or not shifts:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Float64Array
-from ops.powers_of_two import are_powers
-from transforms.all_codes.integer_layers import IntegerLayer, grow, growth_of, integer_layer, is_at_zero
+from transforms.all_codes.integer_layers import IntegerLayer, integer_layer, is_at_zero
+from transforms.all_codes.move_zero import layer_that_reads, move_zero, top_of_rectifier
 from transforms.all_codes.pad_codes import LEAST_OPSET, Padding
 from transforms.all_codes.recorded_shifts import record_shifts
+from transforms.all_codes.spans import MOVING, int8_scale, one_number
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants, load
 from transforms.graph.lazy_values import constant
@@ -31,11 +31,6 @@ _CODES, _MIDDLE, _HIGHEST = 255, 128, 127
 TUNED_ROOM = 1.25
 """Times the range of a tensor when its codes double. A range of least squared error grows by about an eighth,
 and a wider one costs little if weights are tuned to it, while new data exceed those it was measured on."""
-
-_ALIKE = 1e-5  # relative difference of scales that rounding to float32 explains
-
-_MOVING = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity"})
-"""Operators that commute with the shift of their input."""
 
 
 @dataclass
@@ -123,12 +118,12 @@ def _is_among(name: str, makers: Container[str] | None) -> bool:
 
 def count_added(graph: gs.Graph) -> int:
     """Return the number of nodes of the kinds that shifts may add."""
-    return sum(node.op in ("Pad", "Sub") for node in graph.nodes)
+    return sum(node.op in ("Pad", "Add", "Sub") for node in graph.nodes)
 
 
 def _find(node: gs.Node, constants: Constants, outputs: set[int], *, padded: bool) -> _Tensor | None:
     """Return what has to change with the output of a Relu or Clip; None unless all of it can."""
-    top = _top(node, constants)
+    top = top_of_rectifier(node, constants)
     before = walk.producer(node.inputs[0]) if top is not None else None
     maker = integer_layer(before) if before is not None else None
     if top is None or maker is None or any(id(t) in outputs for t in (node.inputs[0], node.outputs[0])):
@@ -149,28 +144,18 @@ def _found(
 ) -> _Tensor | None:
     """Return what quantizes and reads a tensor; None if there is anything else that does."""
     first = tensor.outputs[0] if tensor.outputs else None
-    scale = _int8_scale(first) if first is not None else None
+    scale = int8_scale(first) if first is not None else None
     if scale is None:
         return None
     users = _Collector(scale, outputs)
     if not users.follow(tensor):
         return None
-    readers = [reader for one in users.layers if (reader := _reader(one, scale, padded=padded)) is not None]
+    readers = [
+        reader for one in users.layers if (reader := layer_that_reads(one, scale, padded=padded)) is not None
+    ]
     if len(readers) < len(users.layers):
         return None
     return _Tensor(tensor, rectifier, maker, users.rounding, readers, scale)
-
-
-def _top(node: gs.Node, constants: Constants) -> float | None:
-    """Return the upper bound of a Relu or of a Clip from 0; None for other nodes."""
-    if node.domain not in STANDARD_DOMAINS or node.op not in ("Relu", "Clip"):
-        return None
-    if node.op == "Relu":
-        return np.inf
-    ends = [constants.scalar(t) if not t.is_empty() else None for t in node.inputs[1:3]]
-    if not ends or ends[0] != 0 or (len(ends) > 1 and ends[1] is None and not node.inputs[2].is_empty()):
-        return None
-    return np.inf if len(ends) < 2 or ends[1] is None else float(ends[1])
 
 
 class _Collector:
@@ -186,7 +171,7 @@ class _Collector:
         return self._each(tensor, self._quantizer)
 
     def _quantizer(self, node: gs.Node, index: int) -> bool:
-        if index or _int8_scale(node) != self._scale:
+        if index or int8_scale(node) != self._scale:
             return False
         self.rounding.append(node)
         return self._each(node.outputs[0], self._back)
@@ -194,7 +179,7 @@ class _Collector:
     def _back(self, node: gs.Node, index: int) -> bool:
         if index or node.op != "DequantizeLinear" or not is_at_zero(node):
             return False
-        if _one_number(node.inputs[1]) != self._scale:
+        if one_number(node.inputs[1]) != self._scale:
             return False
         self.rounding.append(node)
         return self._each(node.outputs[0], self._reader)
@@ -202,7 +187,7 @@ class _Collector:
     def _reader(self, node: gs.Node, index: int) -> bool:
         if index or node.domain not in STANDARD_DOMAINS:
             return False
-        if node.op in _MOVING:
+        if node.op in MOVING:
             return len(node.outputs) == 1 and self.follow(node.outputs[0])
         self.layers.append(node)
         return node.op in ("Conv", "Gemm")
@@ -212,61 +197,12 @@ class _Collector:
         return bool(uses) and id(tensor) not in self._outputs and all(accepts(*use) for use in uses)
 
 
-def _int8_scale(node: gs.Node) -> float | None:
-    """Return the scale of a QuantizeLinear to int8 by one number, without a zero point; None for others."""
-    if node.op != "QuantizeLinear" or len(node.inputs) < 3 or not is_at_zero(node):
-        return None
-    if load(node.inputs[2]).dtype != np.int8:
-        return None
-    return _one_number(node.inputs[1])
-
-
-def _one_number(scale: gs.Tensor) -> float | None:
-    """Return a stored float32 scale of one element, unless it is a power of two."""
-    if not isinstance(scale, gs.Constant):
-        return None
-    values = load(scale)
-    if values.size != 1 or values.dtype != np.float32 or are_powers(values):
-        return None
-    return float(values.reshape(()))
-
-
-def _reader(node: gs.Node, scale: float, *, padded: bool) -> IntegerLayer | None:
-    """Return a layer whose bias can take a shift of all that it reads; None for others."""
-    layer = integer_layer(node)
-    if layer is None or (any(node.attrs.get("pads", ())) and not padded):
-        return None
-    if layer.weight.inputs[0].dtype != np.int8:
-        return None
-    if node.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        return None
-    products = scale * load(layer.weight.inputs[1]).astype(np.float64).reshape(-1)
-    own = load(layer.steps).reshape(-1)
-    is_product = own.size in (1, products.size) and np.allclose(products, own, rtol=_ALIKE, atol=0)
-    return layer if is_product else None
-
-
 def _shift(tensor: _Tensor, names: walk.Names, room: float, tops: Mapping[str, float]) -> float | None:
     """Shift a tensor in place; return by how much, or None, with nothing changed, if a bias does not fit."""
     scale = np.float32(min(tensor.bound, _top_of(tensor, room, tops)) / _CODES)
-    ratio, middle = float(scale) / tensor.scale, _MIDDLE * float(scale)
-
-    def _of_maker(layer: IntegerLayer) -> Float64Array:
-        return np.asarray(load(layer.numbers) - np.rint(middle / load(layer.steps).astype(np.float64)))
-
-    def _of_reader(layer: IntegerLayer) -> Float64Array:
-        return np.asarray(np.rint(load(layer.numbers) / ratio) + _MIDDLE * layer.integers.sum(1))
-
-    changes = [(one, _of_reader, ratio) for one in tensor.readers]
-    if tensor.maker is not None:
-        changes.append((tensor.maker, _of_maker, 1.0))
-    growths = [growth_of(numbers(layer)) for layer, numbers, _ in changes]
-    if any((growth > 1).any() and not one[0].may_grow for growth, one in zip(growths, changes, strict=True)):
+    makers = [] if tensor.maker is None else [tensor.maker]
+    if not move_zero(makers, tensor.readers, tensor.scale, float(scale), -_MIDDLE):
         return None
-    for (layer, numbers, factor), growth in zip(changes, growths, strict=True):
-        grow(layer, growth)
-        layer.numbers.values = numbers(layer).astype(np.int32)
-        layer.steps.values = (load(layer.steps) * factor).astype(np.float32)
     old = tensor.nodes[0].inputs[1]
     stored = constant(names.derive(old.name, "all_codes"), np.full(load(old).shape, scale, np.float32))
     for node in tensor.nodes:
@@ -274,7 +210,7 @@ def _shift(tensor: _Tensor, names: walk.Names, room: float, tops: Mapping[str, f
     if tensor.rectifier is not None:
         walk.redirect(tensor.rectifier.outputs[0], tensor.rectifier.inputs[0])
         detach(tensor.rectifier)
-    return middle
+    return _MIDDLE * float(scale)
 
 
 def _top_of(tensor: _Tensor, room: float, tops: Mapping[str, float]) -> float:

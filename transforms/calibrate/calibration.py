@@ -96,6 +96,13 @@ class Calibration:
         lows, highs = sorted((-low, -other_low)), sorted((high, other_high))
         return lows[0] < _ALIKE * lows[1] or highs[0] < _ALIKE * highs[1]
 
+    def differences(self, name: str) -> tuple[float, float]:
+        """Return how many times as far from zero the ends of a tensor are in one half as in the other."""
+        lows = [abs(min(half[name].low, 0.0)) for half in self.halves if name in half]
+        highs = [max(half[name].high, 0.0) for half in self.halves if name in half]
+        found = [max(ends) / min(ends) if ends and min(ends) > 0 else 1.0 for ends in (lows, highs)]
+        return found[0], found[1]
+
     def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
         """Return the range of a tensor for an integer format, within the numbers that were observed.
 

@@ -136,12 +136,12 @@ def _gains(new: Score, old: Score, arrays: slice) -> tuple[Gain, Gain]:
     return Gain(pooled, spread / least**0.5), Gain(float(samples.mean()), spread / len(samples) ** 0.5)
 
 
-def drags(new: Score, old: Score) -> bool:
-    """Return whether one of several outputs pays for the others."""
+def drags(new: Score, old: Score, dragged: float = _DRAGGED) -> bool:
+    """Return whether one of several outputs pays for the others, by more than some dB."""
     if new.count < 2:
         return False
     worst = [np.nanmin(score.decibels[: score.count], initial=np.inf) for score in (new, old)]
-    return bool(worst[0] < worst[1] - _DRAGGED)
+    return bool(worst[0] < worst[1] - dragged)
 
 
 def falls(new: Score, old: Score) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -16,12 +16,21 @@ from transforms.runtime.session import RunOptions
 
 
 def score_model(
-    graph: gs.Graph, floats: FloatRuns, samples: Sequence[Sample], run: RunOptions | None
+    graph: gs.Graph,
+    floats: FloatRuns,
+    samples: Sequence[Sample],
+    run: RunOptions | None,
+    shifts: Mapping[str, float] | None = None,
 ) -> Score:
-    """Return the errors of a model, which may not be used afterwards, on some samples of the float one."""
+    """Return the errors of a model, which may not be used afterwards, on some samples of the float one.
+
+    ``shifts``: by how much tensors are less than in the float model.
+    """
     show(graph, floats.views)
+    back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in floats.views}
     made = run_each(open_model(graph, floats.options).run, (one.feed for one in samples), run)
-    errors = [energies(one.expected, found) for one, found in zip(samples, made, strict=True)]
+    whole = ({**found, **{name: found[name] + back[name] for name in back}} for found in made)
+    errors = [energies(one.expected, found) for one, found in zip(samples, whole, strict=True)]
     signal = [signals(one.expected) for one in samples]
     return Score(np.array(errors), np.array(signal), len(floats.outputs))
 

@@ -10,7 +10,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ops.formats import BFP, MX
-from transforms.all_codes.recorded_shifts import recorded_shifts
+from transforms.all_codes.recorded_shifts import is_shift, recorded_shifts
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.block_format import block_format_of
 
@@ -64,7 +64,7 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
             missing.append(tensor.name)
             continue
         shift = shifts.get(tensor.name, 0.0)
-        (unrounded, rounded, format_name), shift = _follow_shifted(start, shift)
+        (unrounded, rounded, format_name), shift = _follow_shifted(start, shift, _is_rectified(tensor))
         matches.append(
             Match(
                 name=tensor.name,
@@ -142,18 +142,28 @@ def _as_it_is(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str]:
     return None, tensor, type_name(dtypes.element_type(tensor))
 
 
-def _follow_shifted(start: gs.Tensor, shift: float) -> tuple[tuple[gs.Tensor | None, gs.Tensor, str], float]:
+def _follow_shifted(
+    start: gs.Tensor, shift: float, is_rectified: bool
+) -> tuple[tuple[gs.Tensor | None, gs.Tensor, str], float]:
     """The same for a tensor that is shifted unless ``shift`` is 0, and the shift of what is found.
 
-    An input is shifted by a Sub. The rounding after a layer is that of what a Relu made in the float model.
+    A Sub shifts it unless a layer does. The rounding after a layer is that of what a Relu made in the float
+    model if that has one there (``is_rectified``).
     """
     producer = walk.producer(start)
+    shifted = next((user.outputs[0] for user in start.outputs if is_shift(user)), None) if shift else None
+    if shifted is not None:
+        return _follow(shifted), shift
     if shift and producer is None:
-        shifted = next((user.outputs[0] for user in start.outputs if user.op == "Sub"), None)
-        return (_follow(start), 0.0) if shifted is None else (_follow(shifted), shift)
-    if shift and producer is not None and dot_products.is_dot_product(producer):
+        return _follow(start), 0.0
+    if shift and is_rectified and producer is not None and dot_products.is_dot_product(producer):
         return _as_it_is(start), shift
     return _follow(start), shift
+
+
+def _is_rectified(tensor: gs.Tensor) -> bool:
+    """Return whether a Relu or Clip alone reads a tensor."""
+    return len(tensor.outputs) == 1 and tensor.outputs[0].op in ("Relu", "Clip")
 
 
 def _rounding_after(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str] | None:

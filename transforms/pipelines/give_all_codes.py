@@ -69,10 +69,12 @@ def give_all_codes(
     feeds = feeds if all(map(is_small_feed, feeds)) else feeds[:MOST_LARGE]
     if not padded:
         inputs = set()
-    tops = _tops(graph, calibration)
+    tops, ranges = _tops(graph, calibration), _ranges(graph, calibration) if padded else {}
     if floats is None or floats.views != before_saturation(float_graph).keys():
         floats = FloatRuns(float_graph, feeds, run)
-    settled = settle_codes(graph, floats, len(feeds), inputs, padded=padded, tops=tops, run=run)
+    settled = settle_codes(
+        graph, floats, len(feeds), inputs, padded=padded, tops=tops, ranges=ranges, run=run
+    )
     done.codes, done.shifted = _said(settled), settled.count
     for number, grid in enumerate(done.grids or ()):
         if grid.name in settled.steps and grid.format == _INT8 and done.grids is not None:
@@ -88,11 +90,30 @@ def _tops(graph: gs.Graph, calibration: Calibration) -> dict[str, float]:
     return {name: _ROOM * calibration.range(name, int8, symmetric=False)[1] for name in names}
 
 
+def _ranges(graph: gs.Graph, calibration: Calibration) -> dict[str, tuple[float, float]]:
+    """Return ranges with a zero point of tensors that are quantized.
+
+    The end nearer to zero is wider by what it differs between halves of the samples: a scale without a zero
+    point leaves it room, and new data use that.
+    """
+    quantized = {node.inputs[0].name for node in graph.nodes if node.op == "QuantizeLinear"}
+    found: dict[str, tuple[float, float]] = {}
+    for name in sorted(calibration.extremes().keys() & quantized):
+        ends = calibration.range(name, FORMATS[_INT8], symmetric=False)
+        low, high = min(ends[0], 0.0), max(ends[1], 0.0)
+        below, above = calibration.differences(name)
+        found[name] = max(low * below, min(low, -high)), min(high * above, max(high, -low))
+    return found
+
+
 def _said(settled: SettledCodes) -> str:
     count = settled.count or settled.refused
     tensors = "1 tensor" if count == 1 else f"{count} tensors"
     if settled.refused:
-        return f"All codes of int8 not used in {tensors} without negative numbers: outputs gain nothing"
-    nodes = "1 Pad or Sub" if settled.added == 1 else f"{settled.added} Pads and Subs"
+        return f"All codes of int8 not used in {tensors}: outputs gain nothing"
+    tensors += "" if settled.signed else " without negative numbers"
+    several = "Pads, Adds and Subs" if settled.signed else "Pads and Subs"
+    one = "Pad, Add or Sub" if settled.signed else "Pad or Sub"
+    nodes = f"1 {one}" if settled.added == 1 else f"{settled.added} {several}"
     added = f"; {nodes} added, which --all-codes free leaves out" if settled.added else ""
-    return f"All codes of int8 used: {tensors} without negative numbers{added}" if count else ""
+    return f"All codes of int8 used: {tensors}{added}" if count else ""

@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibration import options_of
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.channel_moves import channel_moves
 from transforms.choose_ranges.choose import Chosen, Propose, choose_settings
@@ -107,7 +108,9 @@ def quantize_graph(
     else:
         plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     if calibration is None:
-        calibration = calibrate_plan(plan, data, progress=progress)
+        halved = samples is not None  # shifts look at what ends differ
+        calibration = calibrate_plan(plan, data, progress=progress, halved=halved, most=0 if halved else None)
+        calibration = calibration and calibration.with_(options_of(scheme))
     if calibration is not None:
         done.calibrated = len(calibration.observed)
     elif data is not None:

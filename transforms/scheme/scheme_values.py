@@ -11,8 +11,8 @@ METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Wide")
 """How the range of a tensor is found."""
 
 ALL_CODES = PADDED, FREE, OFF = ("padded", "free", "off")
-"""Which int8 tensors without negative numbers use all codes: those before padding, too, which takes nodes
-more; those for which nothing has to be added; none."""
+"""Which int8 tensors of unequal ends use all codes: also those that take nodes more; those for which
+nothing has to be added; none."""
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     "block_size": (0, 32, 64, 128),
