@@ -62,9 +62,10 @@ def settle_codes(
     """Let tensors of a quantized graph use all codes, in place, if its outputs on samples are better for it.
 
     ``floats``: runs of the float model as it was quantized, of which the first ``count`` samples are taken.
-    ``inputs`` are never negative. ``padded``, ``added``: whether Pads, and Adds and Subs, may be added; ``tops``: upper ends of ranges, as
-    of :func:`transforms.all_codes.use_all_codes.use_all_codes`; ``ranges``: with a zero point, as of
-    :func:`transforms.all_codes.shift_spans.shift_spans`, without which no others are shifted.
+    ``inputs`` are never negative. ``padded``, ``added``: whether Pads, and Adds and Subs, may be added;
+    ``tops``: upper ends of ranges, as of :func:`transforms.all_codes.use_all_codes.use_all_codes`;
+    ``ranges``: with a zero point, as of :func:`transforms.all_codes.shift_spans.shift_spans`, without which
+    no others are shifted.
     """
     before = count_added(graph)
 

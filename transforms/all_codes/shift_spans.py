@@ -61,7 +61,8 @@ def shift_spans(
 
     ``ranges``: with a zero point, by the names of the tensors that come in. Biases at all ends take the
     shifts. With ``padded`` a Conv that pads gets a Pad. With ``added`` an Add and a Sub stand where no bias
-    takes the shift; none stands before a dot product, which would compute in float. Tensors that are shifted already stay, and what an input, an output or a gate is.
+    takes the shift; none stands before a dot product, which would compute in float. Tensors that are shifted
+    already stay, and what an input, an output or a gate is.
     """
     padded = padded and graph.opset >= LEAST_OPSET
     return _Shifter(graph, ranges, padded=padded, added=added).shift()
