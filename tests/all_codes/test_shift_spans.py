@@ -108,7 +108,7 @@ def _without_zero_points(graph: gs.Graph) -> bool:
 def test_the_model_computes_what_one_with_zero_points_does(per_channel: bool) -> None:
     float_graph, quantized = _pair(per_channel)
     shifted = copy_graph(quantized)
-    found = shift_spans(shifted, RANGES)
+    found = shift_spans(shifted, RANGES, padded=True, added=True)
     assert {name for one in found for name in one.names} == {"l1", "c2", "m", "r", "k"}
     assert len(found) == 3 and _without_zero_points(shifted)
     judge = OutputError(float_graph, DATA)
@@ -121,7 +121,7 @@ def test_the_model_computes_what_one_with_zero_points_does(per_channel: bool) ->
 def test_biases_take_shifts_and_nodes_stand_where_there_are_none() -> None:
     _, quantized = _pair()
     before = count_added(quantized)
-    found = shift_spans(quantized, RANGES)
+    found = shift_spans(quantized, RANGES, padded=True, added=True)
     subs = {node.inputs[0].name for node in quantized.nodes if node.op == "Sub"}
     assert subs == {"l1", "m", "r"}  # the bias in front takes that of c2
     assert recorded_shifts(quantized).keys() == {"l1", "c2", "m", "r", "k"}
@@ -130,7 +130,49 @@ def test_biases_take_shifts_and_nodes_stand_where_there_are_none() -> None:
     assert {user.op for node in adds for user in node.outputs[0].outputs} == {"Add", "Mul", "Sigmoid"}
     pads = sum(node.op == "Pad" for node in quantized.nodes)
     assert count_added(quantized) - before == len(subs) + len(adds) + pads and pads == 2
-    assert shift_spans(quantized, RANGES) == [] and len(found) == 3
+    assert shift_spans(quantized, RANGES, padded=True, added=True) == [] and len(found) == 3
+
+
+def _joined(pads: int) -> onnx.ModelProto:
+    """Return x through two layers with a Relu, whose Concat a third layer reads, to y."""
+    random = np.random.default_rng(5)
+    weights = {
+        name: (random.standard_normal((n, 3 if n == 4 else 8, 3, 3)) / 5).astype(np.float32)
+        for name, n in (("w1", 4), ("w2", 4), ("w3", 6))
+    }
+    weights |= {"b1": np.full(4, 3, np.float32), "b2": np.ones(4, np.float32), "b3": np.ones(6, np.float32)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], "first"),
+        helper.make_node("Conv", ["x", "w2", "b2"], ["c2"], "second"),
+        helper.make_node("Relu", ["c2"], ["r2"], "relu"),
+        helper.make_node("Relu", ["c1"], ["r1"], "rectified"),
+        helper.make_node("Concat", ["r1", "r2"], ["k"], "joined", axis=1),
+        helper.make_node("Conv", ["k", "w3", "b3"], ["y"], "third", pads=[pads] * 4),
+    ]
+    size = 2 + 2 * pads
+    return build.model(
+        nodes, [build.value("x", ["n", 3, 6, 6])], [build.value("y", ["n", 6, size, size])], weights
+    )
+
+
+@pytest.mark.parametrize(("pads", "low"), [(0, 0.0), (1, 0.0), (0, -1.0)])
+def test_biases_alone_take_shifts_unless_nodes_may_be_added(pads: int, low: float) -> None:
+    """Oracle: zero points. A Relu whose zero is not at the lowest code stays, and needs a Sub."""
+    net = _joined(pads)
+    data = tunable.samples(net, 8)
+    _, quantized = tunable.pair(net, "A8W8", data)
+    ranges, nodes = dict.fromkeys(("r1", "r2"), (low, 9.0)), len(quantized.nodes)
+    levels = [{}, {"padded": True}, {"padded": True, "added": True}]
+    least = 2 if low else pads
+    for level, more in enumerate(levels):
+        shifted = copy_graph(quantized)
+        found = shift_spans(shifted, ranges, **more)
+        assert len(found) == (level >= least), level
+        if found:
+            assert count_added(shifted) == least
+            assert len(shifted.nodes) == nodes + (-2, 1, 2)[least]
+            error = OutputError(_with_zero_points(quantized, found), data).each(shifted)
+            assert np.median(error.errors) < 1e-9
 
 
 @pytest.mark.parametrize("ranges", [{}, {"c1": (-9.0, 9.0)}, {"x": (-0.1, 9.0)}, {"g": (0.0, 1.0)}])
@@ -138,27 +180,28 @@ def test_what_gains_nothing_stays(ranges: Mapping[str, tuple[float, float]]) -> 
     """No range, one that is as wide on both sides, an input, and a gate."""
     _, quantized = _pair()
     ops = [node.op for node in quantized.nodes]
-    assert shift_spans(quantized, ranges) == [] and not recorded_shifts(quantized)
+    assert shift_spans(quantized, ranges, padded=True, added=True) == [] and not recorded_shifts(quantized)
     assert [node.op for node in quantized.nodes] == ops
 
 
 def test_quantizing_shifts_what_the_outputs_want() -> None:
-    """Oracle: the float model; the file records the shifts, and `free` leaves them out."""
+    """Oracle: the float model; the file records the shifts, and other levels leave them out."""
     errors = {}
-    for codes in ("padded", "free", "off"):
+    for codes in ("added", "padded", "free", "off"):
         graph = graph_proto.import_model(NET)
         done = quantize_graph(graph, preset("A8W8").with_(all_codes=codes), CalibrationData(DATA))
         errors[codes] = OutputError(graph_proto.import_model(NET), DATA).each(graph).relative
-        assert bool(recorded_shifts(graph)) == (codes == "padded") and _without_zero_points(graph)
-        assert done.codes.startswith("All codes of int8 used: ") == (codes == "padded")
-        assert ("Pads, Adds and Subs added" in done.codes) == (codes == "padded")
-    assert errors["padded"] < 0.8 * errors["off"] and errors["free"] == errors["off"]
+        assert bool(recorded_shifts(graph)) == (codes == "added") and _without_zero_points(graph)
+        assert done.codes.startswith("All codes of int8 used: ") == (codes == "added")
+        assert ("Pads, Adds and Subs added" in done.codes) == (codes == "added")
+    assert errors["added"] < 0.8 * errors["off"]
+    assert errors["padded"] == errors["free"] == errors["off"]
 
 
 def test_tuning_knows_the_shifts() -> None:
     """Oracle: the float model, whose shifted copy computes the same."""
     float_graph, quantized = _pair()
-    shift_spans(quantized, RANGES)
+    shift_spans(quantized, RANGES, padded=True, added=True)
     alike = shift_alike(float_graph, quantized)
     assert OutputError(float_graph, DATA).each(alike).relative < 1e-10
     tuned = finetune_model(float_graph, quantized, DATA, FinetuneOptions())

@@ -56,7 +56,7 @@ def test_a_record_without_its_sub_is_not_believed() -> None:
 def test_tensors_with_negative_numbers_are_compared_without_the_shift() -> None:
     """A layer shifts c2, a Sub the others, and k is what a Concat makes of two of them."""
     _, quantized = tunable.pair(SIGNED, "A8W8", SIGNED_DATA)
-    shift_spans(quantized, RANGES)
+    shift_spans(quantized, RANGES, padded=True, added=True)
     float_graph = import_model(SIGNED)
     matches, missing = match_tensors(float_graph, quantized)
     found = {

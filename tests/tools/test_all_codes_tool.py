@@ -54,10 +54,11 @@ def test_a_shifted_file_is_tuned_and_compared(files: dict[str, str], capsys: pyt
     assert "r1" in said
 
 
-@pytest.mark.parametrize("codes", ["free", "off"])
-def test_the_option_is_recorded(codes: str, files: dict[str, str], capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.parametrize("codes", ["added", "padded", "free", "off"])
+def test_the_option_is_recorded(codes: str, files: dict[str, str]) -> None:
     assert _with_data(files, "--all-codes", codes) == 0
-    assert not any(node.op in ("Pad", "Sub") for node in model_io.load(files["int8"]).nodes)
+    some = any(node.op in ("Pad", "Sub") for node in model_io.load(files["int8"]).nodes)
+    assert some == (codes in ("added", "padded"))
     found = recorded_scheme(model_io.load(files["int8"]))
     assert found is not None and found.all_codes == codes
 

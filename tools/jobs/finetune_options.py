@@ -20,7 +20,7 @@ from tools.cli.options import RUNNING, option
 from tools.cli.worker_options import dask, jobs, resume
 
 ALGORITHMS = ("auto", "gptq", "coordinate_descent", "adaquant", "adaround")
-ALL_CODES = ("padded", "free", "off")
+TUNED_CODES = ("padded", "free", "off")
 OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 DEVICES = ("cpu", "cuda:0", "hip:0")
 
@@ -79,7 +79,7 @@ class FinetuneJob(DataOptions, ModelOutput):
         "Pads are added; those for which nothing is; none (default: padded)",
         group="algorithm",
         needs=(_AUTO,),
-        choices=ALL_CODES,
+        choices=TUNED_CODES,
         default="padded",
     )
     output_index: int | None = _layers(

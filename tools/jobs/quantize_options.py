@@ -21,7 +21,7 @@ from tools.cli.needs import Need
 from tools.cli.option_values import whole
 from tools.cli.options import OTHER, Option, declare, option
 from tools.cli.worker_options import dask, jobs, resume
-from tools.jobs.finetune_options import ALL_CODES
+from tools.jobs.finetune_options import TUNED_CODES
 
 _ANY_DATA = Need("--data or --random-data", lambda job: job.data is not None or job.random_data)
 _DECIDING = Need("--data or --print-config", lambda job: job.data is not None or job.print_config)
@@ -105,10 +105,10 @@ KEYS: Mapping[str, Option] = {
     ),
     "all_codes": _key(
         "--all-codes",
-        "int8 tensors of unequal ends, as after a Relu, use all codes, zero points stay 0: padded, also "
-        "those that need a Pad before a Conv, or an Add and a Sub; free: if that adds no node; off: none "
-        "(default: as in the config)",
-        choices=ALL_CODES,
+        "int8 tensors of unequal ends, as after a Relu, use all codes, zero points stay 0: added, also those "
+        "that need an Add or Sub; padded: a Pad before a Conv, or a Sub at an input; free: no node; off: "
+        "none (default: as in the config)",
+        choices=("added", *TUNED_CODES),
         needs=(_COMPARED,),
     ),
     "exclude_nodes": _key("--exclude-node GLOB", "keep nodes in float by name; repeatable", action="append"),

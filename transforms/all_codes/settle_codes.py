@@ -54,6 +54,7 @@ def settle_codes(
     inputs: Container[str] = (),
     *,
     padded: bool = False,
+    added: bool = False,
     tops: Mapping[str, float] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
     run: RunOptions | None = None,
@@ -61,16 +62,17 @@ def settle_codes(
     """Let tensors of a quantized graph use all codes, in place, if its outputs on samples are better for it.
 
     ``floats``: runs of the float model as it was quantized, of which the first ``count`` samples are taken.
-    ``inputs`` are never negative. ``padded``: whether nodes may be added; ``tops``: upper ends of ranges, as
-    of :func:`transforms.all_codes.use_all_codes.use_all_codes`; ``ranges``: with a zero point, as of
-    :func:`transforms.all_codes.shift_spans.shift_spans`, without which no others are shifted.
+    ``inputs`` are never negative. ``padded``, ``added``: whether Pads, and Adds and Subs, may be added;
+    ``tops``: upper ends of ranges, as of :func:`transforms.all_codes.use_all_codes.use_all_codes`;
+    ``ranges``: with a zero point, as of :func:`transforms.all_codes.shift_spans.shift_spans`, without which
+    no others are shifted.
     """
     before = count_added(graph)
 
     def _shift(changed: gs.Graph, ends: Mapping[str, tuple[float, float]]) -> SettledCodes:
         tensors = len(use_all_codes(changed, inputs=inputs, padded=padded, tops=tops))
         steps = {name: shift / 128 for name, shift in recorded_shifts(changed).items()}
-        found = shift_spans(changed, ends) if ends and padded else []
+        found = shift_spans(changed, ends, padded=padded, added=added) if ends else []
         steps |= {name: one.step for one in found for name in one.names}
         return SettledCodes(tensors + len(found), len(found), count_added(changed) - before, steps)
 

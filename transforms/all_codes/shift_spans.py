@@ -3,7 +3,8 @@
 A span of a quantized model (:mod:`transforms.all_codes.spans`) holds numbers x from low to high. Rounded
 instead is x' = x - c in steps of (high - low) / 255, with c a whole number of steps that puts the range onto
 all codes: the numbers that a zero point gives. The bias of the Conv or Gemm in front takes the shift, and
-those of layers that read x' add c times the sum of their weights; elsewhere a Sub and an Add do it.
+those of layers that read x' add c times the sum of their weights; elsewhere a Sub and an Add can do it, in
+float, between operators and their quantization.
 """
 
 from __future__ import annotations
@@ -49,14 +50,22 @@ class ShiftedSpan:
     step: float
 
 
-def shift_spans(graph: gs.Graph, ranges: Mapping[str, tuple[float, float]]) -> list[ShiftedSpan]:
+def shift_spans(
+    graph: gs.Graph,
+    ranges: Mapping[str, tuple[float, float]],
+    *,
+    padded: bool = False,
+    added: bool = False,
+) -> list[ShiftedSpan]:
     """Let spans of an int8 model use all codes, in place, if their steps get clearly finer.
 
-    ``ranges``: with a zero point, by the names of the tensors that come in. A Conv that pads gets a
-    Pad, and an Add and a Sub stand where no bias takes the shift; none stands before a dot product, which
-    would compute in float. Tensors that are shifted already stay, and what an input, an output or a gate is.
+    ``ranges``: with a zero point, by the names of the tensors that come in. Biases at all ends take the
+    shifts. With ``padded`` a Conv that pads gets a Pad. With ``added`` an Add and a Sub stand where no bias
+    takes the shift; none stands before a dot product, which would compute in float. Tensors that are shifted
+    already stay, and what an input, an output or a gate is.
     """
-    return _Shifter(graph, ranges).shift()
+    padded = padded and graph.opset >= LEAST_OPSET
+    return _Shifter(graph, ranges, padded=padded, added=added).shift()
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,10 @@ class _Entry:
 class _Shifter:
     """The spans of one graph on their way to other codes."""
 
-    def __init__(self, graph: gs.Graph, ranges: Mapping[str, tuple[float, float]]) -> None:
-        self._graph, self._ranges = graph, ranges
+    def __init__(
+        self, graph: gs.Graph, ranges: Mapping[str, tuple[float, float]], *, padded: bool, added: bool
+    ) -> None:
+        self._graph, self._ranges, self._padded, self._added = graph, ranges, padded, added
         self._names, self._constants, self._outputs = walk.Names(graph), Constants(graph), walk.outputs(graph)
         self._insertions = Insertions()
         self._padding = Padding(graph, self._names, self._insertions)
@@ -94,12 +105,11 @@ class _Shifter:
             return None
         scale, code = grid
         entries = [self._entry(tensor, code, scale) for tensor in span.entries]
-        padded = self._graph.opset >= LEAST_OPSET
-        found = [(node, layer_that_reads(node, span.scale, padded=padded)) for node, _ in span.readers]
+        found = [(node, layer_that_reads(node, span.scale, padded=self._padded)) for node, _ in span.readers]
         readers = [layer for _, layer in found if layer is not None]
         left = [use for use, (_, layer) in zip(span.readers, found, strict=True) if layer is None]
         is_paid = bool(left) or any(entry.layer is None for entry in entries)
-        if scale > (_PAID if is_paid else _FREE) * span.scale:
+        if (is_paid and not self._added) or scale > (_PAID if is_paid else _FREE) * span.scale:
             return None
         if any(dot_products.is_dot_product(node) for node, _ in left):
             return None

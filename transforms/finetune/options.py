@@ -70,7 +70,7 @@ class FinetuneOptions(LayerwiseOptions):
     """How a model is tuned: its layers as LayerwiseOptions say, and what decides.
 
     ``output_index``: the output that is measured, None for all. ``selective``: each layer is kept only if it
-    improves the model's outputs, too, which takes longer. ``all_codes``: one of ALL_CODES, for ``auto``.
+    improves the model's outputs, too, which takes longer. ``all_codes``: one of TUNED_CODES, for ``auto``.
     """
 
     output_index: int | None = None

@@ -20,7 +20,7 @@ from transforms.pipelines.quantize_steps import Quantized
 from transforms.run.tensor_sizes import is_small_feed
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
-from transforms.scheme.scheme_values import OFF, PADDED
+from transforms.scheme.scheme_values import ADDED, FREE, OFF
 
 _INT8 = "int8"
 _ROOM = 8 / 7
@@ -64,18 +64,18 @@ def give_all_codes(
         for tensor in graph.inputs
         if dtypes.is_type(tensor, dtypes.FLOAT) and ends.get(tensor.name, (-1.0,))[0] >= 0
     }
-    padded = codes == PADDED
+    padded, added = codes != FREE, codes == ADDED
     feeds = samples.again()
     feeds = feeds if all(map(is_small_feed, feeds)) else feeds[:MOST_LARGE]
     if not padded:
         inputs = set()
-    tops, ranges = _tops(graph, calibration), _ranges(graph, calibration) if padded else {}
+    tops, ranges = _tops(graph, calibration), _ranges(graph, calibration)
     if floats is None or floats.views != before_saturation(float_graph).keys():
         floats = FloatRuns(float_graph, feeds, run)
     settled = settle_codes(
-        graph, floats, len(feeds), inputs, padded=padded, tops=tops, ranges=ranges, run=run
+        graph, floats, len(feeds), inputs, padded=padded, added=added, tops=tops, ranges=ranges, run=run
     )
-    done.codes, done.shifted = _said(settled), settled.count
+    done.codes, done.shifted = _said(settled, added=added), settled.count
     for number, grid in enumerate(done.grids or ()):
         if grid.name in settled.steps and grid.format == _INT8 and done.grids is not None:
             scale, zero = np.float32(settled.steps[grid.name]), np.zeros_like(grid.zero_point)
@@ -106,14 +106,14 @@ def _ranges(graph: gs.Graph, calibration: Calibration) -> dict[str, tuple[float,
     return found
 
 
-def _said(settled: SettledCodes) -> str:
+def _said(settled: SettledCodes, *, added: bool) -> str:
     count = settled.count or settled.refused
     tensors = "1 tensor" if count == 1 else f"{count} tensors"
     if settled.refused:
         return f"All codes of int8 not used in {tensors}: outputs gain nothing"
     tensors += "" if settled.signed else " without negative numbers"
-    several = "Pads, Adds and Subs" if settled.signed else "Pads and Subs"
-    one = "Pad, Add or Sub" if settled.signed else "Pad or Sub"
+    several = "Pads, Adds and Subs" if added else "Pads and Subs"
+    one = "Pad, Add or Sub" if added else "Pad or Sub"
     nodes = f"1 {one}" if settled.added == 1 else f"{settled.added} {several}"
-    added = f"; {nodes} added, which --all-codes free leaves out" if settled.added else ""
-    return f"All codes of int8 used: {tensors}{added}" if count else ""
+    more = f"; {nodes} added, which --all-codes free leaves out" if settled.added else ""
+    return f"All codes of int8 used: {tensors}{more}" if count else ""

@@ -10,9 +10,13 @@ from ops.registration import AMD_DOMAIN, DOMAIN
 METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Wide")
 """How the range of a tensor is found."""
 
-ALL_CODES = PADDED, FREE, OFF = ("padded", "free", "off")
-"""Which int8 tensors of unequal ends use all codes: also those that take nodes more; those for which
+ALL_CODES = ADDED, PADDED, FREE, OFF = ("added", "padded", "free", "off")
+"""Which int8 tensors of unequal ends use all codes: also those that take an Add or Sub; those whose shifts
+biases take, before a Conv that pads by a Pad, and inputs that are never negative, by a Sub; those for which
 nothing has to be added; none."""
+
+TUNED_CODES = PADDED, FREE, OFF
+"""Those that fine-tuning knows: it shifts what biases take alone."""
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     "block_size": (0, 32, 64, 128),
