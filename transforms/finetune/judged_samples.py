@@ -26,6 +26,9 @@ _FEW_SEEN = 8
 _FOLDS = 3
 """Models that are fitted if too few samples are held out from one; of very few each is held out from one."""
 
+_FRAMED, _FRAMED_OF_FEW = 4, 2
+"""One in so many images is fitted to with a bar: every image without one tells more of others without."""
+
 _MOST_STEPS = 32
 """Samples that a recurrent model runs through with its own states."""
 
@@ -58,15 +61,16 @@ class JudgedSamples:
         alike = bool(states) and (count < FEW * options.held_out or is_stream(first))
         options = dataclasses.replace(options, in_blocks=options.in_blocks or alike)
         self.options = options
-        self.fitted = list(feeds) if states else with_bars(feeds)
-        every = range(min(options.held_out, count))
-        by_fold = [_held_out(count, dataclasses.replace(options, fold=fold)) for fold in every]
+        folds = range(min(options.held_out, count))
+        by_fold = [_held_out(count, dataclasses.replace(options, fold=fold)) for fold in folds]
         self.folds = _fold_count(by_fold, options)
         held = [i for places in by_fold[: self.folds] for i in places]
         others = sorted(set(range(count)) - set(held))
         judged = min(len(others), max(_LEAST_JUDGED - len(held), _LEAST_FITTED))
         places = held + _spread(others, judged)
         self._parts = [np.isin(places, part) for part in by_fold[: self.folds]]
+        every = _FRAMED if self.can_choose else _FRAMED_OF_FEW
+        self.fitted = [*feeds] if states else with_bars(feeds, every)
         compared = [feeds[i] for i in places]
         if not (states or self.can_choose):
             compared = varied(compared)
