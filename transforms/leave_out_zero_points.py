@@ -31,6 +31,13 @@ def leave_out_zero_points(graph: gs.Graph) -> int:
     return len(found)
 
 
+def leave_out_zero_point_before(graph: gs.Graph, tensor: gs.Tensor) -> None:
+    """Do the same for what makes one tensor, after a MatMul that reads it got an Add."""
+    made = walk.producer(tensor)
+    if graph.opset >= _FIRST_OPSET and made is not None and _is_at_zero(made):
+        del made.inputs[2]
+
+
 def _is_at_zero(node: gs.Node) -> bool:
     if node.op != "DequantizeLinear" or node.domain not in STANDARD_DOMAINS or len(node.inputs) < 3:
         return False

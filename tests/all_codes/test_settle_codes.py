@@ -12,6 +12,7 @@ from transforms.all_codes.recorded_shifts import recorded_shifts
 from transforms.all_codes.settle_codes import settle_codes
 from transforms.all_codes.share_shifts import on_all_codes, shift_alike
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.finetune.finetune_model import finetune_model
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.output_error import OutputError
@@ -97,10 +98,11 @@ def test_an_input_with_a_negative_number_in_any_sample_stays() -> None:
 def test_a_model_that_gets_worse_is_left_alone() -> None:
     """Oracle: a float model whose second Relu is not there, of which the shifted model is no better copy."""
     float_graph, quantized = tunable.pair(NET, "A8W8", DATA)
-    good = settle_codes(copy_graph(quantized), float_graph, DATA[:8])
+    good = settle_codes(copy_graph(quantized), FloatRuns(float_graph, DATA[:8], None), 8)
     assert good.count == 3 and not good.refused
     ops = [node.op for node in quantized.nodes]
-    left = settle_codes(quantized, copy_graph(quantized), DATA[:8])  # nothing is nearer to it than itself
+    itself = FloatRuns(quantized, DATA[:8], None)  # nothing is nearer to it
+    left = settle_codes(quantized, itself, 8)
     assert (left.count, left.refused) == (0, 3)
     assert [node.op for node in quantized.nodes] == ops and not recorded_shifts(quantized)
 
@@ -138,7 +140,7 @@ def test_tuning_a_shifted_model_is_tuning_it_shifted() -> None:
 
 def test_a_float_model_without_the_relu_is_refused() -> None:
     float_graph, quantized = tunable.pair(NET, "A8W8", DATA)
-    settle_codes(quantized, float_graph, DATA[:8])
+    settle_codes(quantized, FloatRuns(float_graph, DATA[:8], None), 8)
     relu = next(node for node in float_graph.nodes if node.op == "Relu")
     relu.op = "Sigmoid"
     with pytest.raises(ValueError, match=r"^'c1' is shifted, and the float model has no Relu or Clip alone"):

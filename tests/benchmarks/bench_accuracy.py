@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnxruntime
-
-from tests.helpers import real_models
 from tools.cli.command_line import keep_products_on_one_thread
 
 keep_products_on_one_thread()
+
+import numpy as np  # noqa: E402
+import onnxruntime  # noqa: E402
+
+from tests.helpers import real_models  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PRESETS = ("A8W8", "U8S8", "A16W8", "W4A8", "BF16", "BFP16", "MX9", "MX6", "MXINT8", "MXFP8E4M3", "MXFP4E2M1")

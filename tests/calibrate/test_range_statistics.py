@@ -7,7 +7,7 @@ import pytest
 
 from transforms.calibrate import range_statistics
 from transforms.calibrate.histogram import Histogram
-from transforms.calibrate.range_statistics import Moments, RangeStats, encode
+from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all, encode
 
 RANDOM = np.random.default_rng(5)
 
@@ -52,6 +52,21 @@ def test_samples_that_are_merged_are_those_that_are_added() -> None:
         of_sample.add_array(x, 0.3)
         merged.merge(of_sample, 0.3)
     assert encode(merged) == encode(one)
+
+
+def test_several_statistics_of_a_tensor_are_those_that_are_made_one_by_one() -> None:
+    samples = [(RANDOM.standard_normal((3, 8, 50)) * 2.0**i).astype(np.float32) for i in (0, 3, -2)]
+    samples[1][0, 1, 2] = -np.inf
+    kinds = [RangeStats(moments={1: Moments(1)}), RangeStats(histogram=Histogram(), moments={1: Moments(1)})]
+    together = [one.alike() for one in kinds]
+    for x in samples:
+        add_to_all(together, x, 0.3)
+        for one in kinds:
+            one.add_array(x, 0.3)
+    assert [encode(one) for one in together] == [encode(one) for one in kinds]
+    add_to_all([], samples[0], 0.3)
+    with pytest.raises(ValueError, match="NaN"):
+        add_to_all(together, np.float32([np.nan]), 0.3)
 
 
 @pytest.mark.parametrize("width", [1, 3, 100])

@@ -64,6 +64,35 @@ def test_even_channels_are_left_alone() -> None:
     assert done.scheme.equalize_layers is False
 
 
+def test_a_rule_that_outputs_are_better_without_is_not_followed() -> None:
+    """Weights alone differ: channels that make up for it are of unlike size."""
+    model, feeds = onnx.ModelProto.FromString(network(1, 0.0, 1.0).SerializeToString()), samples(8, 1)
+    random = np.random.default_rng(5)
+    for name, shape in (("w2", (-1, 1, 1, 1)), ("w3", (1, -1, 1, 1))):
+        scale(model, name, np.exp2(random.normal(0, 3.0, 16)).astype(np.float32).reshape(shape))
+    scheme = preset("XINT8").with_(move_outliers=False)
+    made, done = quantized(model, scheme, feeds)
+    assert done.scheme is not None
+    assert done.scheme.equalize_layers is False
+    assert done.notes == ["Layers not equalized: the outputs on samples are better without"]
+    ruled = quantized(model, scheme.with_(equalize_layers=True), feeds)
+    assert ruled[1].changes["pairs of layers equalized"] > 0
+    unseen = samples(28, 2)
+    assert ratio(model, made, unseen) > ratio(model, ruled[0], unseen) + 5
+    assert quantized(model, done.scheme, feeds)[0] == made
+
+
+@pytest.mark.parametrize("count", (0, 1, 8))
+def test_powers_of_two_are_equalized_by_rule(count: int) -> None:
+    """Without samples, with one, and if the outputs gain by it."""
+    graph = model_io.load(uneven(3.0))
+    data = CalibrationData(samples(max(1, count), 1), decides=count > 0)
+    done = quantize_graph(graph, preset("XINT8").with_(move_outliers=False), data)
+    assert done.changes["pairs of layers equalized"] > 0
+    assert done.scheme is not None
+    assert done.scheme.equalize_layers is True
+
+
 def test_a_scheme_that_says_so_is_not_compared() -> None:
     model, feeds = uneven(3.0), samples(8, 1)
     done = quantized(model, preset("U8S8").with_(equalize_layers=False), feeds)[1]

@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 from tests.choose_ranges.test_choose_settings import network, quantized, ratio, samples
 from transforms import model_io
 from transforms.choose_ranges.channel_moves import channel_moves
+from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.finetune.float_reference import float_reference
 from transforms.scheme import preset
 
@@ -100,7 +101,8 @@ def test_channels_get_room_for_unseen_samples() -> None:
     graph = helper.make_graph(nodes, "stem", ends[:1], ends[1:], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     ones = np.ones((1, 4, 16, 16), np.float32)
-    found = channel_moves(model_io.load(model), [{"x": ones}], None, levels=(255.0, 127.0))
+    loaded = model_io.load(model)
+    found = channel_moves(loaded, FloatRuns(loaded, [{"x": ones}], None), levels=(255.0, 127.0))
     assert {name: str(move) for name, move in found.items()} == {"r": "1:-1 2:-5 3:-7"}
-    few = [{"x": ones[:, :, :4, :8]}]
-    assert channel_moves(model_io.load(model), few, None, levels=(255.0, 127.0)) == {}
+    few = FloatRuns(loaded, [{"x": ones[:, :, :4, :8]}], None)
+    assert channel_moves(loaded, few, levels=(255.0, 127.0)) == {}

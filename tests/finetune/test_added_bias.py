@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
+import onnxruntime as ort
 import pytest
 from onnx import helper
 
@@ -63,6 +64,19 @@ def test_products_whose_inputs_are_far_from_zero_get_a_bias(name: str) -> None:
     model = graph_proto.export_model(done.graph)
     onnx.checker.check_model(model, full_check=True)
     assert [value.name for value in model.graph.output] == ["y"]
+
+
+def test_runtime_loads_a_product_of_fixed_size_that_got_a_bias() -> None:
+    """It makes a Gemm of them, and in opset 21 refuses the zero point that it moves before that."""
+    model = onnx.ModelProto.FromString(SIGMOID.SerializeToString())
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 2
+    feeds = [{"x": np.concatenate([one["x"], one["x"]])} for one in DATA]
+    float_graph, quantized = tunable.pair(model, "W4A8", feeds)
+    assert quantized.opset == 21
+    done = finetune_model(float_graph, quantized, feeds)
+    assert _adds(done.graph)
+    assert ort.InferenceSession(graph_proto.export_model(done.graph).SerializeToString())
 
 
 @pytest.mark.parametrize("named", [True, False])

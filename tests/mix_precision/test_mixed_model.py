@@ -231,3 +231,15 @@ def test_large_arrays_are_worked_on_once_and_small_ones_are_not_kept() -> None:
     assert memory.recall(large, "b", _count) == 2
     assert memory.recall(other, "a", _count) == 3
     assert [memory.recall(small, "a", _count) for _ in range(2)] == [4, 5]
+
+
+def test_arrays_that_are_named_are_the_only_ones_that_are_kept() -> None:
+    small, large, calls = np.zeros(3, np.float32), np.zeros(LARGE // 4, np.float32), []
+
+    def _count() -> int:
+        calls.append(1)
+        return len(calls)
+
+    memory = WeightMemory([small])
+    assert [memory.recall(small, "a", _count) for _ in range(2)] == [1, 1]
+    assert [memory.recall(large, "a", _count) for _ in range(2)] == [2, 3]

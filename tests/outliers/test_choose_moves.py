@@ -16,9 +16,11 @@ from tests.helpers import plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.model import graph_proto
+from transforms.outliers import choose_moves as choose
 from transforms.outliers.choose_moves import choose_moves
 from transforms.outliers.confirm_moves import is_better, is_worth_it
 from transforms.outliers.find_operands import find_operands
+from transforms.outliers.layer_error import total_error
 from transforms.outliers.sample_rows import Sample
 from transforms.pipelines.quantize_graph import Quantized, prepare_for, quantize_graph
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -55,6 +57,41 @@ def test_channels_that_are_alike_stay() -> None:
 @pytest.mark.parametrize("scheme", ["A8W8", "U8S8"])
 def test_outliers_get_products_of_their_own(scheme: str) -> None:
     assert proposed(rows((3, 50), (11, 80)), scheme) == "3:own 11:own"
+
+
+@pytest.mark.parametrize("scheme", ["A8W8", "U8S8"])
+def test_moves_that_cannot_be_taken_are_given_up_early(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the best of all moves by errors that are found in full."""
+    calls = list[int]()
+
+    def _counting(*given: Any, **named: Any) -> float:
+        calls.append(1)
+        return total_error(*given, **named)
+
+    monkeypatch.setattr(choose, "total_error", _counting)
+    plan = QuantizationPlan(model_io.load(plans.model(TEXT, WEIGHTS)), preset(scheme))
+    operand, given_up, found = find_operands(plan)[0], 0, set[str]()
+    for count, factor in ((0, 1), (1, 3), (1, 20), (4, 3), (9, 3), (4, 20)):
+        made = rows(*((channel, factor) for channel in range(count)))
+        halves = made[::2], made[1::2]
+        view = choose._View.of(operand, halves)
+        proposed = [choose._candidates(operand, half) for half in halves]
+        errors = [
+            sum(
+                total_error(move, part, view.weights, operand.grid, clips=False)
+                for move, part in zip(pair, (halves, halves[::-1]), strict=True)
+            )
+            for pair in zip(*proposed, strict=True)
+        ]
+        moves, best = choose._candidates(operand, np.concatenate(halves)), min(errors[1:])
+        shares = [choose._ALIKE if move.own else 1 for move in moves]
+        alike = next(n for n in range(1, len(moves)) if errors[n] <= shares[n] * best)
+        wanted = moves[alike] if best < choose._LEAST_GAIN * errors[0] else None
+        calls.clear()
+        assert choose._choose(operand, halves, clips=False) == wanted
+        given_up += 2 * len(moves) - len(calls)
+        found.add(str(wanted))
+    assert given_up > 0 and len(found) > 2
 
 
 def test_nothing_is_proposed_of_few_rows_or_numbers_that_are_not_finite() -> None:

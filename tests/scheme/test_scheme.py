@@ -69,11 +69,12 @@ def test_what_presets_do_to_channels(name: str) -> None:
     blocks = activation is not None and activation.block > 1
     plain = name.removesuffix("_ADAQUANT").removesuffix("_ADAROUND")
     wide = plain in ("A16W8", "U16S8", "S16S8_MIXED_S8S8")
-    shifted = plain == "XINT8"  # one power of two for a tensor needs like channels most
     integers = activation is not None and activation.is_integer and activation.bits <= 16
-    assert found.equalize_layers == ("auto" if integers and not (shifted or wide) else blocks or shifted)
+    assert found.equalize_layers == ("auto" if integers and not wide else blocks)
+    shifted = plain == "XINT8"  # one power of two for a tensor needs like channels most
+    assert found.equalizes_by_rule == (blocks or shifted)
     assert found.balance_channels is (blocks or wide)
-    assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8"))
+    assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8", "XINT8"))
     per_channel = plain in ("W4A8", "W8", "W4") or ("auto" if found.weight == "int8" else False)
     assert found.block_size == (32 if plain == "W4" else 0)
     assert found.per_channel == (False if shifted else per_channel)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
 from transforms.all_codes.recorded_shifts import recorded_shifts
 from transforms.all_codes.use_all_codes import count_added, use_all_codes
-from transforms.choose_ranges.measure_outputs import Score, drags, energies, falls, gain, signals
-from transforms.choose_ranges.output_views import before_saturation, show
+from transforms.choose_ranges.float_runs import FloatRuns
+from transforms.choose_ranges.measure_outputs import drags, falls, gain
+from transforms.choose_ranges.score_model import score_model
 from transforms.model.copy_graph import copy_graph
-from transforms.run.run_each import run_each, with_bounded_memory, with_fixed_threads
-from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
-from transforms.search.output_metrics import is_float_array
 
 MOST_SAMPLES, MOST_LARGE = 4, 1
 """Samples that the outputs are compared on, the first ones; of large ones, one shows whether much is lost."""
@@ -46,8 +41,8 @@ class SettledCodes:
 
 def settle_codes(
     graph: gs.Graph,
-    float_graph: gs.Graph,
-    feeds: Sequence[Feed],
+    floats: FloatRuns,
+    count: int,
     inputs: Container[str] = (),
     *,
     padded: bool = False,
@@ -56,52 +51,28 @@ def settle_codes(
 ) -> SettledCodes:
     """Let tensors of a quantized graph use all codes, in place, if its outputs on samples are better for it.
 
-    ``float_graph`` is the float model as it was quantized, ``inputs`` are never negative. ``padded``: whether
-    nodes may be added; ``tops``: upper ends of ranges, as of
-    :func:`transforms.all_codes.use_all_codes.use_all_codes`.
+    ``floats``: runs of the float model as it was quantized, of which the first ``count`` samples are taken.
+    ``inputs`` are never negative. ``padded``: whether nodes may be added; ``tops``: upper ends of ranges, as
+    of :func:`transforms.all_codes.use_all_codes.use_all_codes`.
     """
     shifted, use = copy_graph(graph), partial(use_all_codes, inputs=inputs, padded=padded, tops=tops)
-    count = len(use(shifted))
-    if not count or not _is_better(shifted, graph, float_graph, feeds, run):
-        return SettledCodes(refused=count)
+    tensors = len(use(shifted))
+    if not tensors or not _is_better(shifted, graph, floats, count, run):
+        return SettledCodes(refused=tensors)
     before = count_added(graph)
     use(graph)
     steps = {name: shift / 128 for name, shift in recorded_shifts(graph).items()}
-    return SettledCodes(count, count_added(graph) - before, steps)
+    return SettledCodes(tensors, count_added(graph) - before, steps)
 
 
-def _is_better(
-    new: gs.Graph, old: gs.Graph, float_graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None
-) -> bool:
+def _is_better(new: gs.Graph, old: gs.Graph, floats: FloatRuns, count: int, run: RunOptions | None) -> bool:
     """Return whether a gain is to be expected, from samples and other models, and no output loses much.
 
     ``new`` may not be used afterwards. An output that is saturated counts as it is before that, too.
     """
-    views = list(before_saturation(float_graph))
-    expected = _outputs(copy_graph(float_graph), views, feeds, run)
-    floats = [name for name, array in expected[0].items() if is_float_array(array)]
-    ends = {tensor.name for tensor in float_graph.outputs}
-    names = sorted(floats, key=lambda name: name not in ends)
-    count = sum(name in ends for name in names)
-    if not count:
+    samples = floats.samples(count)
+    if not floats.outputs:
         return False
-    wanted = [{name: one[name] for name in names} for one in expected]
-    signal = np.array([signals(one) for one in wanted])
-
-    def _score(graph: gs.Graph) -> Score:
-        pairs = zip(wanted, _outputs(graph, views, feeds, run), strict=True)
-        return Score(np.array([energies(*pair) for pair in pairs]), signal, count)
-
-    scores = _score(new), _score(copy_graph(old))
+    scores = score_model(new, floats, samples, run), score_model(copy_graph(old), floats, samples, run)
     worth = gain(*scores).shrunk(_EXPECTED, _SPREAD)
     return worth > _LEAST and not drags(*scores) and not falls(*scores)
-
-
-def _outputs(
-    graph: gs.Graph, views: Collection[str], feeds: Sequence[Feed], run: RunOptions | None
-) -> list[Feed]:
-    """Return outputs and views of a graph, which may not be used afterwards, on each sample."""
-    show(graph, views)
-    options = with_bounded_memory(with_fixed_threads(run), feeds)
-    options = dataclasses.replace(options, simulate=True, prepack=False)
-    return list(run_each(open_model(graph, options).run, feeds, run))

@@ -67,7 +67,7 @@ def calibrate(
     observed = no_statistics(names, channels, histogram=options.needs_histogram)
     constants = _constants(graph, observed)
     for name, values in constants.items():
-        add_array(observed[name], values, options, f"constant '{name}'")
+        add_array([observed[name]], values, options, f"constant '{name}'")
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
     halves = [{name: one.alike() for name, one in observed.items()} for _ in range(2 * halved)]

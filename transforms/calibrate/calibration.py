@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -28,6 +28,9 @@ def options_of(scheme: Scheme) -> CalibrationOptions:
 
 _ALIKE = 0.99
 
+KnownRanges = dict[tuple[int, Format, bool, Hashable], tuple[RangeStats, tuple[float, float]]]
+"""Ranges by the id of the statistics that they follow from, for what and how; with these statistics."""
+
 
 class Calibration:
     """The statistics of tensors, by name, and the ranges that follow by the options.
@@ -40,18 +43,23 @@ class Calibration:
         options: CalibrationOptions,
         observed: Mapping[str, RangeStats],
         halves: Sequence[Mapping[str, RangeStats]] = (),
+        known: KnownRanges | None = None,
     ) -> None:
-        """Keep options and statistics."""
+        """Keep options and statistics, to which nothing is added any more.
+
+        ``known``: ranges that others with some of the same statistics have found.
+        """
         self.options, self.observed, self.halves = options, dict(observed), tuple(halves)
+        self._known: KnownRanges = {} if known is None else known
 
     def with_(self, options: CalibrationOptions) -> Calibration:
         """Return the ranges that follow from the same statistics by other options."""
-        return Calibration(options, self.observed, self.halves)
+        return Calibration(options, self.observed, self.halves, self._known)
 
     def joined(self, others: Calibration) -> Calibration:
         """Return it with the statistics of further tensors, which were measured on the same samples."""
         halves = [{**other, **half} for half, other in zip(self.halves, others.halves, strict=True)]
-        return Calibration(self.options, {**others.observed, **self.observed}, halves)
+        return Calibration(self.options, {**others.observed, **self.observed}, halves, others._known)
 
     def only(self, names: Container[str]) -> Calibration:
         """Return it without the statistics of other tensors."""
@@ -59,7 +67,7 @@ class Calibration:
             {name: one for name, one in found.items() if name in names}
             for found in (self.observed, *self.halves)
         )
-        return Calibration(self.options, observed, halves)
+        return Calibration(self.options, observed, halves, self._known)
 
     @property
     def has_histograms(self) -> bool:
@@ -72,7 +80,7 @@ class Calibration:
 
     def half(self, number: int, options: CalibrationOptions) -> Calibration:
         """Return those of every second sample, from the first (0) or the second (1) on."""
-        return Calibration(options, self.halves[number])
+        return Calibration(options, self.halves[number], (), self._known)
 
     def halves_differ(self, names: Iterable[str]) -> bool:
         """Return whether some tensors together have another range in one half, by 1 percent of either end."""
@@ -97,8 +105,14 @@ class Calibration:
         try:
             if name not in self.observed:
                 raise ValueError(f"tensor '{name}' was not calibrated")
-            observed, method = self.observed[name], self.options.tensors.get(name)
-            return choose_range(observed, format, symmetric=symmetric, options=self.options, method=method)
+            observed, options = self.observed[name], self.options
+            method = options.tensors.get(name, options.method)
+            how = method, options.percentile, options.moving_average, options.power_of_two
+            key = id(observed), format, symmetric, how
+            if key not in self._known:
+                found = choose_range(observed, format, symmetric=symmetric, options=options, method=method)
+                self._known[key] = observed, found  # these stay alive, and so the id stays theirs
+            return self._known[key][1]
         except ValueError as error:
             raise ValueError(f"tensor '{name}' has no range: {error}") from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,19 +119,7 @@ class RangeStats:
 
     def add_array(self, x: NDArray[np.float32], averaging_constant: float) -> None:
         """Add the numbers of a sample; ValueError when there is NaN among them."""
-        low, high = _range(x)
-        if math.isnan(low):
-            raise ValueError("it holds NaN")
-        self.count += x.size
-        is_finite = not (math.isinf(low) or math.isinf(high))
-        if not is_finite:
-            low, high = _finite_range(x)
-        self.add_range(low, high, averaging_constant)
-        if self.histogram:
-            self.histogram.add(x, low, high, finite=is_finite)
-        counted = x if is_finite or not self.moments else np.where(np.isfinite(x), x, 0)
-        for moments in self.moments.values():
-            moments.add(counted)
+        add_to_all([self], x, averaging_constant)
 
     def alike(self) -> RangeStats:
         """Return statistics of the same kinds in which nothing is counted yet."""
@@ -150,6 +139,30 @@ class RangeStats:
             self.histogram.merge(sample.histogram)
         for axis, moments in sample.moments.items():
             self.moments[axis].merge(moments)
+
+
+def add_to_all(parts: Sequence[RangeStats], x: NDArray[np.float32], averaging_constant: float) -> None:
+    """Add the numbers of a sample to several statistics of one tensor, with moments of the same axes.
+
+    ValueError when there is NaN among them.
+    """
+    low, high = _range(x)
+    if math.isnan(low):
+        raise ValueError("it holds NaN")
+    is_finite = not (math.isinf(low) or math.isinf(high))
+    if not is_finite:
+        low, high = _finite_range(x)
+    sums = {axis: Moments(axis) for one in parts for axis in one.moments}
+    counted = x if is_finite or not sums else np.where(np.isfinite(x), x, 0)
+    for one in parts:
+        one.count += x.size
+        one.add_range(low, high, averaging_constant)
+        if one.histogram:
+            one.histogram.add(x, low, high, finite=is_finite)
+    for axis, moments in sums.items():
+        moments.add(counted)
+        for one in parts:
+            one.moments[axis].merge(moments)
 
 
 def _finite_range(x: NDArray[np.float32]) -> tuple[float, float]:

@@ -16,7 +16,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
-from transforms.calibrate.range_statistics import Moments, RangeStats
+from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
@@ -138,11 +138,10 @@ class SampleStatistics:
 
         def _see(name: str, array: np.ndarray) -> None:
             wanted = into(sample, name) if name in self._wanted else (RangeStats(),)  # NaN alone matters
-            for one in wanted:
-                try:
-                    add_array(one, array, self._options, f"sample '{sample}', tensor '{name}'")
-                except Refused as error:
-                    refused[name] = error
+            try:
+                add_array(wanted, array, self._options, f"sample '{sample}', tensor '{name}'")
+            except Refused as error:
+                refused[name] = error
 
         small = self.is_small(sample, feed) if small is None else small
         with _failing(sample):
@@ -212,10 +211,12 @@ class Refused(ValueError):
         self.is_nan = is_nan
 
 
-def add_array(one: RangeStats, array: np.ndarray, options: CalibrationOptions, place: str) -> None:
+def add_array(
+    parts: Sequence[RangeStats], array: np.ndarray, options: CalibrationOptions, place: str
+) -> None:
     """Add the numbers of an array to statistics; Refused, naming the place, if they do not fit."""
     try:
-        one.add_array(array, options.averaging_constant)
+        add_to_all(parts, array, options.averaging_constant)
     except ValueError as error:
         raise Refused(f"{place}: {error}", bool(np.isnan(array.min(initial=0)))) from error
 

@@ -7,18 +7,15 @@ square of each channel. Unseen samples hold larger numbers: every channel gets r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import AnyArray, Feed, Float64Array
+from ops.array_types import AnyArray, Float64Array
+from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.graph.channel_spans import Span, SpanFinder
 from transforms.graph.selection import Exclusion, resolve
-from transforms.run.instrumented_model import InstrumentedModel
-from transforms.run.run_each import with_fixed_threads
-from transforms.runtime.session import RunOptions
 from transforms.scheme.outlier_move import OutlierMove
 
 MOST_SAMPLES = 4
@@ -54,8 +51,7 @@ class _Channels:
 
 def channel_moves(
     graph: gs.Graph,
-    feeds: Sequence[Feed],
-    run: RunOptions | None,
+    floats: FloatRuns,
     *,
     levels: tuple[float, float],
     exclude: Exclusion = None,
@@ -63,8 +59,9 @@ def channel_moves(
 ) -> dict[str, OutlierMove]:
     """Return moves for :func:`transforms.scale_channels.scale_channels`, by the names of tensors.
 
-    ``levels``: the steps from zero to the largest number of an activation, and of a weight. ``gates``:
-    whether tensors before which a Mul has to be added are scaled, too.
+    ``floats``: runs of the graph, of which there was none yet. ``levels``: the steps from zero to the largest
+    number of an activation, and of a weight. ``gates``: whether tensors before which a Mul has to be added
+    are scaled, too.
     """
     spans = [
         span for span in SpanFinder(graph, resolve(exclude, graph)).spans(graph) if gates or not span.gate
@@ -73,9 +70,7 @@ def channel_moves(
     if not names:
         return {}
     found = {name: _Channels() for name in names}
-    model = InstrumentedModel[str](graph, [], with_fixed_threads(run), watched=names)
-    for feed in feeds[:MOST_SAMPLES]:
-        model.run(feed, see=lambda name, array: found[name].add(array))
+    floats.watch(names, lambda name, array: found[name].add(array), MOST_SAMPLES)
     moves = {str(span.read.name): _move(span, found, levels) for span in spans}
     return {name: move for name, move in moves.items() if move is not None}
 

@@ -18,14 +18,15 @@ from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
 from transforms.calibrate.sample_statistics import Progress
 from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.first_samples import FirstSamples
+from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.means import Means, affordable
+from transforms.choose_ranges.output_views import before_saturation
 from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
@@ -33,6 +34,7 @@ from transforms.choose_ranges.steps import Step, settings_of, steps
 from transforms.choose_ranges.work import MOST_COUNTED, samples_for, too_large
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
 
 MOST_SAMPLES = 32
@@ -40,22 +42,23 @@ MOST_SAMPLES = 32
 
 _FEWEST = 2
 
-Propose = Callable[[Sequence[Feed]], Candidate | None]
-"""Makes a candidate of samples, whose rewrite gives new names to all tensors that it changes."""
+Propose = Callable[[FloatRuns], Candidate | None]
+"""Makes a candidate of runs of the float model; its rewrite gives new names to all that it changes."""
 
 
 @dataclass(frozen=True)
 class Chosen:
     """The scheme with nothing left open, its ranges, and a line that says why.
 
-    ``candidate``: what is to be done to the graph first. Without a calibration the scheme is that of the
-    rules.
+    ``candidate``: what is to be done to the graph first. ``floats``: runs of the float model on the first
+    samples. Without a calibration the scheme is that of the rules.
     """
 
     scheme: Scheme
     calibration: Calibration | None = None
     note: str = ""
     candidate: Candidate | None = None
+    floats: FloatRuns | None = None
 
 
 def choose_settings(
@@ -67,12 +70,13 @@ def choose_settings(
     candidates: Sequence[Candidate] = (),
     propose: Propose | None = None,
     progress: Progress | None = None,
+    memory: WeightMemory | None = None,
 ) -> Chosen:
     """Measure a prepared graph and return the best setting of a scheme for it; the graph is not changed.
 
     ``plan_of`` makes the plan of a scheme for the graph, or for a copy of it. What the scheme says is kept;
-    what it leaves ``auto`` is chosen. ``propose`` makes a candidate that goes
-    first. Raises as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
+    what it leaves ``auto`` is chosen. ``propose`` makes a candidate that goes first. ``memory``: of its
+    weights. Raises as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
     """
     ruled = scheme.by_rule()
     if too_large(graph) or data.memory_limit is not None:
@@ -91,30 +95,30 @@ def choose_settings(
     whole = samples.whole()
     again = replace(data, source=data.source if whole is None else whole)
     variants = _rewritten(graph, candidates) if whole is not None else []
-    proposal = propose([feed for _, feed in feeds]) if propose is not None and whole is not None else None
+    floats = FloatRuns(graph, feeds, data.run)
+    proposal = propose(floats) if propose is not None and whole is not None else None
     means = affordable(scheme, graph, calibration, samples.count, len(variants), proposal is not None)
     if means is None:
         return replace(by_rule, note="Ranges by rule: comparing settings of so many nodes takes too long")
-    feeds = feeds[: samples_for(means.runs, means.least(scheme), len(feeds))]
-    bench = Bench(graph, ruled, plan_of, calibration, feeds, data.run)
-    if not bench.outputs:
+    if not floats.outputs:
         return replace(by_rule, note="Ranges by rule: no output is of a floating type")
+    bench = Bench(graph, ruled, plan_of, calibration, floats, data.run, memory or WeightMemory())
     form, start = _Form(graph, scheme, calibration, bench), setting_of(ruled)
     most = settings_of(start, form.steps(means)) + means.variants + (proposal is not None)
-    feeds = feeds[: samples_for(means.runs, most, len(feeds))]
-    bench.keep(len(feeds))
+    count = samples_for(means.runs, most, samples_for(means.runs, means.least(scheme), len(feeds)))
+    bench.compare_on(count)
     search = Search(bench, start)
     if proposal is not None:
         copies = _rewritten(graph, [proposal])
-        form = _take(copies, form, search, plan_of, feeds, again, known=calibration)
+        form = _take(copies, form, search, plan_of, count, again, known=calibration)
     for step in form.steps(means):
         search.take(step)
     search.confirm()
     if form.candidate is None:
-        form = _take(variants[: means.variants], form, search, plan_of, feeds, again)
+        form = _take(variants[: means.variants], form, search, plan_of, count, again)
     best = _resolved(form.scheme.by_rule(), search.best, form.bench)
-    chosen = Chosen(best, form.calibration.with_(options_of(best)), candidate=form.candidate)
-    return replace(chosen, note=search.line(len(feeds)))
+    measured = form.calibration.with_(options_of(best))
+    return Chosen(best, measured, search.line(count), form.candidate, form.bench.floats)
 
 
 @dataclass(frozen=True)
@@ -140,22 +144,25 @@ def _take(
     form: _Form,
     search: Search,
     plan_of: PlanOf,
-    feeds: Sequence[tuple[int, Feed]],
+    count: int,
     data: CalibrationData,
     known: Calibration | None = None,
 ) -> _Form:
     """Return the last of the rewritten forms whose outputs are better than before, the given one if none is.
 
-    ``known``: statistics of tensors that keep their names and hold the same numbers, not measured again; so
-    do the outputs then.
+    ``count``: samples. ``known``: statistics of tensors that keep their names and hold the same numbers, not
+    measured again; so do the outputs then.
     """
     for candidate, copy in variants:
         scheme = form.scheme.with_(**candidate.changes)
         calibration = _calibrate(copy, scheme, plan_of, data, None, known)
         if calibration is None:
             continue
-        like = form.bench if known is not None else None
-        bench = Bench(copy, scheme.by_rule(), plan_of, calibration, feeds, data.run, like)
+        floats = form.bench.floats
+        if known is None or before_saturation(copy).keys() != floats.views:
+            floats = FloatRuns(copy, floats.feeds, data.run)
+        bench = Bench(copy, scheme.by_rule(), plan_of, calibration, floats, data.run, form.bench.memory)
+        bench.compare_on(count)
         if search.consider(candidate, bench):
             form = _Form(copy, scheme, calibration, bench, candidate)
     return form
@@ -172,7 +179,7 @@ def _ends(graph: gs.Graph, bench: Bench, calibration: Calibration) -> list[list[
 
     Without those that have the same range in both halves of the samples, as pixels and probabilities do.
     """
-    ends = bench.outputs, [str(tensor.name) for tensor in graph.inputs]
+    ends = bench.floats.outputs, [str(tensor.name) for tensor in graph.inputs]
     last, first = (
         [group for group in bench.groups_of(names) if calibration.halves_differ(bench.members(group))]
         for names in ends

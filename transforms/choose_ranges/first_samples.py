@@ -24,10 +24,9 @@ class FirstSamples:
         inputs = model_inputs(graph)
         self.feeds = Feeds(self._take, inputs, count=length, is_repeatable=source.is_repeatable)
 
-    def again(self) -> list[tuple[int, Feed]]:
-        """Return the first feeds with the halves, 0 and 1 in turn, that calibration puts them into."""
-        first = self._first or [feed for _, feed in islice(self._source, self._most)]
-        return [(number % 2, feed) for number, feed in enumerate(first)]
+    def again(self) -> list[Feed]:
+        """Return the first feeds."""
+        return self._first or [feed for _, feed in islice(self._source, self._most)]
 
     def whole(self) -> Feeds | list[Feed] | None:
         """Return all feeds, to be taken again; None if some are gone."""

@@ -34,6 +34,7 @@ class Parameters:
         plan_of: PlanOf,
         calibration: Calibration,
         switchable: SwitchableRanges,
+        memory: WeightMemory,
     ) -> None:
         """Take the float graph, and the inputs that were made for a copy of it."""
         self._graph, self._scheme, self._plan_of = graph, scheme, plan_of
@@ -45,7 +46,7 @@ class Parameters:
         parts = [calibration.half(half, calibration.options) for half in range(2)]
         self._means = [part.means(read) for part in parts]
         self._measured: dict[tuple[str, int], Calibration] = {}
-        self._memory = WeightMemory()
+        self._memory = memory
         self._tables: dict[WeightKind, Mapping[tuple[int, int], FakeQuant]] = {}
         self._weights: dict[tuple[str, WeightKind], AnyArray] = {}
         self._biases: dict[tuple[str, WeightKind, int], AnyArray] = {}

@@ -14,6 +14,7 @@ from transforms.graph.constants import load
 from transforms.graph.rewire import detach, position
 from transforms.layers.matched_layer import Bias, MatchedLayer
 from transforms.layers.stored_constant import StoredConstant, trace_constant
+from transforms.leave_out_zero_points import leave_out_zero_point_before
 
 
 def current(layer: MatchedLayer) -> LayerSolution:
@@ -97,6 +98,7 @@ def _add_node(
     walk.replace_output(layer.node, made, raw)
     bias.node = gs.Node("Add", names.derive(made.name, "Add"), inputs=[raw, constant], outputs=[made])
     graph.nodes.insert(position(graph, layer.node) + 1, bias.node)
+    leave_out_zero_point_before(graph, layer.node.inputs[1 - layer.layer.index])
 
 
 def _remove_node(graph: gs.Graph, layer: MatchedLayer, bias: Bias) -> None:

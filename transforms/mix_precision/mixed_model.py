@@ -49,11 +49,12 @@ class MixedModel:
         Raises as :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
         """
         self.prepared = Quantized()
-        self._targets = prepare_for(graph, scheme, self.prepared)
+        ruled = scheme.by_rule()
+        self._targets = prepare_for(graph, ruled, self.prepared)
         self.graph = graph
         rule = scheme.auto_mixed_precision
         dual = scheme.dual_quant_nodes or (rule is not None and rule.dual_quant_nodes)
-        self.scheme = scheme.by_rule().with_(auto_mixed_precision=None, finetune=None, dual_quant_nodes=dual)
+        self.scheme = ruled.with_(auto_mixed_precision=None, finetune=None, dual_quant_nodes=dual)
         self._memory = WeightMemory()
         self._ranges: Calibration | None = None
         self._measured: list[tuple[Mix, QuantizationPlan, Mixed]] = []

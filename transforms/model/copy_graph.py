@@ -1,17 +1,71 @@
-"""Copying a graph without its large weights."""
+"""Copying a graph without its weights."""
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
+from typing import Any, TypeVar
 
-from transforms.graph.typed import Graph, info_of
-from transforms.model import detached_weights, graph_proto
+import onnx_graphsurgeon as gs
+from onnx_graphsurgeon.util.misc import SynchronizedList
+
+from transforms.graph.typed import Graph, ModelInfo, Node
+
+Kind = TypeVar("Kind")
 
 
 def copy_graph(graph: gs.Graph) -> Graph:
-    """Return a copy of a graph with the same nodes and names; large weights are shared."""
-    light, weights = graph_proto.export_light(graph)
-    copy = graph_proto.import_light(detached_weights.as_inputs(light, weights), weights, info_of(graph))
-    if isinstance(graph, Graph):
-        copy.source_sha256, copy.source_files = graph.source_sha256, graph.source_files
+    """Return a copy of a graph with the same nodes, names, types and shapes; the weights are shared.
+
+    Whoever changes a weight gives its tensor another array, here as everywhere.
+    """
+    copy = _Copier().graph(graph)
+    return copy if isinstance(copy, Graph) else Graph.adopt(copy, ModelInfo())
+
+
+class _Copier:
+    """Copies graphs, each tensor once, though bodies read those of the graphs around them."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[int, gs.Tensor] = {}
+
+    def graph(self, graph: gs.Graph) -> gs.Graph:
+        """Return a copy of a graph; users of a tensor are in the order of the nodes."""
+        copy = _alike(graph)
+        copy.inputs = [self._tensor(tensor) for tensor in graph.inputs]
+        copy.outputs = [self._tensor(tensor) for tensor in graph.outputs]
+        copy.nodes = [self._node(node) for node in graph.nodes]
+        copy._functions = list(graph.functions)
+        return copy
+
+    def _node(self, node: gs.Node) -> gs.Node:
+        copy = _alike(node)
+        state = copy.__dict__
+        state["attrs"] = {name: self._attribute(value) for name, value in node.attrs.items()}
+        state["inputs"] = SynchronizedList(copy, "outputs", [self._tensor(one) for one in node.inputs])
+        state["outputs"] = SynchronizedList(copy, "inputs", [self._tensor(one) for one in node.outputs])
+        return Node.adopt(copy)
+
+    def _attribute(self, value: Any) -> Any:
+        if isinstance(value, gs.Graph):
+            return self.graph(value)
+        if isinstance(value, gs.Tensor):
+            return self._tensor(value)
+        return list(value) if isinstance(value, list) else value
+
+    def _tensor(self, tensor: gs.Tensor) -> gs.Tensor:
+        copy = self._tensors.get(id(tensor))
+        if copy is None:
+            copy = self._tensors[id(tensor)] = _alike(tensor)
+            state = copy.__dict__
+            state["inputs"], state["outputs"] = (
+                SynchronizedList(copy, end, []) for end in ("outputs", "inputs")
+            )
+            if isinstance(state.get("shape"), list):
+                state["shape"] = list(state["shape"])
+        return copy
+
+
+def _alike(one: Kind) -> Kind:
+    """Return another object of the same class and state."""
+    copy = object.__new__(type(one))
+    copy.__dict__.update(one.__dict__)
     return copy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -51,16 +52,21 @@ def _choose(operand: Operand, halves: Halves, *, clips: bool) -> OutlierMove | N
     rotated = None if operand.heads is None else _View.of(operand, halves, operand.heads.channels)
     proposed = [_candidates(operand, half) for half in halves]
 
-    def _error(number: int) -> float:
-        view = rotated if rotated is not None and moves[number].rotated else plain
-        pairs = zip(proposed, (view.halves, view.halves[::-1]), strict=True)
-        errors = (
-            total_error(tried[number], rows, view.weights, operand.grid, clips=clips) for tried, rows in pairs
-        )
-        return sum(errors) * (_ALIKE if view is rotated else 1)  # exponents change no bit
+    def _error(move: OutlierMove, tried: Sequence[OutlierMove], most: float) -> float:
+        view = rotated if rotated is not None and move.rotated else plain
+        share = _ALIKE if view is rotated else 1  # exponents change no bit
+        total = 0.0
+        for one, rows in zip(tried, (view.halves, view.halves[::-1]), strict=True):
+            total += total_error(one, rows, view.weights, operand.grid, clips=clips, most=most)
+            if total * share > most:
+                return math.inf
+        return total * share
 
     moves = _candidates(operand, np.concatenate(halves))
-    unmoved, *errors = [_error(number) for number in range(len(moves))]
+    tries = list(zip(*proposed, strict=True))
+    unmoved, errors = _error(moves[0], tries[0], math.inf), list[float]()
+    for move, tried in zip(moves[1:], tries[1:], strict=True):
+        errors.append(_error(move, tried, _ALIKE * min([_LEAST_GAIN * unmoved, *errors])))
     best = min(errors)
     alike = (
         n

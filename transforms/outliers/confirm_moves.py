@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
 from transforms.outliers.sample_rows import Sample
-from transforms.run.run_each import run_each, with_fixed_threads
+from transforms.run.run_each import run_each, with_resting_threads
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme.outlier_move import OutlierMove
@@ -62,8 +63,7 @@ class Trial:
         return self._sums[half]
 
     def _measured(self, half: int) -> list[Float64Array]:
-        options = with_fixed_threads(self._run)
-        options = RunOptions(options.provider, options.threads, simulate=True)
+        options = replace(with_resting_threads(self._run), simulate=True)
         seen, held_out = self._samples[half::2], self._samples[1 - half :: 2]
         model = open_model(self._quantize(self._choose(seen), [one.feed for one in seen]), options)
         return list(run_each(lambda one: _sums(one, model.run(one.feed)), held_out, self._run))

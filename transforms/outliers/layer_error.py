@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -99,18 +100,27 @@ def _squares(
 
 
 def total_error(
-    move: OutlierMove, rows: Halves, weights: Sequence[LayerWeights], grid: QuantSpec, *, clips: bool
+    move: OutlierMove,
+    rows: Halves,
+    weights: Sequence[LayerWeights],
+    grid: QuantSpec,
+    *,
+    clips: bool,
+    most: float = math.inf,
 ) -> float:
     """Return the error of layers with a move of outliers; those with products of their own stay float.
 
-    ``rows``: those that give the range, and those that are held out.
+    ``rows``: those that give the range, and those that are held out. Infinity if the weights alone make more
+    than ``most``.
     """
     factors, own = np.ones(rows[0].shape[1]), np.array(move.own, np.int64)
     factors[list(move.exponents)] = [2.0**exponent for exponent in move.exponents.values()]
     squares = np.square(rows[1], dtype=np.float64).mean(0)
+    rounded = sum(weight.error(squares, factors, own) for weight in weights)
+    if rounded > most:
+        return math.inf
     norms = np.sum([weight.norms for weight in weights], axis=0) * factors**2
     divisors = factors.astype(np.float32)
     seen, held_out = (np.divide(half, divisors, dtype=np.float32) for half in rows)
     seen[:, own] = held_out[:, own] = 0  # zero is exact, and in every range
-    rounding = rounding_error(seen, held_out, norms, grid, clips=clips)
-    return rounding + sum(weight.error(squares, factors, own) for weight in weights)
+    return rounding_error(seen, held_out, norms, grid, clips=clips) + rounded

@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed, Float32Array
 from transforms.run.feeds import Feeds
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
-from transforms.run.run_each import run_each, with_fixed_threads
+from transforms.run.run_each import run_each, with_resting_threads
 from transforms.runtime.session import RunOptions
 
 SAMPLES = 16
@@ -46,7 +46,7 @@ def look(
 ) -> Iterator[Sample]:
     """Yield what the float model makes of each feed; rows are evenly spread over a tensor."""
     outputs = float_outputs(graph)
-    model = InstrumentedModel[str](graph, [*outputs, *names], with_fixed_threads(run))
+    model = InstrumentedModel[str](graph, [*outputs, *names], with_resting_threads(run))
     count = max(1, _ROWS // max(1, len(feeds)))
 
     def _see(feed: Feed) -> Sample:

@@ -12,6 +12,8 @@ from transforms.all_codes.settle_codes import MOST_LARGE, MOST_SAMPLES, SettledC
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import Calibration
 from transforms.choose_ranges.first_samples import FirstSamples
+from transforms.choose_ranges.float_runs import FloatRuns
+from transforms.choose_ranges.output_views import before_saturation
 from transforms.choose_ranges.work import too_large
 from transforms.graph import dtypes
 from transforms.pipelines.quantize_steps import Quantized
@@ -49,9 +51,11 @@ def give_all_codes(
     codes: str,
     run: RunOptions | None,
     done: Quantized,
+    floats: FloatRuns | None = None,
 ) -> None:
     """Let tensors of a quantized graph use all codes, in place, if its outputs are better, and say so.
 
+    ``floats``: runs of the float model on these samples, if there were any, maybe in another form.
     Grids that are kept become those of the shifted tensors: their lowest code stands for 0.
     """
     ends = calibration.extremes()
@@ -61,12 +65,14 @@ def give_all_codes(
         if dtypes.is_type(tensor, dtypes.FLOAT) and ends.get(tensor.name, (-1.0,))[0] >= 0
     }
     padded = codes == PADDED
-    feeds = [feed for _, feed in samples.again()]
+    feeds = samples.again()
     feeds = feeds if all(map(is_small_feed, feeds)) else feeds[:MOST_LARGE]
     if not padded:
         inputs = set()
     tops = _tops(graph, calibration)
-    settled = settle_codes(graph, float_graph, feeds, inputs, padded=padded, tops=tops, run=run)
+    if floats is None or floats.views != before_saturation(float_graph).keys():
+        floats = FloatRuns(float_graph, feeds, run)
+    settled = settle_codes(graph, floats, len(feeds), inputs, padded=padded, tops=tops, run=run)
     done.codes, done.shifted = _said(settled), settled.count
     for number, grid in enumerate(done.grids or ()):
         if grid.name in settled.steps and grid.format == _INT8 and done.grids is not None:

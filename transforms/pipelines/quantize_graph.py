@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.calibrate.calibrate import Calibration, Progress
+from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.channel_moves import channel_moves
-from transforms.choose_ranges.choose import Propose, choose_settings
+from transforms.choose_ranges.choose import Chosen, Propose, choose_settings
+from transforms.choose_ranges.float_runs import FloatRuns
+from transforms.choose_ranges.work import too_large
 from transforms.equalize_layers import equalize_layers
+from transforms.graph.dot_products import is_dot_product
+from transforms.graph.lazy_values import is_weightless
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
@@ -28,11 +32,13 @@ from transforms.pipelines.quantize_steps import (
     prepare_for,
     write_plan,
 )
+from transforms.pipelines.settle_equalized import decides_by_rule, settle_equalized
 from transforms.pipelines.settle_outliers import settle_outliers
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
+from transforms.plan.weight_cache import WeightMemory
 from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
@@ -79,14 +85,20 @@ def quantize_graph(
     done = Quantized(grids=[] if keep_grids else None)
     if fixed:
         scheme = scheme.by_rule().with_(move_outliers=False)
+    if decides_by_rule(scheme, data):
+        scheme = scheme.with_(equalize_layers=scheme.equalizes_by_rule)
     targets = prepare_for(graph, scheme, done)
+    scheme = _equalize(graph, scheme, targets, data, done)
     codes, samples = scheme.all_codes, samples_for_codes(graph, scheme, data, done)
     if samples is not None and data is not None:
         data = replace(data, source=samples.feeds)
     scheme = scheme.with_(all_codes=OFF)  # until ranges are known
     targets.fixed = fixed or FixedGrids()
-    scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done)
-    calibration, scheme = _choose(graph, scheme, targets, data, done, progress)
+    memory = _weights_of(graph)
+    scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done, memory)
+    memory = memory if plan is not None else _weights_of(graph)
+    chosen = _choose(graph, scheme, targets, data, done, progress, memory)
+    calibration, scheme = chosen.calibration, chosen.scheme
     float_graph = copy_graph(graph) if keep_float or samples is not None else None
     done.float_graph = float_graph if keep_float else None
     if plan is not None and calibration is None and plan.scheme == scheme:
@@ -102,13 +114,54 @@ def quantize_graph(
         done.notes.append(f"No ranges measured: {why}")
     if fixed:
         done.notes.append(_used(plan, fixed))
-    write_plan(plan, calibration, done)
+    write_plan(plan, calibration, done, memory)
     finish_nodes(graph, scheme, done)
     done.scheme = scheme.with_(all_codes=codes)
     if samples is not None and float_graph is not None and calibration is not None:
         run = data.run if data is not None else None
-        give_all_codes(graph, float_graph, samples, calibration, codes, run, done)
+        give_all_codes(graph, float_graph, samples, calibration, codes, run, done, chosen.floats)
     return done
+
+
+def _weights_of(graph: gs.Graph) -> WeightMemory:
+    """Return a memory of the weights of a graph that its copies share; of none if they are large."""
+    if too_large(graph):
+        return WeightMemory([])
+    layers = (node for node in graph.nodes if is_dot_product(node))
+    weights = (tensor for node in layers for tensor in node.inputs if isinstance(tensor, gs.Constant))
+    return WeightMemory(tensor.values for tensor in weights if not is_weightless(tensor._values))
+
+
+def _by_rule(
+    ruled: Scheme, targets: SchemeTargets, data: CalibrationData, memory: WeightMemory | None = None
+) -> Callable[[gs.Graph, list[Feed]], None]:
+    """Return what quantizes a copy of a prepared graph by a scheme of rules, with ranges from some feeds."""
+
+    def _quantize(copy: gs.Graph, feeds: list[Feed]) -> None:
+        plan = make_plan(copy, ruled, targets.resolve_in(copy), Quantized())
+        insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)), memory=memory)
+
+    return _quantize
+
+
+def _equalize(
+    graph: gs.Graph,
+    scheme: Scheme,
+    targets: SchemeTargets,
+    data: CalibrationData | None,
+    done: Quantized,
+) -> Scheme:
+    """Equalize layers of a prepared graph where outputs can only say no; return the scheme that says so."""
+    if scheme.equalize_layers != AUTO or not scheme.equalizes_by_rule or data is None:
+        return scheme
+    corrected = scheme.by_rule().with_(correct_biases=scheme.correct_biases is not False)
+    quantize = _by_rule(corrected, targets, data)
+    count = settle_equalized(graph, data, quantize, exclude=targets.excluded)
+    if count is None:
+        done.notes.append("Layers not equalized: the outputs on samples are better without")
+    else:
+        done.changes[EQUALIZED] = count
+    return scheme.with_(equalize_layers=count is not None)
 
 
 def _choose_moves(
@@ -117,6 +170,7 @@ def _choose_moves(
     targets: SchemeTargets,
     data: CalibrationData | None,
     done: Quantized,
+    memory: WeightMemory,
 ) -> tuple[Scheme, QuantizationPlan | None, Quantized]:
     """Move outliers of a prepared graph if its outputs get better; return the scheme that says which.
 
@@ -126,13 +180,9 @@ def _choose_moves(
     if not scheme.move_outliers or scheme.outliers or data is None or not data.decides:
         return scheme, None, planned
     ruled = scheme.by_rule()
-
-    def _quantize(copy: gs.Graph, feeds: list[Feed]) -> None:
-        plan = make_plan(copy, ruled, targets.resolve_in(copy), Quantized())
-        insert_qdq(plan, calibrate_plan(plan, CalibrationData(feeds, run=data.run)))
-
     plan = make_plan(graph, ruled, targets.resolve_in(graph), planned)
-    moves = settle_outliers(plan, lambda: data.feeds(graph), _quantize, data.run, exclude=targets.excluded)
+    quantize = _by_rule(ruled, targets, data, memory)
+    moves = settle_outliers(plan, lambda: data.feeds(graph), quantize, data.run, exclude=targets.excluded)
     if not moves:
         return scheme, plan, planned
     chosen = scheme.with_(outliers={name: str(move) for name, move in moves.items()})
@@ -162,40 +212,46 @@ def _choose(
     data: CalibrationData | None,
     done: Quantized,
     progress: Progress | None,
-) -> tuple[Calibration | None, Scheme]:
+    memory: WeightMemory,
+) -> Chosen:
     """Return a scheme with nothing left open, and ranges if they were measured to choose it."""
     done.scheme = scheme.by_rule() if scheme.is_open else scheme
     if not scheme.is_open or data is None or not data.decides:
-        return None, done.scheme
+        return Chosen(done.scheme)
 
     def _plan_of(variant: gs.Graph, changed: Scheme) -> QuantizationPlan:
         return make_plan(variant, changed, targets.resolve_in(variant), Quantized())
 
     candidates = list(_candidates(scheme, targets))
-    propose = _proposer(graph, scheme, targets, data)
+    propose = _proposer(graph, scheme, targets)
     chosen = choose_settings(
-        graph, scheme, _plan_of, data, candidates=candidates, propose=propose, progress=progress
+        graph,
+        scheme,
+        _plan_of,
+        data,
+        candidates=candidates,
+        propose=propose,
+        progress=progress,
+        memory=memory,
     )
     if chosen.candidate is not None and chosen.candidate.rewrite is not None:
         done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
     done.scheme = chosen.scheme
     done.choice = chosen.note
-    return chosen.calibration, chosen.scheme
+    return chosen
 
 
 def _candidates(scheme: Scheme, targets: SchemeTargets) -> Iterator[Candidate]:
     """Yield rewrites of the float graph that its outputs decide about.
 
-    A recorded scheme equalizes layers before it balances channels and moves outliers: not after them here.
+    A recorded scheme equalizes layers before it moves outliers: not after that here.
     """
-    if scheme.equalize_layers == AUTO and not (scheme.balance_channels or scheme.outliers):
+    if scheme.equalize_layers == AUTO and not scheme.outliers:
         rewrite = partial(equalize_layers, exclude=targets.excluded)
         yield Candidate(EQUALIZED, {"equalize_layers": True}, rewrite)
 
 
-def _proposer(
-    graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, data: CalibrationData
-) -> Propose | None:
+def _proposer(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> Propose | None:
     """Return what scales channels between convolutions, None if the scheme moves none, or names them."""
     formats = scheme.format(scheme.activation), scheme.format(scheme.weight)
     if not scheme.move_outliers or scheme.outliers or not all(one and one.is_integer for one in formats):
@@ -204,9 +260,9 @@ def _proposer(
     signed = formats[0] is not None and scheme.is_symmetric(formats[0])
     levels = activation if signed else 2 * activation + 1, weight
 
-    def _propose(feeds: Sequence[Feed]) -> Candidate | None:
+    def _propose(floats: FloatRuns) -> Candidate | None:
         gates, excluded = not scheme.target, targets.excluded
-        moves = channel_moves(graph, feeds, data.run, levels=levels, exclude=excluded, gates=gates)
+        moves = channel_moves(graph, floats, levels=levels, exclude=excluded, gates=gates)
         changes = {"outliers": {name: str(move) for name, move in moves.items()}}
         rewrite = partial(scale_channels, moves=moves, exclude=excluded)
         return Candidate(SCALED, changes, rewrite, _EXPECTED, _SPREAD) if moves else None

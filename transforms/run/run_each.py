@@ -30,6 +30,14 @@ def with_fixed_threads(options: RunOptions | None) -> RunOptions:
     return dataclasses.replace(options or RunOptions(), threads=_OF_A_RUN)
 
 
+def with_resting_threads(options: RunOptions | None) -> RunOptions:
+    """Return the same for models of a few runs: threads without work rest, which takes less processor time.
+
+    Those that look for work do so, too, while the tensors of a running model are looked at.
+    """
+    return dataclasses.replace(with_fixed_threads(options), spin=False)
+
+
 def with_bounded_memory(options: RunOptions, feeds: Iterable[Feed]) -> RunOptions:
     """Return options with which runs of large samples take no more memory than their tensors."""
     return options if all(map(is_small_feed, feeds)) else dataclasses.replace(options, arena=False)

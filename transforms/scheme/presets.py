@@ -34,8 +34,8 @@ def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
 
 
 def _shifted(format: str) -> dict[str, Any]:
-    """One power of two for each tensor: channels of weights are brought to like ranges first."""
-    aligned = {**_aligned(format), "per_channel": False, "equalize_layers": True, "move_outliers": False}
+    """One power of two for each tensor: channels are brought to like ranges first."""
+    aligned = {**_aligned(format), "per_channel": False}
     return {**aligned, "scale": "power_of_two", "calibrate_method": "MSE"}
 
 

@@ -224,6 +224,11 @@ class Scheme:
             return "MinMax"
         return "MSE"  # a symmetric range spends one of 8 bits on a sign that few tensors have
 
+    @property
+    def equalizes_by_rule(self) -> bool:
+        """Whether layers are equalized unless outputs say no: powers of two gain most by it."""
+        return self.equalize_layers is True or (self.equalize_layers == AUTO and self.scale == POWER_OF_TWO)
+
     def by_rule(self) -> Scheme:
         """Return the scheme with rules in place of what outputs would decide."""
         per_channel = SPREAD if self.per_channel == AUTO else self.per_channel
@@ -231,7 +236,7 @@ class Scheme:
             calibrate_method=self.range_method,
             per_channel=per_channel,
             correct_biases=self.correct_biases is True,
-            equalize_layers=self.equalize_layers is True,
+            equalize_layers=self.equalizes_by_rule,
             all_codes=OFF,
         )
 

@@ -1,0 +1,87 @@
+"""What the float model makes of the samples that settings are compared on: each is run once, for all uses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.choose_ranges.output_views import before_saturation
+from transforms.model.copy_graph import copy_graph
+from transforms.run.instrumented_model import InstrumentedModel
+from transforms.run.kept_arrays import KeptArrays
+from transforms.run.run_each import run_each, with_bounded_memory, with_resting_threads
+from transforms.run.tensor_watch import See
+from transforms.runtime.session import RunOptions
+from transforms.search.output_metrics import is_float_array
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample, the half that it belongs to, and what the float model makes of it."""
+
+    half: int
+    feed: Feed
+    expected: Feed
+
+
+class FloatRuns:
+    """Runs a float model on the first samples, on as many as are asked for."""
+
+    def __init__(self, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None) -> None:
+        """Take samples, which calibration puts into two halves in turn; run none yet.
+
+        The graph may be changed afterwards.
+        """
+        self._graph, self.feeds, self._run = copy_graph(graph), feeds, run
+        self.options = with_bounded_memory(
+            replace(with_resting_threads(run), simulate=True, prepack=False), feeds
+        )
+        self.views: Collection[str] = before_saturation(graph).keys()
+        self._kept, self._made = KeptArrays(), list[Feed]()
+        self._model: InstrumentedModel[str] | None = None
+
+    def watch(self, names: Collection[str], see: See, most: int) -> None:
+        """Let tensors of the main graph go to a function while the first samples are run, ``most`` at most.
+
+        No sample may have been run before.
+        """
+        assert not self._made, "these were run without being looked at"
+        model = self._open(names)
+        self._made += [self._kept.keep(model.run(feed, see=see)) for feed in self.feeds[:most]]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs of a floating type."""
+        ends = {tensor.name for tensor in self._graph.outputs}
+        return [name for name in self._floats() if name in ends]
+
+    @property
+    def shown(self) -> list[str]:
+        """The names of these outputs, and after them of what they saturate."""
+        outputs = self.outputs
+        return [*outputs, *(name for name in self._floats() if name not in outputs)]
+
+    def samples(self, count: int) -> list[Sample]:
+        """Return the first samples, run as far as they were not."""
+        rest = self.feeds[len(self._made) : count]
+        if rest:
+            model = self._model or self._open()
+            self._made += run_each(lambda feed: self._kept.keep(model.run(feed)), rest, self._run)
+        self._model = None
+        names = self.shown
+        pairs = enumerate(zip(self.feeds[:count], self._made, strict=False))
+        return [Sample(i % 2, feed, {name: made[name] for name in names}) for i, (feed, made) in pairs]
+
+    def _floats(self) -> list[str]:
+        if not self._made:
+            self._model = self._open()
+            self._made.append(self._kept.keep(self._model.run(self.feeds[0])))
+        return [name for name, array in self._made[0].items() if is_float_array(array)]
+
+    def _open(self, watched: Collection[str] = ()) -> InstrumentedModel[str]:
+        shown = dict.fromkeys((*(tensor.name for tensor in self._graph.outputs), *self.views))
+        options = replace(self.options, blocked=not watched)  # what is seen of blocks is brought out of them
+        return InstrumentedModel[str](self._graph, shown, options, watched=watched)

@@ -1,0 +1,34 @@
+"""The errors of a model as it is, on samples that the float model was run on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.choose_ranges.float_runs import FloatRuns, Sample
+from transforms.choose_ranges.measure_outputs import Score, energies, signals
+from transforms.choose_ranges.output_views import show
+from transforms.run.run_each import run_each
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
+
+
+def score_model(
+    graph: gs.Graph, floats: FloatRuns, samples: Sequence[Sample], run: RunOptions | None
+) -> Score:
+    """Return the errors of a model, which may not be used afterwards, on some samples of the float one."""
+    show(graph, floats.views)
+    made = run_each(open_model(graph, floats.options).run, (one.feed for one in samples), run)
+    errors = [energies(one.expected, found) for one, found in zip(samples, made, strict=True)]
+    signal = [signals(one.expected) for one in samples]
+    return Score(np.array(errors), np.array(signal), len(floats.outputs))
+
+
+def together(scores: Sequence[Score]) -> Score:
+    """Return the score of several groups of samples as one."""
+    errors, signal = (
+        np.concatenate(part) for part in zip(*((s.errors, s.signal) for s in scores), strict=True)
+    )
+    return Score(errors, signal, scores[0].count)
