@@ -27,7 +27,7 @@ _FOLDS = 3
 """Models that are fitted if too few samples are held out from one; of very few each is held out from one."""
 
 _FRAMED, _FRAMED_OF_FEW = 4, 2
-"""One in so many images is fitted to with a bar: every image without one tells more of others without."""
+"""One in so many images is fitted to with a bar, unless samples are many, which show what there is."""
 
 _MOST_STEPS = 32
 """Samples that a recurrent model runs through with its own states."""
@@ -70,7 +70,8 @@ class JudgedSamples:
         places = held + _spread(others, judged)
         self._parts = [np.isin(places, part) for part in by_fold[: self.folds]]
         every = _FRAMED if self.can_choose else _FRAMED_OF_FEW
-        self.fitted = [*feeds] if states else with_bars(feeds, every)
+        is_shown = bool(states) or len(by_fold[0]) >= ENOUGH
+        self.fitted = [*feeds] if is_shown else with_bars(feeds, every)
         compared = [feeds[i] for i in places]
         if not (states or self.can_choose):
             compared = varied(compared)
