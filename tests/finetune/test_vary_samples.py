@@ -22,27 +22,26 @@ def _images(*shape: int) -> list[dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize(("shape", "sides"), [((2, 3, 8, 9), (2, 3)), ((2, 9, 12, 1), (1, 2))])
 @pytest.mark.parametrize("kind", [np.float32, np.uint8])
-@pytest.mark.parametrize("every", [1, 2, 4])
-def test_every_nth_image_has_a_bar_of_its_mean_color(
-    shape: tuple[int, ...], sides: tuple[int, int], kind: type, every: int
+def test_every_other_image_has_a_bar_of_its_mean_color(
+    shape: tuple[int, ...], sides: tuple[int, int], kind: type
 ) -> None:
     feeds = [{**feed, "x": (250 * feed["x"]).astype(kind)} for feed in _images(*shape)]
     before = [feed["x"].copy() for feed in feeds]
-    found = with_bars(feeds, every)
+    found = with_bars(feeds)
     for place, (given, made) in enumerate(zip(before, found, strict=True)):
         assert np.array_equal(feeds[place]["x"], given) and made["x"].dtype == kind
         assert made["size"] is feeds[place]["size"]
-        size = given.shape[sides[place // every % 2]]
-        parts = [np.split(x, [size - size // 3], sides[place // every % 2]) for x in (given, made["x"])]
+        size = given.shape[sides[place // 2 % 2]]
+        parts = [np.split(x, [size - size // 3], sides[place // 2 % 2]) for x in (given, made["x"])]
         assert np.array_equal(parts[0][0], parts[1][0])
-        mean = given.mean(sides, np.float64, keepdims=True) if place % every == 0 else parts[0][1]
+        mean = given.mean(sides, np.float64, keepdims=True) if place % 2 == 0 else parts[0][1]
         assert np.abs(parts[1][1] - mean).max() <= (0.5 if kind is np.uint8 else 1e-4)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 9), (1, 3, 7, 9), (1, 5, 8, 5), (4,)])
 def test_other_inputs_have_no_bars(shape: tuple[int, ...]) -> None:
     feeds = _images(*shape)
-    assert all(made["x"] is feed["x"] for made, feed in zip(with_bars(feeds, 1), feeds, strict=True))
+    assert all(made["x"] is feed["x"] for made, feed in zip(with_bars(feeds), feeds, strict=True))
 
 
 def test_copies_differ_a_little_and_stay_within_the_range_of_all_samples() -> None:

@@ -26,9 +26,6 @@ _FEW_SEEN = 8
 _FOLDS = 3
 """Models that are fitted if too few samples are held out from one; of very few each is held out from one."""
 
-_FRAMED, _FRAMED_OF_FEW = 4, 2
-"""One in so many images is fitted to with a bar, unless samples are many, which show what there is."""
-
 _MOST_STEPS = 32
 """Samples that a recurrent model runs through with its own states."""
 
@@ -40,7 +37,7 @@ class JudgedSamples:
     """The errors of the outputs on held-out samples, and on some of those that weights are fitted to.
 
     If few are held out, errors of copies that vary a little are added to theirs. ``fitted``: the samples that
-    layers are tuned on, some images with bars.
+    layers are tuned on; of few, some images have bars.
 
     ``folds``: how many models may be fitted, each with other samples held out. Of many samples enough are
     held out from one. ``options``: those that were given; samples of a model with states are held out in
@@ -69,12 +66,9 @@ class JudgedSamples:
         judged = min(len(others), max(_LEAST_JUDGED - len(held), _LEAST_FITTED))
         places = held + _spread(others, judged)
         self._parts = [np.isin(places, part) for part in by_fold[: self.folds]]
-        every = _FRAMED if self.can_choose else _FRAMED_OF_FEW
-        is_shown = bool(states) or len(by_fold[0]) >= ENOUGH
-        self.fitted = [*feeds] if is_shown else with_bars(feeds, every)
-        compared = [feeds[i] for i in places]
+        self.fitted, compared = [*feeds], [feeds[i] for i in places]
         if not (states or self.can_choose):
-            compared = varied(compared)
+            self.fitted, compared = with_bars(feeds), varied(compared)
         index, run = options.output_index, options.run
         self._errors = OutputError(float_graph, compared, index, run, samples=len(places))
         self._first = self._errors.each(quantized_graph)

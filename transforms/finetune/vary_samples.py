@@ -51,14 +51,12 @@ def _step(feeds: Sequence[Feed], place: int, names: Sequence[str], step: float) 
     return made
 
 
-def with_bars(feeds: Sequence[Feed], every: int) -> list[Feed]:
-    """Return the samples with a bar of the mean color in ``every`` n-th image, at the bottom or on the right.
+def with_bars(feeds: Sequence[Feed]) -> list[Feed]:
+    """Return the samples with a bar of the mean color in every other image, at the bottom or on the right.
 
     Images are inputs of floats or bytes [B, C, H, W] or [B, H, W, C].
     """
-    return [
-        feed if place % every else _with_bar(feed, place // every % 2) for place, feed in enumerate(feeds)
-    ]
+    return [feed if place % 2 else _with_bar(feed, place // 2 % 2) for place, feed in enumerate(feeds)]
 
 
 def _with_bar(feed: Feed, side: int) -> Feed:
