@@ -128,8 +128,11 @@ class JudgedSamples:
     def passes(self, fitted: Sequence[Errors], tried: int) -> bool:
         """Return whether errors of models, fold by fold, are significantly less than those of the original.
 
-        ``tried``: how many were tested before; of several models the first was tested alone.
+        Samples without their copies may not have larger ones. ``tried``: how many were tested before; of
+        several models the first was tested alone.
         """
+        if any(self._loses(one) for one in fitted):
+            return False
         held = self._held(fitted)
         return is_significantly_better(self._first, self._pooled(fitted), held, tried + (len(fitted) > 1))
 
@@ -152,6 +155,10 @@ class JudgedSamples:
     def gain_of_all(self, after: Errors) -> float:
         """Return the gain of a model on all samples, in dB."""
         return gain(self._first, after, np.ones_like(self._parts[0]))
+
+    def _loses(self, after: Errors) -> bool:
+        every = np.ones_like(self._parts[0])
+        return gain(self._first.without_copies, after.without_copies, every) < 0
 
     def _pooled(self, fitted: Sequence[Errors]) -> Errors:
         """Return errors of each model on the samples that it has not seen; of the first on all others."""

@@ -33,10 +33,17 @@ class Errors:
     """Errors [S, O] of O outputs on S samples, and the ``powers`` [S, O] of the float outputs.
 
     For float outputs they are sums of squares, for others the numbers of elements that differ, and of all.
+    ``own``: the errors without those of copies of the samples, if there are any.
     """
 
     errors: Float64Array
     powers: Float64Array
+    own: Float64Array | None = None
+
+    @property
+    def without_copies(self) -> Errors:
+        """The errors of the samples alone."""
+        return self if self.own is None else Errors(self.own, self.powers)
 
     @property
     def relative(self) -> float:
@@ -103,8 +110,9 @@ class OutputError:
                 [compare(floats[i][name], made[name]) for name in self.names]
                 for i, made in zip(chosen, run({**self._feeds[i], **more} for i in chosen), strict=True)
             ]
-            pairs = np.asarray(found, np.float64).reshape(len(every), len(own), len(self.names), 2).sum(0)
-            return Errors(pairs[..., 0], pairs[..., 1])
+            pairs = np.asarray(found, np.float64).reshape(len(every), len(own), len(self.names), 2)
+            first, total = pairs[:1].sum(0)[..., 0], pairs.sum(0)
+            return Errors(total[..., 0], total[..., 1], first if len(every) > 1 else None)
 
         return _errors
 
