@@ -68,6 +68,9 @@ def shift_spans(
     return _Shifter(graph, ranges, padded=padded, added=added).shift()
 
 
+_MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
+
+
 @dataclass(frozen=True)
 class _Entry:
     """A float tensor that comes into a span, and the layer whose bias can take its shift."""
@@ -75,6 +78,11 @@ class _Entry:
     tensor: gs.Tensor
     layer: IntegerLayer | None = None
     rectifier: gs.Node | None = None
+
+
+def _is_mean(entry: _Entry) -> bool:
+    maker = walk.producer(entry.tensor)
+    return maker is not None and maker.op in _MEANS
 
 
 class _Shifter:
@@ -109,7 +117,8 @@ class _Shifter:
         readers = [layer for _, layer in found if layer is not None]
         left = [use for use, (_, layer) in zip(span.readers, found, strict=True) if layer is None]
         is_paid = bool(left) or any(entry.layer is None for entry in entries)
-        if (is_paid and not self._added) or scale > (_PAID if is_paid else _FREE) * span.scale:
+        is_kept = self._padded and not left and all(e.layer is not None or _is_mean(e) for e in entries)
+        if (is_paid and not self._added and not is_kept) or scale > (_PAID if is_paid else _FREE) * span.scale:
             return None
         if any(dot_products.is_dot_product(node) for node, _ in left):
             return None
