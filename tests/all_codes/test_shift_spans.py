@@ -180,15 +180,18 @@ def test_biases_alone_take_shifts_unless_nodes_may_be_added(pads: int, low: floa
             assert np.median(error.errors) < 1e-9
 
 
-def _classifier() -> onnx.ModelProto:
-    """Return x through a layer with a Relu, a mean over positions and a Gemm to y."""
+def _classifier(kernel: int = 0) -> onnx.ModelProto:
+    """Return x through a layer with a Relu, a mean over positions, all with 0, and a Gemm to y."""
+    rows = 8 if kernel in (0, 4) else 32
     random = np.random.default_rng(6)
-    weights = {"w1": random.standard_normal((8, 3, 3, 3)) / 5, "w2": random.standard_normal((8, 5))}
+    weights = {"w1": random.standard_normal((8, 3, 3, 3)) / 5, "w2": random.standard_normal((rows, 5))}
     weights |= {"b1": np.full(8, 1.0), "b2": np.ones(5)}
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], "first"),
         helper.make_node("Relu", ["c1"], ["r1"], "relu"),
-        helper.make_node("GlobalAveragePool", ["r1"], ["g"], "mean"),
+        helper.make_node("AveragePool", ["r1"], ["g"], "mean", kernel_shape=[kernel] * 2, strides=[2, 2])
+        if kernel
+        else helper.make_node("GlobalAveragePool", ["r1"], ["g"], "mean"),
         helper.make_node("Flatten", ["g"], ["f"], "flat"),
         helper.make_node("Gemm", ["f", "w2", "b2"], ["y"], "last"),
     ]
@@ -196,9 +199,10 @@ def _classifier() -> onnx.ModelProto:
     return build.model(nodes, [build.value("x", ["n", 3, 6, 6])], [build.value("y", ["n", 5])], weights)
 
 
-def test_a_mean_gets_a_sub_that_no_other_tensor_gets() -> None:
+@pytest.mark.parametrize("kernel", [0, 4])
+def test_a_mean_gets_a_sub_that_no_other_tensor_gets(kernel: int) -> None:
     """Oracle: zero points, and the float model. With ``free`` nothing is added."""
-    net = _classifier()
+    net = _classifier(kernel)
     data = tunable.samples(net, 16)
     float_graph, quantized = tunable.pair(net, "A8W8", data)
     ranges = _ranges(("r1", "g"), net, data)
@@ -215,6 +219,13 @@ def test_a_mean_gets_a_sub_that_no_other_tensor_gets() -> None:
     assert OutputError(float_graph, data).each(shift_alike(float_graph, shifted)).relative < 1e-10
     tuned = finetune_model(float_graph, shifted, data, FinetuneOptions())
     assert tuned.after <= tuned.before
+
+
+def test_a_mean_of_some_positions_gets_no_sub() -> None:
+    net = _classifier(kernel=2)
+    _, quantized = tunable.pair(net, "A8W8", tunable.samples(net, 4))
+    assert shift_spans(copy_graph(quantized), {"g": (0.0, 2.0)}, padded=True) == []
+    assert len(shift_spans(quantized, {"g": (0.0, 2.0)}, padded=True, added=True)) == 1
 
 
 @pytest.mark.parametrize("ranges", [{}, {"c1": (-9.0, 9.0)}, {"x": (-0.1, 9.0)}, {"g": (0.0, 1.0)}])
