@@ -13,6 +13,7 @@ from transforms.graph import dtypes, walk
 from transforms.graph.channel_scaling import PairFinder, Scaling
 from transforms.graph.lazy_values import Weight, become_constant, constant, derived
 from transforms.graph.left_operands import channels_of, layers_on, rows_of
+from transforms.graph.mixed_channels import Recall, anew
 from transforms.graph.rewire import STANDARD_DOMAINS, Insertions
 from transforms.graph.selection import Exclusion, resolve
 from transforms.rotate_channels import rotate_channels
@@ -21,7 +22,9 @@ from transforms.scheme.outlier_move import OutlierMove
 log = logging.getLogger(__name__)
 
 
-def move_outliers(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude: Exclusion = None) -> int:
+def move_outliers(
+    graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude: Exclusion = None, recall: Recall = anew
+) -> int:
     """Divide channels of tensors by powers of two, or give them products of their own; return how many
     tensors were changed.
 
@@ -40,11 +43,14 @@ def move_outliers(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude:
       product that an Add puts to the first, and that no plan puts on integers. The same in real arithmetic;
       sums of float32 are ordered anew.
 
+    ``recall``: as :func:`transforms.rotate_channels.rotate_channels`.
+
     Does nothing to tensors that are not there, that no such layer reads, and for nodes in ``exclude``; nor
     with own channels for a Gemm whose alpha is not 1. Raises ValueError for a channel that a tensor does
     not have.
     """
-    rotated = rotate_channels(graph, [name for name, move in moves.items() if move.rotated], exclude=exclude)
+    names = [name for name, move in moves.items() if move.rotated]
+    rotated = rotate_channels(graph, names, exclude=exclude, recall=recall)
     mover = _Mover(graph, resolve(exclude, graph))
     known = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
     count = rotated

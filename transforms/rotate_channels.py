@@ -12,7 +12,7 @@ from ops.rotations import Rotation, rotate, rotate_deviations
 from transforms.graph import walk
 from transforms.graph.lazy_values import constant
 from transforms.graph.left_operands import rows_of
-from transforms.graph.mixed_channels import HeadFinder, MixedConstant
+from transforms.graph.mixed_channels import HeadFinder, MixedConstant, Recall, anew
 from transforms.graph.residual_streams import Stream, StreamFinder
 from transforms.graph.selection import Exclusion, resolve
 from transforms.graph.stream_norms import Norm, Place
@@ -20,7 +20,9 @@ from transforms.graph.stream_norms import Norm, Place
 log = logging.getLogger(__name__)
 
 
-def rotate_channels(graph: gs.Graph, names: Collection[str], *, exclude: Exclusion = None) -> int:
+def rotate_channels(
+    graph: gs.Graph, names: Collection[str], *, exclude: Exclusion = None, recall: Recall = anew
+) -> int:
     """Rotate the channels of named tensors of the outermost graph; return how many were rotated.
 
     * A tensor that a MatMul or Gemm multiplies with a constant matrix, of channels that one such layer makes:
@@ -34,7 +36,8 @@ def rotate_channels(graph: gs.Graph, names: Collection[str], *, exclude: Exclusi
       the same; if the norms subtract means, the matrix keeps those
       (:func:`ops.rotations.rotate_deviations`), and no layer has to be centred.
 
-    No node is added. The same model in real arithmetic; each rotation rounds weights to float32 once.
+    ``recall`` remembers rotated weights, for copies of the graph. No node is added. The same model in real
+    arithmetic; each rotation rounds weights to float32 once.
 
     Does nothing to tensors that are not there, or of which another node takes channels; if a weight has
     another user; and for nodes in ``exclude``.
@@ -50,10 +53,10 @@ def rotate_channels(graph: gs.Graph, names: Collection[str], *, exclude: Exclusi
     for name in names:
         if name in heads:
             tensor = heads[name].reader.inputs[0]
-            heads[name].mix(rotate)
+            heads[name].mix(rotate, recall)
         elif name in streams:
             tensor = streams[name].first
-            _rotate(streams[name], new)
+            _rotate(streams[name], new, recall)
         else:
             log.debug("'%s': no channels that can be rotated", name)
             continue
@@ -62,7 +65,7 @@ def rotate_channels(graph: gs.Graph, names: Collection[str], *, exclude: Exclusi
     return count
 
 
-def _rotate(stream: Stream, names: walk.Names) -> None:
+def _rotate(stream: Stream, names: walk.Names, recall: Recall) -> None:
     """Rotate a stream, its norms without scales."""
     rotation: Rotation = rotate_deviations if stream.keeps_mean else rotate
     groups = np.arange(stream.channels)[None]
@@ -73,11 +76,11 @@ def _rotate(stream: Stream, names: walk.Names) -> None:
         factors = scale.values.astype(np.float64)
         for node in norm.readers:
             axis = -1 if node.attrs.get("transB", 0) else -2
-            MixedConstant(node.inputs[1], axis, groups, factors).mix(rotation)
+            MixedConstant(node.inputs[1], axis, groups, factors).mix(rotation, recall)
         ones = np.ones(stream.channels, np.float32)
         norm.node.inputs[norm.scale] = gs.Constant(names.derive(scale.name, "rotated"), ones)
     for place in stream.places:
-        MixedConstant(_own(place, names), place.axis, groups).mix(rotation)
+        MixedConstant(_own(place, names), place.axis, groups).mix(rotation, recall)
 
 
 def _fold_offset(norm: Norm, rotation: Rotation, names: walk.Names) -> None:

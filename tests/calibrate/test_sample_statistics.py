@@ -32,6 +32,24 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
+def test_threads_rest_while_a_tensor_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that look for work then take the time of a core for each, and of those that work."""
+    asked = list[tuple[int, bool]]()
+
+    def _open(graph: Graph, shown: list[str], run: RunOptions, watched: list[str]) -> InstrumentedModel[str]:
+        asked.append((run.threads, run.spin))
+        return InstrumentedModel(graph, shown, run, watched=watched)
+
+    monkeypatch.setattr(sample_statistics, "InstrumentedModel", _open)
+    graph = graph_proto.import_model(build.dense(layers=2))
+    for run in (None, RunOptions(threads=2)):
+        statistics = SampleStatistics(
+            graph, no_statistics(NAMES, (), histogram=True), CalibrationOptions(), run
+        )
+        statistics.of("sample", {"x": np.ones((2, 16), np.float32)}, lambda *_: [])
+    assert asked == [(0, False), (2, False)]
+
+
 @pytest.mark.parametrize(("few", "rows", "blocked"), [(3, 2, True), (2, 2, False), (3, 1 << 15, False)])
 def test_blocks_of_channels_are_for_small_samples_and_models(
     few: int, rows: int, blocked: bool, asked: list[bool], monkeypatch: pytest.MonkeyPatch

@@ -42,7 +42,9 @@ class _WrittenDown:
     names = ("y",)
     found: dict[str, NDArray[np.float64]]
 
-    def __init__(self, _: gs.Graph, feeds: Sequence[dict[str, NDArray[np.float32]]], *_more: object) -> None:
+    def __init__(
+        self, _: gs.Graph, feeds: Sequence[dict[str, NDArray[np.float32]]], *_more: object, **_named: object
+    ) -> None:
         self._places = [int(feed["x"][0]) for feed in feeds]
 
     def each(self, graph: gs.Graph) -> Errors:
@@ -84,7 +86,7 @@ def tuned(
     other = gs.Graph(name="scaled")
     monkeypatch.setattr(
         "transforms.finetune.finetune_model.tune_scales",
-        lambda graph, _: (graph, 0) if scaled is None else (other, 1),
+        lambda graph, _, narrow: (graph, 0) if scaled is None else (other, 1),
     )
     monkeypatch.setattr("transforms.finetune.finetune_model.keep_harmless", lambda *_: ([], frozenset()))
     graph = gs.Graph(name="as it was")
@@ -212,3 +214,13 @@ def test_models_of_all_folds_are_tested_as_one(monkeypatch: pytest.MonkeyPatch) 
     for count in (1, 2, 5):
         judged.passes([one] * count, 0)
     assert seen == [0, 1, 1]
+
+
+@pytest.mark.parametrize("count", [8, 32])
+def test_layers_are_fitted_to_few_images_of_which_some_have_bars(count: int) -> None:
+    """Oracle: the images themselves, which are those that are judged."""
+    net = tunable.conv_net()
+    data = tunable.samples(net, count)
+    judged = JudgedSamples(*tunable.pair(net, "A8W8", data), data, FinetuneOptions())
+    same = [np.array_equal(one["x"], two["x"]) for one, two in zip(judged.fitted, data, strict=True)]
+    assert same == [count == 32 or place % 2 == 1 for place in range(count)]

@@ -17,8 +17,13 @@ from tests.helpers import conversion, plans
 from tests.helpers.pre_norm import LENGTH, WORDS, pre_norm
 from tests.rewrites.test_rotate_channels import UNIT, doubled
 from transforms import model_io
+from transforms.graph import walk
+from transforms.graph.lazy_values import LARGE
+from transforms.graph.mixed_channels import anew
 from transforms.graph.selection import select
 from transforms.model import graph_proto
+from transforms.model.copy_graph import copy_graph
+from transforms.plan.weight_cache import WeightMemory
 from transforms.rotate_channels import rotate_channels
 
 ROUNDINGS = 8  # two of each weight and as many of a bias, and the scatter of a noise that is drawn once
@@ -217,3 +222,21 @@ def test_a_vector_that_others_read_is_copied() -> None:
     before, changed, count = rotated(plans.model(text, WEIGHTS))
     assert count == 1
     assert_same(before, changed)
+
+
+@pytest.mark.parametrize("norm", ["LayerNormalization", "parts"])
+def test_copies_share_rotated_weights(norm: str) -> None:
+    """Oracle: the same graph, of which nothing is remembered."""
+    graph = model_io.load(pre_norm(norm, width=192, factor=8.0))
+    copies = [copy_graph(graph) for _ in range(3)]
+    memory = WeightMemory()
+    for copy, recall in zip(copies, (memory.recall, memory.recall, anew), strict=True):
+        assert rotate_channels(copy, ["sum"], recall=recall) == 1
+    wanted = graph_proto.export_model(copies[2])
+    assert [graph_proto.export_model(copy) == wanted for copy in copies] == [True] * 3
+    large = [
+        [tensor._values for tensor in walk.constants(copy) if tensor._values.nbytes >= LARGE]
+        for copy in copies
+    ]
+    assert len(large[0]) > 8
+    assert all(one is other for one, other in zip(*large[:2], strict=True))

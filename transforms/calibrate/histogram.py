@@ -123,9 +123,9 @@ class Histogram:
         scaled = numbers * scale  # exact, the scale is a power of two
         if scale < 1:  # numbers that underflow keep their sign
             np.copyto(scaled, -1, where=(scaled == 0) & (numbers < 0))
-        places = np.floor(scaled, out=scaled).astype(np.intp)
-        places += BINS // 2
-        return np.bincount(places, minlength=BINS)
+        np.floor(scaled, out=scaled)
+        scaled += BINS // 2  # exact, and faster than of places
+        return np.bincount(scaled.astype(np.intp), minlength=BINS)
 
     def merge(self, other: Histogram) -> None:
         """Add what another histogram has counted."""

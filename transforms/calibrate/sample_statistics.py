@@ -121,7 +121,7 @@ class SampleStatistics:
         """Return the model for samples, small ones or others, in which no tensor lives longer than needed."""
         if small not in self._models:
             self._models.clear()  # one is open at a time
-            run = replace(self._run or RunOptions(), blocked=small)
+            run = replace(self._run or RunOptions(), blocked=small, spin=False)
             self._models[small] = InstrumentedModel(self._graph, [], run, watched=self._all)
         return self._models[small]
 

@@ -103,7 +103,7 @@ def finetune_model(
         walked = finetune_weights(
             float_graph,
             graph,
-            feeds,
+            judged.fitted,
             chosen,
             formats=formats,
             model_error=partial(judged.error, graph, chosen.fold) if options.selective else None,
@@ -216,7 +216,9 @@ class _Best:
         """Take other scales of activations for an accepted model if held-out samples confirm them."""
         if self.model.attempt is None:
             return
-        graph, changed = tune_scales(self.model.graph, partial(self._judged.opened, fold=self._fold))
+        judged, narrow = self._judged, self._judged.can_choose
+        opened = partial(judged.opened, fold=self._fold)
+        graph, changed = tune_scales(self.model.graph, opened, narrow=narrow)
         if not changed:
             return
         before, after = self._judged.each(self.model.graph), self._judged.each(graph)

@@ -15,6 +15,7 @@ from transforms.finetune.closed_loop import ClosedLoop
 from transforms.finetune.find_states import find_states, is_stream
 from transforms.finetune.options import ENOUGH, FEW, FinetuneOptions, LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import Errors, OutputError
+from transforms.finetune.vary_samples import varied, with_bars
 
 _LEAST_JUDGED, _LEAST_FITTED = 32, 4
 """Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
@@ -35,6 +36,9 @@ _LOST = 10**0.01
 class JudgedSamples:
     """The errors of the outputs on held-out samples, and on some of those that weights are fitted to.
 
+    If few are held out, errors of copies that vary a little are added to theirs. ``fitted``: the samples that
+    layers are tuned on; of few, some images have bars.
+
     ``folds``: how many models may be fitted, each with other samples held out. Of many samples enough are
     held out from one. ``options``: those that were given; samples of a model with states are held out in
     blocks if they are few or neighbours are alike.
@@ -54,18 +58,22 @@ class JudgedSamples:
         alike = bool(states) and (count < FEW * options.held_out or is_stream(first))
         options = dataclasses.replace(options, in_blocks=options.in_blocks or alike)
         self.options = options
-        every = range(min(options.held_out, count))
-        by_fold = [_held_out(count, dataclasses.replace(options, fold=fold)) for fold in every]
+        folds = range(min(options.held_out, count))
+        by_fold = [_held_out(count, dataclasses.replace(options, fold=fold)) for fold in folds]
         self.folds = _fold_count(by_fold, options)
         held = [i for places in by_fold[: self.folds] for i in places]
         others = sorted(set(range(count)) - set(held))
         judged = min(len(others), max(_LEAST_JUDGED - len(held), _LEAST_FITTED))
         places = held + _spread(others, judged)
         self._parts = [np.isin(places, part) for part in by_fold[: self.folds]]
-        self._errors = OutputError(float_graph, [feeds[i] for i in places], options.output_index, options.run)
+        self.fitted, compared = [*feeds], [feeds[i] for i in places]
+        if not (states or self.can_choose):
+            self.fitted, compared = with_bars(feeds), varied(compared)
+        index, run = options.output_index, options.run
+        self._errors = OutputError(float_graph, compared, index, run, samples=len(places))
         self._first = self._errors.each(quantized_graph)
         steps = [feeds[i] for i in _spread(range(count), min(count, _MOST_STEPS))]
-        names, run = self._errors.names, options.run
+        names = self._errors.names
         self._loop = ClosedLoop(float_graph, steps, states, names, run) if states else None
         self._first_loop = self.loop(quantized_graph)
 

@@ -64,9 +64,16 @@ class OutputError:
         feeds: Sequence[Feed],
         output_index: int | None = None,
         options: RunOptions | None = None,
+        *,
+        samples: int | None = None,
     ) -> None:
-        """Run the float model; ValueError for an output index out of range."""
+        """Run the float model; ValueError for an output index out of range.
+
+        Feeds after as many as there are ``samples`` are copies of all, in the same order, whose errors are
+        added to those of the samples.
+        """
         self._feeds, self._options = feeds, options
+        self._samples = len(feeds) if samples is None else samples
         names = [tensor.name for tensor in float_graph.outputs]
         if output_index is not None and not 0 <= output_index < len(names):
             raise ValueError(
@@ -85,7 +92,9 @@ class OutputError:
         self, graph: gs.Graph, samples: Sequence[int] | None = None
     ) -> Callable[[Mapping[str, AnyArray]], Errors]:
         """Return the errors of a model on all or some samples for what is fed to more inputs that it has."""
-        chosen = range(len(self._feeds)) if samples is None else samples
+        own = range(self._samples) if samples is None else samples
+        every = range(0, len(self._feeds), max(self._samples, 1))
+        chosen = [start + sample for start in every for sample in own]
         scored = frozenset(self._scored & _scores(graph).keys())
         floats, run = self._of_float(scored), self._running(graph, scored)
 
@@ -94,7 +103,7 @@ class OutputError:
                 [compare(floats[i][name], made[name]) for name in self.names]
                 for i, made in zip(chosen, run({**self._feeds[i], **more} for i in chosen), strict=True)
             ]
-            pairs = np.asarray(found, np.float64).reshape(len(chosen), len(self.names), 2)
+            pairs = np.asarray(found, np.float64).reshape(len(every), len(own), len(self.names), 2).sum(0)
             return Errors(pairs[..., 0], pairs[..., 1])
 
         return _errors

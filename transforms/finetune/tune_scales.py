@@ -49,10 +49,13 @@ class _Scale:
     biases: Sequence[_Bias]
 
 
-def tune_scales(graph: gs.Graph, opened: Callable[[gs.Graph], Opened]) -> tuple[gs.Graph, int]:
+def tune_scales(
+    graph: gs.Graph, opened: Callable[[gs.Graph], Opened], *, narrow: bool = True
+) -> tuple[gs.Graph, int]:
     """Return a copy of a quantized model with other scales of activations, and how many changed.
 
-    ``opened`` returns the errors of a model on some samples for what is fed beside them.
+    ``opened`` returns the errors of a model on some samples for what is fed beside them. ``narrow``: whether
+    scales may become less; few samples do not show how large others are.
     """
     trial, names = copy_graph(graph), walk.Names(graph)
     scales = _scales(trial)
@@ -66,7 +69,10 @@ def tune_scales(graph: gs.Graph, opened: Callable[[gs.Graph], Opened]) -> tuple[
     for number, name in enumerate(inputs):
         start = values[name]
         for attempt in range(2):
-            other = _WIDEST if factors[number] > 1 else _NARROWER
+            is_wider = factors[number] > 1
+            if attempt and not (is_wider or narrow):
+                break
+            other = _WIDEST if is_wider else _NARROWER
             factor = other if attempt else _WIDER
             found = errors({**values, name: np.asarray(start * np.float32(factor), np.float32)}).relative
             if found < _LEAST_GAIN * least:

@@ -6,7 +6,7 @@ multiplied with by attention is a factor of rows, the same for all channels of a
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,14 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 
 _ROWS = 4096
 
+Recall = Callable[[Weight, Hashable, Callable[[], Weight]], Weight]
+"""Returns what is computed of a weight in some way, or was before."""
+
+
+def anew(values: Weight, how: Hashable, compute: Callable[[], Weight]) -> Weight:
+    """Remember nothing."""
+    return compute()
+
 
 @dataclass(frozen=True)
 class MixedConstant:
@@ -36,8 +44,8 @@ class MixedConstant:
     groups: Layout
     factors: Float64Array | None = None
 
-    def mix(self, rotation: Rotation) -> None:
-        """Rotate each group; what float64 makes is rounded once."""
+    def mix(self, rotation: Rotation, recall: Recall = anew) -> None:
+        """Rotate each group; what float64 makes is rounded once. ``recall``: what remembers it."""
 
         def _mixed(values: Float64Array) -> Float64Array:
             values = np.array(values)
@@ -51,7 +59,9 @@ class MixedConstant:
             return values
 
         source: Weight = self.tensor._values
-        become_constant(self.tensor, derived(source, _mixed, np.float32))
+        factors = None if self.factors is None else self.factors.tobytes()
+        how = rotation, self.axis, self.groups.shape, self.groups.tobytes(), factors
+        become_constant(self.tensor, recall(source, how, lambda: derived(source, _mixed, np.float32)))
 
 
 @dataclass(frozen=True)
@@ -62,10 +72,10 @@ class Heads:
     channels: Layout
     constants: tuple[MixedConstant, ...]
 
-    def mix(self, rotation: Rotation) -> None:
+    def mix(self, rotation: Rotation, recall: Recall = anew) -> None:
         """Rotate the channels of each head where they are made, and back where they are read."""
         for one in self.constants:
-            one.mix(rotation)
+            one.mix(rotation, recall)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from transforms.choose_ranges.work import too_large
 from transforms.equalize_layers import equalize_layers
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.lazy_values import is_weightless
+from transforms.graph.mixed_channels import anew
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
@@ -95,9 +96,9 @@ def quantize_graph(
         data = replace(data, source=samples.feeds)
     scheme = scheme.with_(all_codes=OFF)  # until ranges are known
     targets.fixed = fixed or FixedGrids()
-    memory = _weights_of(graph)
+    memory = _weights_of(graph, scheme)
     scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done, memory)
-    memory = memory if plan is not None else _weights_of(graph)
+    memory = memory if plan is not None else _weights_of(graph, scheme)
     chosen = _choose(graph, scheme, targets, data, done, progress, memory)
     calibration, scheme = chosen.calibration, chosen.scheme
     float_graph = copy_graph(graph) if keep_float or samples is not None else None
@@ -126,10 +127,10 @@ def quantize_graph(
     return done
 
 
-def _weights_of(graph: gs.Graph) -> WeightMemory:
-    """Return a memory of the weights of a graph that its copies share; of none if they are large."""
-    if too_large(graph):
-        return WeightMemory([])
+def _weights_of(graph: gs.Graph, scheme: Scheme) -> WeightMemory | None:
+    """Return a memory of the weights of a graph that its copies share; None if nothing is chosen or tried."""
+    if not (scheme.is_open or scheme.move_outliers) or too_large(graph):
+        return None
     layers = (node for node in graph.nodes if is_dot_product(node))
     weights = (tensor for node in layers for tensor in node.inputs if isinstance(tensor, gs.Constant))
     return WeightMemory(tensor.values for tensor in weights if not is_weightless(tensor._values))
@@ -173,7 +174,7 @@ def _choose_moves(
     targets: SchemeTargets,
     data: CalibrationData | None,
     done: Quantized,
-    memory: WeightMemory,
+    memory: WeightMemory | None,
 ) -> tuple[Scheme, QuantizationPlan | None, Quantized]:
     """Move outliers of a prepared graph if its outputs get better; return the scheme that says which.
 
@@ -185,11 +186,19 @@ def _choose_moves(
     ruled = scheme.by_rule()
     plan = make_plan(graph, ruled, targets.resolve_in(graph), planned)
     quantize = _by_rule(ruled, targets, data, memory)
-    moves = settle_outliers(plan, lambda: data.feeds(graph), quantize, data.run, exclude=targets.excluded)
+    recall = anew if memory is None else WeightMemory().recall
+    moves = settle_outliers(
+        plan,
+        lambda: data.feeds(graph),
+        quantize,
+        data.run,
+        exclude=targets.excluded,
+        recall=recall,
+    )
     if not moves:
         return scheme, plan, planned
     chosen = scheme.with_(outliers={name: str(move) for name, move in moves.items()})
-    move_named_outliers(graph, chosen, targets, done)
+    move_named_outliers(graph, chosen, targets, done, recall)
     return chosen, None, planned
 
 
@@ -215,7 +224,7 @@ def _choose(
     data: CalibrationData | None,
     done: Quantized,
     progress: Progress | None,
-    memory: WeightMemory,
+    memory: WeightMemory | None,
 ) -> Chosen:
     """Return a scheme with nothing left open, and ranges if they were measured to choose it."""
     done.scheme = scheme.by_rule() if scheme.is_open else scheme

@@ -15,6 +15,7 @@ from transforms.fix_shapes import fix_shapes
 from transforms.fold_relu import fold_relu
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
+from transforms.graph.mixed_channels import Recall, anew
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.leave_out_dilations import leave_out_dilations
 from transforms.leave_out_zero_points import leave_out_zero_points
@@ -164,11 +165,16 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     raise_opset(graph, scheme)
 
 
-def move_named_outliers(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
-    """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
+def move_named_outliers(
+    graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized, recall: Recall = anew
+) -> None:
+    """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved.
+
+    ``recall``: as of :func:`transforms.move_outliers.move_outliers`.
+    """
     moves = {name: scheme.outlier_move(name) for name in scheme.outliers}
     for name, move in sorted(moves.items(), key=lambda one: not one[1].rotated):
-        if move_outliers(graph, {name: move}, exclude=targets.excluded):
+        if move_outliers(graph, {name: move}, exclude=targets.excluded, recall=recall):
             done.changes[ROTATED if move.rotated else MOVED] += 1
         elif not move.rotated and scale_channels(graph, {name: move}, exclude=targets.excluded):
             done.changes[SCALED] += 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.graph.mixed_channels import Recall, anew
 from transforms.graph.residual_streams import Stream
 from transforms.graph.selection import Exclusion
 from transforms.model.copy_graph import copy_graph
@@ -36,6 +37,7 @@ def settle_outliers(
     run: RunOptions | None,
     *,
     exclude: Exclusion = None,
+    recall: Recall = anew,
 ) -> Moves:
     """Return the moves, by the name of a tensor, with which the outputs of the quantized model are better.
 
@@ -44,7 +46,7 @@ def settle_outliers(
     output worse by more than 0.1 dB. If a half of them shows 2 dB either way, the other is not run. Residual
     streams with outliers are rotated if that gains as much over each half, against what was best before, or
     3 dB over the first. No moves, without looking at data, if no layer of the model can have any; none of
-    fewer than four samples, or of data that can be taken only once.
+    fewer than four samples, or of data that can be taken only once. ``recall`` remembers rotated weights.
     """
     graph, operands = plan.graph, find_operands(plan, exclude=exclude)
     picked = pick(feeds()) if operands else []
@@ -53,7 +55,7 @@ def settle_outliers(
     streams = find_streams(plan, exclude=exclude)
     names = [*(one.tensor.name for one in operands), *(one.name for one in streams)]
     samples = list(look(graph, list(dict.fromkeys(names)), picked, run))
-    search = _Search(plan, samples, quantize, run, exclude)
+    search = _Search(plan, samples, quantize, run, exclude, recall)
     before, (trial, moves) = search.trial(graph, [])[0], search.trial(graph, operands)
     outlying = outlying_streams(streams, operands, samples)
     rotated = search.rotated(outlying, operands) if outlying else None
@@ -76,6 +78,7 @@ class _Search:
     quantize: Quantize
     run: RunOptions | None
     exclude: Exclusion
+    recall: Recall
 
     def trial(self, source: gs.Graph, operands: Sequence[Operand]) -> tuple[Trial, Moves]:
         """Return a trial of the moves that some operands of a graph ask for, and these."""
@@ -86,7 +89,7 @@ class _Search:
 
         def _quantize(moves: Moves, seen: list[Feed]) -> gs.Graph:
             copy = copy_graph(source)
-            move_outliers(copy, moves, exclude=self.exclude)
+            move_outliers(copy, moves, exclude=self.exclude, recall=self.recall)
             self.quantize(copy, seen)
             return copy
 
@@ -96,7 +99,7 @@ class _Search:
         """Return the same for a graph in which streams are rotated, with their rotations."""
         rotations = {stream.name: OutlierMove(rotated=True) for stream in streams}
         copy = copy_graph(self.plan.graph)
-        move_outliers(copy, rotations, exclude=self.exclude)
+        move_outliers(copy, rotations, exclude=self.exclude, recall=self.recall)
         trial, moves = self.trial(
             copy, [one for one in operands if not any(is_read(s, one) for s in streams)]
         )

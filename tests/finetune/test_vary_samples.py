@@ -1,0 +1,77 @@
+"""Samples that are made of few others.
+
+Oracles: means of pixels in float64, and the errors of the copies alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.helpers import tunable
+from transforms.finetune.output_error import OutputError
+from transforms.finetune.vary_samples import varied, with_bars
+
+CONV = tunable.conv_net()
+RNG = np.random.default_rng(3)
+
+
+def _images(*shape: int) -> list[dict[str, np.ndarray]]:
+    return [{"x": RNG.random(shape, np.float32), "size": np.array([8, 9])} for _ in range(5)]
+
+
+@pytest.mark.parametrize(("shape", "sides"), [((2, 3, 8, 9), (2, 3)), ((2, 9, 12, 1), (1, 2))])
+@pytest.mark.parametrize("kind", [np.float32, np.uint8])
+def test_every_other_image_has_a_bar_of_its_mean_color(
+    shape: tuple[int, ...], sides: tuple[int, int], kind: type
+) -> None:
+    feeds = [{**feed, "x": (250 * feed["x"]).astype(kind)} for feed in _images(*shape)]
+    before = [feed["x"].copy() for feed in feeds]
+    found = with_bars(feeds)
+    for place, (given, made) in enumerate(zip(before, found, strict=True)):
+        assert np.array_equal(feeds[place]["x"], given) and made["x"].dtype == kind
+        assert made["size"] is feeds[place]["size"]
+        size = given.shape[sides[place // 2 % 2]]
+        parts = [np.split(x, [size - size // 3], sides[place // 2 % 2]) for x in (given, made["x"])]
+        assert np.array_equal(parts[0][0], parts[1][0])
+        mean = given.mean(sides, np.float64, keepdims=True) if place % 2 == 0 else parts[0][1]
+        assert np.abs(parts[1][1] - mean).max() <= (0.5 if kind is np.uint8 else 1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 9), (1, 3, 7, 9), (1, 5, 8, 5), (4,)])
+def test_other_inputs_have_no_bars(shape: tuple[int, ...]) -> None:
+    feeds = _images(*shape)
+    assert all(made["x"] is feed["x"] for made, feed in zip(with_bars(feeds), feeds, strict=True))
+
+
+def test_copies_differ_a_little_and_stay_within_the_range_of_all_samples() -> None:
+    feeds = [{**feed, "mask": np.array([0, -np.inf], np.float32)} for feed in _images(1, 40)]
+    found = varied(feeds)
+    assert len(found) == 15 and all(one is other for one, other in zip(found, feeds, strict=False))
+    low, high = min(feed["x"].min() for feed in feeds), max(feed["x"].max() for feed in feeds)
+    for place, made in enumerate(found[5:]):
+        own = feeds[place % 5]
+        difference = feeds[(place + 1) % 5]["x"] - feeds[(place + 2) % 5]["x"]
+        step = np.float32(0.2 if place < 5 else -0.2)
+        assert np.array_equal(made["x"], np.clip(own["x"] + step * difference, low, high))
+        assert made["size"] is own["size"] and made["mask"] is own["mask"]
+
+
+def test_samples_without_floats_of_one_shape_are_not_copied() -> None:
+    tokens = [{"ids": np.arange(4)}] * 3
+    assert varied(tokens) == tokens and len(varied(_images(1, 4)[:1])) == 1
+    ragged = [{"x": np.ones((1, size), np.float32)} for size in (2, 3, 4)]
+    assert all(made["x"] is feed["x"] for made, feed in zip(varied(ragged)[3:], ragged * 2, strict=True))
+
+
+def test_errors_of_copies_are_added_to_those_of_their_samples() -> None:
+    data = tunable.samples(CONV, 6)
+    float_graph, quantized = tunable.pair(CONV, "W4A8", data)
+    feeds = varied(data)
+    parts = [OutputError(float_graph, feeds[i : i + 6]).each(quantized) for i in (0, 6, 12)]
+    judge = OutputError(float_graph, feeds, samples=6)
+    for places in (None, [4, 1]):
+        found = judge.opened(quantized, places)({})
+        own = slice(None) if places is None else places
+        np.testing.assert_allclose(found.errors, sum(part.errors[own] for part in parts), rtol=1e-6)
+        np.testing.assert_allclose(found.powers, sum(part.powers[own] for part in parts), rtol=1e-6)
