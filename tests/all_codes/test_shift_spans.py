@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import helper
 
+from ops.array_types import Feed
 from tests.helpers import build, tunable
 from transforms.all_codes.recorded_shifts import recorded_shifts, shifts_within
 from transforms.all_codes.share_shifts import shift_alike
@@ -60,11 +61,15 @@ DATA = tunable.samples(NET, 24)
 CLOSE = 1.2
 
 
-def _ranges(names: tuple[str, ...] = ("l1", "c2", "m", "r", "k")) -> dict[str, tuple[float, float]]:
+def _ranges(
+    names: tuple[str, ...] = ("l1", "c2", "m", "r", "k"),
+    net: onnx.ModelProto = NET,
+    data: list[Feed] = DATA,
+) -> dict[str, tuple[float, float]]:
     """Return the lowest and highest numbers of tensors of the float model."""
-    graph = graph_proto.import_model(NET)
+    graph = graph_proto.import_model(net)
     graph.outputs = [graph.tensors()[name] for name in names]
-    made = [open_model(graph.cleanup()).run(feed) for feed in DATA]
+    made = [open_model(graph.cleanup()).run(feed) for feed in data]
     return {
         name: (min(float(one[name].min()) for one in made), max(float(one[name].max()) for one in made))
         for name in names
@@ -93,7 +98,7 @@ def _with_zero_points(graph: gs.Graph, found: list[ShiftedSpan]) -> gs.Graph:
     for node in result.nodes:
         if node.op == "DequantizeLinear" and node.inputs[0].name in codes:
             node.inputs = [node.inputs[0], *codes[node.inputs[0].name]]
-        elif node.op == "Conv":  # in float: the runtime takes the scale of an int32 bias as given
+        elif node.op in ("Conv", "Gemm"):  # in float: the runtime takes the scale of an int32 bias as given
             numbers, steps = (load(one).astype(np.float64) for one in node.inputs[2].inputs[0].inputs[:2])
             node.inputs[2] = gs.Constant(f"{node.name}_bias", (numbers * steps).astype(np.float32))
     return result
@@ -173,6 +178,54 @@ def test_biases_alone_take_shifts_unless_nodes_may_be_added(pads: int, low: floa
             assert len(shifted.nodes) == nodes + (-2, 1, 2)[least]
             error = OutputError(_with_zero_points(quantized, found), data).each(shifted)
             assert np.median(error.errors) < 1e-9
+
+
+def _classifier(kernel: int = 0) -> onnx.ModelProto:
+    """Return x through a layer with a Relu, a mean over positions, all with 0, and a Gemm to y."""
+    rows = 8 if kernel in (0, 4) else 32
+    random = np.random.default_rng(6)
+    weights = {"w1": random.standard_normal((8, 3, 3, 3)) / 5, "w2": random.standard_normal((rows, 5))}
+    weights |= {"b1": np.full(8, 1.0), "b2": np.ones(5)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], "first"),
+        helper.make_node("Relu", ["c1"], ["r1"], "relu"),
+        helper.make_node("AveragePool", ["r1"], ["g"], "mean", kernel_shape=[kernel] * 2, strides=[2, 2])
+        if kernel
+        else helper.make_node("GlobalAveragePool", ["r1"], ["g"], "mean"),
+        helper.make_node("Flatten", ["g"], ["f"], "flat"),
+        helper.make_node("Gemm", ["f", "w2", "b2"], ["y"], "last"),
+    ]
+    weights = {name: value.astype(np.float32) for name, value in weights.items()}
+    return build.model(nodes, [build.value("x", ["n", 3, 6, 6])], [build.value("y", ["n", 5])], weights)
+
+
+@pytest.mark.parametrize("kernel", [0, 4])
+def test_a_mean_gets_a_sub_that_no_other_tensor_gets(kernel: int) -> None:
+    """Oracle: zero points, and the float model. With ``free`` nothing is added."""
+    net = _classifier(kernel)
+    data = tunable.samples(net, 16)
+    float_graph, quantized = tunable.pair(net, "A8W8", data)
+    ranges = _ranges(("r1", "g"), net, data)
+    shifted = copy_graph(quantized)
+    assert shift_spans(shifted, ranges) == []
+    found = shift_spans(shifted, ranges, padded=True)
+    assert [set(one.names) for one in found] == [{"g", "f"}]
+    assert len(shifted.nodes) == len(quantized.nodes) + 1 and count_added(shifted) == 1
+    assert shifts_within(shifted).keys() == {"f"}
+    judge = OutputError(float_graph, data)
+    apart = OutputError(_with_zero_points(quantized, found), data).each(shifted)
+    assert apart.relative < 0.1 * judge.each(shifted).relative
+    assert judge.each(shifted).relative < judge.each(quantized).relative
+    assert OutputError(float_graph, data).each(shift_alike(float_graph, shifted)).relative < 1e-10
+    tuned = finetune_model(float_graph, shifted, data, FinetuneOptions())
+    assert tuned.after <= tuned.before
+
+
+def test_a_mean_of_some_positions_gets_no_sub() -> None:
+    net = _classifier(kernel=2)
+    _, quantized = tunable.pair(net, "A8W8", tunable.samples(net, 4))
+    assert shift_spans(copy_graph(quantized), {"g": (0.0, 2.0)}, padded=True) == []
+    assert len(shift_spans(quantized, {"g": (0.0, 2.0)}, padded=True, added=True)) == 1
 
 
 @pytest.mark.parametrize("ranges", [{}, {"c1": (-9.0, 9.0)}, {"x": (-0.1, 9.0)}, {"g": (0.0, 1.0)}])

@@ -106,8 +106,8 @@ KEYS: Mapping[str, Option] = {
     "all_codes": _key(
         "--all-codes",
         "int8 tensors of unequal ends, as after a Relu, use all codes, zero points stay 0: added, also those "
-        "that need an Add or Sub; padded: a Pad before a Conv, or a Sub at an input; free: no node; off: "
-        "none (default: as in the config)",
+        "that need an Add or Sub; padded: a Pad before a Conv, or a Sub at an input or mean; free: no node; "
+        "off: none (default: as in the config)",
         choices=("added", *TUNED_CODES),
         needs=(_COMPARED,),
     ),

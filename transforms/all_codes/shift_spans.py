@@ -60,12 +60,16 @@ def shift_spans(
     """Let spans of an int8 model use all codes, in place, if their steps get clearly finer.
 
     ``ranges``: with a zero point, by the names of the tensors that come in. Biases at all ends take the
-    shifts. With ``padded`` a Conv that pads gets a Pad. With ``added`` an Add and a Sub stand where no bias
-    takes the shift; none stands before a dot product, which would compute in float. Tensors that are shifted
-    already stay, and what an input, an output or a gate is.
+    shifts. With ``padded`` a Conv that pads gets a Pad, and a mean a Sub. With ``added`` an Add and a Sub
+    stand where no bias takes the shift; none stands before a dot product, which would compute in float.
+    Tensors that are shifted already stay, and what an input, an output or a gate is.
     """
     padded = padded and graph.opset >= LEAST_OPSET
     return _Shifter(graph, ranges, padded=padded, added=added).shift()
+
+
+_MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
+"""Operators whose results are small, so that a Sub after them costs little, and count much before a layer."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,14 @@ class _Entry:
     tensor: gs.Tensor
     layer: IntegerLayer | None = None
     rectifier: gs.Node | None = None
+
+
+def _is_mean(entry: _Entry) -> bool:
+    """Return whether a mean comes into a span, of an AveragePool one over all positions."""
+    maker, shape = walk.producer(entry.tensor), entry.tensor.shape or ()
+    if maker is not None and maker.op == "AveragePool":
+        return len(shape) > 2 and all(size == 1 for size in shape[2:])
+    return maker is not None and maker.op in _MEANS
 
 
 class _Shifter:
@@ -108,8 +120,9 @@ class _Shifter:
         found = [(node, layer_that_reads(node, span.scale, padded=self._padded)) for node, _ in span.readers]
         readers = [layer for _, layer in found if layer is not None]
         left = [use for use, (_, layer) in zip(span.readers, found, strict=True) if layer is None]
+        is_mean = self._padded and not left and all(one.layer or _is_mean(one) for one in entries)
         is_paid = bool(left) or any(entry.layer is None for entry in entries)
-        if (is_paid and not self._added) or scale > (_PAID if is_paid else _FREE) * span.scale:
+        if (is_paid and not (self._added or is_mean)) or scale > (_PAID if is_paid else _FREE) * span.scale:
             return None
         if any(dot_products.is_dot_product(node) for node, _ in left):
             return None

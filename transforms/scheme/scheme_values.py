@@ -12,8 +12,8 @@ METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Wide")
 
 ALL_CODES = ADDED, PADDED, FREE, OFF = ("added", "padded", "free", "off")
 """Which int8 tensors of unequal ends use all codes: also those that take an Add or Sub; those whose shifts
-biases take, before a Conv that pads by a Pad, and inputs that are never negative, by a Sub; those for which
-nothing has to be added; none."""
+biases take, before a Conv that pads by a Pad, inputs that are never negative and means, by a Sub; those for
+which nothing has to be added; none."""
 
 TUNED_CODES = PADDED, FREE, OFF
 """Those that fine-tuning knows: it shifts what biases take alone."""
