@@ -66,7 +66,7 @@ def cost(
     return found[1] - found[0], done
 
 
-@pytest.mark.parametrize(("name", "settings", "codes"), [("U8S8", 7, 0), ("A8W8", 7, 2)])
+@pytest.mark.parametrize(("name", "settings", "codes"), [("U8S8", 7, 0), ("A8W8", 7, 3)])
 def test_a_network_with_uneven_channels(
     name: str, settings: int, codes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
