@@ -44,6 +44,11 @@ def test_other_inputs_have_no_bars(shape: tuple[int, ...]) -> None:
     assert all(made["x"] is feed["x"] for made, feed in zip(with_bars(feeds), feeds, strict=True))
 
 
+def test_several_images_of_one_sample_have_no_bars() -> None:
+    feeds = [{**feed, "part": feed["x"]} for feed in _images(1, 3, 8, 9)]
+    assert all(made["x"] is feed["x"] for made, feed in zip(with_bars(feeds), feeds, strict=True))
+
+
 def test_copies_differ_a_little_and_stay_within_the_range_of_all_samples() -> None:
     feeds = [{**feed, "mask": np.array([0, -np.inf], np.float32)} for feed in _images(1, 40)]
     found = varied(feeds)

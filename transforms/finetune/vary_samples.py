@@ -54,8 +54,11 @@ def _step(feeds: Sequence[Feed], place: int, names: Sequence[str], step: float) 
 def with_bars(feeds: Sequence[Feed]) -> list[Feed]:
     """Return the samples with a bar of the mean color in every other image, at the bottom or on the right.
 
-    Images are inputs of floats or bytes [B, C, H, W] or [B, H, W, C].
+    Images are inputs of floats or bytes [B, C, H, W] or [B, H, W, C]. A model that takes several at once, as
+    a tracker does, compares parts of pictures: those are cut out, not fitted in.
     """
+    if not feeds or sum(_sides(value) is not None for value in feeds[0].values()) != 1:
+        return [*feeds]
     return [feed if place % 2 else _with_bar(feed, place // 2 % 2) for place, feed in enumerate(feeds)]
 
 
