@@ -180,6 +180,25 @@ def test_biases_alone_take_shifts_unless_nodes_may_be_added(pads: int, low: floa
             assert np.median(error.errors) < 1e-9
 
 
+def test_a_tensor_on_two_grids_is_not_shifted_by_its_bias() -> None:
+    """The other grid would hold shifted numbers."""
+    net = _joined(0)
+    data = tunable.samples(net, 8)
+    _, quantized = tunable.pair(net, "A8W8", data)
+    rounding = next(node for node in quantized.nodes if node.inputs[0].name == "r1")
+    coarse = gs.Constant("coarse", np.asarray(4 * load(rounding.inputs[1]), np.float32))
+    codes, made = gs.Variable("other_codes", np.int8), gs.Variable("other", np.float32, ["n", 4, 4, 4])
+    quantized.nodes += [
+        gs.Node("QuantizeLinear", "other", {}, [rounding.inputs[0], coarse, rounding.inputs[2]], [codes]),
+        gs.Node("DequantizeLinear", "back", {}, [codes, coarse, rounding.inputs[2]], [made]),
+    ]
+    quantized.outputs.append(made)
+    before = [open_model(copy_graph(quantized)).run(feed)["other"] for feed in data]
+    shift_spans(quantized, dict.fromkeys(("r1", "r2"), (0.0, 9.0)), padded=True, added=True)
+    after = [open_model(copy_graph(quantized)).run(feed)["other"] for feed in data]
+    assert np.array_equal(before, after)
+
+
 def _classifier(kernel: int = 0) -> onnx.ModelProto:
     """Return x through a layer with a Relu, a mean over positions, all with 0, and a Gemm to y."""
     rows = 8 if kernel in (0, 4) else 32

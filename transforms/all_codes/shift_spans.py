@@ -116,7 +116,7 @@ class _Shifter:
         if grid is None:
             return None
         scale, code = grid
-        entries = [self._entry(tensor, code, scale) for tensor in span.entries]
+        entries = [self._entry(span, tensor, code, scale) for tensor in span.entries]
         found = [(node, layer_that_reads(node, span.scale, padded=self._padded)) for node, _ in span.readers]
         readers = [layer for _, layer in found if layer is not None]
         left = [use for use, (_, layer) in zip(span.readers, found, strict=True) if layer is None]
@@ -149,11 +149,11 @@ class _Shifter:
         scale, code = range_scale(low, high, _INT8, symmetric=False)
         return float(scale), int(code)
 
-    def _entry(self, tensor: gs.Tensor, code: int, scale: float) -> _Entry:
+    def _entry(self, span: Span, tensor: gs.Tensor, code: int, scale: float) -> _Entry:
         """Return what makes a tensor of a span whose zero has a code; saturation may replace a Relu."""
         maker = walk.producer(tensor)
         top = None if maker is None else top_of_rectifier(maker, self._constants)
-        if maker is None or not self._is_rounded(tensor):
+        if maker is None or not self._is_rounded(span, tensor):
             return _Entry(tensor)
         if top is None:
             return _Entry(tensor, integer_layer(maker))
@@ -164,9 +164,10 @@ class _Shifter:
         layer = None if id(maker.inputs[0]) in self._outputs else integer_layer(before)
         return _Entry(tensor, layer, None if layer is None else maker)
 
-    def _is_rounded(self, tensor: gs.Tensor) -> bool:
-        """Return whether roundings alone read a tensor."""
-        return id(tensor) not in self._outputs and all(n.op == "QuantizeLinear" for n in tensor.outputs)
+    def _is_rounded(self, span: Span, tensor: gs.Tensor) -> bool:
+        """Return whether the roundings of a span alone read a tensor, none on another grid."""
+        own = {id(node) for node in span.rounding}
+        return id(tensor) not in self._outputs and all(id(node) in own for node in tensor.outputs)
 
     def _write(
         self,
