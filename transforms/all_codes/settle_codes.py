@@ -80,9 +80,11 @@ def settle_codes(
     for ends in (ranges or {}, {}):
         shifted = copy_graph(graph)
         done = _shift(shifted, ends)
-        if done.count and (done.signed or not ends) and judge.is_better(shifted):
+        if done.count and judge.is_better(shifted):
             return _shift(graph, ends)
         refused = max(refused, done.count)
+        if not done.signed:
+            break  # the other way is the same
     return SettledCodes(refused=refused)
 
 

@@ -8,7 +8,8 @@ with bars.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,23 +32,28 @@ def varied(feeds: Sequence[Feed]) -> list[Feed]:
     that have the same shape, and within the range of all samples.
     """
     names = [name for name in feeds[0] if all(_is_finite(feed[name]) for feed in feeds)]
-    copies = [[_step(feeds, place, names, step) for place in range(len(feeds))] for step in _STEPS]
-    return [*feeds, *(copy for every in copies for copy in every)] if names and len(feeds) > 1 else [*feeds]
+    if not names or len(feeds) < 2:
+        return [*feeds]
+    ends = {name: _ends([feed[name] for feed in feeds if feed[name].size]) for name in names}
+    return [*feeds, *(_step(feeds, place, ends, step) for step in _STEPS for place in range(len(feeds)))]
 
 
 def _is_finite(value: AnyArray) -> bool:
     return bool(np.asarray(value).dtype.kind == "f" and np.isfinite(value).all())
 
 
-def _step(feeds: Sequence[Feed], place: int, names: Sequence[str], step: float) -> Feed:
+def _ends(values: Sequence[AnyArray]) -> tuple[Any, Any] | None:
+    """Return the lowest and the highest of all numbers; None if there are none."""
+    return (min(one.min() for one in values), max(one.max() for one in values)) if values else None
+
+
+def _step(feeds: Sequence[Feed], place: int, ends: Mapping[str, tuple[Any, Any] | None], step: float) -> Feed:
     own, one, two = (feeds[(place + k) % len(feeds)] for k in range(3))
     made = dict(own)
-    for name in names:
+    for name, bounds in ends.items():
         start, first, second = own[name], one[name], two[name]
-        if start.size and start.shape == first.shape == second.shape:
-            ends = [(feed[name].min(), feed[name].max()) for feed in feeds if feed[name].size]
-            low, high = min(low for low, _ in ends), max(high for _, high in ends)
-            made[name] = np.clip(start + start.dtype.type(step) * (first - second), low, high)
+        if bounds and start.shape == first.shape == second.shape:
+            made[name] = np.clip(start + start.dtype.type(step) * (first - second), *bounds)
     return made
 
 

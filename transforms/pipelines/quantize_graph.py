@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -35,7 +35,7 @@ from transforms.pipelines.quantize_steps import (
     write_plan,
 )
 from transforms.pipelines.settle_equalized import decides_by_rule, settle_equalized
-from transforms.pipelines.settle_outliers import settle_outliers
+from transforms.pipelines.settle_outliers import Quantize, settle_outliers
 from transforms.plan.quant_spec import BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
@@ -138,7 +138,7 @@ def _weights_of(graph: gs.Graph, scheme: Scheme) -> WeightMemory | None:
 
 def _by_rule(
     ruled: Scheme, targets: SchemeTargets, data: CalibrationData, memory: WeightMemory | None = None
-) -> Callable[[gs.Graph, list[Feed]], None]:
+) -> Quantize:
     """Return what quantizes a copy of a prepared graph by a scheme of rules, with ranges from some feeds."""
 
     def _quantize(copy: gs.Graph, feeds: list[Feed]) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.measure_outputs import Score, drags, falls, gain
@@ -17,6 +15,7 @@ from transforms.equalize_layers import equalize_layers
 from transforms.graph.selection import Exclusion
 from transforms.model.copy_graph import copy_graph
 from transforms.outliers.sample_rows import pick
+from transforms.pipelines.settle_outliers import Quantize
 from transforms.scheme import Scheme
 
 log = logging.getLogger(__name__)
@@ -28,9 +27,6 @@ _WORTH = 0.5
 """dB that the outputs have to gain without."""
 
 _FEWEST, _MOST = 4, 8  # samples: two halves of two, and as many as there is time for
-
-Quantize = Callable[[gs.Graph, list[Feed]], None]
-"""Quantizes a prepared graph in place, with ranges from some feeds."""
 
 
 def decides_by_rule(scheme: Scheme, data: CalibrationData | None) -> bool:
@@ -51,8 +47,8 @@ def settle_equalized(
     """Equalize the layers of a prepared graph that a rule equalizes, in place; return how many pairs.
 
     None if a gain of 0.5 dB is to be expected without, from samples that gave no ranges and what it brings
-    other models. The rule holds with fewer than four samples, data that can be taken
-    only once, and for models that are too large to compare. ``quantize`` quantizes copies.
+    other models. The rule holds with fewer than four samples, data that can be taken only once, and for
+    models that are too large to compare. ``quantize`` quantizes copies.
     """
     equalized = copy_graph(graph)
     count = equalize_layers(equalized, exclude=exclude)
