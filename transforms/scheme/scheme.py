@@ -66,9 +66,10 @@ class Scheme:
     ``averaging_constant``, for single tensors ``calibrate_tensors``) and weights (``weight_method``;
     ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel or block, ``MSE`` for that of
     4 bits) get theirs. ``correct_biases`` takes the mean effect of rounding a weight out of the bias after
-    it. ``equalize_layers`` scales channels between layers. ``auto`` for ``per_channel``,
-    ``calibrate_method``, ``correct_biases`` and ``equalize_layers``: what is best for the outputs on samples
-    (:mod:`transforms.choose_ranges`).
+    it, ``measured_biases`` that of all rounding up to a layer, measured on the quantized model
+    (:mod:`transforms.pipelines.settle_biases`). ``equalize_layers`` scales channels between layers. ``auto``
+    for ``per_channel``, ``calibrate_method``, both biases and ``equalize_layers``: what is best for the
+    outputs on samples (:mod:`transforms.choose_ranges`).
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
     :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
@@ -98,6 +99,7 @@ class Scheme:
     averaging_constant: float = 0.01
     weight_method: str = AUTO
     correct_biases: bool | str = False
+    measured_biases: bool | str = False
     all_codes: str = OFF
     quantize_all_op_types: bool = False
     op_types: tuple[str, ...] = ()
@@ -236,6 +238,7 @@ class Scheme:
             calibrate_method=self.range_method,
             per_channel=per_channel,
             correct_biases=self.correct_biases is True,
+            measured_biases=self.measured_biases is True,
             equalize_layers=self.equalizes_by_rule,
             all_codes=OFF,
         )
