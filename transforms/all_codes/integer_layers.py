@@ -13,7 +13,7 @@ from transforms.graph import walk
 from transforms.graph.constants import exportable, load
 from transforms.graph.rewire import STANDARD_DOMAINS
 
-LARGEST = 2**31 - 1
+_LARGEST = 2**31 - 1
 _ROOM = 1.01  # times a bias: rounding the weights anew changes what is added to it
 
 
@@ -94,7 +94,7 @@ def is_at_zero(node: gs.Node) -> bool:
 
 def growth_of(numbers: Float64Array) -> Float64Array:
     """Return the powers of two by which steps have to be larger so that numbers fit into int32."""
-    needed = np.abs(numbers) * _ROOM / LARGEST
+    needed = np.abs(numbers) * _ROOM / _LARGEST
     return np.asarray(np.exp2(np.ceil(np.log2(np.maximum(needed, 1.0)))))
 
 

@@ -10,14 +10,14 @@ one run of each sample. A mean counts by how far it stands out from how much sam
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed, Float64Array
-from transforms.all_codes.integer_layers import LARGEST, IntegerLayer, integer_layer
+from transforms.all_codes.integer_layers import is_at_zero
 from transforms.all_codes.recorded_shifts import shifts_within
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.choose_ranges.first_samples import FirstSamples
@@ -25,7 +25,7 @@ from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.measure_outputs import Score, drags, energies, falls, gain, signals
 from transforms.choose_ranges.output_views import show
 from transforms.choose_ranges.work import too_large
-from transforms.graph import dtypes, walk
+from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.lazy_values import constant
 from transforms.graph.rewire import Insertions
@@ -50,6 +50,7 @@ _LEAST = 0.1  # dB that have to be expected
 _DOUBT = 0.25  # standard errors below zero from which on samples show a loss
 _AXES = 18  # opset from which the axes of ReduceMean are an input
 _CHANNELS = 1  # the axis of channels of what a layer makes
+_LARGEST = 2**31 - 1
 _CLEAR = 1e6  # a square of standard errors beyond which a mean is no clearer
 
 
@@ -85,7 +86,7 @@ def settle_biases(
     *,
     judged: bool = True,
 ) -> int:
-    """Correct int32 biases of Conv and Gemm of a quantized graph, in place; return how many.
+    """Correct int32 biases of layers of a quantized graph, in place; return how many.
 
     ``judged``: none unless a gain of its outputs is to be expected, on samples that gave the biases nothing
     and from other models. ``outputs``: as of :func:`outputs_of_layers` before it was quantized. ``floats``:
@@ -101,32 +102,45 @@ def settle_biases(
         means[name].append(_mean(array) - np.float32(shifts.get(name, 0.0)))
 
     floats.watch(list(means), _see, SAMPLES)
-    if judged and not floats.outputs:
+    layers = [one for one in layers if means[one.name][0].size == load(one.numbers).size]
+    if not layers or (judged and not floats.outputs):
         return 0
-    trial = _Trial(graph, layers, floats, list(zip(*means.values(), strict=True)), run)
+    of_samples = list(zip(*(means[one.name] for one in layers), strict=True))
+    trial = _Trial(graph, layers, floats, of_samples, run)
     if judged and not trial.is_better():
         return 0
-    return sum(_correct(one.integer, share) for one, share in zip(layers, trial.shares(), strict=True))
+    return sum(_correct(one, share) for one, share in zip(layers, trial.shares(), strict=True))
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer in integers, its place among the nodes, and the name of what it makes in the float model."""
+    """A layer, its place among the nodes, what it makes in the float model, and int32 numbers of its bias.
 
-    integer: IntegerLayer
+    Those, and their steps, are its own constants.
+    """
+
     place: int
     name: str
+    numbers: gs.Constant
+    steps: AnyArray
 
     @property
     def bias(self) -> AnyArray:
         """The bias as it is added."""
-        return np.asarray(load(self.integer.numbers) * load(self.integer.steps), np.float32)
+        return np.asarray(load(self.numbers) * self.steps, np.float32)
 
 
-def _layers(graph: gs.Graph, outputs: Mapping[int, str]) -> list[_Layer]:
-    known = ((place, node) for place, node in enumerate(graph.nodes) if id(node) in outputs)
-    found = ((place, node, integer_layer(node)) for place, node in known)
-    return [_Layer(one, place, outputs[id(node)]) for place, node, one in found if one is not None]
+def _layers(graph: gs.Graph, outputs: Mapping[int, str]) -> Iterator[_Layer]:
+    for place, node in enumerate(graph.nodes):
+        bias = dot_products.bias(node) if dot_products.is_dot_product(node) else None
+        back = None if bias is None else walk.producer(bias)
+        if back is None or back.op != "DequantizeLinear" or not is_at_zero(back) or id(node) not in outputs:
+            continue
+        numbers, steps = back.inputs[:2]
+        own = all(len(tensor.outputs) == 1 for tensor in (numbers, back.outputs[0]))
+        stored = isinstance(numbers, gs.Constant) and isinstance(steps, gs.Constant)
+        if own and stored and load(numbers).dtype == np.int32 and node.attrs.get("beta", 1.0) == 1:
+            yield _Layer(place, outputs[id(node)], numbers, load(steps))
 
 
 def _mean(array: AnyArray) -> AnyArray:
@@ -266,12 +280,12 @@ def _share(lacks: Float64Array) -> Float64Array:
     return found if np.isfinite(found).all() else np.zeros_like(mean)
 
 
-def _correct(layer: IntegerLayer, share: Float64Array) -> bool:
+def _correct(layer: _Layer, share: Float64Array) -> bool:
     """Add to the numbers of a bias; return whether any changed, none if they do not fit."""
-    numbers, steps = load(layer.numbers), load(layer.steps)
-    added = np.rint(share.reshape(numbers.shape) / steps)
+    numbers = load(layer.numbers)
+    added = np.rint(share.reshape(numbers.shape) / layer.steps)
     changed = numbers.astype(np.float64) + added
-    if not added.any() or np.abs(changed).max() > LARGEST:
+    if not added.any() or np.abs(changed).max() > _LARGEST:
         return False
     layer.numbers.values = changed.astype(np.int32)
     return True
