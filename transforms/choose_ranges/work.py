@@ -17,7 +17,7 @@ What else takes time is counted in the numbers that a run makes meanwhile.
 """
 
 MOST_COUNTED = 100_000_000
-"""Numbers of all samples up to which methods of finding ranges are tried beside that of the rules."""
+"""Numbers of all samples up to which they are counted although no rule needs it: other methods are tried."""
 
 _RUNS = 1.25  # runs of the quantized model for each sample: as long as five of the float model
 _FLOAT_RUNS = 4  # of the float model: as long as one of the quantized model
@@ -78,11 +78,6 @@ def runs_to_open(graph: gs.Graph, calibration: Calibration, count: int) -> int:
 def _run(graph: gs.Graph, calibration: Calibration, count: int) -> float:
     """Return what a run of the quantized model on one of so many samples takes."""
     return _numbers(graph, calibration) / max(count, 1) + _NODE_RUN * len(graph.nodes)
-
-
-def compares_methods(calibration: Calibration) -> bool:
-    """Return whether there is time, and what it takes, to try other methods of finding ranges."""
-    return calibration.has_histograms and sum(map(calibration.numbers, calibration.observed)) <= MOST_COUNTED
 
 
 def too_few(runs: int, settings: int) -> bool:
