@@ -139,7 +139,7 @@ class _Form:
         if not means.steps:
             return []
         ends = _ends(self.graph, self.bench, self.calibration) if means.rooms else []
-        return list(steps(self.scheme, ends, means.methods, together=not means.rooms))
+        return list(steps(self.scheme, ends, means.methods, together=means.together))
 
 
 def _take(

@@ -48,6 +48,7 @@ _EXPECTED, _SPREAD = 0.3, 0.8
 
 _LEAST = 0.1  # dB that have to be expected
 _DOUBT = 0.25  # standard errors below zero from which on samples show a loss
+_FEW_BITS = 8  # weights of fewer get their scales from the outputs of layers afterwards
 _AXES = 18  # opset from which the axes of ReduceMean are an input
 _CHANNELS = 1  # the axis of channels of what a layer makes
 _LARGEST = 2**31 - 1
@@ -55,10 +56,14 @@ _CLEAR = 1e6  # a square of standard errors beyond which a mean is no clearer
 
 
 def samples_for_biases(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> FirstSamples | None:
-    """Return samples to measure biases on, None if these stay; outputs decide if ranges are theirs, too."""
+    """Return samples to measure biases on, None if these stay.
+
+    Outputs decide if ranges are theirs, too, unless weights have few bits: those get other scales yet.
+    """
     if data is None or data.memory_limit is not None or too_large(graph):
         return None
-    judged = scheme.measured_biases == AUTO == scheme.correct_biases and data.decides
+    few = any(fmt.bits < _FEW_BITS for fmt in scheme.named_formats)
+    judged = scheme.measured_biases == AUTO == scheme.correct_biases and data.decides and not few
     if not judged and scheme.measured_biases is not True:
         return None
     return FirstSamples(data.feeds(graph), graph, SAMPLES)
@@ -195,13 +200,12 @@ class _Trial:
             shape = list(mean.shape) if like is None else like.shape
             return gs.Variable(names.derive(made.name, suffix), np.float32, shape)
 
-        given, bias = (
-            _new("given"),
-            gs.Variable(names.derive(made.name, "bias"), np.float32, layer.bias.shape),
-        )
+        given = _new("given")
+        bias = gs.Variable(names.derive(made.name, "bias"), np.float32, layer.bias.shape)
         raw, found, lacks, taken = _new("raw", made), _new("mean"), _new("lacks"), _new("taken")
         node.outputs[0], node.inputs[2] = raw, bias
-        axes, inputs, attributes = list(_others(mean.ndim)), [raw], {"keepdims": 1}
+        axes, inputs = list(_others(mean.ndim)), [raw]
+        attributes: dict[str, int | list[int]] = {"keepdims": 1}
         if copy.opset >= _AXES:
             inputs.append(constant(names.derive(made.name, "axes"), np.array(axes, np.int64)))
         else:
