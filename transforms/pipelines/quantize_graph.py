@@ -24,8 +24,8 @@ from transforms.graph.mixed_channels import anew
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
+from transforms.pipelines.measure_biases import BiasSamples
 from transforms.pipelines.quantize_steps import (
-    CORRECTED,
     EQUALIZED,
     SCALED,
     Quantized,
@@ -34,12 +34,6 @@ from transforms.pipelines.quantize_steps import (
     move_named_outliers,
     prepare_for,
     write_plan,
-)
-from transforms.pipelines.settle_biases import (
-    feeds_for_biases,
-    outputs_of_layers,
-    samples_for_biases,
-    settle_biases,
 )
 from transforms.pipelines.settle_equalized import decides_by_rule, settle_equalized
 from transforms.pipelines.settle_outliers import Quantize, settle_outliers
@@ -104,16 +98,14 @@ def quantize_graph(
     scheme = scheme.with_(all_codes=OFF)  # until ranges are known
     targets.fixed = fixed or FixedGrids()
     memory = _weights_of(graph, scheme)
-    measured, first = scheme.measured_biases, samples_for_biases(graph, scheme, data)
-    if first is not None and data is not None:
-        data = replace(data, source=first.feeds)
+    biases = BiasSamples(graph, scheme, data)
+    data = biases.data
     scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done, memory)
     memory = memory if plan is not None else _weights_of(graph, scheme)
     chosen = _choose(graph, scheme, targets, data, done, progress, memory, plan)
     calibration, scheme = chosen.calibration, chosen.scheme
-    feeds = feeds_for_biases(first, measured, chosen.spare)
-    outputs = outputs_of_layers(graph) if feeds else {}
-    float_graph = copy_graph(graph) if keep_float or feeds or samples is not None else None
+    biases.take(graph, chosen.spare)
+    float_graph = copy_graph(graph) if keep_float or biases.feeds or samples is not None else None
     done.float_graph = float_graph if keep_float else None
     if plan is not None and calibration is None and plan.scheme == scheme:
         done.changes.update(planned.changes)
@@ -133,13 +125,9 @@ def quantize_graph(
     write_plan(plan, calibration, done, memory)
     finish_nodes(graph, scheme, done)
     done.scheme = scheme.with_(all_codes=codes)
-    run = data.run if data is not None else None
-    if samples is not None and float_graph is not None and calibration is not None:
-        give_all_codes(graph, float_graph, samples, calibration, codes, run, done, chosen.floats)
-    if feeds and float_graph is not None:
-        floats, judged = FloatRuns(float_graph, feeds, run), measured == AUTO
-        done.changes[CORRECTED] = settle_biases(graph, outputs, floats, run, judged=judged)
-        done.scheme = done.scheme.with_(measured_biases=not judged or done.changes[CORRECTED] > 0)
+    if samples is not None and data is not None and float_graph is not None and calibration is not None:
+        give_all_codes(graph, float_graph, samples, calibration, codes, data.run, done, chosen.floats)
+    biases.settle(graph, float_graph, done)
     return done
 
 

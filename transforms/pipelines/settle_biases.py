@@ -19,12 +19,9 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Feed, Float64Array
 from transforms.all_codes.integer_layers import is_at_zero
 from transforms.all_codes.recorded_shifts import shifts_within
-from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.measure_outputs import Score, drags, energies, falls, gain, signals
 from transforms.choose_ranges.output_views import show
-from transforms.choose_ranges.work import too_large
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.lazy_values import constant
@@ -33,48 +30,21 @@ from transforms.model.copy_graph import copy_graph
 from transforms.run.run_each import run_each
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
-from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO
 
 log = logging.getLogger(__name__)
 
 SAMPLES = 8
 """Samples: two halves of four, fewer say little of how much they differ."""
 
-_RUNS = 5  # for each sample: of the float model, three of the quantized one, and what else takes time
-
 _EXPECTED, _SPREAD = 0.3, 0.8
 """dB that outputs of other models gain, and how much that differs."""
 
 _LEAST = 0.1  # dB that have to be expected
 _DOUBT = 0.25  # standard errors below zero from which on samples show a loss
-_FEW_BITS = 8  # weights of fewer get their scales from the outputs of layers afterwards
 _AXES = 18  # opset from which the axes of ReduceMean are an input
 _CHANNELS = 1  # the axis of channels of what a layer makes
 _LARGEST = 2**31 - 1
 _CLEAR = 1e6  # a square of standard errors beyond which a mean is no clearer
-
-
-def samples_for_biases(graph: gs.Graph, scheme: Scheme, data: CalibrationData | None) -> FirstSamples | None:
-    """Return samples to measure biases on, None if these stay.
-
-    Outputs decide if ranges are theirs, too, unless weights have few bits: those get other scales yet.
-    """
-    if data is None or data.memory_limit is not None or too_large(graph):
-        return None
-    few = any(fmt.bits < _FEW_BITS for fmt in scheme.named_formats)
-    judged = scheme.measured_biases == AUTO == scheme.correct_biases and data.decides and not few
-    if not judged and scheme.measured_biases is not True:
-        return None
-    return FirstSamples(data.feeds(graph), graph, SAMPLES)
-
-
-def feeds_for_biases(samples: FirstSamples | None, measured: bool | str, spare: int) -> list[Feed]:
-    """Return eight samples; none if there are fewer, or ``spare`` runs are too few to judge biases."""
-    if samples is None or (measured == AUTO and spare < _RUNS * SAMPLES):
-        return []
-    feeds = samples.again()
-    return feeds if len(feeds) == SAMPLES else []
 
 
 def outputs_of_layers(graph: gs.Graph) -> dict[int, str]:
