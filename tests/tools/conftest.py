@@ -1,0 +1,14 @@
+"""Fixtures that tests of several tools share."""
+
+from __future__ import annotations
+
+import pytest
+
+from transforms.compare import measure_run
+from transforms.run.tasks import SerialExecutor
+
+
+@pytest.fixture
+def costs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``tools.report`` measures time and memory in this process, not in three new ones: the page is tested."""
+    monkeypatch.setattr(measure_run, "open_processes", lambda jobs: SerialExecutor())
