@@ -10,5 +10,5 @@ from transforms.run.tasks import SerialExecutor
 
 @pytest.fixture
 def costs_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``tools.report`` measures time and memory in this process, not in three new ones: the page is tested."""
+    """Time and memory of a report are measured in this process, not in three new ones: the page is tested."""
     monkeypatch.setattr(measure_run, "open_processes", lambda jobs: SerialExecutor())
