@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from transforms.compare import measure_run
-from transforms.run.tasks import SerialExecutor
+from tests.helpers import report_costs
 
 
 @pytest.fixture
 def costs_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time and memory of a report are measured in this process, not in three new ones: the page is tested."""
-    monkeypatch.setattr(measure_run, "open_processes", lambda jobs: SerialExecutor())
+    """Time and memory of reports are measured in this process and in few runs: the page is tested."""
+    report_costs.measure_here(monkeypatch)

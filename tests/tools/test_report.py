@@ -19,6 +19,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from tests.helpers.report_costs import measure_here
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16, evaluate, infer, report
 from tools.charts.svg_plots import Frame, Point, grid_plot, histogram, nice_ticks, scatter
 from transforms import model_io
@@ -58,7 +59,9 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def compared(converted: dict[str, Path], samples: Path) -> dict[str, ModelComparison]:
     data = Data(samples, ImageOptions(), RunOptions(threads=1))
-    return {name: compare_models(DIGITS, path, data) for name, path in converted.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        measure_here(patch)
+        return {name: compare_models(DIGITS, path, data) for name, path in converted.items()}
 
 
 class Page(HTMLParser):
