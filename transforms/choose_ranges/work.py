@@ -17,7 +17,7 @@ What else takes time is counted in the numbers that a run makes meanwhile.
 """
 
 MOST_COUNTED = 100_000_000
-"""Numbers of all samples up to which they are counted, to try methods that need counts beside those of rules."""
+"""Numbers of all samples up to which they are counted although no rule needs it: other methods are tried."""
 
 _RUNS = 1.25  # runs of the quantized model for each sample: as long as five of the float model
 _FLOAT_RUNS = 4  # of the float model: as long as one of the quantized model
