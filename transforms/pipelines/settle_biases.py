@@ -3,7 +3,7 @@
 Where numbers crowd within a step, rounding has a mean error: a wide range makes 0 of all that SiLU makes of
 negative numbers. The quantized model is run with the outputs of its layers brought to the means of the float
 model, channel by channel. What a layer lacks then is its own share, not that of layers before it, and its
-bias takes it: an empirical bias correction (M. Nagel et al., arXiv 1906.04721, appendix D) of all layers in
+bias takes it: an empirical bias correction (M. Nagel et al., arXiv 1906.04721) of all layers in
 one run of each sample. A mean counts by how far it stands out from how much samples differ.
 """
 
@@ -44,7 +44,7 @@ _DOUBT = 0.25  # standard errors below zero from which on samples show a loss
 _AXES = 18  # opset from which the axes of ReduceMean are an input
 _CHANNELS = 1  # the axis of channels of what a layer makes
 _LARGEST = 2**31 - 1
-_CLEAR = 1e6  # a square of standard errors beyond which a mean is no clearer
+_CLEAR = 1e6  # squared standard errors: beyond them, a mean is clear
 
 
 def outputs_of_layers(graph: gs.Graph) -> dict[int, str]:
