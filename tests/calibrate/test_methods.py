@@ -69,6 +69,8 @@ def test_wide_leaves_room_on_both_sides_of_zero() -> None:
     assert find(observe(np.float32([-2, 4])), "Wide") == (-2.5, 5)
     assert find(observe(np.float32([0, 4])), "Wide", symmetric=False) == (0, 5)
     assert find(observe(np.float32([3e38])), "Wide")[1] == np.finfo(np.float32).max
+    assert find(observe(np.float32([-2, 4])), "Wide", "uint16") == (-3, 6)
+    assert find(observe(np.float32([-2, 4])), "Wide", "int32") == (-32, 64)
 
 
 def test_moving_average_as_onnxruntime_does() -> None:

@@ -271,3 +271,22 @@ def test_ends_whose_range_no_sample_changes_get_no_room() -> None:
         scheme = quantized(model, preset(config), feeds)[1].scheme
         assert scheme is not None
         assert "x" not in scheme.calibrate_tensors
+
+
+@pytest.mark.parametrize("config", ("A16W8", "U16S8"))
+def test_16_bits_leave_room_for_samples_that_were_not_seen(config: str) -> None:
+    """Over twice that of the extremes, in dB of error: what is cut off is larger than the steps of 16 bits."""
+    gains = []
+    for parameters in NETWORKS[:4]:
+        model, scheme, unseen = network(*parameters), preset(config), samples(28, 2)
+        made, done = quantized(model, scheme, samples(8, 1), run=RunOptions(threads=1))
+        assert done.scheme is not None
+        assert done.scheme.calibrate_method == "Wide"
+        extremes = quantized(model, scheme.with_(calibrate_method="MinMax"), samples(8, 1))[0]
+        gains.append(ratio(model, made, unseen) - ratio(model, extremes, unseen))
+    assert min(gains) > 0
+    assert np.mean(gains) > 6
+
+
+def test_8_bits_keep_their_steps() -> None:
+    assert "ranges Wide" not in quantized(network(*NETWORKS[0]), preset("U8S8"), samples(8, 1))[1].choice

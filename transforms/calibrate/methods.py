@@ -20,8 +20,8 @@ from transforms.calibrate.range_statistics import RangeStats
 Range = tuple[float, float]
 
 _LARGEST = float(np.finfo(np.float32).max)
-_ROOM = 1.25
-"""By how much Wide is wider than what was seen."""
+_ROOMS = ((8, 1.25), (16, 1.5), (32, 16.0))
+"""By how much Wide is wider than what was seen, for formats of up to so many bits: steps are finer there."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ def _min_max(observed: RangeStats, format: Format, symmetric: bool, options: Cal
 
 def _wide(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
     """Leave room for numbers beyond those of the samples; zero stays the end of what begins there."""
-    low, high = (float(np.clip(end * _ROOM, -_LARGEST, _LARGEST)) for end in (observed.low, observed.high))
+    room = next(room for bits, room in _ROOMS if format.bits <= bits)
+    low, high = (float(np.clip(end * room, -_LARGEST, _LARGEST)) for end in (observed.low, observed.high))
     return low, high
 
 

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
 from transforms.choose_ranges.setting import setting_of
-from transforms.choose_ranges.steps import METHODS, settings_of, steps
+from transforms.choose_ranges.steps import methods_for, settings_of, steps
 from transforms.choose_ranges.work import runs_for, too_few
 from transforms.scheme import Scheme
 
@@ -50,8 +50,9 @@ def affordable(
     ``count``: the samples that were calibrated on. ``variants``: rewritten graphs. ``proposed``: whether
     there is another one, of which more is to be expected than of any setting: then fewer are compared.
     """
-    for means in _means([METHODS, ()] if calibration.has_histograms else [()], variants, proposed):
-        clips = bool(means.methods) or scheme.by_rule().calibrate_method == "MSE"
+    every = [methods_for(scheme, counted=counted) for counted in (True, False)]
+    for means in _means(every[not calibration.has_histograms :], variants, proposed):
+        clips = "MSE" in (*means.methods, scheme.by_rule().calibrate_method)
         runs = runs_for(
             graph,
             calibration,

@@ -9,7 +9,9 @@ from transforms.choose_ranges.setting import Setting, WeightKind
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 
-METHODS = ("MinMax", "MSE")
+_COUNTED = ("MinMax", "MSE")
+_WIDE, _WIDE_BITS = "Wide", 16
+"""With so many bits, what samples do not show costs more than larger steps."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Known:
 _CORRECTED = Known(0.3, 0.5)
 _PER_CHANNEL = Known(0.25, 0.4)
 _BOTH = Known(0.55, 0.6)
-_METHOD = {"MinMax": Known(0.2, 0.4, shows=False), "MSE": Known(0.0, 0.5)}
+_METHOD = {"MinMax": Known(0.2, 0.4, shows=False), "MSE": Known(0.0, 0.5), _WIDE: Known(2.0, 3.0)}
 """On 64 networks with samples of unlike contrast, eight samples that were held out tell nothing of which of
 them is better on others (correlation 0.07), and MinMax loses less if those exceed what was seen."""
 _ROOM = Known(0.3, 1.0, shows=False)  # nothing mostly, and much if an unseen sample is cut off
@@ -41,10 +43,17 @@ class Step:
     settings: Callable[[Setting], Sequence[tuple[Setting, Known]]]
 
 
+def methods_for(scheme: Scheme, *, counted: bool) -> tuple[str, ...]:
+    """Return the methods of finding ranges that are compared; ``counted``: whether there are histograms."""
+    activation = scheme.format(scheme.activation)
+    has_room = activation is not None and activation.is_integer and activation.bits >= _WIDE_BITS
+    return (*(_COUNTED if counted else ()), *([_WIDE] if has_room else []))
+
+
 def steps(
     scheme: Scheme,
     ends: Sequence[Sequence[str]],
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] = _COUNTED,
     *,
     together: bool = False,
 ) -> Iterator[Step]:
@@ -53,6 +62,11 @@ def steps(
     ``ends``: groups of tensors at the ends of the model, which may get room. ``methods``: of finding ranges,
     for which there are statistics. ``together``: scales per channel and corrected biases are one step.
     """
+    ranges = scheme.calibrate_method == AUTO and not scheme.moving_average
+    found = Step(lambda best: [(best.with_(method=method), _METHOD[method]) for method in methods])
+    wide = ranges and _WIDE in methods
+    if wide:
+        yield found  # what is cut off hides what weights do
     kind = WeightKind(True, scheme.weight_method)
     if together and scheme.per_channel == AUTO == scheme.correct_biases:
         yield Step(lambda best: [(best.with_(kind=kind, corrected=True), _BOTH)])
@@ -61,12 +75,12 @@ def steps(
             yield Step(lambda best: [(best.with_(kind=kind), _PER_CHANNEL)])
         if scheme.correct_biases == AUTO:
             yield Step(lambda best: [(best.with_(corrected=True), _CORRECTED)])
-    if scheme.calibrate_method == AUTO and not scheme.moving_average:
+    if ranges and not wide:
         if ends:
-            roomy = [dict.fromkeys(groups, "Wide") for groups in ends]
+            roomy = [dict.fromkeys(groups, _WIDE) for groups in ends]
             yield Step(lambda best: [(best.with_(methods=one), _ROOM) for one in roomy])
         if methods:
-            yield Step(lambda best: [(best.with_(method=method), _METHOD[method]) for method in methods])
+            yield found
 
 
 def settings_of(start: Setting, found: Sequence[Step]) -> int:

@@ -68,8 +68,8 @@ PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "MXFP4E2M1": _blocks("mxfp4"),
         "BF16_BFP16": {"activation": "bfloat16", "weight": "bfp16"},
         "BF16_MXINT8": {"activation": "bfloat16", "weight": "mxint8"},
-        "INT32": _both("int32"),
-        "UINT32": _both("uint32"),
+        "INT32": {**_both("int32"), "calibrate_method": "Wide"},
+        "UINT32": {**_both("uint32"), "calibrate_method": "Wide"},
     }
 )
 
