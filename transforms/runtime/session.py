@@ -30,6 +30,7 @@ from transforms.model.read_model import ModelError
 from transforms.runtime.devices import DEVICES
 from transforms.runtime.devices import provider as device_provider
 from transforms.runtime.inputs import session_input
+from transforms.runtime.on_provider import ProviderError, start_on
 from transforms.runtime.share_mapped import share_mapped
 from transforms.runtime.weight_arrays import weight_arrays
 
@@ -178,7 +179,7 @@ def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
     content = model.SerializeToString()
     try:
         settings = session_settings(RunOptions(optimize=False))
-        ort.InferenceSession(content, settings, providers=[provider])
+        start_on(provider, content, settings)
     except Exception as error:  # the runtime's exceptions share no narrower class
         return " ".join(str(error).split())
     return None
@@ -240,7 +241,9 @@ def _start(
     provider = provider_name(options.provider)
     disabled = [*disabled, *(() if options.blocked else (_BLOCKS,))]
     try:
-        return ort.InferenceSession(model, settings, providers=[provider], disabled_optimizers=disabled)
+        return start_on(provider, model, settings, disabled)
+    except ProviderError:
+        raise
     except KernelMissing as error:
         raise MissingKernelError(f"{provider} cannot run the model: {error}") from error
     except Exception as error:  # the runtime's exceptions share no narrower class
