@@ -30,7 +30,7 @@ from transforms.model.read_model import ModelError
 from transforms.runtime.devices import DEVICES
 from transforms.runtime.devices import provider as device_provider
 from transforms.runtime.inputs import session_input
-from transforms.runtime.on_provider import ProviderError, start_on
+from transforms.runtime.on_provider import MissingKernelError, ProviderError, start_on
 from transforms.runtime.share_mapped import share_mapped
 from transforms.runtime.weight_arrays import weight_arrays
 
@@ -50,10 +50,6 @@ _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need 
 _SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _TYPED = "ortvalue_from_numpy_with_onnx_type"  # not in the oldest versions
-
-
-class MissingKernelError(ModelError):
-    """The provider has no kernel for a node."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +238,7 @@ def _start(
     disabled = [*disabled, *(() if options.blocked else (_BLOCKS,))]
     try:
         return start_on(provider, model, settings, disabled)
-    except ProviderError:
+    except (MissingKernelError, ProviderError):
         raise
     except KernelMissing as error:
         raise MissingKernelError(f"{provider} cannot run the model: {error}") from error
