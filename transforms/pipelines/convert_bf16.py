@@ -34,8 +34,8 @@ class Bf16Options:
 
     ``format``: with_cast, customqdq, simulate_bf16 or bf16; ``weights``: bfloat16 or float32; ``domain``: of
     the operators of customqdq; ``opset`` of the result, 0 for that of the model or the least that its nodes
-    need; ``input_shapes``: free dimensions of inputs made fixed, by name; ``kernels``: of the format bf16, the
-    operators for which the runtime computes in bfloat16, empty for all.
+    need; ``input_shapes``: free dimensions of inputs made fixed, by name; ``kernels``: operators for which
+    the runtime of the format bf16 computes in bfloat16, empty for all.
     """
 
     format: str = "with_cast"
