@@ -82,6 +82,8 @@ def _why_not_in_integers(node: gs.Node, row: Target) -> str | None:
 def _why_not(graph: gs.Graph, node: gs.Node, row: Target) -> str | None:
     """Return why a node runs in float, None if it does not."""
     if any(dtypes.element_type(t) in _LOW for t in node.outputs):
+        if row.bfloat16_kernels and node.op not in row.bfloat16_kernels:
+            return _NO_KERNEL
         return None if node.op in row.operators or not row.takes_integers else _NO_KERNEL
     if row.bfloat16_kernels:
         return _IN_FLOAT

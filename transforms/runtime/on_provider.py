@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
@@ -17,7 +18,7 @@ _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({_CUDA: {"use_tf32": "0"}})
 """By default CUDA's products round float32 to TF32, which has 11 bits: too few to hold models against."""
 
-_NOBODY = "Unable to get provider associated with provider type"
+_NOBODY = re.compile(r"Provider type for (\S+ node with name '.*') is not set")
 """What the runtime says of a node for which a device has no kernel, if the processor has none either."""
 
 
@@ -47,8 +48,8 @@ def start_on(
     try:
         session = ort.InferenceSession(model, settings, **options)
     except Exception as error:  # the runtime's exceptions share no narrower class
-        if _NOBODY in str(error):
-            raise MissingKernelError(f"{provider} has no kernel for a node, nor has the processor") from error
+        if found := _NOBODY.search(str(error)):
+            raise MissingKernelError(f"{provider} has no kernel for {found[1]}, nor has the CPU") from error
         raise
     if provider not in session.get_providers():
         reason = missing or "its libraries or its device are missing"

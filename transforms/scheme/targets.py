@@ -25,33 +25,13 @@ MOVED = frozenset(
 
 
 CUDA_BFLOAT16 = frozenset(
-    {"Abs", "Add", "AveragePool", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Flatten", "Gather"}
-    | {
-        "GatherElements",
-        "Gelu",
-        "Gemm",
-        "HardSigmoid",
-        "HardSwish",
-        "Identity",
-        "LayerNormalization",
-        "MatMul",
-    }
-    | {"Max", "Min", "Mish", "Mul", "Neg", "Pow", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Sigmoid"}
-    | {
-        "Sign",
-        "Sin",
-        "Slice",
-        "Softmax",
-        "Softplus",
-        "Split",
-        "Sqrt",
-        "Squeeze",
-        "Sub",
-        "Sum",
-        "Tanh",
-        "Tile",
-    }
-    | {"Transpose", "Trilu", "Unsqueeze", "Where"}
+    {"Abs", "Add", "AveragePool", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Flatten"}
+    | {"Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "HardSigmoid", "HardSwish", "Identity"}
+    | {"IsInf", "IsNaN", "LayerNormalization", "MatMul", "Max", "Min", "Mish", "Mod", "Mul", "Neg", "Pow"}
+    | {"RMSNormalization", "ReduceL1", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape"}
+    | {"ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sign", "Sin", "Size", "Slice", "Softmax"}
+    | {"Softplus", "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose"}
+    | {"Trilu", "Unsqueeze", "Where"}
 )
 """Operators for which ONNX Runtime's CUDA provider was seen to compute in bfloat16."""
 
