@@ -93,6 +93,13 @@ def test_a_device_that_is_missing_is_no_silent_processor(
     assert capsys.readouterr().out == "" and asked.options["providers"] == [CUDA]
 
 
+def test_what_cuda_says_without_a_device(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "cuda_call.cc:154 [with ERRTYPE = cudaError; bool THRW = true] CUDA failure 100: no CUDA-capable "
+    Asked(monkeypatch, [CUDA, CPU]).error = f"{said}device is detected ; GPU=-1 ; hostname=vm ; line=355"
+    with pytest.raises(ValueError, match=r"on this machine: no CUDA-capable device is detected$"):
+        _open("cuda:0", tmp_path)
+
+
 def test_what_cuda_says_of_a_node_without_any_kernel(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Asked(monkeypatch, [CUDA, CPU]).error = NOBODY
     with pytest.raises(MissingKernelError, match=f"^{WORDS}$"):

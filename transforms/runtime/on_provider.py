@@ -21,6 +21,9 @@ _SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({_CUDA: {"use_tf32
 _NOBODY = re.compile(r"Provider type for (\S+ node with name '.*') is not set")
 """What the runtime says of a node for which a device has no kernel, if the processor has none either."""
 
+_BROKEN = re.compile(r"CUDA failure \d+: ([^;]+?) *;")
+"""What it says if CUDA itself fails, as it does without a device."""
+
 
 class ProviderError(ValueError):
     """The installed ONNX Runtime has a provider that does not run on this machine."""
@@ -50,6 +53,8 @@ def start_on(
     except Exception as error:  # the runtime's exceptions share no narrower class
         if found := _NOBODY.search(str(error)):
             raise MissingKernelError(f"{provider} has no kernel for {found[1]}, nor has the CPU") from error
+        if found := _BROKEN.search(str(error)):
+            raise ProviderError(f"provider '{provider}' does not run on this machine: {found[1]}") from error
         raise
     if provider not in session.get_providers():
         reason = missing or "its libraries or its device are missing"
