@@ -61,12 +61,14 @@ def calibrate_plan(
     halved: bool = False,
     most: int | None = None,
     known: Calibration | None = None,
+    means: bool = False,
 ) -> Calibration | None:
     """Return the statistics that a plan needs, or None, without reading data, if it needs none.
 
     ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs. ``most``:
     numbers up to which histograms are made that the scheme does not need; those of a cache are always there.
-    ``known``: statistics of tensors that are not measured again.
+    ``known``: statistics of tensors that are not measured again. ``means``: of channels, by which biases are
+    corrected, too, whether or not the scheme does.
 
     Several plans, of copies of one graph, are measured together. Ranges of all tensors that become integers,
     and the mean squares by which errors of weights are weighted: those alone do not ask for data unless the
@@ -77,7 +79,7 @@ def calibrate_plan(
     plan, scheme = plans[0], plans[0].scheme
     names = list(dict.fromkeys(tensor.name for one in plans for tensor in one.measured()))
     wanted = bool(names) or scheme.weight_method == WEIGHTED
-    channels = list(dict.fromkeys(pair for one in plans for pair in _channels(one))) if wanted else []
+    channels = list(dict.fromkeys(pair for one in plans for pair in _channels(one, means))) if wanted else []
     needed = {*names, *(name for name, _ in channels)}
     if known is not None:
         names = [name for name in names if name not in known.observed]
@@ -103,6 +105,6 @@ def calibrate_plan(
     return calibrate_cached(data.cache, *what, channels=channels, **how)[0]
 
 
-def _channels(plan: QuantizationPlan) -> list[TensorAxis]:
-    corrects = plan.scheme.correct_biases is True
+def _channels(plan: QuantizationPlan, means: bool) -> list[TensorAxis]:
+    corrects = means or plan.scheme.correct_biases is True
     return [*weighed_inputs(plan), *(corrected_inputs(plan) if corrects else ())]

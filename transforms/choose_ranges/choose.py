@@ -84,7 +84,7 @@ def choose_settings(
             ruled, note="Ranges by rule: the model is too large to compare settings, or memory is limited"
         )
     samples = FirstSamples(data.feeds(graph), graph, MOST_SAMPLES)
-    plan_of = _memory_of(graph, plan_of)
+    plan_of = _remembering(plan_of)
     calibration = _calibrate(graph, scheme, plan_of, replace(data, source=samples.feeds), progress)
     if calibration is None:
         return Chosen(ruled)
@@ -197,9 +197,10 @@ def _calibrate(
     known: Calibration | None = None,
 ) -> Calibration | None:
     """Return statistics, of halves of the samples too, that are enough for all settings of a scheme."""
-    every = scheme.by_rule().with_(correct_biases=scheme.correct_biases is not False)
-    plan = plan_of(graph, every)
-    return calibrate_plan(plan, data, progress=progress, halved=True, most=MOST_COUNTED, known=known)
+    plan, means = plan_of(graph, scheme.by_rule()), scheme.correct_biases is not False
+    return calibrate_plan(
+        plan, data, progress=progress, halved=True, most=MOST_COUNTED, known=known, means=means
+    )
 
 
 def _resolved(ruled: Scheme, best: Setting, bench: Bench) -> Scheme:
@@ -213,16 +214,14 @@ def _resolved(ruled: Scheme, best: Setting, bench: Bench) -> Scheme:
     )
 
 
-def _memory_of(graph: gs.Graph, plan_of: PlanOf) -> PlanOf:
-    """Return what makes each plan of a graph once, and those of copies anew."""
-    known: dict[str, QuantizationPlan] = {}
+def _remembering(plan_of: PlanOf) -> PlanOf:
+    """Return what makes each plan of a graph once; the plans keep the graphs, so that no id is another's."""
+    known: dict[tuple[int, str], QuantizationPlan] = {}
 
-    def _of(variant: gs.Graph, scheme: Scheme) -> QuantizationPlan:
-        if variant is not graph:
-            return plan_of(variant, scheme)
-        said = scheme.to_toml()
-        if said not in known:
-            known[said] = plan_of(graph, scheme)
-        return known[said]
+    def _of(graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
+        key = id(graph), scheme.to_toml()
+        if key not in known:
+            known[key] = plan_of(graph, scheme)
+        return known[key]
 
     return _of

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
 from transforms.choose_ranges.setting import setting_of
 from transforms.choose_ranges.steps import METHODS, settings_of, steps
-from transforms.choose_ranges.work import compares_methods, runs_for, too_few
+from transforms.choose_ranges.work import runs_for, too_few
 from transforms.scheme import Scheme
 
 
@@ -50,7 +49,7 @@ def affordable(
     ``count``: the samples that were calibrated on. ``variants``: rewritten graphs. ``proposed``: whether
     there is another one, of which more is to be expected than of any setting: then fewer are compared.
     """
-    for means in _means([METHODS, ()] if compares_methods(calibration) else [()], variants, proposed):
+    for means in _means([METHODS, ()] if calibration.has_histograms else [()], variants, proposed):
         clips = bool(means.methods) or scheme.by_rule().calibrate_method == "MSE"
         runs = runs_for(
             graph,
@@ -67,8 +66,10 @@ def affordable(
 
 
 def _means(every: Sequence[Sequence[str]], variants: int, proposed: bool) -> Iterator[Means]:
-    for methods, count in product(every, sorted({variants, 0}, reverse=True)):
-        yield Means(methods, count)
+    """Yield what may be compared, most first: methods are worth more than all that they leave no time for."""
+    for methods in every:
+        for count in sorted({variants, 0}, reverse=True):
+            yield Means(methods, count)
+        yield Means(methods, rooms=False)
     if proposed:
-        yield Means((), rooms=False)
         yield Means((), rooms=False, steps=False)

@@ -51,20 +51,20 @@ def steps(
     ``ends``: groups of tensors at the ends of the model, which may get room. ``methods``: of finding ranges,
     for which there are statistics. ``together``: scales per channel and corrected biases are one step.
     """
+    kind = WeightKind(True, scheme.weight_method)
     if together and scheme.per_channel == AUTO == scheme.correct_biases:
-        both = {"kind": WeightKind(True, scheme.weight_method), "corrected": True}
-        yield Step(lambda best: [(best.with_(**both), _BOTH)])
-        return
-    if scheme.per_channel == AUTO:
-        kind = WeightKind(True, scheme.weight_method)
-        yield Step(lambda best: [(best.with_(kind=kind), _PER_CHANNEL)])
-    if scheme.correct_biases == AUTO:
-        yield Step(lambda best: [(best.with_(corrected=True), _CORRECTED)])
+        yield Step(lambda best: [(best.with_(kind=kind, corrected=True), _BOTH)])
+    else:
+        if scheme.per_channel == AUTO:
+            yield Step(lambda best: [(best.with_(kind=kind), _PER_CHANNEL)])
+        if scheme.correct_biases == AUTO:
+            yield Step(lambda best: [(best.with_(corrected=True), _CORRECTED)])
     if scheme.calibrate_method == AUTO and not scheme.moving_average:
         if ends:
             roomy = [dict.fromkeys(groups, "Wide") for groups in ends]
             yield Step(lambda best: [(best.with_(methods=one), _ROOM) for one in roomy])
-        yield Step(lambda best: [(best.with_(method=method), _METHOD) for method in methods])
+        if methods:
+            yield Step(lambda best: [(best.with_(method=method), _METHOD) for method in methods])
 
 
 def settings_of(start: Setting, found: Sequence[Step]) -> int:

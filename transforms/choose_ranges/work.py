@@ -17,7 +17,7 @@ What else takes time is counted in the numbers that a run makes meanwhile.
 """
 
 MOST_COUNTED = 100_000_000
-"""Numbers of all samples up to which methods of finding ranges are tried beside that of the rules."""
+"""Numbers of all samples up to which they are counted although no rule needs it: other methods are tried."""
 
 _RUNS = 1.25  # runs of the quantized model for each sample: as long as five of the float model
 _FLOAT_RUNS = 4  # of the float model: as long as one of the quantized model
@@ -67,11 +67,6 @@ def runs_for(
     calibrated = (variants + 2 * proposed) * numbers / _FLOAT_RUNS
     each = numbers / max(count, 1) + _NODE_RUN * nodes
     return int(max(_PAID + _RUNS * numbers - prepared - calibrated, 0) / max(each, 1))
-
-
-def compares_methods(calibration: Calibration) -> bool:
-    """Return whether there is time, and what it takes, to try other methods of finding ranges."""
-    return calibration.has_histograms and sum(map(calibration.numbers, calibration.observed)) <= MOST_COUNTED
 
 
 def too_few(runs: int, settings: int) -> bool:

@@ -99,7 +99,7 @@ def quantize_graph(
     memory = _weights_of(graph, scheme)
     scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done, memory)
     memory = memory if plan is not None else _weights_of(graph, scheme)
-    chosen = _choose(graph, scheme, targets, data, done, progress, memory)
+    chosen = _choose(graph, scheme, targets, data, done, progress, memory, plan)
     calibration, scheme = chosen.calibration, chosen.scheme
     float_graph = copy_graph(graph) if keep_float or samples is not None else None
     done.float_graph = float_graph if keep_float else None
@@ -225,13 +225,19 @@ def _choose(
     done: Quantized,
     progress: Progress | None,
     memory: WeightMemory | None,
+    known: QuantizationPlan | None,
 ) -> Chosen:
-    """Return a scheme with nothing left open, and ranges if they were measured to choose it."""
+    """Return a scheme with nothing left open, and ranges if they were measured to choose it.
+
+    ``known``: the plan of the graph by the rules of the scheme, if there is one.
+    """
     done.scheme = scheme.by_rule() if scheme.is_open else scheme
     if not scheme.is_open or data is None or not data.decides:
         return Chosen(done.scheme)
 
     def _plan_of(variant: gs.Graph, changed: Scheme) -> QuantizationPlan:
+        if known is not None and variant is known.graph and changed == known.scheme:
+            return known
         return make_plan(variant, changed, targets.resolve_in(variant), Quantized())
 
     candidates = list(_candidates(scheme, targets))

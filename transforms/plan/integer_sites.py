@@ -71,6 +71,7 @@ class IntegerSites:
         """
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
         self.zone = float_zone(graph)
+        self._data = {id(node): _data(node) for node in graph.nodes}
         self.layers: set[int] = set()
         self._find_layers()
         self._last = self._find_last()
@@ -128,7 +129,7 @@ class IntegerSites:
             return False
         if node.op == "Clip" and any(isinstance(t, gs.Variable) for t in node.inputs[1:] if not t.is_empty()):
             return False
-        data = [node.inputs[i] for i in _data(node) if not isinstance(node.inputs[i], gs.Constant)]
+        data = [node.inputs[i] for i in self._data[id(node)] if not isinstance(node.inputs[i], gs.Constant)]
         return bool(data) and any(self.maker(t) is not None for t in data)
 
     def _find_last(self) -> set[int]:
@@ -162,7 +163,7 @@ class IntegerSites:
             return index == 0 and not isinstance(tensor, gs.Constant)
         if self._continued(node) is not None:
             return False
-        if id(node) not in self.layers or index not in _data(node):
+        if id(node) not in self.layers or index not in self._data[id(node)]:
             return self.closed_layer(tensor) is not None
         maker = self.maker(tensor)
         return id(node) not in self._last or maker is None or maker.op != "Concat"
