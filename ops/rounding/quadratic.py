@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ops.array_types import Float64Array
 from ops.subnormals import keeps_subnormals
 
-Solve = Callable[[Float64Array, Float64Array], Float64Array]
+Solve = Callable[[Float64Array, Float64Array], NDArray[np.floating]]
 
 
 @dataclass(frozen=True)

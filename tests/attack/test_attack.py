@@ -9,8 +9,8 @@ import pytest
 from tests.attack import kinds
 from tests.attack.regressions import kept, rerun
 
-COUNTS = {"graphs": 40}
-"""Cases of a kind in every run of the suite; of others as many as OTHERWISE says."""
+COUNTS = {"graphs": 24}
+"""Cases of a kind in every run of the suite, of graphs two with each preset; of others OTHERWISE."""
 OTHERWISE = 10
 CASES = [(kind, seed) for kind in kinds.found() for seed in range(COUNTS.get(kind, OTHERWISE))]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
+from functools import cache
 
 import numpy as np
 import pytest
@@ -50,6 +51,7 @@ print(next(line.split()[1] for line in status.splitlines() if line.startswith("V
 """
 
 
+@cache
 def peak(method: str) -> int:
     """Return the largest resident memory of a process, in bytes."""
     command = [sys.executable, "-c", _CODE, method, str(LAYERS), str(NUMBERS)]

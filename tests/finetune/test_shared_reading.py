@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -147,18 +147,24 @@ def _tuned(sharing: StepSharing | None, preset: str = "MX6", **more: Any) -> byt
     return _bytes(done.graph)
 
 
+@cache
+def _alone() -> bytes:
+    """Return the model that one process makes."""
+    return _tuned(None)
+
+
 def _bytes(graph: Any) -> bytes:
     return graph_proto.export_model(graph).SerializeToString(deterministic=True)
 
 
 @pytest.mark.parametrize("jobs", [2, 5])
 def test_the_model_does_not_depend_on_how_many_workers_there_are(jobs: int) -> None:
-    assert _tuned(StepSharing(partial(open_processes, jobs))) == _tuned(None)
+    assert _tuned(StepSharing(partial(open_processes, jobs))) == _alone()
 
 
 def test_workers_of_a_cluster() -> None:
     pytest.importorskip("distributed")
-    assert _tuned(StepSharing(workers_of(2, "local"))) == _tuned(None)
+    assert _tuned(StepSharing(workers_of(2, "local"))) == _alone()
 
 
 @pytest.mark.parametrize("count", [2, 3, 16, 17, 20, 512])
@@ -193,7 +199,7 @@ def test_a_worker_that_dies_costs_its_task_alone() -> None:
     class _Serial(_Deadly, SerialExecutor):
         pass
 
-    assert _tuned(StepSharing(lambda: _Serial(SerialExecutor(), given, _dead))) == _tuned(None)
+    assert _tuned(StepSharing(lambda: _Serial(SerialExecutor(), given, _dead))) == _alone()
     firsts = [part.start for part in parts_of(COUNT)]
     assert given[: len(firsts) + 1] == [*firsts[:4], *firsts[3:]]
 
@@ -206,7 +212,7 @@ def test_a_process_that_is_killed() -> None:
         with open_processes(2) as inner:
             yield _Deadly(inner, given, lambda pool: pool.submit(os._exit, 1))
 
-    assert _tuned(StepSharing(_open)) == _tuned(None)
+    assert _tuned(StepSharing(_open)) == _alone()
     assert given.count(given[3]) >= 2
 
 
@@ -230,7 +236,7 @@ def test_a_worker_of_a_cluster_that_is_killed(tmp_path: Path, monkeypatch: pytes
         found = _tuned(StepSharing(workers_of(1, cluster.address), tmp_path / "kept"))
     finally:
         cluster.end()
-    assert found == _tuned(None) and len(steps) >= 3
+    assert found == _alone() and len(steps) >= 3
 
 
 def test_workers_are_opened_once_for_all_steps_and_attempts() -> None:
@@ -240,7 +246,7 @@ def test_workers_are_opened_once_for_all_steps_and_attempts() -> None:
         opened.append(1)
         return SerialExecutor()
 
-    assert _tuned(StepSharing(_open)) == _tuned(None)
+    assert _tuned(StepSharing(_open)) == _alone()
     assert len(opened) == 1
 
 
@@ -270,7 +276,7 @@ def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
     left = tmp_path / "steps-0123"
     left.mkdir()
     (left / "of a killed process").touch()
-    assert _tuned(StepSharing(SerialExecutor, tmp_path)) == _tuned(None)
+    assert _tuned(StepSharing(SerialExecutor, tmp_path)) == _alone()
     assert not list(tmp_path.iterdir())
 
 

@@ -54,12 +54,17 @@ print(resident() - before)
 """
 
 
-def growth(domain: str, operators: str, library: str = "") -> int:
+def growth(domain: str, operators: str, library: str = "", *, below: int = 0) -> int:
     """Return the bytes that a thousand sessions leave, after some that fill the allocator's pools.
 
     The least of three processes: what leaks does so in each, what the allocator happens to keep does not.
+    None is started after one that leaves less than ``below``.
     """
-    return min(one_growth(domain, operators, library) for _ in range(3))
+    least = one_growth(domain, operators, library)
+    for _ in range(2):
+        if least >= below:
+            least = min(least, one_growth(domain, operators, library))
+    return least
 
 
 def one_growth(domain: str, operators: str, library: str) -> int:
@@ -76,12 +81,14 @@ pytestmark = pytest.mark.skipif(
 
 def test_sessions_on_our_own_library_leave_nothing() -> None:
     # a hundred bytes each are less than any of our structures, and more than the allocator's noise
-    assert growth("com.amd.quark", "ours") < SESSIONS * 100 + growth("", "none")
+    bound = SESSIONS * 100
+    found = growth("com.amd.quark", "ours", below=bound)
+    assert found < bound or found < bound + growth("", "none")
 
 
 def test_sessions_in_the_extensions_library_leave_what_it_leaves_itself() -> None:
     import onnxruntime_extensions
 
-    alone = growth("", "none", onnxruntime_extensions.get_library_path())
     # of ours it keeps pointers to 18 operators a session, in growing lists: 0.4 to 1.3 kB measured
-    assert growth("ai.onnx.contrib", "ours") < alone + SESSIONS * 2048
+    bound = SESSIONS * 2048 + growth("", "none", onnxruntime_extensions.get_library_path())
+    assert growth("ai.onnx.contrib", "ours", below=bound) < bound

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -103,22 +104,44 @@ def test_printed_ratios_are_medians_of_rounds_beside_their_targets() -> None:
     assert list(bench_convert.conversion_lines(plain, slow))[-3].endswith(": MISSED")
 
 
-def test_scale_measures_every_part_and_draws_it(tmp_path: Path) -> None:
-    """Oracle: what was asked for, named in the table and in the drawing."""
+def test_scale_measures_every_part_and_draws_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Oracle: what was asked for, named in the table and in the drawing. Its jobs run in this process."""
     pytest.importorskip("matplotlib")
+    jobs: list[list[str]] = []
+    monkeypatch.setattr(
+        bench_scale, "anonymous_peak", lambda arguments: jobs.append(arguments) or _run(arguments)
+    )
+    monkeypatch.setattr(bench_scale, "_processor_seconds", time.process_time)
     plot = tmp_path / "scale.svg"
     parts = ["--sizes", "1", "--nodes", "60", "120", "--samples", "1", "--sides", "8", "--plot", str(plot)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.bench_scale", *parts],
-        cwd=bench_convert.ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for part, jobs in {"size, MB": 2, "nodes": 18, "samples": 1, "image side": 1}.items():
-        assert len([line for line in done.stdout.splitlines() if line.startswith(f"{part} ")]) == jobs
-    assert done.stdout.count("exponent over nodes") == 6
+    monkeypatch.setattr(sys, "argv", ["bench_scale", *parts])
+    bench_scale.main()
+    printed = capsys.readouterr().out
+    for part, number in {"size, MB": 2, "nodes": 18, "samples": 1, "image side": 1}.items():
+        assert len([line for line in printed.splitlines() if line.startswith(f"{part} ")]) == number
+    assert len(jobs) == 22 and printed.count("exponent over nodes") == 6
     assert "<svg" in plot.read_text(encoding="utf-8")
+
+
+def _run(arguments: list[str]) -> int:
+    """Do what ``python ARGUMENTS`` does; return some bytes of peak memory."""
+    kind, what, *rest = arguments
+    if kind == "-c":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["-c", *rest])
+            exec(what, {})
+    else:
+        assert importlib.import_module(what).main(rest) == 0
+    return 1_000_000
+
+
+def test_scale_sees_time_and_memory_of_a_process_alone() -> None:
+    work = "x = b'1' * 100_000_000; end = 1; exec('for i in range(3_000_000): end += i')"
+    small, large = (bench_scale.measure("part", "job", 1, ["-c", text]) for text in ("pass", work))
+    assert large.seconds > small.seconds + 0.05
+    assert large.megabytes - small.megabytes == pytest.approx(100, rel=0.05)
 
 
 def test_exponent_is_that_of_the_times_less_the_start() -> None:

@@ -38,6 +38,7 @@ def _with_data(files: dict[str, str], *more: str) -> int:
     return _quantize(files, "--data", files["data"], *more)
 
 
+@pytest.mark.usefixtures("costs_here")
 def test_a_shifted_file_is_tuned_and_compared(files: dict[str, str], capsys: pytest.CaptureFixture) -> None:
     assert _with_data(files) == 0
     assert "All codes of int8 used: 4 tensors without negative numbers; 3 Pads" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -33,16 +34,24 @@ MODEL = tunable.conv_net()
 DATA, UNSEEN = tunable.samples(MODEL, 40), tunable.samples(MODEL, 60)[40:]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Return a folder with float.onnx, quantized.onnx (W4A8) and samples in data."""
-    build.save(MODEL, tmp_path / "float.onnx")
-    (tmp_path / "data").mkdir()
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what each test gets a copy of."""
+    folder = tmp_path_factory.mktemp("made")
+    build.save(MODEL, folder / "float.onnx")
+    (folder / "data").mkdir()
     for i, feed in enumerate(DATA):
-        np.savez(tmp_path / "data" / f"{i:02}.npz", **feed)  # type: ignore[arg-type]
+        np.savez(folder / "data" / f"{i:02}.npz", **feed)  # type: ignore[arg-type]
     given = ["--input", "float.onnx", "--output", "quantized.onnx", "--config", "W4A8"]
     given += ["--data", "data", "--fast"]
-    assert quantize.main([str(tmp_path / a) if a.endswith("onnx") or a == "data" else a for a in given]) == 0
+    assert quantize.main([str(folder / a) if a.endswith("onnx") or a == "data" else a for a in given]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """Return a folder with float.onnx, quantized.onnx (W4A8) and samples in data."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

@@ -19,6 +19,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from tests.helpers.report_costs import measure_here
 from tools import convert_fp16_to_bf16, convert_fp32_to_bf16, evaluate, infer, report
 from tools.charts.svg_plots import Frame, Point, grid_plot, histogram, nice_ticks, scatter
 from transforms import model_io
@@ -58,7 +59,9 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def compared(converted: dict[str, Path], samples: Path) -> dict[str, ModelComparison]:
     data = Data(samples, ImageOptions(), RunOptions(threads=1))
-    return {name: compare_models(DIGITS, path, data) for name, path in converted.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        measure_here(patch)
+        return {name: compare_models(DIGITS, path, data) for name, path in converted.items()}
 
 
 class Page(HTMLParser):
@@ -92,6 +95,7 @@ def run_report(quantized: Path, data: Path, output: Path, *options: str, origina
     return report.main([*map(str, paths), *options])
 
 
+@pytest.mark.usefixtures("costs_here")
 @pytest.mark.parametrize("name", ["with_cast", "bf16", "customqdq", "simulate_bf16"])
 def test_page_is_whole_and_loads_nothing(
     converted: dict[str, Path], samples: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
@@ -232,6 +236,7 @@ def nan_maker(path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("costs_here")
 def test_nan_is_shown_and_breaks_nothing(samples: Path, tmp_path: Path) -> None:
     output = tmp_path / "r.html"
     assert run_report(nan_maker(tmp_path / "nan.onnx"), samples, output) == 0
@@ -240,6 +245,7 @@ def test_nan_is_shown_and_breaks_nothing(samples: Path, tmp_path: Path) -> None:
     assert "5 results hold NaN or infinite elements" in text and 'class="bad"' in text
 
 
+@pytest.mark.usefixtures("costs_here")
 def test_a_model_against_itself(samples: Path, tmp_path: Path) -> None:
     output = tmp_path / "r.html"
     assert run_report(DIGITS, samples, output) == 0
@@ -248,6 +254,7 @@ def test_a_model_against_itself(samples: Path, tmp_path: Path) -> None:
     assert "are identical and lie on the upper edge" in text and "The worst tensors" not in text
 
 
+@pytest.mark.usefixtures("costs_here")
 def test_names_are_escaped(samples: Path, tmp_path: Path) -> None:
     proto = onnx.load(DIGITS)
     evil = "<script>alert('x')</script>&\""
@@ -369,6 +376,7 @@ def test_grid_plot_has_a_stem_for_each_value() -> None:
     assert len(circles(svg)) == 2 and "0.5: 3 values" in svg
 
 
+@pytest.mark.usefixtures("costs_here")
 @pytest.mark.skipif(not MODELS, reason="the real models are not here")
 @pytest.mark.parametrize("name", MODELS)
 def test_real_models_through_all_three_tools(

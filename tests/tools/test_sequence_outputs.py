@@ -39,6 +39,7 @@ def test_scales_and_weights_are_chosen(config: str, paths: dict[str, str]) -> No
     assert quantize.main([*words, "--config", config]) == 0
 
 
+@pytest.mark.usefixtures("costs_here")
 def test_tuned_reported_and_mixed(paths: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--input", paths["m.onnx"], "--output", paths["q.onnx"], "--data", paths["data"]]
     assert quantize.main([*words, "--config", "A8W8"]) == 0

@@ -81,6 +81,7 @@ def test_what_cannot_be_packed_is_said(
     assert not is_packed(target)
 
 
+@pytest.mark.usefixtures("costs_here")
 def test_tools_read_a_packed_model_as_any_other(
     samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

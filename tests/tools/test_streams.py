@@ -44,7 +44,7 @@ def run(folder: Path, shell: str, tool: str, *options: object, **more: str) -> t
 
 def quantizing(folder: Path, output: str = "öut.onnx") -> list[object]:
     given = ["--input", folder / "flöat.onnx", "--output", folder / output, "--config", "A8W8"]
-    return [*given, "--data", folder / "data"]
+    return [*given, "--data", folder / "data", "--fast"]
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

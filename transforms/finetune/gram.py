@@ -134,7 +134,7 @@ class GramStats:
     def solve(self, matrix: Float64Array, right: Float64Array) -> Float64Array:
         """Return what [G, K, K] times which is [G, K, N], found on the device if it is large."""
         if self._is_small(matrix, right):
-            return np.linalg.solve(matrix, right)
+            return np.asarray(np.linalg.solve(matrix, right), np.float64)
         return _on_host(np.linalg.solve(self._sent(matrix), self._sent(right)))
 
     def _product(self, a: Float64Array, b: Float64Array) -> Float64Array:
