@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
@@ -14,7 +16,12 @@ from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 
 def convert_type(
-    graph: gs.Graph, dtype: str = "bfloat16", *, exclude: Exclusion = None, keep_io_types: bool = True
+    graph: gs.Graph,
+    dtype: str = "bfloat16",
+    *,
+    exclude: Exclusion = None,
+    keep_io_types: bool = True,
+    kernels: Collection[str] = (),
 ) -> int:
     """Make float32 nodes compute in ``dtype``; return how many tensors were rounded and nodes changed.
 
@@ -24,20 +31,21 @@ def convert_type(
     are removed. Both forms compute the same numbers if a node rounds its float32 result once. All other
     nodes stay in float32 between Casts: operators without that type, excluded nodes, arithmetic on shapes,
     producers of inputs that must stay float32. Inputs and outputs of the bodies of If, Loop and Scan are
-    converted like any tensor.
+    converted like any tensor. ``kernels``: the only operators for which the runtime computes in the type;
+    empty: all. Others stay in float32 between Casts, too.
     """
     kept = resolve(exclude, graph)  # once: later, Casts of their inputs would belong to the selection
     rounded = insert_cast(graph, dtype, exclude=kept, keep_io_types=keep_io_types, round_before_relu=True)
     carried = convert_bodies(graph, dtype, exclude=kept)
-    retyped = _Converter(graph, cast_pair(dtype).element, kept).convert()
+    retyped = _Converter(graph, cast_pair(dtype).element, kept, kernels).convert()
     if carried or retyped:
         _drop_dead_casts(graph)
     return rounded + carried + retyped
 
 
 class _Converter:
-    def __init__(self, graph: gs.Graph, element: int, exclude: NodeSet) -> None:
-        self._graph, self._element, self._exclude = graph, element, exclude
+    def __init__(self, graph: gs.Graph, element: int, exclude: NodeSet, kernels: Collection[str]) -> None:
+        self._graph, self._element, self._exclude, self._kernels = graph, element, exclude, kernels
         self._opsets = schemas.versions(graph)
 
     def convert(self) -> int:
@@ -55,6 +63,8 @@ class _Converter:
         if is_downcast(node, self._element) or is_upcast(node, self._element):
             return False
         if node in self._exclude or any(walk.bodies(node)):
+            return False
+        if self._kernels and node.op not in (*self._kernels, *_OUTPUT_TYPES):
             return False
         if any(_is_sequence(tensor) for tensor in (*node.inputs, *node.outputs)):
             return False  # its elements would have to change along its whole path

@@ -7,6 +7,7 @@ samples. Weights are [..., N, K], N outputs by K inputs; leading axes are groups
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from ops.array_types import Float64Array
 from ops.subnormals import keeps_subnormals
+
+Solve = Callable[[Float64Array, Float64Array], NDArray[np.floating]]
 
 
 @dataclass(frozen=True)
@@ -96,18 +99,21 @@ def error(problem: LayerProblem, weights: Float64Array) -> float:
 
 
 @keeps_subnormals
-def shifted_target(problem: LayerProblem, damping: float) -> Float64Array:
+def shifted_target(problem: LayerProblem, damping: float, solve: Solve = np.linalg.solve) -> Float64Array:
     """Return the unrounded weights [..., N, K] of least error: W0 + (C - W0 H)(H + d I)^-1.
 
     They compensate for the effect of quantized inputs (arXiv 2505.11695). d is ``damping`` times the mean of
     H's diagonal, or ``damping`` if H is zero; it keeps weights near W0 that samples do not determine.
+    ``solve`` does what NumPy's function does.
     """
-    shift = np.linalg.solve(damped(problem.gram, damping), np.swapaxes(problem.residual, -1, -2))
+    shift = solve(damped(problem.gram, damping), np.swapaxes(problem.residual, -1, -2))
     return problem.weight + np.swapaxes(shift, -1, -2)
 
 
 @keeps_subnormals
-def quadratic(problem: LayerProblem, damping: float, *, shift: bool) -> Quadratic:
+def quadratic(
+    problem: LayerProblem, damping: float, *, shift: bool, solve: Solve = np.linalg.solve
+) -> Quadratic:
     """Return the error around the shifted target, or around the float weights themselves.
 
     The error includes d |W - W0|^2, d as in shifted_target: weights that samples do not determine are
@@ -115,7 +121,7 @@ def quadratic(problem: LayerProblem, damping: float, *, shift: bool) -> Quadrati
     """
     if not 0 < damping < np.inf:
         raise ValueError(f"damping {damping:g} is not positive and finite")
-    target = shifted_target(problem, damping) if shift else problem.weight
+    target = shifted_target(problem, damping, solve) if shift else problem.weight
     return Quadratic(target, damped(problem.gram, damping))
 
 

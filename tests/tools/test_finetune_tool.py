@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,8 +163,14 @@ def test_selective_update(folder: Path) -> None:
     ],
 )
 def test_what_can_not_be_done(
-    folder: Path, options: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    options: list[str],
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    monkeypatch.setitem(sys.modules, "cupy", None)
     assert _run(folder, *options) == 1
     assert reason in capsys.readouterr().err
     assert not (folder / "tuned.onnx").exists()

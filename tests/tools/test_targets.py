@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from tests.helpers import tunable
+from tests.helpers import build, conversion, tunable
 from tools import auto_mixed_precision, check, convert_fp32_to_bf16, quantize
 from tools.cli.job_options import TARGETS as NAMES
 from transforms.scheme.targets import TARGETS
@@ -181,14 +181,59 @@ def test_check_of_a_float_model_says_that_nothing_is_quantized(bench: Bench) -> 
     assert code == 1 and "nothing is quantized" in out and "In low precision: 0 nodes" in out
 
 
-@pytest.mark.parametrize(("name", "fmt"), [("ryzen-ai-bf16", "with_cast"), ("ort-cuda", "bf16")])
-def test_converters_take_the_format_of_the_target(name: str, fmt: str, bench: Bench) -> None:
-    paths = ["--input", str(bench.source), "--output", str(bench.target), "--input-shape", SHAPE]
-    assert convert_fp32_to_bf16.main([*paths, "--target", name]) == 0
-    named = bench.made()
-    assert convert_fp32_to_bf16.main([*paths, "--format", fmt, "--force"]) == 0
-    assert named.graph == bench.made().graph
-    assert bench.check(name)[0] == 0
+def _converted(bench: Bench, *options: str) -> onnx.ModelProto:
+    paths = ["--input", str(bench.source), "--output", str(bench.target), "--input-shape", SHAPE, "--force"]
+    assert convert_fp32_to_bf16.main([*paths, *options]) == 0
+    return bench.made()
+
+
+def test_converters_take_the_format_of_the_target(bench: Bench) -> None:
+    named = _converted(bench, "--target", "ryzen-ai-bf16")
+    assert named.graph == _converted(bench, "--format", "with_cast").graph
+    assert bench.check("ryzen-ai-bf16")[0] == 0
+
+
+def test_operators_without_a_kernel_in_bfloat16_stay_float(bench: Bench) -> None:
+    """CUDA has none for ConvTranspose and GlobalAveragePool: the runtime refuses a model with one of them."""
+    types, models = {}, {}
+    for options in (("--target", "ort-cuda"), ("--format", "bf16")):
+        models[options[1]] = model = onnx.shape_inference.infer_shapes(_converted(bench, *options))
+        kinds = {value.name: value.type.tensor_type.elem_type for value in model.graph.value_info}
+        types[options[1]] = {
+            node.op_type: kinds.get(node.output[0]) for node in model.graph.node if node.op_type != "Cast"
+        }
+        code, out = bench.check("ort-cuda")
+        broken = re.findall(r"Breaks: .*: no kernel for (\w+) in bfloat16", out)
+        lacking = {"ConvTranspose", "GlobalAveragePool"}
+        assert (code, set(broken)) == ((0, set()) if options[1] == "ort-cuda" else (1, lacking))
+        assert ("no kernel in low precision: " in out) is (options[1] == "bf16")
+    floats = {op for op, kind in types["ort-cuda"].items() if kind == TensorProto.FLOAT}
+    assert floats == lacking and types["ort-cuda"]["Conv"] == TensorProto.BFLOAT16
+    assert set(types["bf16"].values()) == {TensorProto.BFLOAT16}
+    feeds = [conversion.run_wrapped(models[name], DATA[0]) for name in models]
+    assert all(np.array_equal(feeds[0][name], feeds[1][name]) for name in feeds[0])
+
+
+def test_weights_of_8_bits_in_blocks_are_refused_for_cuda(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ONNX Runtime's CUDA provider fails at the first run on int8 in blocks; of int4 it runs them."""
+    weights = {"w": np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)}
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])]
+    ends = build.value("x", [2, 64]), build.value("y", [2, 8])
+    onnx.save(build.model(nodes, [ends[0]], [ends[1]], weights), bench.source)
+    paths = ["--input", str(bench.source), "--output", str(bench.target), "--target", "ort-cuda"]
+    blocks = [*paths, "--config", "W8", "--set", "block_size=32"]
+    assert quantize.main(blocks) == 1
+    words = "no kernel for int8 in blocks (--matmul-nbits, or no block_size)"
+    assert words in capsys.readouterr().err
+    for options in ([*blocks, "--matmul-nbits"], [*paths, "--config", "W8"], [*paths, "--config", "W4"]):
+        assert quantize.main([*options, "--force"]) == 0
+        assert bench.check("ort-cuda")[0] == 0
+
+
+def test_nodes_between_casts_are_float_on_cuda(bench: Bench) -> None:
+    assert "In low precision: 0 nodes: none" in bench.quantize("--target", "ort-cuda")
 
 
 def test_converters_refuse_targets_of_integers_and_other_formats(

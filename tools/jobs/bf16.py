@@ -69,8 +69,10 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
 
 
 def _options(job: Bf16Job) -> Bf16Options:
-    values = {one.name: getattr(job, one.name) for one in fields(Bf16Options)}
-    return Bf16Options(**{**values, "input_shapes": by_name(job.input_shapes), "format": _format(job)})
+    values = {one.name: getattr(job, one.name) for one in fields(Bf16Options) if one.name != "kernels"}
+    values |= {"input_shapes": by_name(job.input_shapes), "format": _format(job)}
+    kernels = sorted(target(job.target).bfloat16_kernels) if job.target else ()
+    return Bf16Options(**values, kernels=tuple(kernels))
 
 
 def _format(job: Bf16Job) -> str:
@@ -114,7 +116,7 @@ def _refuse_float(kept: KeptFloat | None, job: Bf16Job) -> None:
 
 
 def _recorded(chosen: Bf16Options, job: Bf16Job) -> dict[str, object]:
-    rare = {"opset": chosen.opset, "input_shapes": chosen.input_shapes}
+    rare = {"opset": chosen.opset, "input_shapes": chosen.input_shapes, "kernels": chosen.kernels}
     left_out = {"strict", *(name for name, value in rare.items() if not value)}
     recorded = {name: value for name, value in vars(chosen).items() if name not in left_out}
     return recorded if job.min_sqnr is None else recorded | {"min_sqnr": job.min_sqnr}

@@ -95,7 +95,8 @@ formats:
   with_cast      (default) Casts to bfloat16 and back on every float tensor between two nodes, on inputs and
                  outputs; weights stored as bfloat16. Standard ONNX: runs on any ONNX Runtime CPU build.
   bf16           every node computes in bfloat16 as far as its operator's schema allows, the rest in float
-                 between Casts. For runtimes with BF16 arithmetic; ONNX Runtime's CPU provider has none.
+                 between Casts. For runtimes with BF16 arithmetic; ONNX Runtime's CPU provider has none, its
+                 CUDA provider for some operators: --target ort-cuda leaves the others in float.
                  Raises the model to opset 22, the first in which Conv, pooling and recurrent operators take
                  bfloat16.
   simulate_bf16  weights rounded to bfloat16 but stored as float32, one Cast pair per input, nothing else.

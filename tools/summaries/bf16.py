@@ -21,7 +21,9 @@ _TENSORS = {
     "simulate_bf16": "weights and inputs rounded, stored as float32",
     "customqdq": "tensors rounded by ExtendedQuantizeLinear/ExtendedDequantizeLinear",
 }
-_BF16_RUNTIMES = "a runtime with BF16 kernels, such as ONNX Runtime with CUDA or with VitisAI on an NPU, can"
+_BF16_RUNTIMES = (
+    "a runtime with BF16 kernels, such as ONNX Runtime with CUDA (--target ort-cuda) or with VitisAI, can"
+)
 
 
 def lines(

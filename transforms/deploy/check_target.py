@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from ops.powers_of_two import are_powers
 from transforms.deploy.grids import BLOCKS, EXTENDED, StoredGrid, grids
-from transforms.graph import walk
+from transforms.graph import dtypes, walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
 from transforms.graph.shapes import shape_of
@@ -18,11 +18,13 @@ from transforms.scheme.targets import INTEGER_OPERATORS, Target
 
 _NARROW = -127
 _PAIRS = ("QuantizeLinear", "DequantizeLinear")
+_CONVERSIONS = ("Cast", "CastLike", "Constant", "ConstantOfShape")
 
 
 def check_target(graph: gs.Graph, row: Target) -> list[str]:
     """Return each rule of a target that a model breaks, in words that name the place; empty if it fits."""
-    return [*_of_model(graph, row), *_of_operators(graph, row), *_of_grids(graph, row)]
+    parts = _of_model, _of_operators, _of_bfloat16, _of_grids
+    return [rule for part in parts for rule in part(graph, row)]
 
 
 def _of_model(graph: gs.Graph, row: Target) -> Iterator[str]:
@@ -49,6 +51,19 @@ def _of_operators(graph: gs.Graph, row: Target) -> Iterator[str]:
             first.setdefault(f"{node.op} of domain '{node.domain}'" if node.domain else node.op, node)
     for operator, node in first.items():
         yield f"'{label_of(node)}': operator {operator} is not known to run there"
+
+
+def _of_bfloat16(graph: gs.Graph, row: Target) -> Iterator[str]:
+    """Yield a rule for each operator on bfloat16 that the runtime has no kernel for."""
+    first: dict[str, gs.Node] = {}
+    for node in walk.nodes(graph) if row.bfloat16_kernels else ():
+        typed = any(dtypes.is_type(t, dtypes.BFLOAT16) for t in (*node.inputs, *node.outputs))
+        known = node.op in (*row.bfloat16_kernels, *_CONVERSIONS, *_PAIRS) or any(walk.bodies(node))
+        if typed and not known and node.domain in STANDARD_DOMAINS:
+            first.setdefault(node.op, node)
+    for operator, node in first.items():
+        way = f"--target {row.name} keeps it in float"
+        yield f"'{label_of(node)}': no kernel for {operator} in bfloat16 ({way})"
 
 
 def free_inputs(graph: gs.Graph, row: Target) -> Iterator[str]:
@@ -78,6 +93,8 @@ def _of_grid(grid: StoredGrid, row: Target) -> Iterator[str]:
         return
     if not _is_integer(grid.format):
         return
+    if row.blocks is not None and grid.format not in row.blocks and grid.node.attrs.get("block_size"):
+        yield f"'{grid.label}': no kernel for {grid.format} in blocks (--matmul-nbits, or no block_size)"
     if grid.is_computed and not row.computes_integers:
         yield f"'{grid.label}': its scale or zero point is computed, it has to be stored"
     if grid.scale is None:

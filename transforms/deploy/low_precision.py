@@ -22,6 +22,7 @@ _SILENT |= {"DynamicQuantizeLinear"}
 _INTEGER_PREFIXES = ("QLinear", "QGemm")  # of com.microsoft
 _RECTIFIERS = ("Relu", "Clip")
 _NO_KERNEL = "no kernel in low precision"
+_IN_FLOAT = "its tensors are float"
 _LOW = (dtypes.BFLOAT16, dtypes.FLOAT16)
 
 
@@ -81,7 +82,11 @@ def _why_not_in_integers(node: gs.Node, row: Target) -> str | None:
 def _why_not(graph: gs.Graph, node: gs.Node, row: Target) -> str | None:
     """Return why a node runs in float, None if it does not."""
     if any(dtypes.element_type(t) in _LOW for t in node.outputs):
+        if row.bfloat16_kernels and node.op not in row.bfloat16_kernels:
+            return _NO_KERNEL
         return None if node.op in row.operators or not row.takes_integers else _NO_KERNEL
+    if row.bfloat16_kernels:
+        return _IN_FLOAT
     if node.op in _RECTIFIERS and _is_fused(graph, node, row):
         return None
     if node.op not in row.operators and row.takes_integers:

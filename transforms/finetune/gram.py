@@ -11,7 +11,7 @@ for each output, and the same sums around the means give the best weights if the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float64Array
+
+_SMALL = 1 << 24
+"""Multiplications that take the processor less time than sending the factors to a device."""
 
 
 @dataclass
@@ -31,6 +34,8 @@ class GramStats:
     xx: Float64Array  # [G, K, K]
     yx: Float64Array  # [G, N, K]
     yy: Float64Array  # [G, N]
+    place: Any = field(default=None, init=False, repr=False, compare=False)
+    """An array of the device that large products are made on; None: NumPy makes them."""
 
     @classmethod
     def zeros(cls, groups: int, outputs: int, inputs: int, module: ModuleType = np) -> GramStats:
@@ -47,7 +52,12 @@ class GramStats:
     def on_host(self) -> GramStats:
         """Return the same sums as NumPy's arrays."""
         x, y, xx, yx, yy = map(_on_host, (self.x, self.y, self.xx, self.yx, self.yy))
-        return GramStats(self.count, x, y, xx, yx, yy)
+        place = self.place if isinstance(self.xx, np.ndarray) else self.xx[:0].copy()
+        return GramStats(self.count, x, y, xx, yx, yy)._at(place)
+
+    def _at(self, place: Any) -> GramStats:
+        self.place = place
+        return self
 
     def add(
         self, x: NDArray[np.floating], y: NDArray[np.floating], weights: Float64Array | None = None
@@ -84,16 +94,16 @@ class GramStats:
 
     def __add__(self, other: GramStats) -> GramStats:
         """Return the sums over the rows of both."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return GramStats(*(a + b for a, b in pairs))
+        names = ("count", "x", "y", "xx", "yx", "yy")
+        return GramStats(*(getattr(self, name) + getattr(other, name) for name in names))._at(self.place)
 
     def of_layer(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> GramStats:
         """Return the sums over the same x with y = weights [G, N, K] times x plus a bias [G, N]."""
         w, b = np.asarray(weights, np.float64), np.asarray(bias, np.float64)
-        wx, wxx = _apply(w, self.x), w @ self.xx
+        wx, wxx = _apply(w, self.x), self._product(w, self.xx)
         yx = wxx + b[:, :, None] * self.x[:, None, :]
         yy = (wxx * w).sum(2) + 2 * b * wx + self.count * b * b
-        return GramStats(self.count, self.x, wx + self.count * b, self.xx, yx, yy)
+        return GramStats(self.count, self.x, wx + self.count * b, self.xx, yx, yy)._at(self.place)
 
     def centred(self) -> GramStats:
         """Return the sums around the means of x and y: those for a free bias."""
@@ -101,7 +111,8 @@ class GramStats:
         x, y = self.x / n, self.y / n
         xx = self.xx - n * x[:, :, None] * x[:, None, :]
         yx = self.yx - n * y[:, :, None] * x[:, None, :]
-        return GramStats(self.count, np.zeros_like(x), np.zeros_like(y), xx, yx, self.yy - n * y * y)
+        none = np.zeros_like(x), np.zeros_like(y)
+        return GramStats(self.count, *none, xx, yx, self.yy - n * y * y)._at(self.place)
 
     def bias(self, weights: NDArray[np.floating]) -> Float64Array:
         """Return the bias [G, N] with the least error for weights [G, N, K]."""
@@ -113,12 +124,27 @@ class GramStats:
         if bias is None:
             return self.centred().error(weights, np.zeros_like(self.y))
         w, b = np.asarray(weights, np.float64), np.asarray(bias, np.float64)
-        terms = w @ self.xx
+        terms = self._product(w, self.xx)
         terms -= 2 * self.yx
         terms *= w
         quadratic = terms.sum(2) + self.yy
         linear = -2 * b * (self.y - _apply(w, self.x)) + self.count * b * b
         return np.asarray(quadratic + linear)
+
+    def solve(self, matrix: Float64Array, right: Float64Array) -> Float64Array:
+        """Return what [G, K, K] times which is [G, K, N], found on the device if it is large."""
+        if self._is_small(matrix, right):
+            return np.asarray(np.linalg.solve(matrix, right), np.float64)
+        return _on_host(np.linalg.solve(self._sent(matrix), self._sent(right)))
+
+    def _product(self, a: Float64Array, b: Float64Array) -> Float64Array:
+        return a @ b if self._is_small(a, b) else _on_host(self._sent(a) @ self._sent(b))
+
+    def _is_small(self, a: Float64Array, b: Float64Array) -> bool:
+        return self.place is None or a.shape[-2] * b.size < _SMALL
+
+    def _sent(self, array: Float64Array) -> Any:
+        return np.asarray(array, like=self.place)
 
 
 def _products(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:

@@ -197,7 +197,8 @@ class _Tuning:
         """Return the error around weights that are shifted with a damping; None: not shifted."""
         if damping not in self._forms:
             chosen = _UNSHIFTED if damping is None else damping
-            self._forms[damping] = quadratic(self._problem, chosen, shift=damping is not None)
+            solve = self._sums.solve
+            self._forms[damping] = quadratic(self._problem, chosen, shift=damping is not None, solve=solve)
         return self._forms[damping]
 
     def damping_errors(self, held: SharedGramStats) -> Float64Array:

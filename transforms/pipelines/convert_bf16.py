@@ -30,11 +30,12 @@ BFLOAT16_OPSET = 22
 
 @dataclass(frozen=True)
 class Bf16Options:
-    """How a graph is converted to BF16, named as on the converters' command line.
+    """How a graph is converted to BF16, named as on the converters' command line except for ``kernels``.
 
     ``format``: with_cast, customqdq, simulate_bf16 or bf16; ``weights``: bfloat16 or float32; ``domain``: of
     the operators of customqdq; ``opset`` of the result, 0 for that of the model or the least that its nodes
-    need; ``input_shapes``: free dimensions of inputs made fixed, by name.
+    need; ``input_shapes``: free dimensions of inputs made fixed, by name; ``kernels``: operators for which
+    the runtime of the format bf16 computes in bfloat16, empty for all.
     """
 
     format: str = "with_cast"
@@ -48,6 +49,7 @@ class Bf16Options:
     strict: bool = False
     opset: int = 0
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    kernels: tuple[str, ...] = ()
 
     def excluding(self, patterns: Iterable[str]) -> Bf16Options:
         """Return the options with more patterns of nodes that stay float."""
@@ -125,7 +127,9 @@ def _write_format(graph: gs.Graph, exclude: NodeSet, options: Bf16Options) -> in
     if options.format == "simulate_bf16":
         return simulate_bf16(graph, exclude=exclude, keep_io_types=options.keep_io_types)
     if options.format == "bf16":
-        count = convert_type(graph, exclude=exclude, keep_io_types=options.keep_io_types)
+        count = convert_type(
+            graph, exclude=exclude, keep_io_types=options.keep_io_types, kernels=options.kernels
+        )
     elif options.format == "customqdq":
         count = insert_bf16_qdq(
             graph, domain=options.domain, exclude=exclude, keep_io_types=options.keep_io_types

@@ -30,6 +30,7 @@ from transforms.model.read_model import ModelError
 from transforms.runtime.devices import DEVICES
 from transforms.runtime.devices import provider as device_provider
 from transforms.runtime.inputs import session_input
+from transforms.runtime.on_provider import MissingKernelError, ProviderError, start_on
 from transforms.runtime.share_mapped import share_mapped
 from transforms.runtime.weight_arrays import weight_arrays
 
@@ -49,10 +50,6 @@ _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need 
 _SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _TYPED = "ortvalue_from_numpy_with_onnx_type"  # not in the oldest versions
-
-
-class MissingKernelError(ModelError):
-    """The provider has no kernel for a node."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +175,7 @@ def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
     content = model.SerializeToString()
     try:
         settings = session_settings(RunOptions(optimize=False))
-        ort.InferenceSession(content, settings, providers=[provider])
+        start_on(provider, content, settings)
     except Exception as error:  # the runtime's exceptions share no narrower class
         return " ".join(str(error).split())
     return None
@@ -240,7 +237,9 @@ def _start(
     provider = provider_name(options.provider)
     disabled = [*disabled, *(() if options.blocked else (_BLOCKS,))]
     try:
-        return ort.InferenceSession(model, settings, providers=[provider], disabled_optimizers=disabled)
+        return start_on(provider, model, settings, disabled)
+    except (MissingKernelError, ProviderError):
+        raise
     except KernelMissing as error:
         raise MissingKernelError(f"{provider} cannot run the model: {error}") from error
     except Exception as error:  # the runtime's exceptions share no narrower class

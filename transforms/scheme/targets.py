@@ -24,6 +24,18 @@ MOVED = frozenset(
 """Operators that compute nothing: they run on whatever they are given."""
 
 
+CUDA_BFLOAT16 = frozenset(
+    {"Abs", "Add", "AveragePool", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Flatten"}
+    | {"Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "HardSigmoid", "HardSwish", "Identity"}
+    | {"IsInf", "IsNaN", "LayerNormalization", "MatMul", "Max", "Min", "Mish", "Mod", "Mul", "Neg", "Pow"}
+    | {"RMSNormalization", "ReduceL1", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape"}
+    | {"ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sign", "Sin", "Size", "Slice", "Softmax"}
+    | {"Softplus", "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose"}
+    | {"Trilu", "Unsqueeze", "Where"}
+)
+"""Operators for which ONNX Runtime's CUDA provider was seen to compute in bfloat16."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """What a runtime takes.
@@ -67,6 +79,8 @@ class Target:
     open_ends: frozenset[str] = frozenset()
     fuses: tuple[str, ...] = ()
     converters: tuple[str, ...] = ()
+    bfloat16_kernels: frozenset[str] = frozenset()
+    blocks: tuple[str, ...] | None = None
     speed: str
     verified: str
 
@@ -115,13 +129,15 @@ _ROWS = (
         preset="BF16",
         defaults={"bfloat16_as": "cast"},
         activations=("bfloat16", "float16"),
-        weights=("bfloat16", "float16"),
-        biases=("bfloat16", "float16", "float32"),
+        weights=("bfloat16", "float16", "int8", "uint8", "int4", "uint4"),
+        biases=("bfloat16", "float16", "float32", "int32"),
         operators=PRODUCTS,
         converters=("bf16", "with_cast"),
-        speed="no integer kernels for QDQ models: integers run in float between conversions; integers go to "
-        "TensorRT. The converters' format bf16 computes in bfloat16",
-        verified="not on a machine without a GPU",
+        bfloat16_kernels=CUDA_BFLOAT16,
+        blocks=("int4", "uint4"),
+        speed="the converters write nodes in bfloat16: large MatMuls took 0.1, convolutions 0.5 of float32's "
+        "time (TF32: 0.5 and 0.3). Between Casts nodes compute in float32; so do integers, in up to 1.2",
+        verified="on an H100 with ONNX Runtime 1.31.1: kernels, outputs against the processor's, times",
     ),
     Target(
         name="tensorrt",
