@@ -2,7 +2,8 @@
 
 Each sample is run once by the float model for its outputs and channels, once for statistics (once more for
 each other form of the model), and once for each setting. Copies of graphs come of no model, and a weight that
-several models share is rounded once.
+several models share is rounded once. Means of layers take another run of the float model, and three of one
+more quantized one: they are measured, and outputs are compared with and without them in biases.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from transforms.plan import qparams
 from transforms.runtime import session
 from transforms.runtime.session import OpenModel
 from transforms.scheme import preset
+
+MEANS = 8 * (1 + 3)
 
 COUNTED = {
     "runs": (OpenModel, "run"),
@@ -76,8 +79,8 @@ def test_a_network_with_uneven_channels(
     """
     counts, done = cost(monkeypatch, uneven(3.0), samples(8, 1), name)
     assert f"8 held-out samples, {settings} settings" in done.choice and SCALED in done.changes
-    assert counts["runs"] <= 8 + 8 + 8 * settings + 4 * codes
-    assert counts["sessions"] <= 1 + 1 + 1 + 2 + codes
+    assert counts["runs"] <= 8 + 8 + 8 * settings + 4 * codes + MEANS
+    assert counts["sessions"] <= 1 + 1 + 1 + 2 + codes + 2
     assert counts["scales of weights"] <= 8
     assert counts["graphs made of models"] == 0
 
@@ -92,7 +95,7 @@ def test_a_transformer_whose_outliers_may_be_moved(
     model = pre_norm(factor=factor, width=32 if factor == 1 else 64)
     counts, done = cost(monkeypatch, model, [{"ids": one} for one in words], name)
     assert "8 held-out samples, 4 settings" in done.choice
-    assert counts["runs"] <= 8 + halves * (4 + 4) + 8 + 8 * 4 + 4 * codes
-    assert counts["sessions"] <= 1 + halves * 2 + 1 + 1 + codes
+    assert counts["runs"] <= 8 + halves * (4 + 4) + 8 + 8 * 4 + 4 * codes + MEANS
+    assert counts["sessions"] <= 1 + halves * 2 + 1 + 1 + codes + 2
     assert counts["scales of weights"] <= scales
     assert counts["graphs made of models"] == 0

@@ -105,7 +105,7 @@ def as_asked(found: Scheme, asked: Scheme) -> Scheme:
     """Return a recorded scheme with what the outputs decided put back."""
     if not asked.is_open:
         return found
-    ranges = "calibrate_method", "calibrate_tensors", "correct_biases"
+    ranges = "calibrate_method", "calibrate_tensors", "correct_biases", "measured_biases"
     keys = [*ranges, "per_channel", "weight_method", "equalize_layers"]
     keys += ["all_codes"] if found.all_codes == "off" else []  # of --fast
     return found.with_(**{key: getattr(asked, key) for key in keys})

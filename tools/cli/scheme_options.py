@@ -186,6 +186,7 @@ _OF_FORMATS: Mapping[str, Need] = {
     "weight_method": _INTEGERS,
     "block_size": _INTEGERS,
     "correct_biases": CALIBRATION,
+    "measured_biases": CALIBRATION,
     "calibrate_tensors": _ACTIVATIONS,
     "all_codes": Need(_SHIFTABLE, _is_shiftable),
     "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),

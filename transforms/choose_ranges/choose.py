@@ -31,7 +31,7 @@ from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
 from transforms.choose_ranges.steps import Step, settings_of, steps
-from transforms.choose_ranges.work import MOST_COUNTED, samples_for, too_large
+from transforms.choose_ranges.work import MOST_COUNTED, runs_to_open, samples_for, too_large
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
@@ -51,7 +51,8 @@ class Chosen:
     """The scheme with nothing left open, its ranges, and a line that says why.
 
     ``candidate``: what is to be done to the graph first. ``floats``: runs of the float model on the first
-    samples. Without a calibration the scheme is that of the rules.
+    samples. ``spare``: runs of the quantized model that there is time for besides. Without a calibration the
+    scheme is that of the rules.
     """
 
     scheme: Scheme
@@ -59,6 +60,7 @@ class Chosen:
     note: str = ""
     candidate: Candidate | None = None
     floats: FloatRuns | None = None
+    spare: int = 0
 
 
 def choose_settings(
@@ -118,7 +120,8 @@ def choose_settings(
         form = _take(variants[: means.variants], form, search, plan_of, count, again)
     best = _resolved(form.scheme.by_rule(), search.best, form.bench)
     measured = form.calibration.with_(options_of(best))
-    return Chosen(best, measured, search.line(count), form.candidate, form.bench.floats)
+    spare = means.runs - most * count - runs_to_open(graph, calibration, samples.count)
+    return Chosen(best, measured, search.line(count), form.candidate, form.bench.floats, max(spare, 0))
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class _Form:
         if not means.steps:
             return []
         ends = _ends(self.graph, self.bench, self.calibration) if means.rooms else []
-        return list(steps(self.scheme, ends, means.methods, together=not means.rooms))
+        return list(steps(self.scheme, ends, means.methods, together=means.together))
 
 
 def _take(

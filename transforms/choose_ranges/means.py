@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
@@ -17,27 +17,28 @@ from transforms.scheme import Scheme
 @dataclass(frozen=True)
 class Means:
     """How many ``runs`` there is time for, and of what: other ``methods`` for ranges, ``variants`` of the
-    graph, ``rooms`` at its ends (without them, what else is tried is one step), and any ``steps`` from the
-    rules at all.
+    graph, ``rooms`` at its ends, and any ``steps`` from the rules at all; scales per channel and corrected
+    biases ``together`` are one.
     """
 
     methods: Sequence[str]
     variants: int = 0
     rooms: bool = True
     steps: bool = True
+    together: bool = False
     runs: int = 0
 
     def settings(self, scheme: Scheme) -> int:
         """Return how many settings are measured at most."""
         start = setting_of(scheme.by_rule())
         ends = [["first"], ["last"]] if self.rooms else []
-        found = list(steps(scheme, ends, self.methods, together=not self.rooms)) if self.steps else []
+        found = list(steps(scheme, ends, self.methods, together=self.together)) if self.steps else []
         return settings_of(start, found) + self.variants
 
     def least(self, scheme: Scheme) -> int:
         """Return how many settings are measured if the ends of the model get no room."""
         start = setting_of(scheme.by_rule())
-        found = list(steps(scheme, [], self.methods, together=not self.rooms)) if self.steps else []
+        found = list(steps(scheme, [], self.methods, together=self.together)) if self.steps else []
         return settings_of(start, found) + self.variants
 
 
@@ -61,7 +62,7 @@ def affordable(
             proposed=proposed,
         )
         if not too_few(runs, means.settings(scheme) + proposed):
-            return Means(means.methods, means.variants, means.rooms, means.steps, runs)
+            return replace(means, runs=runs)
     return None
 
 
@@ -71,5 +72,6 @@ def _means(every: Sequence[Sequence[str]], variants: int, proposed: bool) -> Ite
         for count in sorted({variants, 0}, reverse=True):
             yield Means(methods, count)
         yield Means(methods, rooms=False)
+        yield Means(methods, rooms=False, together=True)
     if proposed:
         yield Means((), rooms=False, steps=False)

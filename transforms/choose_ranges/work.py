@@ -23,6 +23,7 @@ _RUNS = 1.25  # runs of the quantized model for each sample: as long as five of 
 _FLOAT_RUNS = 4  # of the float model: as long as one of the quantized model
 _PRODUCTS = 128  # of a dot product
 _NODE = 200_000  # for a node: copies, plans and sessions of two models
+_OPENED = 50_000  # for a node: a copy of a model and its session
 _NODE_RUN = 1800  # for a node at every run
 _CLIPPED = 150_000  # for a tensor whose ranges of least error are found, of both halves
 _SEARCHED = 5  # models that could be prepared while outliers are searched for
@@ -65,8 +66,18 @@ def runs_for(
     clipped = _CLIPPED * clips * len(calibration.observed)
     prepared = _NODE * nodes * (1 + _SEARCHED * searched + variants + proposed) + (1 + variants) * clipped
     calibrated = (variants + 2 * proposed) * numbers / _FLOAT_RUNS
-    each = numbers / max(count, 1) + _NODE_RUN * nodes
-    return int(max(_PAID + _RUNS * numbers - prepared - calibrated, 0) / max(each, 1))
+    paid = _PAID + _RUNS * numbers - prepared - calibrated
+    return int(max(paid, 0) / max(_run(graph, calibration, count), 1))
+
+
+def runs_to_open(graph: gs.Graph, calibration: Calibration, count: int) -> int:
+    """Return how many runs take as long as another model of the graph takes to be copied and opened."""
+    return int(_OPENED * len(graph.nodes) / max(_run(graph, calibration, count), 1))
+
+
+def _run(graph: gs.Graph, calibration: Calibration, count: int) -> float:
+    """Return what a run of the quantized model on one of so many samples takes."""
+    return _numbers(graph, calibration) / max(count, 1) + _NODE_RUN * len(graph.nodes)
 
 
 def too_few(runs: int, settings: int) -> bool:

@@ -24,6 +24,7 @@ from transforms.graph.mixed_channels import anew
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
+from transforms.pipelines.measure_biases import BiasSamples
 from transforms.pipelines.quantize_steps import (
     EQUALIZED,
     SCALED,
@@ -97,11 +98,14 @@ def quantize_graph(
     scheme = scheme.with_(all_codes=OFF)  # until ranges are known
     targets.fixed = fixed or FixedGrids()
     memory = _weights_of(graph, scheme)
+    biases = BiasSamples(graph, scheme, data)
+    data = biases.data
     scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done, memory)
     memory = memory if plan is not None else _weights_of(graph, scheme)
     chosen = _choose(graph, scheme, targets, data, done, progress, memory, plan)
     calibration, scheme = chosen.calibration, chosen.scheme
-    float_graph = copy_graph(graph) if keep_float or samples is not None else None
+    biases.take(graph, chosen.spare)
+    float_graph = copy_graph(graph) if keep_float or biases.feeds or samples is not None else None
     done.float_graph = float_graph if keep_float else None
     if plan is not None and calibration is None and plan.scheme == scheme:
         done.changes.update(planned.changes)
@@ -121,9 +125,9 @@ def quantize_graph(
     write_plan(plan, calibration, done, memory)
     finish_nodes(graph, scheme, done)
     done.scheme = scheme.with_(all_codes=codes)
-    if samples is not None and float_graph is not None and calibration is not None:
-        run = data.run if data is not None else None
-        give_all_codes(graph, float_graph, samples, calibration, codes, run, done, chosen.floats)
+    if samples is not None and data is not None and float_graph is not None and calibration is not None:
+        give_all_codes(graph, float_graph, samples, calibration, codes, data.run, done, chosen.floats)
+    biases.settle(graph, float_graph, done)
     return done
 
 

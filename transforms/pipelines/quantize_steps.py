@@ -38,6 +38,7 @@ from transforms.saturate import saturate, tensors_with_nan
 from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
 
+CORRECTED = "biases of layers corrected by their outputs on samples"
 EQUALIZED = "pairs of layers equalized"
 SCALED = "tensors with channels scaled between layers"
 MOVED = "tensors with outliers moved into weights"

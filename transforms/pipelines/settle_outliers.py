@@ -21,10 +21,15 @@ from transforms.outliers.outlying_streams import find_streams, is_read, outlying
 from transforms.outliers.sample_rows import Sample, look, pick
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import Feeds
+from transforms.run.tensor_sizes import TensorSizes
 from transforms.runtime.session import RunOptions
 from transforms.scheme.outlier_move import OutlierMove
 
 _FEWEST = 4  # samples: two halves of two
+_MOST_NUMBERS = 1 << 27
+"""Numbers that all samples of a trial quantize, about: half a second."""
+
+_FLOAT_BYTES = 4
 
 Quantize = Callable[[gs.Graph, list[Feed]], None]
 """Quantizes a prepared graph in place, with ranges from some feeds."""
@@ -46,12 +51,14 @@ def settle_outliers(
     output worse by more than 0.1 dB. If a half of them shows 2 dB either way, the other is not run. Residual
     streams with outliers are rotated if that gains as much over each half, against what was best before, or
     3 dB over the first. No moves, without looking at data, if no layer of the model can have any; none of
-    fewer than four samples, or of data that can be taken only once. ``recall`` remembers rotated weights.
+    fewer than four samples, or of data that can be taken only once; samples of large tensors, as of images,
+    are fewer, down to four. ``recall`` remembers rotated weights.
     """
     graph, operands = plan.graph, find_operands(plan, exclude=exclude)
     picked = pick(feeds()) if operands else []
     if len(picked) < _FEWEST:
         return {}
+    picked = picked[: _affordable(plan, picked[0])]
     streams = find_streams(plan, exclude=exclude)
     names = [*(one.tensor.name for one in operands), *(one.name for one in streams)]
     samples = list(look(graph, list(dict.fromkeys(names)), picked, run))
@@ -62,11 +69,18 @@ def settle_outliers(
     if rotated and is_clear(rotated[0], [before, trial]):
         return rotated[1]
     if not moves or not is_worth_it(trial, before):
-        scaled = [replace(operand, may_split=False, heads=None) for operand in operands]
+        refused, scaled = moves, [replace(operand, may_split=False, heads=None) for operand in operands]
         trial, moves = search.trial(graph, scaled) if scaled != operands else (before, {})
-        if not moves or not is_worth_it(trial, before):
+        if not moves or moves == refused or not is_worth_it(trial, before):
             trial, moves = before, {}
     return rotated[1] if rotated and is_worth_it_twice(rotated[0], trial) else moves
+
+
+def _affordable(plan: QuantizationPlan, feed: Feed) -> int:
+    """Return how many samples like one may be compared on; sizes that no shape tells count as none."""
+    names = [tensor.name for tensor in plan.measured()]
+    numbers = TensorSizes(plan.graph, names, lambda *_: {}).of(feed).total // _FLOAT_BYTES
+    return max(_FEWEST, _MOST_NUMBERS // max(numbers, 1) // 2 * 2)
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,7 @@ class Scheme:
     Formats:
 
     * ``activation``, ``weight``: of the operands of quantized operators;
-    * ``bias``: ``auto`` is int32 if activation and weight are integers of up to 16 bits, ``other``
-      otherwise;
+    * ``bias``: ``auto`` is int32 for activations and weights of up to 16-bit integers, else ``other``;
     * ``other``: of values that no rule of the activation's format reaches; ``auto`` is ``activation`` if
       that is bfloat16 or float16, float32 otherwise;
     * ``layers``: for nodes by name pattern or operator type, a rule in place of those above; a bare format
@@ -51,9 +50,8 @@ class Scheme:
     * ``formats``: new block formats, each a ``base`` and attributes of its operator;
     * ``auto_mixed_precision``: which layers may get other formats if the outputs allow it, see
       :class:`transforms.scheme.mixing_rule.MixingRule`, or None;
-    * ``finetune``: how weights are tuned afterwards, see
-      :class:`transforms.scheme.finetune_rule.FinetuneRule`, or None. The constructor takes tables of their
-      keys for both.
+    * ``finetune``: how weights are tuned afterwards, :class:`transforms.scheme.finetune_rule.FinetuneRule`,
+      or None. The constructor takes tables of their keys for both.
 
     Which nodes: ``op_types`` (only these), ``exclude_nodes`` (name patterns), ``exclude_op_types``,
     ``quantize_all_op_types``.
@@ -64,10 +62,10 @@ class Scheme:
     of activations and weights chosen by the least squared error), ``activation_symmetric`` (``auto``: signed
     formats are), how activations (``calibrate_method``, ``percentile``, ``moving_average``,
     ``averaging_constant``, for single tensors ``calibrate_tensors``) and weights (``weight_method``;
-    ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` for a scale per channel or block, ``MSE`` for that of
-    4 bits) get theirs. ``correct_biases`` takes the mean effect of rounding a weight out of the bias after
-    it. ``equalize_layers`` scales channels between layers. ``auto`` for ``per_channel``,
-    ``calibrate_method``, ``correct_biases`` and ``equalize_layers``: what is best for the outputs on samples
+    ``auto``: ``WeightedMSE`` for one scale, ``MinMax`` per channel or block, ``MSE`` for 4 bits) get theirs.
+    ``correct_biases`` takes the mean effect of rounding a weight out of the bias after it,
+    ``measured_biases`` that of all rounding; ``equalize_layers`` scales channels between layers. For these,
+    ``calibrate_method`` and ``per_channel``, ``auto`` is what is best for outputs
     (:mod:`transforms.choose_ranges`).
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
@@ -98,6 +96,7 @@ class Scheme:
     averaging_constant: float = 0.01
     weight_method: str = AUTO
     correct_biases: bool | str = False
+    measured_biases: bool | str = False
     all_codes: str = OFF
     quantize_all_op_types: bool = False
     op_types: tuple[str, ...] = ()
@@ -236,6 +235,7 @@ class Scheme:
             calibrate_method=self.range_method,
             per_channel=per_channel,
             correct_biases=self.correct_biases is True,
+            measured_biases=self.measured_biases is True,
             equalize_layers=self.equalizes_by_rule,
             all_codes=OFF,
         )
