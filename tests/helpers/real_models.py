@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -31,8 +32,9 @@ def score_module() -> ModuleType:
     return sys.modules["score"]
 
 
+@lru_cache(maxsize=1)
 def task(name: str) -> SimpleNamespace:
-    """Return feeds, states and metric of a model's evaluation data."""
+    """Return feeds, states and metric of a model's evaluation data; those of the last model are kept."""
     score = score_module()
     found: SimpleNamespace = score.TASKS[name](score.Data(str(MODELS)))
     return found

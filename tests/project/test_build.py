@@ -6,6 +6,7 @@ is when setup.py compiles, not what comes out. Oracle: the number of calls.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -40,12 +41,40 @@ pytestmark = [
 ]
 
 
-class Tree:
-    """A copy of what a build needs."""
+BUILDS = """
+import json, os, runpy, sys, traceback
+import Cython.Build, Cython.Compiler.ParseTreeTransforms, setuptools.command.build_ext
+for line in sys.stdin:
+    folder, output, variables = json.loads(line)
+    if os.fork() == 0:
+        code = 1
+        try:
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(variables)
+            for number in (1, 2):
+                os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+            sys.argv = ["setup.py", "--quiet", "build_ext", "--inplace"]
+            runpy.run_path("setup.py", run_name="__main__")
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+"""Runs setup.py in forks of itself: the modules that a build imports take longer than the builds here."""
 
-    def __init__(self, folder: Path, compiler: Path) -> None:
+
+class Tree:
+    """A copy of what a build needs, and the process that builds in it."""
+
+    def __init__(self, folder: Path, compiler: Path, builder: subprocess.Popen[str]) -> None:
         self.folder = folder
         self.compiler = compiler
+        self.builder = builder
         self.calls = compiler.with_name("calls")
         self.tools = compiler.with_name("tools")
         self.variables = {"CC": str(compiler), "PATH": f"{self.tools}{os.pathsep}{os.environ['PATH']}"}
@@ -58,12 +87,13 @@ class Tree:
     def build(self) -> bool:
         """Build in the tree; return whether that compiled."""
         self.calls.unlink(missing_ok=True)
-        command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+        output = self.folder.with_name("output")
+        output.unlink(missing_ok=True)
         environment = {name: value for name, value in os.environ.items() if name != "NARROW_BUILD"}
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment | self.variables, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
+        asked = str(self.folder), str(output), environment | self.variables
+        assert self.builder.stdin and self.builder.stdout, "pipes"
+        print(json.dumps(asked), file=self.builder.stdin, flush=True)
+        assert self.builder.stdout.readline() == "0\n", output.read_text(encoding="utf-8")
         return self.calls.exists()
 
     def append(self, name: str, text: str) -> None:
@@ -72,10 +102,18 @@ class Tree:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+def builder() -> Iterator[subprocess.Popen[str]]:
+    """The process that builds for all tests."""
+    command = [sys.executable, "-c", BUILDS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def built(builder: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Tree:
     """A tree that was built once, for all tests: they get copies."""
     folder = tmp_path_factory.mktemp("built")
-    tree = Tree(folder / "tree", folder / "cc")
+    tree = Tree(folder / "tree", folder / "cc", builder)
     (tree.folder / "ops").mkdir(parents=True)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree.folder)
@@ -95,7 +133,7 @@ def tree(built: Tree, tmp_path: Path) -> Iterator[Tree]:
     """A copy of the tree, without the folder where it was built; pip builds in one of its own."""
     shutil.copytree(built.folder, tmp_path / "tree", ignore=shutil.ignore_patterns("build"))
     compiler = built.compiler.read_text(encoding="utf-8")
-    yield Tree(tmp_path / "tree", built.compiler)
+    yield Tree(tmp_path / "tree", built.compiler, built.builder)
     built.compiler.write_text(compiler, encoding="utf-8")
 
 
