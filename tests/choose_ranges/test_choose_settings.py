@@ -275,7 +275,7 @@ def test_ends_whose_range_no_sample_changes_get_no_room() -> None:
 
 @pytest.mark.parametrize("config", ("A16W8", "U16S8"))
 def test_16_bits_leave_room_for_samples_that_were_not_seen(config: str) -> None:
-    """Over twice that of the extremes, in dB of error: what is cut off is larger than the steps of 16 bits."""
+    """Over the extremes as ranges: what they cut off is larger than the steps of 16 bits."""
     gains = []
     for parameters in NETWORKS[:4]:
         model, scheme, unseen = network(*parameters), preset(config), samples(28, 2)
