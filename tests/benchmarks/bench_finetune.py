@@ -37,6 +37,7 @@ import onnx_graphsurgeon as gs  # noqa: E402
 
 from ops import rounding  # noqa: E402
 from ops.rounding import LayerProblem, Options, Quadratic  # noqa: E402
+from ops.rounding.quadratic import Solve  # noqa: E402
 from tests.benchmarks.product_rate import product_rate  # noqa: E402
 from tools import quantize  # noqa: E402
 from transforms import model_io  # noqa: E402
@@ -68,9 +69,9 @@ def counted() -> Iterator[Work]:
     work = Work()
     form, solve, add = tune_layer.quadratic, tune_layer.solve_form, GramStats.add
 
-    def _form(problem: LayerProblem, damping: float, *, shift: bool) -> Quadratic:
+    def _form(problem: LayerProblem, damping: float, *, shift: bool, solve: Solve) -> Quadratic:
         work.solvers += form_operations(problem, shift=shift)
-        return form(problem, damping, shift=shift)
+        return form(problem, damping, shift=shift, solve=solve)
 
     def _solve(form: Quadratic, grid: rounding.Grid, algorithm: str, options: Options) -> object:
         work.solvers += solve_operations(form, options)

@@ -13,9 +13,10 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.benchmarks import bench_convert, bench_scale
+from tests.benchmarks import bench_convert, bench_finetune, bench_scale
 from tests.benchmarks.bench_convert import Cost, Costs
 from tests.benchmarks.transformer import SMALL, Size, transformer
+from tests.examples.write_samples import IMAGES, write
 
 FOLDER = Path(bench_scale.__file__).parent
 
@@ -27,6 +28,18 @@ def parameters(model: onnx.ModelProto) -> int:
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("bench_*.py")))
 def test_names_that_a_benchmark_imports_are_there(name: str) -> None:
     importlib.import_module(f"tests.benchmarks.{name}")
+
+
+def test_tuning_is_counted_and_compared_with_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "digits")
+    model = IMAGES.with_name("digits.onnx")
+    arguments = [str(model), str(tmp_path / "digits"), "--samples", "8", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", ["bench_finetune", *arguments])
+    bench_finetune.main()
+    said = capsys.readouterr().out
+    assert all(f"\n{part}: " in said for part in ("solvers", "sums over rows", "tuning"))
 
 
 def test_default_size_is_200_megabytes() -> None:
