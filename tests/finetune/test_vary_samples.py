@@ -62,6 +62,13 @@ def test_copies_differ_a_little_and_stay_within_the_range_of_all_samples() -> No
         assert made["size"] is own["size"] and made["mask"] is own["mask"]
 
 
+def test_copies_of_single_numbers_are_arrays() -> None:
+    """ONNX Runtime takes no NumPy scalar."""
+    found = varied([{"x": np.array(number, np.float32)} for number in range(3)])
+    assert len(found) == 9
+    assert all(isinstance(feed["x"], np.ndarray) and feed["x"].dtype == np.float32 for feed in found)
+
+
 def test_samples_without_floats_of_one_shape_are_not_copied() -> None:
     tokens = [{"ids": np.arange(4)}] * 3
     assert varied(tokens) == tokens and len(varied(_images(1, 4)[:1])) == 1

@@ -53,7 +53,8 @@ def _step(feeds: Sequence[Feed], place: int, ends: Mapping[str, tuple[Any, Any] 
     for name, bounds in ends.items():
         start, first, second = own[name], one[name], two[name]
         if bounds and start.shape == first.shape == second.shape:
-            made[name] = np.clip(start + start.dtype.type(step) * (first - second), *bounds)
+            moved = start + start.dtype.type(step) * (first - second)
+            made[name] = np.asarray(np.clip(moved, *bounds))  # of one number, NumPy makes no array
     return made
 
 
