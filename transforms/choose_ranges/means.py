@@ -37,9 +37,7 @@ class Means:
 
     def least(self, scheme: Scheme) -> int:
         """Return how many settings are measured if the ends of the model get no room."""
-        start = setting_of(scheme.by_rule())
-        found = list(steps(scheme, [], self.methods, together=self.together)) if self.steps else []
-        return settings_of(start, found) + self.variants
+        return replace(self, rooms=False).settings(scheme)
 
 
 def affordable(
@@ -50,8 +48,9 @@ def affordable(
     ``count``: the samples that were calibrated on. ``variants``: rewritten graphs. ``proposed``: whether
     there is another one, of which more is to be expected than of any setting: then fewer are compared.
     """
-    every = [methods_for(scheme, counted=counted) for counted in (True, False)]
-    for means in _means(every[not calibration.has_histograms :], variants, proposed):
+    kinds = (True, False) if calibration.has_histograms else (False,)
+    every = [methods_for(scheme, counted=counted) for counted in kinds]
+    for means in _means(every, variants, proposed):
         clips = "MSE" in (*means.methods, scheme.by_rule().calibrate_method)
         runs = runs_for(
             graph,

@@ -17,6 +17,7 @@ _MOST = 20.0  # dB that a single sample may gain
 _HOPELESS = 3.0  # dB
 _TOGETHER = 2.0  # samples of a half share its ranges: their mean is that much less certain
 _FALLEN = 0.5  # dB
+_DOUBT = 0.25  # standard errors below zero from which on samples show a loss
 
 
 def energies(expected: Feed, found: Feed) -> Float64Array:
@@ -76,6 +77,11 @@ class Gain:
 
     decibels: float
     error: float
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the samples show a loss."""
+        return self.decibels < -_DOUBT * self.error
 
     def shrunk(self, expected: float, spread: float) -> float:
         """Return what is known of it beside ``expected``, the gain on other models, and its spread there."""

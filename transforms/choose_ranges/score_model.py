@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ops.array_types import Feed
 from transforms.choose_ranges.float_runs import FloatRuns, Sample
 from transforms.choose_ranges.measure_outputs import Score, energies, signals
 from transforms.choose_ranges.output_views import show
@@ -27,8 +28,18 @@ def score_model(
     ``shifts``: by how much tensors are less than in the float model.
     """
     show(graph, floats.views)
-    back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in floats.views}
     made = run_each(open_model(graph, floats.options).run, (one.feed for one in samples), run)
+    return score_runs(made, floats, samples, shifts)
+
+
+def score_runs(
+    made: Iterable[Feed],
+    floats: FloatRuns,
+    samples: Sequence[Sample],
+    shifts: Mapping[str, float] | None = None,
+) -> Score:
+    """Return the errors of what a model made of some samples; ``shifts`` as of :func:`score_model`."""
+    back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in floats.views}
     whole = ({**found, **{name: found[name] + back[name] for name in back}} for found in made)
     errors = [energies(one.expected, found) for one, found in zip(samples, whole, strict=True)]
     signal = [signals(one.expected) for one in samples]

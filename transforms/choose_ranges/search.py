@@ -18,9 +18,6 @@ _LEAST = 0.1
 _WORTH = 0.5
 """dB that a rewrite of the model has to bring: less is what samples that are not seen may take back."""
 
-_DOUBT = 0.25
-"""Standard errors below zero from which on samples show a loss."""
-
 
 class Search:
     """The best setting of one model so far, from the setting of the rules on."""
@@ -77,8 +74,7 @@ class Search:
             return float("-inf")
         shown = gain(score, self._score)
         log.info("%s: %.2f dB, %+.2f +- %.2f", label, score.mean, shown.decibels, shown.error)
-        loses = known.shows and shown.decibels < -_DOUBT * shown.error
-        if loses or drags(score, self._first) or falls(score, self._score):
+        if (known.shows and shown.is_loss) or drags(score, self._first) or falls(score, self._score):
             return float("-inf")
         return shown.shrunk(known.expected, known.spread)
 

@@ -20,8 +20,9 @@ from ops.array_types import AnyArray, Feed, Float64Array
 from transforms.all_codes.integer_layers import is_at_zero
 from transforms.all_codes.recorded_shifts import shifts_within
 from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.measure_outputs import Score, drags, energies, falls, gain, signals
+from transforms.choose_ranges.measure_outputs import Score, drags, falls, gain
 from transforms.choose_ranges.output_views import show
+from transforms.choose_ranges.score_model import score_runs
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.lazy_values import constant
@@ -41,7 +42,6 @@ _EXPECTED, _SPREAD = 0.3, 0.8
 
 _LEAST = 0.6
 """dB that have to be expected: tuning gains less than that as well, and is judged on these samples, too."""
-_DOUBT = 0.25  # standard errors below zero from which on samples show a loss
 _AXES = 18  # opset from which the axes of ReduceMean are an input
 _CHANNELS = 1  # the axis of channels of what a layer makes
 _LARGEST = 2**31 - 1
@@ -82,7 +82,7 @@ def settle_biases(
     if not layers or (judged and not floats.outputs):
         return 0
     of_samples = list(zip(*(means[one.name] for one in layers), strict=True))
-    trial = _Trial(graph, layers, floats, of_samples, run)
+    trial = _Trial(graph, layers, floats, of_samples, shifts, run)
     if judged and not trial.is_better():
         return 0
     return sum(_correct(one, share) for one, share in zip(layers, trial.shares(), strict=True))
@@ -141,12 +141,13 @@ class _Trial:
         layers: Sequence[_Layer],
         floats: FloatRuns,
         means: Sequence[Sequence[AnyArray]],
+        shifts: Mapping[str, float],
         run: RunOptions | None,
     ) -> None:
-        """Open the copy. ``means``: what the float model makes, of samples, of layers."""
+        """Open the copy. ``means``: what the float model makes, of samples, of layers; ``shifts``: of it."""
         self._layers, self._floats, self._means, self._run = layers, floats, means, run
+        self._shifts, self._nothing = shifts, [np.zeros(())] * len(layers)
         self._samples = floats.samples(len(means))
-        self._back = {name: np.float32(shift) for name, shift in shifts_within(graph).items()}
         copy = copy_graph(graph)
         names, insertions = walk.Names(copy), Insertions()
         self._gate = gs.Variable(names.derive("means", "given"), np.float32, ())
@@ -195,14 +196,13 @@ class _Trial:
 
     def is_better(self) -> bool:
         """Return whether a gain is to be expected where samples have biases from the other half."""
-        shares = self.shares()
-        if not any(share.any() for share in shares):
+        if not any(share.any() for share in self.shares()):
             return False
         halves = [self.shares(1 - half) for half in range(2)]
-        scores = self._score(halves), self._score([[0 * share for share in shares]] * 2)
+        scores = self._score(halves), self._score([self._nothing] * 2)
         shown = gain(*scores)
         log.info("biases corrected: %.2f dB, %+.2f +- %.2f", scores[0].mean, shown.decibels, shown.error)
-        if shown.decibels < -_DOUBT * shown.error or drags(*scores) or falls(*scores):
+        if shown.is_loss or drags(*scores) or falls(*scores):
             return False
         return shown.shrunk(_EXPECTED, _SPREAD) > _LEAST
 
@@ -213,21 +213,18 @@ class _Trial:
 
     def _lack(self, number: int) -> list[Float64Array]:
         """Return what layers lack on a sample."""
-        feed = self._feed(number, [np.zeros(())] * len(self._layers), gate=1.0)
+        feed = self._feed(number, self._nothing, gate=1.0)
         made = self._model.run(feed, self._lacks)
         return [made[name].reshape(-1).astype(np.float64) for name in self._lacks]
 
     def _score(self, halves: Sequence[Sequence[Float64Array]]) -> Score:
         """Return the errors where samples of each half have biases changed in their own way."""
 
-        def _errors(number: int) -> Float64Array:
-            made = self._model.run(self._feed(number, halves[number % 2], gate=0.0), self._floats.shown)
-            whole = {name: array + self._back.get(name, np.float32(0)) for name, array in made.items()}
-            return energies(self._samples[number].expected, whole)
+        def _made(number: int) -> Feed:
+            return self._model.run(self._feed(number, halves[number % 2], gate=0.0), self._floats.shown)
 
-        errors = list(run_each(_errors, range(len(self._samples)), self._run))
-        signal = [signals(sample.expected) for sample in self._samples]
-        return Score(np.array(errors), np.array(signal), len(self._floats.outputs))
+        made = run_each(_made, range(len(self._samples)), self._run)
+        return score_runs(made, self._floats, self._samples, self._shifts)
 
     def _feed(self, number: int, shares: Sequence[Float64Array], *, gate: float) -> Feed:
         feed = {**self._samples[number].feed, self._gate.name: np.asarray(gate, np.float32)}
