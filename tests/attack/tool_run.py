@@ -15,13 +15,13 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
+from tests.helpers.forked import forked
 from tools.jobs import finetune
 from transforms.finetune import checkpoint
 
@@ -69,11 +69,13 @@ def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, keep: Path | 
         importlib.import_module(name)
     for name in ("tmp", "log", "here"):
         (folder / name).mkdir(exist_ok=True)
-    child = os.fork()
-    if child == 0:
+
+    def _tool() -> int:
         if keep:
             _keep_checkpoint()
-        _run_here(tool, arguments, folder)
+        return _run_here(tool, arguments, folder)
+
+    child = forked(_tool)
     status, usage = _wait(child)
     log = folder / "log"
     texts = [(log / name).read_text(encoding="utf-8", errors="replace") for name in ("out", "err")]
@@ -86,33 +88,24 @@ def _keep_checkpoint() -> None:
     finetune.Path.unlink = lambda path, missing_ok=False: None
 
 
-def _run_here(tool: str, arguments: Sequence[str], folder: Path) -> None:
-    """Become the tool; this never returns."""
-    code = 99
-    try:
-        os.setsid()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, _ADDRESSES))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        for number, name in ((1, "out"), (2, "err")):
-            file = os.open(folder / "log" / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(file, number)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdout, sys.stderr = (
-            io.TextIOWrapper(os.fdopen(number, "wb", closefd=False), "utf-8", "backslashreplace")
-            for number in (1, 2)
-        )
-        os.chdir(folder / "here")
-        tempfile.tempdir = str(folder / "tmp")
-        code = importlib.import_module(f"tools.{tool}").main(list(arguments))
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else 98
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def _run_here(tool: str, arguments: Sequence[str], folder: Path) -> int:
+    """Become the tool; return its exit code."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, _ADDRESSES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number, name in ((1, "out"), (2, "err")):
+        file = os.open(folder / "log" / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(os.fdopen(number, "wb", closefd=False), "utf-8", "backslashreplace")
+        for number in (1, 2)
+    )
+    os.chdir(folder / "here")
+    tempfile.tempdir = str(folder / "tmp")
+    code: int = importlib.import_module(f"tools.{tool}").main(list(arguments))
+    return code
 
 
 def _wait(child: int) -> tuple[int, resource.struct_rusage]:

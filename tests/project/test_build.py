@@ -41,33 +41,6 @@ pytestmark = [
 ]
 
 
-BUILDS = """
-import json, os, runpy, sys, traceback
-import Cython.Build, Cython.Compiler.ParseTreeTransforms, setuptools.command.build_ext
-for line in sys.stdin:
-    folder, output, variables = json.loads(line)
-    if os.fork() == 0:
-        code = 1
-        try:
-            os.chdir(folder)
-            os.environ.clear()
-            os.environ.update(variables)
-            for number in (1, 2):
-                os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-            sys.argv = ["setup.py", "--quiet", "build_ext", "--inplace"]
-            runpy.run_path("setup.py", run_name="__main__")
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
-"""Runs setup.py in forks of itself: the modules that a build imports take longer than the builds here."""
-
-
 class Tree:
     """A copy of what a build needs, and the process that builds in it."""
 
@@ -104,8 +77,8 @@ class Tree:
 @pytest.fixture(scope="module")
 def builder() -> Iterator[subprocess.Popen[str]]:
     """The process that builds for all tests."""
-    command = [sys.executable, "-c", BUILDS]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command, pipe = [sys.executable, "-m", "tests.helpers.builds"], subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         yield process
 
 
