@@ -121,6 +121,30 @@ def test_constants_of_ordinary_size_pass(tmp_path: Path, power: int) -> None:
     assert opened.run({"x": np.zeros((1, 16), np.float32)})["y"].shape == (1, 16)
 
 
+def resized(side: float) -> onnx.ModelProto:
+    """Stored position embeddings, 2 MiB, whose sizes before and after a Resize only arithmetic knows."""
+    nodes = [
+        node("Pow", ["count", "half"], ["root"]),
+        node("Cast", ["root"], ["side"], to=7),
+        node("Concat", ["one", "channels", "side", "side"], ["shape"], axis=0),
+        node("Reshape", ["embeddings", "shape"], ["square"], "square"),
+        node("Sqrt", ["wanted"], ["wanted_root"]),
+        node("Cast", ["wanted_root"], ["wanted_side"], to=7),
+        node("Concat", ["one", "channels", "wanted_side", "wanted_side"], ["sizes"], axis=0),
+        node("Resize", ["square", "", "", "sizes"], ["big"], "resize", mode="cubic"),
+    ]
+    embeddings = constant("embeddings", np.zeros((1, 1024 * 512)), np.float32)
+    numbers = {"count": [1024], "half": [0.5], "wanted": [side**2]}
+    floats = [constant(name, value, np.float32) for name, value in numbers.items()]
+    return folded(nodes, [embeddings, *floats, constant("one", [1]), constant("channels", [512])])
+
+
+def test_size_of_a_large_constant_follows_from_small_ones() -> None:
+    assert model_io.load(resized(16)).nodes
+    with pytest.raises(ValueError, match=r"'resize' \(Resize\) makes a constant of 2,147,483,648 bytes"):
+        model_io.load(resized(1024))
+
+
 def test_weight_of_any_size_may_be_cast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transforms.model.constant_size.LARGEST", 1 << 10)
     nodes = [node("Cast", ["w"], ["big"], "cast", to=1), node("Cast", ["big"], ["d"], "double", to=11)]

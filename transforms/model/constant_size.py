@@ -36,6 +36,7 @@ _RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "Rando
 _SIZED_BY_VALUE = frozenset(
     {"Range", "ConstantOfShape", "Expand", "Tile", "OneHot", "Pad", "Resize", "Upsample"}
 )
+_SHAPED_BY_VALUE = _SIZED_BY_VALUE | {"Reshape", "Slice", "Squeeze", "Unsqueeze"}
 
 _Source = onnx.TensorProto | onnx.NodeProto | None
 """What makes a constant; None for one whose values are not at hand."""
@@ -143,9 +144,9 @@ class _Count:
         inputs = [n for n in node.input if n]
         ready = {n: s for n in inputs if isinstance(s := self._sources.get(n), onnx.TensorProto)}
         known = self._infer(node, name, ready)
-        if _num_bytes(known) is None and node.op_type in _SIZED_BY_VALUE:
+        if _num_bytes(known) is None and node.op_type in _SHAPED_BY_VALUE:
             arrays = self._values(inputs)
-            ready = {n: onnx.numpy_helper.from_array(array, n) for n, array in (arrays or {}).items()}
+            ready = {n: onnx.numpy_helper.from_array(array, n) for n, array in arrays.items()}
             known = _range_type(node, arrays) if node.op_type == "Range" else self._infer(node, name, ready)
         size = _num_bytes(known)
         if size is None and node.op_type in _SIZED_BY_VALUE:
@@ -165,28 +166,40 @@ class _Count:
         except onnx.shape_inference.InferenceError:
             return onnx.TypeProto.Tensor()
 
-    def _values(self, names: Iterable[str]) -> dict[str, np.ndarray] | None:
-        """Return the values of some constants, computed where they are small enough; None if one is not."""
-        names = list(names)
-        nodes, tensors, waiting = {}, {}, list(names)
+    def _values(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Return the values of those of some constants that are small, and made of small ones."""
+        nodes: dict[int, onnx.NodeProto] = {}
+        tensors: dict[str, onnx.TensorProto] = {}
+        small = [name for name in names if self._collect(name, nodes, tensors)]
+        ordered = sorted(nodes.values(), key=lambda node: self._places[id(node)])
+        try:
+            arrays = _run(ordered, tensors, small, self._model)
+        except Exception:  # the runtime's exceptions share no narrower class; the model may be wrong anyway
+            return {}
+        for name, array in arrays.items():
+            self._sources[name] = onnx.numpy_helper.from_array(array, name)
+        return arrays
+
+    def _collect(
+        self, name: str, nodes: dict[int, onnx.NodeProto], tensors: dict[str, onnx.TensorProto]
+    ) -> bool:
+        """Add what a constant is made of, nodes by their id; return False, adding nothing, if it is large."""
+        found: dict[int, onnx.NodeProto] = {}
+        stored: dict[str, onnx.TensorProto] = {}
+        waiting = [name]
         while waiting:
             name = waiting.pop()
             source = self._sources.get(name)
             if source is None or (_num_bytes(self._types.get(name)) or 0) > _SMALL:
-                return None
+                return False
             if isinstance(source, onnx.TensorProto):
-                tensors[name] = source
-            elif id(source) not in nodes:
-                nodes[id(source)] = source
+                stored[name] = source
+            elif id(source) not in found:
+                found[id(source)] = source
                 waiting += [n for n in source.input if n]
-        ordered = sorted(nodes.values(), key=lambda node: self._places[id(node)])
-        try:
-            arrays = _run(ordered, tensors, names, self._model)
-        except Exception:  # the runtime's exceptions share no narrower class; the model may be wrong anyway
-            return None
-        for name, array in arrays.items():
-            self._sources[name] = onnx.numpy_helper.from_array(array, name)
-        return arrays
+        nodes |= found
+        tensors |= stored
+        return True
 
 
 def _run(
@@ -227,9 +240,9 @@ def _renamed(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
     return other
 
 
-def _range_type(node: onnx.NodeProto, arrays: dict[str, np.ndarray] | None) -> onnx.TypeProto.Tensor:
+def _range_type(node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> onnx.TypeProto.Tensor:
     """Return the type of a Range, also of arrays of one element, which the runtime takes for scalars."""
-    values = [(arrays or {}).get(name, np.empty(0)).reshape(-1) for name in node.input[:3]]
+    values = [arrays.get(name, np.empty(0)).reshape(-1) for name in node.input[:3]]
     if any(value.size != 1 for value in values) or not values[2].any():
         return onnx.TypeProto.Tensor()
     start, stop, step = (float(value[0]) for value in values)
