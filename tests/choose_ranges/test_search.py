@@ -21,7 +21,12 @@ class GivenErrors:
 
     def score(self, setting: object, rival: Score | None = None) -> Score:
         lower = self._decibels if self._word in f"{setting}, " else np.zeros(len(self._decibels))
-        return Score((self._errors * 10 ** (-lower / 10))[:, None], np.full((len(lower), 1), 100.0), 1)
+        return Score(
+            (self._errors * 10 ** (-lower / 10))[:, None],
+            np.full((len(lower), 1), 100.0),
+            np.full((len(lower), 1), 1000.0),
+            1,
+        )
 
     def is_same(self, one: object, other: object) -> bool:
         return False

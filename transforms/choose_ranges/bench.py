@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Float64Array
 from transforms.calibrate.calibration import Calibration
 from transforms.choose_ranges.float_runs import FloatRuns, Sample
-from transforms.choose_ranges.measure_outputs import Score, energies, is_hopeless, signals
+from transforms.choose_ranges.measure_outputs import Score, energies, is_hopeless, signals, sizes
 from transforms.choose_ranges.output_views import show
 from transforms.choose_ranges.parameters import Parameters, PlanOf
 from transforms.choose_ranges.setting import Setting
@@ -55,6 +55,7 @@ class Bench:
         self._shown = self.floats.shown
         self._count = len(self.floats.outputs)
         self._signal = np.array([signals(sample.expected) for sample in self._samples])
+        self._sizes = np.array([sizes(sample.expected) for sample in self._samples])
         self._model = open_model(self.switchable.graph, self.floats.options)
 
     def score(self, setting: Setting, rival: Score | None = None) -> Score | None:
@@ -70,11 +71,11 @@ class Bench:
 
         first, rest = self._samples[:2], self._samples[2:]
         errors = list(run_each(_errors, first, self._run))
-        start = Score(np.array(errors), self._signal[:2], self._count)
+        start = Score(np.array(errors), self._signal[:2], self._sizes[:2], self._count)
         if rival is not None and rest and is_hopeless(start, rival):
             return None
         errors += run_each(_errors, rest, self._run)
-        return Score(np.array(errors), self._signal, self._count)
+        return Score(np.array(errors), self._signal, self._sizes, self._count)
 
     def groups_of(self, names: Collection[str]) -> list[str]:
         """Return the groups that hold one of the tensors."""

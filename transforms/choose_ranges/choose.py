@@ -26,7 +26,7 @@ from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.means import Means, affordable
-from transforms.choose_ranges.output_views import before_saturation
+from transforms.choose_ranges.output_views import views_of
 from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
@@ -162,7 +162,7 @@ def _take(
         if calibration is None:
             continue
         floats = form.bench.floats
-        if known is None or before_saturation(copy).keys() != floats.views:
+        if known is None or views_of(copy) != floats.views:
             floats = FloatRuns(copy, floats.feeds, data.run)
         bench = Bench(copy, scheme.by_rule(), plan_of, calibration, floats, data.run, form.bench.memory)
         bench.compare_on(count)

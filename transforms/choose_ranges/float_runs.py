@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.choose_ranges.output_views import before_saturation
+from transforms.choose_ranges.output_views import views_of
 from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.kept_arrays import KeptArrays
@@ -39,7 +39,7 @@ class FloatRuns:
         self.options = with_bounded_memory(
             replace(with_resting_threads(run), simulate=True, prepack=False), feeds
         )
-        self.views: Collection[str] = before_saturation(graph).keys()
+        self.views: Collection[str] = views_of(graph)
         self._kept, self._made = KeptArrays(), list[Feed]()
         self._model: InstrumentedModel[str] | None = None
 

@@ -15,19 +15,26 @@ _VIEW_BIAS = 1.0  # dB by which a gain before the saturation may differ from tha
 _DRAGGED = 1.0  # dB that the worst output may lose to the others
 _MOST = 20.0  # dB that a single sample may gain
 _HOPELESS = 3.0  # dB
+_NO_CHANCE = 2.0  # standard errors that chance does not explain
 _TOGETHER = 2.0  # samples of a half share its ranges: their mean is that much less certain
 _FALLEN = 0.5  # dB
 _DOUBT = 0.25  # standard errors below zero from which on samples show a loss
 
 
 def energies(expected: Feed, found: Feed) -> Float64Array:
-    """Return the squared error of each array of a sample, [outputs]."""
-    return np.array([_energy(array, found[name]) for name, array in expected.items()], np.float64)
+    """Return the squared error of each array of a sample, [outputs]; 0 of those that were not found."""
+    pairs = ((array, found.get(name, array)) for name, array in expected.items())
+    return np.array([_energy(*pair) for pair in pairs], np.float64)
 
 
 def signals(expected: Feed) -> Float64Array:
     """Return the squares of each array of a sample, [outputs]."""
     return energies(expected, {name: np.zeros_like(array) for name, array in expected.items()})
+
+
+def sizes(expected: Feed) -> Float64Array:
+    """Return how many numbers each array of a sample has, [outputs]."""
+    return np.array([array.size for array in expected.values()], np.float64)
 
 
 def _energy(expected: AnyArray, found: AnyArray) -> float:
@@ -42,12 +49,14 @@ def _energy(expected: AnyArray, found: AnyArray) -> float:
 class Score:
     """Squared errors [samples, arrays] of a setting beside the signal, of the same shape.
 
-    The first ``count`` arrays are the outputs, the others views on what an output saturates. Arrays without
-    signal, or without any error, are the same for all settings and do not count.
+    The first ``count`` arrays are the outputs, the others views on what an output saturates or sums up.
+    ``sizes``: how many numbers they have, of the same shape. Arrays without signal, or without any error, are
+    the same for all settings and do not count.
     """
 
     errors: Float64Array
     signal: Float64Array
+    sizes: Float64Array
     count: int
 
     @property
@@ -59,6 +68,14 @@ class Score:
     def mean(self) -> float:
         """The mean over the outputs, in dB."""
         return _mean(self.decibels[: self.count])
+
+    @property
+    def chance(self) -> Float64Array:
+        """By how many dB two settings may differ that are as good, for each array: a standard error.
+
+        The mean of n squares of normal errors differs by sqrt(2 / n) of itself from one draw to the next.
+        """
+        return 20 / np.log(10) / np.sqrt(np.maximum(self.sizes.sum(0), 1))
 
 
 def _decibels(signal: Float64Array, errors: Float64Array) -> Float64Array:
@@ -112,14 +129,20 @@ def gain(new: Score, old: Score) -> Gain:
 def is_hopeless(start: Score, rival: Score) -> bool:
     """Return whether a setting is so much worse on its first samples that the others need no run.
 
-    Outputs and what they saturate have to show it: two samples of probabilities say little.
+    Outputs and what they are made of have to show it: two samples of probabilities, or of few numbers, say
+    little.
     """
     count = len(start.errors)
-    same = Score(rival.errors[:count], rival.signal[:count], rival.count)
+    same = Score(rival.errors[:count], rival.signal[:count], rival.sizes[:count], rival.count)
     arrays = [slice(start.count)]
     if start.signal.shape[1] > start.count:
         arrays.append(slice(start.count, None))
-    return all(one.decibels < -_HOPELESS for part in arrays for one in _gains(start, same, part))
+    return all(_is_hopeless(start, same, part) for part in arrays)
+
+
+def _is_hopeless(new: Score, old: Score, arrays: slice) -> bool:
+    least = _HOPELESS + _NO_CHANCE * float(new.chance[arrays].mean())
+    return all(one.decibels < -least for one in _gains(new, old, arrays))
 
 
 def _gains(new: Score, old: Score, arrays: slice) -> tuple[Gain, Gain]:
@@ -146,13 +169,20 @@ def drags(new: Score, old: Score, dragged: float = _DRAGGED) -> bool:
     """Return whether one of several outputs pays for the others, by more than some dB."""
     if new.count < 2:
         return False
-    worst = [np.nanmin(score.decibels[: score.count], initial=np.inf) for score in (new, old)]
-    return bool(worst[0] < worst[1] - dragged)
+    made, before = (np.nan_to_num(score.decibels[: score.count], nan=np.inf) for score in (new, old))
+    worst = int(made.argmin())
+    return bool(made[worst] < before.min() - dragged - new.chance[worst])
 
 
 def falls(new: Score, old: Score) -> bool:
     """Return whether errors pooled over samples are clearly larger, of outputs and what they saturate.
 
-    What samples gain on the average is not worth one that is lost.
+    What samples gain on the average is not worth one that is lost. Arrays of few numbers count less.
     """
-    return _mean(new.decibels - old.decibels) < -_FALLEN
+    differences, chance = new.decibels - old.decibels, new.chance
+    weights = np.where(np.isfinite(differences), 1 / (chance**2 + _VIEW_BIAS**2), 0)
+    if not weights.any():
+        return False
+    shares = weights / weights.sum()
+    error = float(np.square(shares * chance).sum()) ** 0.5
+    return float(np.nan_to_num(differences) @ shares) < -(_FALLEN + error)

@@ -1,41 +1,82 @@
-"""What of a model is compared: its outputs, and what they are made of before a function that saturates.
+"""What of a model is compared: its outputs, and what they are made of where they say little themselves.
 
 Probabilities of a few samples say little: most of them are near 0 or 1 whatever is done to the model, and one
-sample that is not decides. The numbers before the Softmax or Sigmoid differ on every sample.
+sample that is not decides. The numbers before the Softmax or Sigmoid differ on every sample. Nor does an
+output of one number for a sample, as a grade: its error is near zero by chance on some samples and large on
+others. The many numbers that it is the sum of have errors of the same origin.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 
 import onnx_graphsurgeon as gs
 
-from transforms.graph import dtypes, walk
+from transforms.graph import dot_products, dtypes, walk
 
 _SATURATING = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Softsign"})
 _MOVES = frozenset(
     {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Concat", "Clip"}
 )
+_FEW = 32
+"""Numbers of an output, below which eight samples tell its error with a standard error above half a dB."""
+_MOST_VIEWS = 4  # of an output of few numbers
 
 
-def before_saturation(graph: gs.Graph) -> dict[str, str]:
-    """Return tensors that an output of the model saturates, each with the name of the output.
+def views_of(graph: gs.Graph) -> list[str]:
+    """Return the names of tensors that tell more than the outputs of the model do.
 
-    An input of the model is none of them: nothing in the model changes it.
+    Those that an output saturates, and the nearest of at least ``_FEW`` numbers before an output that has
+    fewer. An input of the model is none of them: nothing in the model changes it.
     """
-    found: dict[str, str] = {}
+    found = [tensor for output in graph.outputs for tensor in _sources(output, set()) if _is_view(tensor)]
     for output in graph.outputs:
-        for tensor in _sources(output, set()):
-            if dtypes.is_type(tensor, dtypes.FLOAT) and walk.producer(tensor) is not None:
-                found.setdefault(tensor.name, output.name)
-    return found
+        if dtypes.is_type(output, dtypes.FLOAT) and _numbers(output) < _FEW:
+            found += [*_before_few(output, set())][:_MOST_VIEWS]
+    return list(dict.fromkeys(str(tensor.name) for tensor in found))
 
 
-def show(graph: gs.Graph, names: Collection[str]) -> None:
-    """Make tensors of these names outputs of a graph, in place, after its own."""
+def _is_view(tensor: gs.Tensor) -> bool:
+    return dtypes.is_type(tensor, dtypes.FLOAT) and walk.producer(tensor) is not None
+
+
+def _numbers(tensor: gs.Tensor) -> int:
+    """Return how many numbers a tensor has at least: lengths that no shape tells count as 1."""
+    return math.prod(length for length in tensor.shape or () if isinstance(length, int))
+
+
+def _summed(node: gs.Node) -> int:
+    """Return how many numbers of its input a layer with a stored weight adds up; 1 for other nodes."""
+    if not dot_products.is_dot_product(node) or not isinstance(node.inputs[1], gs.Constant):
+        return 1
+    shape = node.inputs[1].shape
+    return int(shape[dot_products.sum_axis(node, 1, len(shape))]) if len(shape) > 1 else 1
+
+
+def _before_few(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
+    """Yield the nearest tensors of many numbers that a tensor of few is made of."""
+    node = walk.producer(tensor)
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    for source in filter(_is_view, node.inputs):
+        if max(_numbers(source), _summed(node)) < _FEW:
+            yield from _before_few(source, seen)
+        else:
+            yield source
+
+
+def show(graph: gs.Graph, names: Collection[str]) -> list[str]:
+    """Make tensors of these names outputs of a graph, in place, after its own; return those that it makes.
+
+    What a Relu makes is not there where a quantization has taken the Relu up.
+    """
     known = {tensor.name for tensor in graph.outputs}
     made = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
-    graph.outputs += [made[name] for name in names if name not in known]
+    shown = [name for name in names if name in made]
+    graph.outputs += [made[name] for name in shown if name not in known]
+    return shown
 
 
 def _sources(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.choose_ranges.float_runs import FloatRuns, Sample
-from transforms.choose_ranges.measure_outputs import Score, energies, signals
+from transforms.choose_ranges.measure_outputs import Score, energies, signals, sizes
 from transforms.choose_ranges.output_views import show
 from transforms.run.run_each import run_each
 from transforms.run.run_model import open_model
@@ -40,15 +40,17 @@ def score_runs(
 ) -> Score:
     """Return the errors of what a model made of some samples; ``shifts`` as of :func:`score_model`."""
     back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in floats.views}
-    whole = ({**found, **{name: found[name] + back[name] for name in back}} for found in made)
+    whole = (
+        {**found, **{name: found[name] + back[name] for name in back if name in found}} for found in made
+    )
     errors = [energies(one.expected, found) for one, found in zip(samples, whole, strict=True)]
     signal = [signals(one.expected) for one in samples]
-    return Score(np.array(errors), np.array(signal), len(floats.outputs))
+    numbers = [sizes(one.expected) for one in samples]
+    return Score(np.array(errors), np.array(signal), np.array(numbers), len(floats.outputs))
 
 
 def together(scores: Sequence[Score]) -> Score:
     """Return the score of several groups of samples as one."""
-    errors, signal = (
-        np.concatenate(part) for part in zip(*((s.errors, s.signal) for s in scores), strict=True)
-    )
-    return Score(errors, signal, scores[0].count)
+    parts = zip(*((one.errors, one.signal, one.sizes) for one in scores), strict=True)
+    errors, signal, numbers = (np.concatenate(part) for part in parts)
+    return Score(errors, signal, numbers, scores[0].count)

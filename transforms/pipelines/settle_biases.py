@@ -157,7 +157,8 @@ class _Trial:
         for layer, mean in zip(layers, means[0], strict=True):
             self._switch(copy, layer, mean, names, insertions)
         insertions.place(copy)
-        show(copy, floats.views)
+        views = show(copy, floats.views)
+        self._shown = [name for name in floats.shown if name in floats.outputs or name in views]
         self._model = open_model(copy, floats.options)
         self._each = list(run_each(self._lack, range(len(means)), run))
 
@@ -221,7 +222,7 @@ class _Trial:
         """Return the errors where samples of each half have biases changed in their own way."""
 
         def _made(number: int) -> Feed:
-            return self._model.run(self._feed(number, halves[number % 2], gate=0.0), self._floats.shown)
+            return self._model.run(self._feed(number, halves[number % 2], gate=0.0), self._shown)
 
         made = run_each(_made, range(len(self._samples)), self._run)
         return score_runs(made, self._floats, self._samples, self._shifts)
