@@ -93,3 +93,6 @@ def scale_errors(
     highest: NDArray[np.float32],
     errors: NDArray[np.float64],
 ) -> None: ...
+def count_in_bins(
+    source: NDArray[np.float32], scale: float, counts: NDArray[np.int64], tables: NDArray[np.uint32]
+) -> None: ...
