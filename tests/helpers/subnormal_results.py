@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import ops
-from ops import grids, histograms, integers, metrics, reference, rounding
+from ops import channel_sums, grids, histograms, integers, metrics, reference, rounding
 from ops.formats import FORMATS, LINEAR
 from ops.subnormals import keeps_subnormals
 from tests.helpers.number_patterns import make_pattern
@@ -110,6 +110,7 @@ def array_results() -> Iterator[Result]:
     counts = np.zeros(64, np.int64)
     histograms.count_in_bins(tiny, 100, counts)
     yield "count_in_bins", counts
+    yield "channel_sums", np.array(channel_sums.channel_sums(tiny, -1))
 
 
 def reference_results() -> Iterator[Result]:
