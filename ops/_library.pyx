@@ -16,6 +16,8 @@ of another Cython module nor variables with initial values would be there.
     _gradient_steps.pxi    rounding learned by gradient steps
     _rounding_blocks.pxi   rounding of one input after the other
     _scale_errors.pxi      what scales of integers are compared by
+    _histograms.pxi        numbers counted in bins
+    _channel_sums.pxi      sums over channels
     _operators.pxi         the operators as ONNX Runtime sees them
     _attributes.pxi        attributes of a node, checked
     _linear_operators.pxi  the operators of _linear.pxi
@@ -72,6 +74,8 @@ include "_grids.pxi"
 include "_gradient_steps.pxi"
 include "_rounding_blocks.pxi"
 include "_scale_errors.pxi"
+include "_histograms.pxi"
+include "_channel_sums.pxi"
 include "_operators.pxi"
 include "_attributes.pxi"
 include "_linear_operators.pxi"

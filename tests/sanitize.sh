@@ -20,4 +20,5 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
 ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 PYTHONPATH=. \
     "$python" -m pytest -q -p no:cacheprovider tests/ops/test_blocks.py tests/ops/test_blocks_borders.py tests/ops/test_linear.py \
     tests/ops/test_attributes.py tests/ops/test_bfloat16.py tests/ops/test_concurrency.py tests/ops/test_formats.py \
-    tests/ops/test_integers.py tests/ops/test_scale_errors.py "$@"
+    tests/ops/test_integers.py tests/ops/test_scale_errors.py tests/ops/test_histograms.py \
+    tests/ops/test_channel_sums.py "$@"

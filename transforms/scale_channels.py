@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -34,18 +35,37 @@ def scale_channels(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude
     Does nothing to other tensors, to moves with channels that get products of their own, and across nodes in
     ``exclude``. Raises ValueError for a channel that a tensor does not have.
     """
-    spans = {str(span.read.name): span for span in SpanFinder(graph, resolve(exclude, graph)).spans(graph)}
     scaler = _Scaler(graph)
-    count = 0
+    found = list(_moved(graph, moves, exclude))
+    for span, exponents in found:
+        scaler.scale(span, exponents)
+    scaler.insertions.place(graph)
+    return len(found)
+
+
+def show_scaled(graph: gs.Graph, moves: Mapping[str, OutlierMove], *, exclude: Exclusion = None) -> int:
+    """Add to a graph what :func:`scale_channels` would make of its tensors; return how many tensors.
+
+    They have the names that they would have, and nothing reads them: one run of the model shows both forms.
+    Left out are rows of features after a Flatten. Raises ValueError as ``scale_channels`` does.
+    """
+    scaler = _Scaler(graph)
+    count = sum(scaler.show(span, exponents) for span, exponents in _moved(graph, moves, exclude))
+    scaler.insertions.place(graph)
+    return count
+
+
+def _moved(
+    graph: gs.Graph, moves: Mapping[str, OutlierMove], exclude: Exclusion
+) -> Iterator[tuple[Span, Exponents]]:
+    """Yield the spans that are moved, with the exponents of their channels."""
+    spans = {str(span.read.name): span for span in SpanFinder(graph, resolve(exclude, graph)).spans(graph)}
     for name, move in moves.items():
         span = spans.get(name)
         if span is None or move.own or move.rotated:
             log.debug("'%s': no channels that lie between convolutions", name)
             continue
-        scaler.scale(span, _exponents(span, move))
-        count += 1
-    scaler.insertions.place(graph)
-    return count
+        yield span, _exponents(span, move)
 
 
 def _exponents(span: Span, move: OutlierMove) -> Exponents:
@@ -59,6 +79,28 @@ def _exponents(span: Span, move: OutlierMove) -> Exponents:
     return found
 
 
+def _places(span: Span) -> int:
+    """Return how many axes follow that of the channels."""
+    return len(span.first.inputs[1].shape) - 2
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The new names of a span: of its tensors, of what its gate reads, and of the factor in a HardSwish."""
+
+    tensors: list[str]
+    restored: str
+    factor: str
+
+    @classmethod
+    def of(cls, span: Span, names: walk.Names) -> _Names:
+        """Take names that are not taken."""
+        restored = "" if span.gate is None else names.derive(span.gate.inputs[0].name, "restored")
+        opens = span.gate is not None and span.gate.op == "HardSwish"
+        factor = names.derive(span.gate.outputs[0].name, "factor") if span.gate is not None and opens else ""
+        return cls([names.derive(tensor.name, "moved") for tensor in span.tensors], restored, factor)
+
+
 class _Scaler:
     def __init__(self, graph: gs.Graph) -> None:
         self._graph, self._names = graph, walk.Names(graph)
@@ -66,6 +108,7 @@ class _Scaler:
 
     def scale(self, span: Span, exponents: Exponents) -> None:
         """Scale the channels of one tensor."""
+        names = _Names.of(span, self._names)
         first = ScaledLayer(span.first)
         first.out_shift += exponents
         first.apply()
@@ -76,28 +119,59 @@ class _Scaler:
             layer.in_shift += np.repeat(exponents, len(layer.in_shift) // span.channels)
             layer.apply()
         if span.gate is not None:
-            self._restore(span, span.gate, exponents)
-        for tensor in span.tensors:
-            tensor.name = self._names.derive(tensor.name, "moved")
+            self._restore(span, span.gate, exponents, names)
+        for tensor, name in zip(span.tensors, names.tensors, strict=True):
+            tensor.name = name
 
-    def _restore(self, span: Span, gate: gs.Node, exponents: Exponents) -> None:
+    def show(self, span: Span, exponents: Exponents) -> int:
+        """Add the tensors that scaling would make; return how many."""
+        names, count, places = _Names.of(span, self._names), 0, _places(span)
+        for tensor, name in zip(span.tensors, names.tensors, strict=True):
+            producer = walk.producer(tensor)
+            if producer is None or producer.op == "Flatten":
+                break
+            shown = dtypes.variable(name, dtypes.FLOAT, tensor)
+            multiply = self._multiply(tensor, shown, -exponents, "scale", places)
+            self.insertions.add(self._graph, producer, [multiply])
+            count += 1
+        if span.gate is not None:
+            count += self._show_gate(span.gate, names)
+        return count
+
+    def _show_gate(self, gate: gs.Node, names: _Names) -> int:
+        """Add what a gate would read, and the factor that it would be if it is a HardSwish."""
+        read, made = gate.inputs[0], gate.outputs[0]
+        restored = dtypes.variable(names.restored, dtypes.FLOAT, read)
+        nodes = [gs.Node("Identity", names.restored, inputs=[read], outputs=[restored])]
+        if names.factor:
+            factor = dtypes.variable(names.factor, dtypes.FLOAT, made)
+            attributes = {"alpha": _ALPHA, "beta": _BETA}
+            nodes.append(gs.Node("HardSigmoid", names.factor, attributes, inputs=[read], outputs=[factor]))
+        self.insertions.add(self._graph, walk.producer(read), nodes)
+        return len(nodes)
+
+    def _restore(self, span: Span, gate: gs.Node, exponents: Exponents, names: _Names) -> None:
         """Give a gate the numbers as they were."""
         scaled = gate.inputs[0]
-        places = len(span.first.inputs[1].shape) - 2
-        factors = np.ldexp(np.float32(1), exponents).reshape(-1, *(1,) * places)
-        restored = dtypes.variable(self._names.derive(scaled.name, "restored"), dtypes.FLOAT, scaled)
-        constant = gs.Constant(self._names.derive(scaled.name, "restore"), factors)
-        name = self._names.derive(restored.name, "mul")
-        multiply = gs.Node("Mul", name, inputs=[scaled, constant], outputs=[restored])
+        restored = dtypes.variable(names.restored, dtypes.FLOAT, scaled)
+        multiply = self._multiply(scaled, restored, exponents, "restore", _places(span))
         if gate.op == "HardSwish":
-            self._open(gate, scaled)
+            self._open(gate, scaled, names.factor)
         gate.inputs[0] = restored
         self.insertions.add(self._graph, walk.producer(scaled), [multiply])
 
-    def _open(self, gate: gs.Node, scaled: gs.Tensor) -> None:
+    def _multiply(
+        self, tensor: gs.Tensor, made: gs.Tensor, exponents: Exponents, suffix: str, places: int
+    ) -> gs.Node:
+        """Return a node that multiplies channels by powers of two."""
+        factors = np.ldexp(np.float32(1), exponents).reshape(-1, *(1,) * places)
+        constant = gs.Constant(self._names.derive(tensor.name, suffix), factors)
+        return gs.Node("Mul", self._names.derive(made.name, "mul"), inputs=[tensor, constant], outputs=[made])
+
+    def _open(self, gate: gs.Node, scaled: gs.Tensor, name: str) -> None:
         """Write a HardSwish as the product of a tensor and its HardSigmoid."""
         made = gate.outputs[0]
-        factor = dtypes.variable(self._names.derive(made.name, "factor"), dtypes.FLOAT, made)
+        factor = dtypes.variable(name, dtypes.FLOAT, made)
         gate.op, gate.attrs, gate.outputs = "HardSigmoid", {"alpha": _ALPHA, "beta": _BETA}, [factor]
         name = self._names.derive(gate.name or made.name, "product")
         product = gs.Node("Mul", name, inputs=[scaled, factor], outputs=[made])

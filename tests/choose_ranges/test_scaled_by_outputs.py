@@ -13,9 +13,12 @@ from onnx import helper, numpy_helper
 
 from tests.choose_ranges.test_choose_settings import network, quantized, ratio, samples
 from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.choose_ranges.channel_moves import channel_moves
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.finetune.float_reference import float_reference
+from transforms.model import graph_proto
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
 
 SCALED = "tensors with channels scaled between layers"
@@ -106,3 +109,24 @@ def test_channels_get_room_for_unseen_samples() -> None:
     assert {name: str(move) for name, move in found.items()} == {"r": "1:-1 2:-5 3:-7"}
     few = FloatRuns(loaded, [{"x": ones[:, :, :4, :8]}], None)
     assert channel_moves(loaded, few, levels=(255.0, 127.0)) == {}
+
+
+@pytest.mark.parametrize("activation", ("relu", "silu"))
+def test_data_that_can_be_taken_only_once_give_the_same_model(activation: str) -> None:
+    """Both forms are measured in one pass if data can be taken twice, in two passes otherwise."""
+    model, feeds = uneven(3.0, activation), samples(8, 1)
+    found = []
+    for source in (feeds, iter(feeds)):
+        graph = model_io.load(model)
+        done = quantize_graph(graph, preset("A8W8"), CalibrationData(source))
+        assert done.changes[SCALED] > 0
+        found.append(graph_proto.export_model(graph))
+    assert found[0] == found[1]
+
+
+def test_a_sample_that_the_model_refuses_is_named() -> None:
+    model, feeds = uneven(3.0), samples(8, 1)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "channels"
+    feeds[2] = {"x": feeds[2]["x"][:, :2]}
+    with pytest.raises(ValueError, match=r"sample '.*2': the model fails"):
+        quantize_graph(model_io.load(model), preset("A8W8"), CalibrationData(feeds))

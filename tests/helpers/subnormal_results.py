@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import ops
-from ops import grids, integers, metrics, reference, rounding
+from ops import channel_sums, grids, histograms, integers, metrics, reference, rounding
 from ops.formats import FORMATS, LINEAR
 from ops.subnormals import keeps_subnormals
 from tests.helpers.number_patterns import make_pattern
@@ -107,6 +107,10 @@ def array_results() -> Iterator[Result]:
         yield f"dequantize {name}", integers.dequantize(codes, 3e-40, zero)
         yield f"weight_scale {name}", integers.weight_scale(tiny, name, 0, method="MSE")
     yield "finite_range", np.stack(integers.finite_range(tiny, 0))
+    counts = np.zeros(64, np.int64)
+    histograms.count_in_bins(tiny, 100, counts)
+    yield "count_in_bins", counts
+    yield "channel_sums", np.array(channel_sums.channel_sums(tiny, -1))
 
 
 def reference_results() -> Iterator[Result]:

@@ -129,10 +129,16 @@ def test_half_a_decibel_and_no_worse_output_decide(new: list[float], old: list[f
 
 
 class Halves:
-    """As Trial, with ratios that are given: of one half of the samples, and of both."""
+    """As Trial, with ratios that are given: of the first half of the samples, and of both."""
 
     def __init__(self, first: list[float], both: list[float]) -> None:
         self._ratios, self.asked = (first, both), 0
+
+    def is_plain(self, half: int) -> bool:
+        return False
+
+    def of_half(self, half: int) -> NDArray[np.float64]:
+        return self.decibels(half + 1)
 
     def decibels(self, halves: int) -> NDArray[np.float64]:
         self.asked = max(self.asked, halves)

@@ -13,6 +13,7 @@ from transforms.calibrate.cache import calibrate_cached
 from transforms.calibrate.calibrate import Calibration, Progress, calibrate
 from transforms.calibrate.calibration import options_of
 from transforms.calibrate.sample_statistics import EachSample
+from transforms.graph import walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.plan.bias_correction import corrected_inputs
 from transforms.plan.qparams import WEIGHTED, weighed_inputs
@@ -62,6 +63,7 @@ def calibrate_plan(
     most: int | None = None,
     known: Calibration | None = None,
     means: bool = False,
+    graph: gs.Graph | None = None,
 ) -> Calibration | None:
     """Return the statistics that a plan needs, or None, without reading data, if it needs none.
 
@@ -70,7 +72,8 @@ def calibrate_plan(
     ``known``: statistics of tensors that are not measured again. ``means``: of channels, by which biases are
     corrected, too, whether or not the scheme does.
 
-    Several plans, of copies of one graph, are measured together. Ranges of all tensors that become integers,
+    Several plans, of copies of one graph, are measured together, on ``graph`` if it is given, which has the
+    tensors of all copies; those that it lacks are left out. Ranges of all tensors that become integers,
     and the mean squares by which errors of weights are weighted: those alone do not ask for data unless the
     scheme names the method. Raises MissingDataError without data, and ValueError as
     :func:`transforms.calibrate.calibrate.calibrate` and its cache do.
@@ -81,6 +84,9 @@ def calibrate_plan(
     wanted = bool(names) or scheme.weight_method == WEIGHTED
     channels = list(dict.fromkeys(pair for one in plans for pair in _channels(one, means))) if wanted else []
     needed = {*names, *(name for name, _ in channels)}
+    if graph is not None:
+        there = walk.tensors(graph)
+        names, channels = [name for name in names if name in there], [c for c in channels if c[0] in there]
     if known is not None:
         names = [name for name in names if name not in known.observed]
         channels = [pair for pair in channels if pair[0] not in known.observed]
@@ -96,7 +102,7 @@ def calibrate_plan(
         most = None
     if halved:
         options = replace(options, method="MSE", moving_average=False, tensors={})
-    what = plan.graph, names, data.feeds(plan.graph), options
+    what = graph or plan.graph, names, data.feeds(plan.graph), options
     how: dict[str, Any] = {"run": data.run, "sharing": data.sharing, "progress": progress, "halved": halved}
     if known is not None:
         return calibrate(*what, channels=channels, most=most, **how).joined(known.only(needed))

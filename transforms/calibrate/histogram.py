@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.histograms import count_in_bins
+
 BINS = 4096
 """Bins of a histogram, half of them for numbers below zero."""
 
@@ -15,7 +17,7 @@ _LEAST_EXPONENT = -100  # of the bound of an empty histogram
 _FEW = BINS // 16  # places of 16 bits take less than a mask
 _FEW_NUMBERS = 256  # that wait to be counted together: 1 KiB
 _NO_PLACES, _NO_COUNTS, _NO_NUMBERS = np.zeros(0, np.uint16), np.zeros(0, np.uint8), np.zeros(0, np.float32)
-_CHUNK = 1 << 16  # numbers that are sorted into bins at a time, so that they stay in the cache
+_CHUNK = 1 << 18  # numbers that are counted at a time: copies of the finite ones are small
 
 
 class Histogram:
@@ -42,7 +44,7 @@ class Histogram:
         """The counts, [BINS], as a new array."""
         counts = self._counted
         if self._waiting.size:
-            counts += self._count(self._waiting)
+            count_in_bins(self._waiting, self.exponent, counts)
         return counts
 
     @counts.setter
@@ -114,18 +116,8 @@ class Histogram:
         counts = self.counts
         for start in range(0, x.size, _CHUNK):
             numbers = x[start : start + _CHUNK]
-            counts += self._count(numbers if finite else numbers[np.isfinite(numbers)])
+            count_in_bins(numbers if finite else numbers[np.isfinite(numbers)], self.exponent, counts)
         self.counts = counts
-
-    def _count(self, numbers: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return how many of some finite numbers are in each bin."""
-        scale = np.float32(math.ldexp(BINS / 2, -self.exponent))
-        scaled = numbers * scale  # exact, the scale is a power of two
-        if scale < 1:  # numbers that underflow keep their sign
-            np.copyto(scaled, -1, where=(scaled == 0) & (numbers < 0))
-        np.floor(scaled, out=scaled)
-        scaled += BINS // 2  # exact, and faster than of places
-        return np.bincount(scaled.astype(np.intp), minlength=BINS)
 
     def merge(self, other: Histogram) -> None:
         """Add what another histogram has counted."""

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.channel_sums import channel_sums
 from transforms.calibrate.histogram import BINS, Histogram
 
 _LARGEST_ARRAY = 1 << 28  # bytes: a longer one is not a statistic of ours
-_SLICE = 1 << 22  # numbers that are squared at a time: 32 MiB in float64
+_SLICE = 1 << 22  # numbers that are looked at together: copies of the finite ones are small
 
 
 @dataclass
@@ -52,25 +53,9 @@ class Moments:
         if len(self.total) != channels:
             raise ValueError(f"{channels} channels instead of {len(self.total)} in earlier samples")
         if x.size:
-            others = tuple(i for i in range(x.ndim) if i != self.axis % x.ndim)
-            self.total += x.sum(axis=others, dtype=np.float64)
-            for part in self._slices(x.shape):
-                index = (slice(None),) * (self.axis % x.ndim) + (part,)
-                self.squares[part] += np.square(x[index], dtype=np.float64).sum(axis=others)
+            for kept, new in zip((self.total, self.squares), channel_sums(x, self.axis), strict=True):
+                kept += new
             self.count += x.size // channels
-
-    def _slices(self, shape: tuple[int, ...]) -> list[slice]:
-        """Return slices of channels in which squares add up as in the whole.
-
-        One channel alone would: of several blocks it makes one, whose numbers are added in another order.
-        """
-        axis, channels = self.axis % len(shape), shape[self.axis]
-        if math.prod(shape) <= _SLICE:
-            return [slice(channels)]
-        least = 1 if math.prod(shape[:axis]) == 1 else 2
-        width = max(least, _SLICE * channels // math.prod(shape))
-        starts = [*range(0, channels - least + 1, width)] or [0]
-        return [slice(a, b) for a, b in zip(starts, [*starts[1:], channels], strict=True)]
 
     def merge(self, other: Moments) -> None:
         """Add the sums of another sample; ValueError if it has other channels."""

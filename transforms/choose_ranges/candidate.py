@@ -15,7 +15,8 @@ class Candidate:
 
     ``rewrite`` edits a graph in place, without changing what it computes, and returns how many places it
     changed: a candidate that changes none is passed over. ``expected`` and ``spread`` are the gain in dB that
-    it has on other models, and how much that differs.
+    it has on other models, and how much that differs. ``show`` adds to a graph what the rewrite would make of
+    its tensors, by their new names.
     """
 
     label: str
@@ -23,3 +24,4 @@ class Candidate:
     rewrite: Callable[[gs.Graph], int] | None = None
     expected: float = 0.0
     spread: float = 1.5
+    show: Callable[[gs.Graph], int] | None = None

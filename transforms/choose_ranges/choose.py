@@ -13,7 +13,7 @@ float graph: a rewritten copy is measured anew, with the best setting so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
@@ -28,11 +28,18 @@ from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.means import Means, affordable
 from transforms.choose_ranges.output_views import views_of
 from transforms.choose_ranges.parameters import PlanOf
+from transforms.choose_ranges.proposed_form import (
+    Propose,
+    Variant,
+    propose_early,
+    propose_of,
+    rewritten,
+    shown_beside,
+)
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
 from transforms.choose_ranges.steps import Step, settings_of, steps
 from transforms.choose_ranges.work import MOST_COUNTED, runs_to_open, samples_for, too_large
-from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
@@ -41,9 +48,6 @@ MOST_SAMPLES = 32
 """Samples that settings are compared on: the first ones; ranges come from all."""
 
 _FEWEST = 2
-
-Propose = Callable[[FloatRuns], Candidate | None]
-"""Makes a candidate of runs of the float model; its rewrite gives new names to all that it changes."""
 
 
 @dataclass(frozen=True)
@@ -86,33 +90,33 @@ def choose_settings(
             ruled, note="Ranges by rule: the model is too large to compare settings, or memory is limited"
         )
     samples = FirstSamples(data.feeds(graph), graph, MOST_SAMPLES)
-    plan_of = _remembering(plan_of)
-    calibration = _calibrate(graph, scheme, plan_of, replace(data, source=samples.feeds), progress)
-    if calibration is None:
+    plan_of, first = _remembering(plan_of), replace(data, source=samples.feeds)
+    proposed = propose_early(graph, samples, data, propose, _FEWEST)
+    found = _calibrate(graph, scheme, plan_of, first, progress, beside=proposed.variants if proposed else ())
+    calibration = found and _calibrate(graph, scheme, plan_of, first, None, found)
+    if found is None or calibration is None:
         return Chosen(ruled)
     by_rule = Chosen(ruled, calibration.with_(options_of(ruled)))
-    feeds = samples.again()
+    feeds = proposed.floats.feeds if proposed else samples.again()
     if len(feeds) < _FEWEST:
         return replace(by_rule, note="Ranges by rule: 1 sample is too few to choose by")
     whole = samples.whole()
     again = replace(data, source=data.source if whole is None else whole)
-    variants = _rewritten(graph, candidates) if whole is not None else []
-    floats = FloatRuns(graph, feeds, data.run)
-    proposal = propose(floats) if propose is not None and whole is not None else None
-    means = affordable(scheme, graph, calibration, samples.count, len(variants), proposal is not None)
+    variants = rewritten(graph, candidates) if whole is not None else []
+    proposed = proposed or propose_of(graph, feeds, data.run, None if whole is None else propose)
+    floats, extra = proposed.floats, len(proposed.variants)
+    means = affordable(scheme, graph, calibration, samples.count, len(variants), extra > 0)
     if means is None:
         return replace(by_rule, note="Ranges by rule: comparing settings of so many nodes takes too long")
     if not floats.outputs:
         return replace(by_rule, note="Ranges by rule: no output is of a floating type")
     bench = Bench(graph, ruled, plan_of, calibration, floats, data.run, memory or WeightMemory())
     form, start = _Form(graph, scheme, calibration, bench), setting_of(ruled)
-    most = settings_of(start, form.steps(means)) + means.variants + (proposal is not None)
+    most = settings_of(start, form.steps(means)) + means.variants + extra
     count = samples_for(means.runs, most, samples_for(means.runs, means.least(scheme), len(feeds)))
     bench.compare_on(count)
     search = Search(bench, start)
-    if proposal is not None:
-        copies = _rewritten(graph, [proposal])
-        form = _take(copies, form, search, plan_of, count, again, known=calibration)
+    form = _take(proposed.variants, form, search, plan_of, count, again, known=found)
     for step in form.steps(means):
         search.take(step)
     search.confirm()
@@ -143,7 +147,7 @@ class _Form:
 
 
 def _take(
-    variants: Sequence[tuple[Candidate, gs.Graph]],
+    variants: Sequence[Variant],
     form: _Form,
     search: Search,
     plan_of: PlanOf,
@@ -171,12 +175,6 @@ def _take(
     return form
 
 
-def _rewritten(graph: gs.Graph, candidates: Sequence[Candidate]) -> list[tuple[Candidate, gs.Graph]]:
-    """Return the candidates that change something, with changed copies of a graph."""
-    found = [(candidate, copy_graph(graph)) for candidate in candidates]
-    return [(one, copy) for one, copy in found if one.rewrite is None or one.rewrite(copy)]
-
-
 def _ends(graph: gs.Graph, bench: Bench, calibration: Calibration) -> list[list[str]]:
     """Return the groups of tensors that hold outputs, and these with those that hold inputs.
 
@@ -198,11 +196,22 @@ def _calibrate(
     data: CalibrationData,
     progress: Progress | None,
     known: Calibration | None = None,
+    beside: Sequence[Variant] = (),
 ) -> Calibration | None:
-    """Return statistics, of halves of the samples too, that are enough for all settings of a scheme."""
-    plan, means = plan_of(graph, scheme.by_rule()), scheme.correct_biases is not False
+    """Return statistics, of halves of the samples too, that are enough for all settings of a scheme.
+
+    ``beside``: rewritten copies of the graph whose tensors are measured in the same pass.
+    """
+    graphs = [(graph, scheme), *((copy, scheme.with_(**one.changes)) for one, copy in beside)]
     return calibrate_plan(
-        plan, data, progress=progress, halved=True, most=MOST_COUNTED, known=known, means=means
+        [plan_of(variant, changed.by_rule()) for variant, changed in graphs],
+        data,
+        progress=progress,
+        halved=True,
+        most=MOST_COUNTED,
+        known=known,
+        means=scheme.correct_biases is not False,
+        graph=shown_beside(graph, beside),
     )
 
 

@@ -59,8 +59,8 @@ def runs_for(
 
     ``count``: the samples that were calibrated on. ``clips``: whether ranges of least error are found.
     ``searched``: whether outliers were searched for, which takes time too. ``variants``: rewritten graphs,
-    each calibrated and prepared once more. ``proposed``: whether there is one that samples proposed, in two
-    passes over them.
+    each calibrated and prepared once more. ``proposed``: whether there is one that samples proposed: looking
+    at channels takes as long as two passes, and its tensors are measured with those of the graph.
     """
     numbers, nodes = _numbers(graph, calibration), len(graph.nodes)
     clipped = _CLIPPED * clips * len(calibration.observed)

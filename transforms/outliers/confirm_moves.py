@@ -39,15 +39,23 @@ def _gains(new: Float64Array, old: Float64Array) -> Float64Array:
 class Trial:
     """A way to choose moves, judged half by half: each half of the samples runs on a model of the other.
 
-    ``choose`` returns moves, and ``quantize`` the model with them and ranges from some feeds.
+    ``choose`` returns moves, and ``quantize`` the model with them and ranges from some feeds. ``plain``: the
+    trial without moves, which is the same for a half that asks for none.
     """
 
     def __init__(
-        self, choose: Choose, quantize: Quantize, samples: Sequence[Sample], run: RunOptions | None
+        self,
+        choose: Choose,
+        quantize: Quantize,
+        samples: Sequence[Sample],
+        run: RunOptions | None,
+        plain: Trial | None = None,
     ) -> None:
         """Measure nothing yet."""
         self._choose, self._quantize, self._samples, self._run = choose, quantize, samples, run
-        self._sums: list[list[Float64Array]] = []
+        self._plain = plain
+        self._moves: dict[int, Moves] = {}
+        self._sums: dict[int, list[Float64Array]] = {}
 
     def decibels(self, halves: int) -> Float64Array:
         """Return the signal-to-noise ratio of each output over so many halves; -inf if it is not finite."""
@@ -57,23 +65,44 @@ class Trial:
         """Return the ratios over one of the two halves."""
         return _decibels(self._of(half))
 
+    def is_plain(self, half: int) -> bool:
+        """Return whether a half of the samples asks for no moves."""
+        return self._plain is not None and not self._moves_of(half)
+
+    def _moves_of(self, half: int) -> Moves:
+        if half not in self._moves:
+            self._moves[half] = self._choose(self._samples[half::2])
+        return self._moves[half]
+
     def _of(self, half: int) -> list[Float64Array]:
-        while len(self._sums) <= half:
-            self._sums.append(self._measured(len(self._sums)))
+        if self._plain is not None and self.is_plain(half):
+            return self._plain._of(half)
+        if half not in self._sums:
+            self._sums[half] = self._measured(half)
         return self._sums[half]
 
     def _measured(self, half: int) -> list[Float64Array]:
         options = replace(with_resting_threads(self._run), simulate=True)
         seen, held_out = self._samples[half::2], self._samples[1 - half :: 2]
-        model = open_model(self._quantize(self._choose(seen), [one.feed for one in seen]), options)
+        model = open_model(self._quantize(self._moves_of(half), [one.feed for one in seen]), options)
         return list(run_each(lambda one: _sums(one, model.run(one.feed)), held_out, self._run))
 
 
 def is_worth_it(new: Trial, old: Trial) -> bool:
-    """Return whether moves make the outputs better; one half of the samples is enough if it is clear."""
-    gains = _gains(new.decibels(1), old.decibels(1))
-    if gains.size and (gains.mean() < -_CLEAR or (gains.mean() > _CLEAR and gains.min() >= 0)):
+    """Return whether moves make the outputs better; one half of the samples is enough if it is clear.
+
+    ``old`` is the trial without moves, or made like it. A half without moves adds the same errors to both:
+    they gain less over both halves than over the other one.
+    """
+    moved = [half for half in range(2) if not new.is_plain(half)]
+    if not moved:
+        return False
+    gains = _gains(new.of_half(moved[0]), old.of_half(moved[0]))
+    clear = gains.size and (gains.mean() < -_CLEAR or (gains.mean() > _CLEAR and gains.min() >= 0))
+    if clear and moved[0] == 0:
         return bool(gains.mean() > 0)
+    if len(moved) == 1 and not (gains.size and np.maximum(gains, 0).mean() >= _LEAST_GAIN):
+        return False
     return is_better(new.decibels(2), old.decibels(2))
 
 

@@ -14,8 +14,9 @@ from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import options_of
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.channel_moves import channel_moves
-from transforms.choose_ranges.choose import Chosen, Propose, choose_settings
+from transforms.choose_ranges.choose import Chosen, choose_settings
 from transforms.choose_ranges.float_runs import FloatRuns
+from transforms.choose_ranges.proposed_form import Propose
 from transforms.choose_ranges.work import too_large
 from transforms.equalize_layers import equalize_layers
 from transforms.graph.dot_products import is_dot_product
@@ -42,7 +43,7 @@ from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_cache import WeightMemory
-from transforms.scale_channels import scale_channels
+from transforms.scale_channels import scale_channels, show_scaled
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import OFF
@@ -286,7 +287,9 @@ def _proposer(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> Propos
         gates, excluded = not scheme.target, targets.excluded
         moves = channel_moves(graph, floats, levels=levels, exclude=excluded, gates=gates)
         changes = {"outliers": {name: str(move) for name, move in moves.items()}}
-        rewrite = partial(scale_channels, moves=moves, exclude=excluded)
-        return Candidate(SCALED, changes, rewrite, _EXPECTED, _SPREAD) if moves else None
+        rewrite, show = (
+            partial(function, moves=moves, exclude=excluded) for function in (scale_channels, show_scaled)
+        )
+        return Candidate(SCALED, changes, rewrite, _EXPECTED, _SPREAD, show) if moves else None
 
     return _propose

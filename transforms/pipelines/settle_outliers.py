@@ -63,14 +63,15 @@ def settle_outliers(
     names = [*(one.tensor.name for one in operands), *(one.name for one in streams)]
     samples = list(look(graph, list(dict.fromkeys(names)), picked, run))
     search = _Search(plan, samples, quantize, run, exclude, recall)
-    before, (trial, moves) = search.trial(graph, [])[0], search.trial(graph, operands)
+    before = search.trial(graph, [])[0]
+    trial, moves = search.trial(graph, operands, before)
     outlying = outlying_streams(streams, operands, samples)
     rotated = search.rotated(outlying, operands) if outlying else None
     if rotated and is_clear(rotated[0], [before, trial]):
         return rotated[1]
     if not moves or not is_worth_it(trial, before):
         refused, scaled = moves, [replace(operand, may_split=False, heads=None) for operand in operands]
-        trial, moves = search.trial(graph, scaled) if scaled != operands else (before, {})
+        trial, moves = search.trial(graph, scaled, before) if scaled != operands else (before, {})
         if not moves or moves == refused or not is_worth_it(trial, before):
             trial, moves = before, {}
     return rotated[1] if rotated and is_worth_it_twice(rotated[0], trial) else moves
@@ -94,8 +95,13 @@ class _Search:
     exclude: Exclusion
     recall: Recall
 
-    def trial(self, source: gs.Graph, operands: Sequence[Operand]) -> tuple[Trial, Moves]:
-        """Return a trial of the moves that some operands of a graph ask for, and these."""
+    def trial(
+        self, source: gs.Graph, operands: Sequence[Operand], plain: Trial | None = None
+    ) -> tuple[Trial, Moves]:
+        """Return a trial of the moves that some operands of a graph ask for, and these.
+
+        ``plain``: the trial of the same graph without moves.
+        """
 
         def _choose(seen: Sequence[Sample]) -> Moves:
             clips = self.plan.scheme.calibrate_method != "MinMax"
@@ -107,7 +113,7 @@ class _Search:
             self.quantize(copy, seen)
             return copy
 
-        return Trial(_choose, _quantize, self.samples, self.run), _choose(self.samples)
+        return Trial(_choose, _quantize, self.samples, self.run, plain), _choose(self.samples)
 
     def rotated(self, streams: Sequence[Stream], operands: Sequence[Operand]) -> tuple[Trial, Moves]:
         """Return the same for a graph in which streams are rotated, with their rotations."""

@@ -1,0 +1,27 @@
+"""Counting numbers in equal bins, in one pass of native code."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops import _library
+from ops.array_types import Float32Array
+from ops.subnormals import keeps_subnormals
+
+_TABLES = 4  # as the kernel has it
+
+
+@keeps_subnormals
+def count_in_bins(x: Float32Array, exponent: int, counts: NDArray[np.int64]) -> None:
+    """Add to the counts of equal bins, [bins], those of the numbers of an array of any shape.
+
+    The bins divide [-2**exponent, 2**exponent) and hold their lower edges; how many there are is a power of
+    two, of which 2**-exponent is a multiple that float32 holds. Numbers beyond are counted in the outermost
+    bins. There is no NaN, and fewer than 2**32 numbers.
+    """
+    scale = math.ldexp(len(counts) / 2, -exponent)
+    tables = np.empty((_TABLES, len(counts)), np.uint32)
+    _library.count_in_bins(np.ascontiguousarray(x, np.float32).reshape(-1), scale, counts, tables)
