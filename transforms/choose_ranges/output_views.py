@@ -41,9 +41,13 @@ def _is_view(tensor: gs.Tensor) -> bool:
     return dtypes.is_type(tensor, dtypes.FLOAT) and walk.producer(tensor) is not None
 
 
-def _numbers(tensor: gs.Tensor) -> int:
-    """Return how many numbers a tensor has at least: lengths that no shape tells count as 1."""
-    return math.prod(length for length in tensor.shape or () if isinstance(length, int))
+def _numbers(tensor: gs.Tensor) -> float:
+    """Return how many numbers of a sample a tensor has: 0 if its rank is not known.
+
+    The first length is that of a batch unless a shape tells it; others that none tells may be any.
+    """
+    lengths = [length if isinstance(length, int) else math.inf for length in tensor.shape or (0,)]
+    return math.prod((1 if lengths[0] == math.inf else lengths[0], *lengths[1:]))
 
 
 def _summed(node: gs.Node) -> int:
