@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.finetune.acceptance import harmed, is_significantly_better
+from transforms.finetune.acceptance import CLEAR, OPEN, harmed, is_significantly_better, is_sure
 from transforms.finetune.output_error import Errors
 
 HELD = [i % 5 == 4 for i in range(60)]
@@ -88,6 +88,26 @@ def test_luck_passes_as_rarely_as_it_is_said(tried: int, share: float) -> None:
         noise = np.exp(random.standard_normal((2, len(HELD))))
         passed += is_significantly_better(errors(noise[0]), errors(noise[1]), HELD, tried)
     assert 0.2 * share < passed / 2000 < share + 0.032
+
+
+@pytest.mark.parametrize(("count", "clear"), [(4, False), (20, True)])
+def test_a_clear_gain_is_of_two_standard_errors(count: int, clear: bool) -> None:
+    """Gains of 0.2 that scatter by 0.25: those of four samples are 1.6 standard errors, of twenty 3.6."""
+    gains = 0.2 + 0.25 * np.where(np.arange(len(HELD)) % 2, 1, -1)
+    held, found = np.arange(len(HELD)) < count, errors((1 - gains) / (1 + gains))
+    assert is_sure(errors(1.0), found, held)
+    assert is_sure(errors(1.0), found, held, 0, CLEAR) == clear
+
+
+def test_looks_at_first_samples_add_little_luck() -> None:
+    """Six and twelve samples of models that err alike have to be clear, then eighteen tell."""
+    passed = 0
+    for _ in range(1000):
+        noise = np.exp(random.standard_normal((2, len(HELD))))
+        looks = [(6, CLEAR), (12, CLEAR), (18, OPEN)]
+        places = np.arange(len(HELD))
+        passed += any(is_sure(errors(noise[0]), errors(noise[1]), places < n, 0, x) for n, x in looks)
+    assert 0.1 < passed / 1000 < 0.22
 
 
 def test_a_gain_is_found_in_scatter() -> None:

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Feed, Float64Array
-from transforms.finetune.acceptance import gain, harmed, is_significantly_better
+from transforms.finetune.acceptance import OPEN, gain, harmed, is_significantly_better, is_sure
 from transforms.finetune.closed_loop import ClosedLoop
 from transforms.finetune.find_states import find_states, is_stream
 from transforms.finetune.options import ENOUGH, FEW, FinetuneOptions, LayerwiseOptions, is_held_out
@@ -125,16 +125,21 @@ class JudgedSamples:
         held = self._parts[fold]
         return self._first.of(held).relative, errors.of(held).relative
 
-    def passes(self, fitted: Sequence[Errors], tried: int) -> bool:
+    def passes(self, fitted: Sequence[Errors], tried: int, least: float = OPEN) -> bool:
         """Return whether errors of models, fold by fold, are significantly less than those of the original.
 
-        Samples without their copies may not have larger ones. ``tried``: how many were tested before; of
-        several models the first was tested alone.
+        Samples without their copies may not have larger ones, and those that are held out have to be sure of
+        the gain by themselves: copies differ from samples, and so may what they gain. ``tried``: how many
+        were rejected before; ``least``: as in :mod:`transforms.finetune.acceptance`.
         """
         if any(self._loses(one) for one in fitted):
             return False
-        held = self._held(fitted)
-        return is_significantly_better(self._first, self._pooled(fitted), held, tried + (len(fitted) > 1))
+        held, pooled = self._held(fitted), self._pooled(fitted)
+        if pooled.own is not None:
+            pair = self._first.without_copies, pooled.without_copies
+            if not is_sure(*pair, held, tried, least):
+                return False
+        return is_significantly_better(self._first, pooled, held, tried, least)
 
     def gain(self, fitted: Sequence[Errors]) -> float:
         """Return the gain on the samples that each of the models has not seen, in dB."""
@@ -162,10 +167,10 @@ class JudgedSamples:
 
     def _pooled(self, fitted: Sequence[Errors]) -> Errors:
         """Return errors of each model on the samples that it has not seen; of the first on all others."""
-        errors = fitted[0].errors.copy()
-        for part, own in zip(self._parts, fitted, strict=False):
-            errors[part] = own.errors[part]
-        return Errors(errors, fitted[0].powers)
+        errors, own = fitted[0].errors.copy(), fitted[0].without_copies.errors.copy()
+        for part, one in zip(self._parts, fitted, strict=False):
+            errors[part], own[part] = one.errors[part], one.without_copies.errors[part]
+        return Errors(errors, fitted[0].powers, None if fitted[0].own is None else own)
 
     def _held(self, fitted: Sequence[Errors]) -> NDArray[np.bool_]:
         return np.asarray(np.logical_or.reduce(self._parts[: len(fitted)]))
