@@ -136,7 +136,7 @@ class _WithCopies:
 
 
 @pytest.mark.parametrize(
-    ("own", "passes"), [([0.5, 1.6, 0.6, 1.5, 0.5, 1.9, 0.5, 1.3], False), ([0.8] * 8, True)]
+    ("own", "passes"), [([0.5, 1.6, 0.6, 1.5, 0.5, 1.6, 0.5, 1.1], False), ([0.8] * 8, True)]
 )
 def test_what_copies_gain_is_no_gain_of_samples(
     own: list[float], passes: bool, monkeypatch: pytest.MonkeyPatch
@@ -148,6 +148,19 @@ def test_what_copies_gain_is_no_gain_of_samples(
     fitted = [judged.each(gs.Graph(name="tuned"))] * judged.folds
     assert judged.folds == 5 and judged.gain(fitted) > 2
     assert judged.passes(fitted, 0) == passes
+
+
+@pytest.mark.parametrize(("gained", "count", "passes"), [(0.6, 1, False), (0.6, 5, True), (0.3, 1, True)])
+def test_a_gain_of_some_of_few_samples_has_to_be_clear(
+    gained: float, count: int, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of biases alone, after weights: one or two samples are held out from them."""
+    monkeypatch.setattr(judged_samples, "OutputError", _WithCopies)
+    scattered = gained * np.array([1.2, 1.2, 0.8, 1.5, 0.7, 1.4, 0.6, 1.0])
+    _WithCopies.found = {"tuned": (scattered, scattered)}
+    feeds = [{"x": np.array([i], np.float32)} for i in range(8)]
+    judged = JudgedSamples(gs.Graph(), gs.Graph(), feeds, FinetuneOptions())
+    assert judged.passes([judged.each(gs.Graph(name="tuned"))] * count, 0) == passes
 
 
 def test_what_only_seen_samples_gain_is_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:

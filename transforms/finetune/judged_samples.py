@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Feed, Float64Array
-from transforms.finetune.acceptance import OPEN, gain, harmed, is_significantly_better, is_sure
+from transforms.finetune.acceptance import CLEAR, OPEN, gain, harmed, is_significantly_better, is_sure
 from transforms.finetune.closed_loop import ClosedLoop
 from transforms.finetune.find_states import find_states, is_stream
 from transforms.finetune.options import ENOUGH, FEW, FinetuneOptions, LayerwiseOptions, is_held_out
@@ -130,8 +130,11 @@ class JudgedSamples:
 
         Samples without their copies may not have larger ones, and those that are held out have to be sure of
         the gain by themselves: copies differ from samples, and so may what they gain. ``tried``: how many
-        were rejected before; ``least``: as in :mod:`transforms.finetune.acceptance`.
+        were rejected before; ``least``: as in :mod:`transforms.finetune.acceptance`, clear if only some of
+        few samples are held out.
         """
+        if not self.can_choose and len(fitted) < self.folds:
+            least = CLEAR
         if any(self._loses(one) for one in fitted):
             return False
         held, pooled = self._held(fitted), self._pooled(fitted)
