@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.finetune.acceptance import CLEAR, OPEN, harmed, is_significantly_better, is_sure
+from transforms.finetune.acceptance import OPEN, clear_of, harmed, is_significantly_better, is_sure
 from transforms.finetune.output_error import Errors
 
 HELD = [i % 5 == 4 for i in range(60)]
@@ -96,17 +96,19 @@ def test_a_clear_gain_is_of_two_standard_errors(count: int, clear: bool) -> None
     gains = 0.2 + 0.25 * np.where(np.arange(len(HELD)) % 2, 1, -1)
     held, found = np.arange(len(HELD)) < count, errors((1 - gains) / (1 + gains))
     assert is_sure(errors(1.0), found, held)
-    assert is_sure(errors(1.0), found, held, 0, CLEAR) == clear
+    assert is_sure(errors(1.0), found, held, 0, clear_of(held)) == clear
 
 
-def test_looks_at_first_samples_add_little_luck() -> None:
-    """Six and twelve samples of models that err alike have to be clear, then eighteen tell."""
+@pytest.mark.parametrize("counts", [(6, 12, 18), (1, 2, 4, 6, 8)])
+def test_looks_at_first_samples_add_little_luck(counts: tuple[int, ...]) -> None:
+    """Some samples of models that err alike have to be clear, then all together tell."""
     passed = 0
     for _ in range(1000):
         noise = np.exp(random.standard_normal((2, len(HELD))))
-        looks = [(6, CLEAR), (12, CLEAR), (18, OPEN)]
-        places = np.arange(len(HELD))
-        passed += any(is_sure(errors(noise[0]), errors(noise[1]), places < n, 0, x) for n, x in looks)
+        parts = [np.arange(len(HELD)) < count for count in counts]
+        least = [*map(clear_of, parts[:-1]), OPEN]
+        pair = errors(noise[0]), errors(noise[1])
+        passed += any(is_sure(*pair, part, 0, one) for part, one in zip(parts, least, strict=True))
     assert 0.1 < passed / 1000 < 0.22
 
 

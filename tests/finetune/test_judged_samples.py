@@ -150,6 +150,24 @@ def test_what_copies_gain_is_no_gain_of_samples(
     assert judged.passes(fitted, 0) == passes
 
 
+@pytest.mark.parametrize(("worst", "passes"), [(0.5, True), (50.0, False)])
+def test_outputs_as_they_are_made_have_no_larger_errors(
+    worst: float, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores have half the error on each sample, and so have probabilities, but perhaps one of them."""
+    halved, made = np.full((COUNT, 1), 0.5), np.full((COUNT, 1), 0.5)
+    made[7] = worst
+    found = {"": Errors(np.ones((COUNT, 1)), np.ones((COUNT, 1)), None, np.ones((COUNT, 1)))}
+    found["tuned"] = Errors(halved, np.ones((COUNT, 1)), None, made)
+    monkeypatch.setattr(_WrittenDown, "each", lambda _, graph: found[graph.name or ""])
+    monkeypatch.setattr(judged_samples, "OutputError", _WrittenDown)
+    feeds = [{"x": np.array([i], np.float32)} for i in range(COUNT)]
+    judged = JudgedSamples(gs.Graph(), gs.Graph(name=""), feeds, FinetuneOptions())
+    tuned = judged.each(gs.Graph(name="tuned"))
+    assert judged.passes([tuned], 0) == passes
+    assert judged.improves(judged.each(gs.Graph(name="")), tuned, 0) == passes
+
+
 @pytest.mark.parametrize(("gained", "count", "passes"), [(0.6, 1, False), (0.6, 5, True), (0.3, 1, True)])
 def test_a_gain_of_some_of_few_samples_has_to_be_clear(
     gained: float, count: int, passes: bool, monkeypatch: pytest.MonkeyPatch

@@ -19,8 +19,9 @@ With fewer than six held-out samples their scatter says little: no output may ha
 than three, every output that changed has to be sure of its gain.
 
 Where other models could hold out more samples, a gain has to be clear to do without them, by two standard
-errors. The scatter of one or two samples is that of samples that weights were fitted to, which is too small.
-Looks that ask for so much add little to the luck of the last one.
+errors, of fewer than six samples by three. Their scatter is uncertain itself: in Student's t of four samples
+3.2 are as rare as two of many, and the scatter of one or two is that of samples that weights were fitted to,
+which is too small. Looks that ask for so much add little to the luck of the last one.
 """
 
 from __future__ import annotations
@@ -43,8 +44,13 @@ _LEAST_SCATTER = 1e-3
 _SEVERAL = 3
 """Held-out samples, from which on outputs are sure of their gain together."""
 
-OPEN, CLEAR = 1.0, 2.0
-"""Standard errors of a gain: where nothing else can tell, and where more samples could."""
+OPEN = 1.0
+"""Standard errors of a gain where nothing else can tell."""
+
+
+def clear_of(held: Mask) -> float:
+    """Return the standard errors of a gain on held-out samples where other models could tell more."""
+    return 3.0 if held.sum() < FEW else 2.0
 
 
 def is_significantly_better(

@@ -13,7 +13,6 @@ from ops.array_types import Feed
 from ops.formats import Format
 from transforms.all_codes.share_shifts import on_all_codes, shift_alike
 from transforms.all_codes.use_all_codes import count_added
-from transforms.finetune.acceptance import CLEAR, OPEN
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
 from transforms.finetune.judged_samples import JudgedSamples
@@ -185,7 +184,7 @@ class _Best:
     def is_undecided(self, fitted: Sequence[_Fitted]) -> bool:
         """Return whether more samples have to be held out to tell if the first models are better."""
         judged = self._judged
-        if self._tried or len(fitted) == judged.folds or self._pass(fitted, least=CLEAR):
+        if self._tried or len(fitted) == judged.folds or self._pass(fitted, clearly=True):
             return False
         return not (judged.can_choose and judged.harmed([one.errors for one in fitted]))
 
@@ -227,12 +226,12 @@ class _Best:
             held_out = self._judged.of_held_out(after, self._fold)[1]
             self.model = dataclasses.replace(self.model, graph=graph, after=held_out, scales=changed)
 
-    def _pass(self, fitted: Sequence[_Fitted], tried: int | None = None, least: float = OPEN) -> bool:
+    def _pass(self, fitted: Sequence[_Fitted], tried: int | None = None, *, clearly: bool = False) -> bool:
         """Return whether models, fold by fold, are better, and one of them with states of its own, too."""
         if all(one.lost for one in fitted):
             return False
         tested = self._tried if tried is None else tried
-        return self._judged.passes([one.errors for one in fitted], tested, least)
+        return self._judged.passes([one.errors for one in fitted], tested, clearly=clearly)
 
     def _harmed(self, fitted: Sequence[_Fitted]) -> list[str]:
         """Return the outputs that became worse, those first that did so on single samples."""
