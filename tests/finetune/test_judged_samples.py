@@ -150,6 +150,36 @@ def test_what_copies_gain_is_no_gain_of_samples(
     assert judged.passes(fitted, 0) == passes
 
 
+@pytest.mark.parametrize(
+    ("unseen", "asked"),
+    [
+        ([1.2] * 8, 3),
+        ([1.2, 1.2, 0.5, 0.9, 1.2, 1.2, 1.2, 1.2], 4),
+        ([0.9, 1.2, 0.5, 1.1, 0.6, 1.1, 0.6, 1.1], 5),
+    ],
+)
+def test_others_are_not_asked_where_half_of_few_samples_lose(
+    unseen: list[float], asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five models hold out one or two of eight samples each; nor are biases tuned after several."""
+    monkeypatch.setattr(judged_samples, "OutputError", _WithCopies)
+    _WithCopies.found = {"tuned": (np.array(unseen), np.array(unseen))}
+    fitted = []
+
+    def _tune(
+        _: gs.Graph, graph: gs.Graph, _feeds: object, options: FinetuneOptions, **__: object
+    ) -> TunedLayers:
+        graph.name = "tuned"
+        fitted.append((options.weights, options.fold))
+        return TunedLayers([LayerReport("a", "Conv", 1.0, 0.5, 1.0, "same scale", 0.0)])
+
+    monkeypatch.setattr("transforms.finetune.finetune_model.finetune_weights", _tune)
+    monkeypatch.setattr("transforms.finetune.finetune_model.keep_harmless", lambda *_: ([], frozenset()))
+    feeds = [{"x": np.array([i], np.float32)} for i in range(8)]
+    finetune_model(gs.Graph(), gs.Graph(name="as it was"), feeds)
+    assert fitted == [(True, fold) for fold in range(asked)]
+
+
 @pytest.mark.parametrize(("worst", "passes"), [(0.5, True), (50.0, False)])
 def test_outputs_as_they_are_made_have_no_larger_errors(
     worst: float, passes: bool, monkeypatch: pytest.MonkeyPatch

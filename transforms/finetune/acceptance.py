@@ -116,6 +116,11 @@ def gain(before: Errors, after: Errors, part: Mask) -> float:
     return float(_decibels(before, after, part).mean())
 
 
+def gains_nothing(before: Errors, after: Errors, part: Mask) -> bool:
+    """Return whether the error of no output on a part of the samples fell."""
+    return not (_decibels(before, after, part) > 0).any()
+
+
 def _decibels(before: Errors, after: Errors, part: Mask) -> Float64Array:
     """Return by how much the error of each output on a part of the samples, taken together, fell."""
     first, second = _total(before, part), _total(after, part)

@@ -117,8 +117,8 @@ def finetune_model(
         with kept_open(sharing) as shared:
             fitted: list[_Fitted] = []
             for attempt, chosen in _attempts(options):
-                if len(fitted) > 1 and chosen.weights:
-                    continue  # what several models did not show, one with other scales shows by chance
+                if len(fitted) > 1 and (chosen.weights or not judged.can_choose):
+                    continue  # what several models did not show, another one shows by chance
                 fitted = [_fit(attempt, chosen, shared)]
                 while best.is_undecided(fitted):
                     fitted += [_fit(attempt, dataclasses.replace(chosen, fold=len(fitted)), shared)]
@@ -186,7 +186,7 @@ class _Best:
         judged = self._judged
         if self._tried or len(fitted) == judged.folds or self._pass(fitted, clearly=True):
             return False
-        return not (judged.can_choose and judged.harmed([one.errors for one in fitted]))
+        return not judged.is_hopeless([one.errors for one in fitted])
 
     @property
     def _is_whole(self) -> bool:

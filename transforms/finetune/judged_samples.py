@@ -10,7 +10,15 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Feed, Float64Array
-from transforms.finetune.acceptance import OPEN, clear_of, gain, harmed, is_significantly_better, is_sure
+from transforms.finetune.acceptance import (
+    OPEN,
+    clear_of,
+    gain,
+    gains_nothing,
+    harmed,
+    is_significantly_better,
+    is_sure,
+)
 from transforms.finetune.closed_loop import ClosedLoop
 from transforms.finetune.find_states import find_states, is_stream
 from transforms.finetune.options import ENOUGH, FEW, FinetuneOptions, LayerwiseOptions, is_held_out
@@ -144,6 +152,17 @@ class JudgedSamples:
             if not is_sure(*pair, held, tried, least):
                 return False
         return is_significantly_better(self._first, pooled, held, tried, least)
+
+    def is_hopeless(self, fitted: Sequence[Errors]) -> bool:
+        """Return whether samples that others hold out need not be asked: they could hardly show a gain.
+
+        Of many samples an output is harmed, which other layers may be spared; of few no output gains on half
+        of them or more.
+        """
+        if self.can_choose:
+            return bool(self.harmed(fitted))
+        held = self._held(fitted)
+        return bool(2 * held.sum() >= len(held)) and gains_nothing(self._first, self._pooled(fitted), held)
 
     def gain(self, fitted: Sequence[Errors]) -> float:
         """Return the gain on the samples that each of the models has not seen, in dB."""
