@@ -62,10 +62,9 @@ def test_samples_are_dealt_out_in_turn_and_neighbours_stay_together_in_blocks() 
 def test_six_held_out_samples_and_slow_solvers_judge_alone() -> None:
     data = tunable.samples(CONV, 8)
     layer, options = match_layers(*tunable.pair(CONV, "A8W8", data))[0][0], LayerwiseOptions()
-    assert part_count(layer, [False, False, True, False], options) == 3
-    assert part_count(layer, HELD, options) == 4
+    assert part_count(layer, HELD, options) == 5
     assert part_count(layer, HELD * 3, options) == 1  # six of 21
-    assert part_count(layer, [*HELD, *HELD, False, False], options) == 4
+    assert part_count(layer, [*HELD, *HELD, False, False], options) == 8
     assert part_count(layer, [False, True], options) == 1
     assert part_count(layer, HELD, replace(options, algorithm="adaround")) == 1
 
@@ -82,7 +81,7 @@ def test_unseen_samples_lose_less(name: str, monkeypatch: pytest.MonkeyPatch) ->
     """Models are tuned on eight samples of six draws: one held-out sample chooses, or all in turn."""
     data = tunable.samples(CONV, 120)
     unseen, gains = data[60:], []
-    for parts in (1, 4):
+    for parts in (1, 8):
         if parts == 1:
             monkeypatch.setattr("transforms.finetune.finetune_weights.part_count", lambda *_: 1)
         else:
