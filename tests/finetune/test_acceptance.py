@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.finetune.acceptance import OPEN, clear_of, harmed, is_significantly_better, is_sure
+from transforms.finetune.acceptance import OPEN, clear_of, harmed, is_significantly_better, is_sure, loses
 from transforms.finetune.output_error import Errors
 
 HELD = [i % 5 == 4 for i in range(60)]
@@ -153,3 +153,15 @@ def test_what_is_no_number_is_the_worst(wrong: float) -> None:
     assert is_significantly_better(errors(bad), errors(1.0), HELD)
     assert not is_significantly_better(errors(1.0), errors(bad), HELD)
     assert not is_significantly_better(errors(bad), errors(bad), HELD)
+
+
+def test_a_loss_that_one_sample_makes_is_a_matter_of_chance() -> None:
+    """Half of the samples win 10 dB, half lose as much; one with most of the errors loses 1 dB."""
+    random = np.random.default_rng(1)
+    changes = np.where(np.arange(len(HELD)) % 2, 10.0, 0.1)
+    size = np.ones(len(HELD))
+    size[7], changes[7] = 1e4, 10**0.1
+    every = np.ones(len(HELD), bool)
+    assert not loses(errors(size), errors(size * changes), every)
+    assert loses(errors(1.0), errors(10 ** (0.1 + 0.01 * random.standard_normal(len(HELD)))), every)
+    assert not loses(errors(1.0), errors(1.0), every)

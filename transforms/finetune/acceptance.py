@@ -44,6 +44,12 @@ _LEAST_SCATTER = 1e-3
 _SEVERAL = 3
 """Held-out samples, from which on outputs are sure of their gain together."""
 
+_MOST = 20.0
+"""dB that a single sample may gain."""
+
+_DOUBT = 0.5
+"""Standard errors that a loss may have by chance."""
+
 OPEN = 1.0
 """Standard errors of a gain where nothing else can tell."""
 
@@ -114,6 +120,19 @@ def harmed(before: Errors, after: Errors, held: Mask) -> NDArray[np.intp]:
 def gain(before: Errors, after: Errors, part: Mask) -> float:
     """Return the mean over outputs of how much their errors on a part of the samples fell, in dB."""
     return float(_decibels(before, after, part).mean())
+
+
+def loses(before: Errors, after: Errors, part: Mask) -> bool:
+    """Return whether outputs lose more on a part of the samples than chance explains, in the mean over them.
+
+    Their scatter is that of as many samples as have a share in the errors: of probabilities, a few.
+    """
+    first, second = (np.maximum(one.of(part).errors, np.finfo(np.float64).tiny) for one in (before, after))
+    shares = (first + second) / (first + second).max(0)
+    samples = shares.sum(0) ** 2 / np.square(shares).sum(0)
+    each = np.clip(10 * np.log10(first / second), -_MOST, _MOST)
+    scatter = each.std(0, ddof=min(1, len(each) - 1))
+    return gain(before, after, part) < -_DOUBT * float((scatter / np.sqrt(samples)).mean())
 
 
 def gains_nothing(before: Errors, after: Errors, part: Mask) -> bool:

@@ -18,6 +18,7 @@ from transforms.finetune.acceptance import (
     harmed,
     is_significantly_better,
     is_sure,
+    loses,
 )
 from transforms.finetune.closed_loop import ClosedLoop
 from transforms.finetune.find_states import find_states, is_stream
@@ -207,13 +208,13 @@ class JudgedSamples:
 
 
 def _falls(before: Errors, after: Errors, held: NDArray[np.bool_]) -> bool:
-    """Return whether outputs as they are made have larger errors on held-out samples, or on all.
+    """Return whether outputs as they are made lose on held-out samples, or on all.
 
     Of probabilities few samples have nearly all of the errors: they prove no gain, but this is what is used.
     """
     if before.made is None or after.made is None:
         return False
-    return any(gain(before.as_made, after.as_made, part) < 0 for part in (held, np.ones_like(held)))
+    return any(loses(before.as_made, after.as_made, part) for part in (held, np.ones_like(held)))
 
 
 def _fold_count(by_fold: Sequence[Sequence[int]], options: FinetuneOptions) -> int:
