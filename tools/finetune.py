@@ -30,12 +30,13 @@ algorithms:
 Every fifth sample is held out: a layer's new weights, and finally the whole model, are kept only if they
 are better on those samples. With auto and fewer than six held-out samples the others judge the layers in
 turn, outputs are compared on copies of samples that vary a little, too, and every other image is fitted to
-with a bar. If fewer than sixteen leave it open if the model is better, two more are tuned with other
-samples held out, if fewer than six one for each fifth. A model whose outputs are inputs with the next
-sample is judged with states of its own, too; of its samples the last third in order is held out if they are
-few or neighbours are alike. Layers that harm an output are put back. At first auto lets int8 tensors after
-a Relu use all codes if biases can take the shift; at last it changes scales of activations if outputs are
-better for it. All layers with a stored weight in a number format are tuned, together with their biases.
+with a bar. Unless fewer than sixteen show clearly that the model is better, others are tuned with other
+samples held out, one after another: two, of fewer than six one for each fifth. A model whose outputs are
+inputs with the next sample is judged with states of its own, too; of its samples the last third in order is
+held out if they are few or neighbours are alike. Layers that harm an output are put back. At first auto lets
+int8 tensors after a Relu use all codes if biases can take the shift; at last it changes scales of activations
+if outputs are better for it. All layers with a stored weight in a number format are tuned, together with
+their biases.
 
 {SAMPLES_HELP}
 

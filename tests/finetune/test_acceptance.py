@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.finetune.acceptance import harmed, is_significantly_better
+from transforms.finetune.acceptance import OPEN, clear_of, harmed, is_significantly_better, is_sure, loses
 from transforms.finetune.output_error import Errors
 
 HELD = [i % 5 == 4 for i in range(60)]
@@ -90,6 +90,28 @@ def test_luck_passes_as_rarely_as_it_is_said(tried: int, share: float) -> None:
     assert 0.2 * share < passed / 2000 < share + 0.032
 
 
+@pytest.mark.parametrize(("count", "clear"), [(4, False), (20, True)])
+def test_a_clear_gain_is_of_two_standard_errors(count: int, clear: bool) -> None:
+    """Gains of 0.2 that scatter by 0.25: those of four samples are 1.6 standard errors, of twenty 3.6."""
+    gains = 0.2 + 0.25 * np.where(np.arange(len(HELD)) % 2, 1, -1)
+    held, found = np.arange(len(HELD)) < count, errors((1 - gains) / (1 + gains))
+    assert is_sure(errors(1.0), found, held)
+    assert is_sure(errors(1.0), found, held, 0, clear_of(held)) == clear
+
+
+@pytest.mark.parametrize("counts", [(6, 12, 18), (1, 2, 4, 6, 8)])
+def test_looks_at_first_samples_add_little_luck(counts: tuple[int, ...]) -> None:
+    """Some samples of models that err alike have to be clear, then all together tell."""
+    passed = 0
+    for _ in range(1000):
+        noise = np.exp(random.standard_normal((2, len(HELD))))
+        parts = [np.arange(len(HELD)) < count for count in counts]
+        least = [*map(clear_of, parts[:-1]), OPEN]
+        pair = errors(noise[0]), errors(noise[1])
+        passed += any(is_sure(*pair, part, 0, one) for part, one in zip(parts, least, strict=True))
+    assert 0.1 < passed / 1000 < 0.22
+
+
 def test_a_gain_is_found_in_scatter() -> None:
     """Half the error, against a scatter of a factor of 1.5: twelve samples show it nearly always."""
     passed = 0
@@ -131,3 +153,15 @@ def test_what_is_no_number_is_the_worst(wrong: float) -> None:
     assert is_significantly_better(errors(bad), errors(1.0), HELD)
     assert not is_significantly_better(errors(1.0), errors(bad), HELD)
     assert not is_significantly_better(errors(bad), errors(bad), HELD)
+
+
+def test_a_loss_that_one_sample_makes_is_a_matter_of_chance() -> None:
+    """Half of the samples win 10 dB, half lose as much; one with most of the errors loses 1 dB."""
+    random = np.random.default_rng(1)
+    changes = np.where(np.arange(len(HELD)) % 2, 10.0, 0.1)
+    size = np.ones(len(HELD))
+    size[7], changes[7] = 1e4, 10**0.1
+    every = np.ones(len(HELD), bool)
+    assert not loses(errors(size), errors(size * changes), every)
+    assert loses(errors(1.0), errors(10 ** (0.1 + 0.01 * random.standard_normal(len(HELD)))), every)
+    assert not loses(errors(1.0), errors(1.0), every)

@@ -43,6 +43,19 @@ def test_outputs_behind_a_softmax_are_measured_in_front_of_it(behind: str | None
     assert found.relative == 0.25
 
 
+@pytest.mark.parametrize("behind", ["Softmax", None])
+def test_outputs_are_measured_as_they_are_made_too(behind: str | None) -> None:
+    graphs = [graph_proto.import_model(net(scale, behind=behind)) for scale in (1.0, 1.5)]
+    found = OutputError(graphs[0], FEEDS).each(graphs[1])
+    if behind is None:
+        assert found.made is None and found.as_made is found
+        return
+    made = [np.stack([scale * feed["x"][0].astype(np.float64) for feed in FEEDS]) for scale in (1.0, 1.5)]
+    p, q = (np.exp(one) / np.exp(one).sum(1, keepdims=True) for one in made)
+    assert np.allclose(found.as_made.errors[:, 0], ((p - q) ** 2).sum(1), rtol=1e-4)  # float32
+    assert np.array_equal(found.as_made.errors[:, 1], found.errors[:, 1])
+
+
 def softmax_in_parts(scale: float) -> onnx.ModelProto:
     """Return the softmax of x times a number, as Exp divided by its sum."""
     nodes = [

@@ -180,7 +180,7 @@ def test_stacks_of_matrices_get_better(name: str) -> None:
     assert layers[0].bias is not None and layers[0].target == "a1"
     done = finetune_model(float_graph, quantized, STACKS_DATA)
     gain = _gain(float_graph, quantized, done.graph, tunable.samples(STACKS, 80)[40:])
-    assert gain > 0.1 if done.attempt else name in ("U8S8", "BFP16")  # rounding of inputs is most of these
+    assert gain > 0.05 if done.attempt else name in ("U8S8", "BFP16")  # rounding of inputs is most of these
     assert done.walk.layers[0].is_kept
     onnx.checker.check_model(graph_proto.export_model(done.graph), full_check=True)
 

@@ -17,6 +17,11 @@ of a loss with the number of outputs: of many that stay as they are, one looks w
 
 With fewer than six held-out samples their scatter says little: no output may have a larger error. With fewer
 than three, every output that changed has to be sure of its gain.
+
+Where other models could hold out more samples, a gain has to be clear to do without them, by two standard
+errors, of fewer than six samples by three. Their scatter is uncertain itself: in Student's t of four samples
+3.2 are as rare as two of many, and the scatter of one or two is that of samples that weights were fitted to,
+which is too small. Looks that ask for so much add little to the luck of the last one.
 """
 
 from __future__ import annotations
@@ -39,13 +44,28 @@ _LEAST_SCATTER = 1e-3
 _SEVERAL = 3
 """Held-out samples, from which on outputs are sure of their gain together."""
 
+_MOST = 20.0
+"""dB that a single sample may gain."""
+
+_DOUBT = 0.5
+"""Standard errors that a loss may have by chance."""
+
+OPEN = 1.0
+"""Standard errors of a gain where nothing else can tell."""
+
+
+def clear_of(held: Mask) -> float:
+    """Return the standard errors of a gain on held-out samples where other models could tell more."""
+    return 3.0 if held.sum() < FEW else 2.0
+
 
 def is_significantly_better(
-    before: Errors, after: Errors, held: Sequence[bool] | Mask, tried: int = 0
+    before: Errors, after: Errors, held: Sequence[bool] | Mask, tried: int = 0, least: float = OPEN
 ) -> bool:
     """Return whether the improvement of the errors on samples is statistically significant.
 
-    ``held`` marks the held-out samples, at least one; ``tried``: how many models were rejected before.
+    ``held`` marks the held-out samples, at least one; ``tried``: how many models were rejected before;
+    ``least``: standard errors that the first has to gain.
     """
     if not np.isfinite(after.errors).all():
         return False
@@ -55,23 +75,23 @@ def is_significantly_better(
     if len(harmed(before, after, kept)):
         return False
     if kept.sum() < FEW:
-        return _is_each_sure(before, after, kept, tried)
+        return is_sure(before, after, kept, tried, least)
     gains = _gains(before, after)
     if not gains.any():
         return False
     totals = [_decibels(before, after, part) for part in (kept, np.ones_like(kept))]
     if any(np.average(total, weights=_precision(gains, kept)) < 0 for total in totals):
         return False
-    return _is_sure(_together(gains, kept), kept, _standard_errors(tried))
+    return _is_sure(_together(gains, kept), kept, _standard_errors(tried, least))
 
 
-def _is_each_sure(before: Errors, after: Errors, held: Mask, tried: int) -> bool:
+def is_sure(before: Errors, after: Errors, held: Mask, tried: int = 0, least: float = OPEN) -> bool:
     """Return whether outputs that changed are sure of their gain: each, or of several samples together."""
     gains = _gains(before, after)
     changed = [one for one in gains.T if one.any()]
     if held.sum() >= _SEVERAL and changed:
         changed = [_together(gains, held)]
-    return bool(changed) and all(_is_sure(one, held, _standard_errors(tried)) for one in changed)
+    return bool(changed) and all(_is_sure(one, held, _standard_errors(tried, least)) for one in changed)
 
 
 def harmed(before: Errors, after: Errors, held: Mask) -> NDArray[np.intp]:
@@ -100,6 +120,24 @@ def harmed(before: Errors, after: Errors, held: Mask) -> NDArray[np.intp]:
 def gain(before: Errors, after: Errors, part: Mask) -> float:
     """Return the mean over outputs of how much their errors on a part of the samples fell, in dB."""
     return float(_decibels(before, after, part).mean())
+
+
+def loses(before: Errors, after: Errors, part: Mask) -> bool:
+    """Return whether outputs lose more on a part of the samples than chance explains, in the mean over them.
+
+    Their scatter is that of as many samples as have a share in the errors: of probabilities, a few.
+    """
+    first, second = (np.maximum(one.of(part).errors, np.finfo(np.float64).tiny) for one in (before, after))
+    shares = (first + second) / (first + second).max(0)
+    samples = shares.sum(0) ** 2 / np.square(shares).sum(0)
+    each = np.clip(10 * np.log10(first / second), -_MOST, _MOST)
+    scatter = each.std(0, ddof=min(1, len(each) - 1))
+    return gain(before, after, part) < -_DOUBT * float((scatter / np.sqrt(samples)).mean())
+
+
+def gains_nothing(before: Errors, after: Errors, part: Mask) -> bool:
+    """Return whether the error of no output on a part of the samples fell."""
+    return not (_decibels(before, after, part) > 0).any()
 
 
 def _decibels(before: Errors, after: Errors, part: Mask) -> Float64Array:
@@ -156,7 +194,7 @@ def _scatter(gains: Float64Array, held: Mask) -> float:
     return float(np.sqrt(max(of_all, squares[0] / max(len(parts[0]) - 1, 1))))
 
 
-def _standard_errors(tried: int) -> float:
-    """Return the threshold, at which all models together pass by chance as often as one model at 1."""
-    luck = 1 - NormalDist().cdf(1.0)
+def _standard_errors(tried: int, least: float = OPEN) -> float:
+    """Return the threshold, at which all models together pass by chance as often as one at ``least``."""
+    luck = 1 - NormalDist().cdf(least)
     return NormalDist().inv_cdf(1 - luck / (tried + 1))

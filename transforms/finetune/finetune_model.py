@@ -72,9 +72,9 @@ def finetune_model(
     (:mod:`transforms.finetune.acceptance`) and by 1 dB, with the present ones, and at last biases alone. Of
     layers that together harm an output, those that do no harm are a model of their own; the best model is
     returned. A recurrent model is also judged with states of its own
-    (:mod:`transforms.finetune.closed_loop`). If few held-out samples leave it open whether the first is
-    better, others with other samples held out are tuned, too, of few samples until each is held out once; and
-    ``auto`` does without learned roundings if the outputs are better for it.
+    (:mod:`transforms.finetune.closed_loop`). Unless few held-out samples show clearly that the first is
+    better, others with other samples held out are tuned, too, one after another until together they do, of
+    few samples until each is held out once; ``auto`` does without learned roundings if outputs are better so.
     ``float_graph`` is the float model in the form that was quantized
     (:func:`transforms.finetune.float_reference.float_reference`), ``formats`` are those that it was quantized
     to, beyond those that the metadata of a file name. Neither graph is changed. A ``checkpoint`` is also
@@ -117,14 +117,13 @@ def finetune_model(
         with kept_open(sharing) as shared:
             fitted: list[_Fitted] = []
             for attempt, chosen in _attempts(options):
-                if len(fitted) > 1 and chosen.weights:
-                    continue  # what several models did not show, one with other scales shows by chance
+                if len(fitted) > 1 and (chosen.weights or not judged.can_choose):
+                    continue  # what several models did not show, another one shows by chance
                 fitted = [_fit(attempt, chosen, shared)]
-                if best.is_undecided(fitted[0]):
-                    folds = (dataclasses.replace(chosen, fold=fold) for fold in range(1, judged.folds))
-                    fitted += [_fit(attempt, fold, shared) for fold in folds]
-                if best.passes(fitted, attempt, chosen) and len(fitted) == 1:
-                    if fitted[0].is_learned:
+                while best.is_undecided(fitted):
+                    fitted += [_fit(attempt, dataclasses.replace(chosen, fold=len(fitted)), shared)]
+                if best.passes(fitted, attempt, chosen):
+                    if fitted[0].is_learned and len(fitted) == 1:
                         plain = _fit(attempt, dataclasses.replace(chosen, learned=False), shared)
                         best.challenge(plain, attempt)
                     if best.is_clear:
@@ -182,12 +181,12 @@ class _Best:
         """Whether the best model gains so much that another way to tune need not be tried."""
         return self._gain >= _CLEAR
 
-    def is_undecided(self, fitted: _Fitted) -> bool:
-        """Return whether more samples have to be held out to tell if the first model is better."""
+    def is_undecided(self, fitted: Sequence[_Fitted]) -> bool:
+        """Return whether more samples have to be held out to tell if the first models are better."""
         judged = self._judged
-        if self._tried or judged.folds == 1 or self._pass([fitted]):
+        if self._tried or len(fitted) == judged.folds or self._pass(fitted, clearly=True):
             return False
-        return not (judged.can_choose and judged.harmed([fitted.errors]))
+        return not judged.is_hopeless([one.errors for one in fitted])
 
     @property
     def _is_whole(self) -> bool:
@@ -227,11 +226,12 @@ class _Best:
             held_out = self._judged.of_held_out(after, self._fold)[1]
             self.model = dataclasses.replace(self.model, graph=graph, after=held_out, scales=changed)
 
-    def _pass(self, fitted: Sequence[_Fitted], tried: int | None = None) -> bool:
+    def _pass(self, fitted: Sequence[_Fitted], tried: int | None = None, *, clearly: bool = False) -> bool:
         """Return whether models, fold by fold, are better, and one of them with states of its own, too."""
         if all(one.lost for one in fitted):
             return False
-        return self._judged.passes([one.errors for one in fitted], self._tried if tried is None else tried)
+        tested = self._tried if tried is None else tried
+        return self._judged.passes([one.errors for one in fitted], tested, clearly=clearly)
 
     def _harmed(self, fitted: Sequence[_Fitted]) -> list[str]:
         """Return the outputs that became worse, those first that did so on single samples."""

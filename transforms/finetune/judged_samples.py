@@ -10,7 +10,16 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import Feed, Float64Array
-from transforms.finetune.acceptance import gain, harmed, is_significantly_better
+from transforms.finetune.acceptance import (
+    OPEN,
+    clear_of,
+    gain,
+    gains_nothing,
+    harmed,
+    is_significantly_better,
+    is_sure,
+    loses,
+)
 from transforms.finetune.closed_loop import ClosedLoop
 from transforms.finetune.find_states import find_states, is_stream
 from transforms.finetune.options import ENOUGH, FEW, FinetuneOptions, LayerwiseOptions, is_held_out
@@ -110,7 +119,7 @@ class JudgedSamples:
         """Return whether a model is significantly better than another on samples other than those few."""
         others = np.ones_like(self._parts[fold])
         others[self._few(fold)] = False
-        return is_significantly_better(before, after, others)
+        return not _falls(before, after, others) and is_significantly_better(before, after, others)
 
     def _few(self, fold: int) -> list[int]:
         seen = np.flatnonzero(~self._parts[fold])
@@ -125,16 +134,36 @@ class JudgedSamples:
         held = self._parts[fold]
         return self._first.of(held).relative, errors.of(held).relative
 
-    def passes(self, fitted: Sequence[Errors], tried: int) -> bool:
+    def passes(self, fitted: Sequence[Errors], tried: int, *, clearly: bool = False) -> bool:
         """Return whether errors of models, fold by fold, are significantly less than those of the original.
 
-        Samples without their copies may not have larger ones. ``tried``: how many were tested before; of
-        several models the first was tested alone.
+        Samples without their copies may not have larger ones, and those that are held out have to be sure of
+        the gain by themselves: copies differ from samples, and so may what they gain. Nor may the outputs as
+        they are made, in the mean: what is measured before a Softmax may gain where it changes nothing.
+        ``tried``: how many were rejected before; ``clearly``: by as much as
+        :func:`transforms.finetune.acceptance.clear_of` says, as always where some of few are held out.
         """
-        if any(self._loses(one) for one in fitted):
+        held, pooled = self._held(fitted), self._pooled(fitted)
+        if any(self._loses(one) for one in fitted) or _falls(self._first, pooled, held):
             return False
+        clearly = clearly or not (self.can_choose or len(fitted) == self.folds)
+        least = clear_of(held) if clearly else OPEN
+        if pooled.own is not None:
+            pair = self._first.without_copies, pooled.without_copies
+            if not is_sure(*pair, held, tried, least):
+                return False
+        return is_significantly_better(self._first, pooled, held, tried, least)
+
+    def is_hopeless(self, fitted: Sequence[Errors]) -> bool:
+        """Return whether samples that others hold out need not be asked: they could hardly show a gain.
+
+        Of many samples an output is harmed, which other layers may be spared; of few no output gains on half
+        of them or more.
+        """
+        if self.can_choose:
+            return bool(self.harmed(fitted))
         held = self._held(fitted)
-        return is_significantly_better(self._first, self._pooled(fitted), held, tried + (len(fitted) > 1))
+        return bool(2 * held.sum() >= len(held)) and gains_nothing(self._first, self._pooled(fitted), held)
 
     def gain(self, fitted: Sequence[Errors]) -> float:
         """Return the gain on the samples that each of the models has not seen, in dB."""
@@ -162,13 +191,30 @@ class JudgedSamples:
 
     def _pooled(self, fitted: Sequence[Errors]) -> Errors:
         """Return errors of each model on the samples that it has not seen; of the first on all others."""
-        errors = fitted[0].errors.copy()
-        for part, own in zip(self._parts, fitted, strict=False):
-            errors[part] = own.errors[part]
-        return Errors(errors, fitted[0].powers)
+
+        def _of(given: Sequence[Float64Array]) -> Float64Array:
+            found = given[0].copy()
+            for part, own in zip(self._parts, given, strict=False):
+                found[part] = own[part]
+            return found
+
+        own = [one.own for one in fitted if one.own is not None]
+        made = [one.made for one in fitted if one.made is not None]
+        errors = _of([one.errors for one in fitted])
+        return Errors(errors, fitted[0].powers, _of(own) if own else None, _of(made) if made else None)
 
     def _held(self, fitted: Sequence[Errors]) -> NDArray[np.bool_]:
         return np.asarray(np.logical_or.reduce(self._parts[: len(fitted)]))
+
+
+def _falls(before: Errors, after: Errors, held: NDArray[np.bool_]) -> bool:
+    """Return whether outputs as they are made lose on held-out samples, or on all.
+
+    Of probabilities few samples have nearly all of the errors: they prove no gain, but this is what is used.
+    """
+    if before.made is None or after.made is None:
+        return False
+    return any(loses(before.as_made, after.as_made, part) for part in (held, np.ones_like(held)))
 
 
 def _fold_count(by_fold: Sequence[Sequence[int]], options: FinetuneOptions) -> int:

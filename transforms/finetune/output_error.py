@@ -21,7 +21,10 @@ from transforms.runtime.session import RunOptions
 Value = NDArray[np.generic] | list[NDArray[np.generic]] | None
 """What a model makes: an array, a sequence of them, or nothing if that is optional."""
 
-Found = dict[str, Value]
+View = tuple[str, bool]
+"""An output by its name, and whether it is what a final Softmax is made of that is meant."""
+
+Found = dict[View, Value]
 
 _PASSED = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Clip"})
 _SPREAD = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Expand"})
@@ -33,17 +36,24 @@ class Errors:
     """Errors [S, O] of O outputs on S samples, and the ``powers`` [S, O] of the float outputs.
 
     For float outputs they are sums of squares, for others the numbers of elements that differ, and of all.
-    ``own``: the errors without those of copies of the samples, if there are any.
+    ``own``: the errors without those of copies of the samples, if there are any. ``made``: those of the
+    outputs as the model makes them, if some are measured before a final Softmax.
     """
 
     errors: Float64Array
     powers: Float64Array
     own: Float64Array | None = None
+    made: Float64Array | None = None
 
     @property
     def without_copies(self) -> Errors:
         """The errors of the samples alone."""
         return self if self.own is None else Errors(self.own, self.powers)
+
+    @property
+    def as_made(self) -> Errors:
+        """The errors of the outputs as the model makes them."""
+        return self if self.made is None else Errors(self.made, self.powers)
 
     @property
     def relative(self) -> float:
@@ -62,7 +72,8 @@ class OutputError:
     """The error of models on some samples, against the outputs of the float model.
 
     An output after a final Softmax is measured before it: probabilities hide errors if one of them is near 1,
-    and the few samples without such a one would decide everything. ``names`` are those of the outputs.
+    and the few samples without such a one would decide everything. It is measured as it is beside that.
+    ``names`` are those of the outputs.
     """
 
     def __init__(
@@ -104,15 +115,22 @@ class OutputError:
         chosen = [start + sample for start in every for sample in own]
         scored = frozenset(self._scored & _scores(graph).keys())
         floats, run = self._of_float(scored), self._running(graph, scored)
+        views = self._views(scored)
+        measured = [views.index((name, name in scored)) for name in self.names]
+        made = [views.index((name, False)) for name in self.names]
 
         def _errors(more: Mapping[str, AnyArray]) -> Errors:
-            found = [
-                [compare(floats[i][name], made[name]) for name in self.names]
-                for i, made in zip(chosen, run({**self._feeds[i], **more} for i in chosen), strict=True)
-            ]
-            pairs = np.asarray(found, np.float64).reshape(len(every), len(own), len(self.names), 2)
-            first, total = pairs[:1].sum(0)[..., 0], pairs.sum(0)
-            return Errors(total[..., 0], total[..., 1], first if len(every) > 1 else None)
+            pairs = np.asarray(
+                [
+                    [compare(floats[i][view], found[view]) for view in views]
+                    for i, found in zip(chosen, run({**self._feeds[i], **more} for i in chosen), strict=True)
+                ],
+                np.float64,
+            ).reshape(len(every), len(own), len(views), 2)
+            errors, powers = np.moveaxis(pairs.sum(0), -1, 0)
+            first = pairs[0][:, measured, 0] if len(every) > 1 else None
+            shown = errors[:, made] if scored else None
+            return Errors(errors[:, measured], powers[:, measured], first, shown)
 
         return _errors
 
@@ -122,19 +140,25 @@ class OutputError:
             self._wanted[scored] = [kept.keep(found) for found in running(self._feeds)]
         return self._wanted[scored]
 
+    def _views(self, scored: frozenset[str]) -> list[View]:
+        """Return what is compared: each output as it is made, and ``scored`` ones before their Softmax."""
+        return [(name, False) for name in self.names] + [
+            (name, True) for name in self.names if name in scored
+        ]
+
     def _running(
         self, graph: gs.Graph, scored: frozenset[str]
     ) -> Callable[[Iterable[Feed]], Iterator[Found]]:
-        """Return what yields compared tensors by output; for ``scored`` ones the input of their Softmax."""
+        """Return what yields the tensors that are compared."""
         scores = _scores(graph)
-        places = {name: scores[name] if name in scored else name for name in self.names}
+        places = {(name, before): scores[name] if before else name for name, before in self._views(scored)}
         shown = [*(tensor.name for tensor in graph.outputs), *places.values()]
         options = with_bounded_memory(with_fixed_threads(self._options), self._feeds)
         model = InstrumentedModel(graph, shown, options)
 
         def _run(feeds: Iterable[Feed]) -> Iterator[Found]:
             for found in run_each(partial(model.run, shown=places.values()), feeds, self._options):
-                yield {name: found[place] for name, place in places.items()}
+                yield {view: found[place] for view, place in places.items()}
 
         return _run
 

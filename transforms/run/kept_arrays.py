@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 IN_MEMORY = 1 << 24
@@ -27,13 +28,13 @@ class KeptArrays:
         """Keep none yet."""
         self._bytes = 0
 
-    def keep(self, made: Mapping[str, Value]) -> dict[str, Value]:
-        """Return the same numbers by name, not to be written to; sequences of arrays stay in memory.
+    def keep(self, made: Mapping[Key, Value]) -> dict[Key, Value]:
+        """Return the same numbers by the same keys, not to be written to; sequences of arrays stay in memory.
 
         OSError if the file cannot be written.
         """
         return {
-            name: cast(Value, self._keep(x)) if isinstance(x, np.ndarray) else x for name, x in made.items()
+            key: cast(Value, self._keep(x)) if isinstance(x, np.ndarray) else x for key, x in made.items()
         }
 
     def _keep(self, array: NDArray[Any]) -> NDArray[Any]:
