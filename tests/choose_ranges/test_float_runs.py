@@ -19,7 +19,11 @@ def test_samples_hold_outputs_and_what_these_saturate() -> None:
     graph = model_io.load(network(0, 0.5, 1.0, softmax=True))
     floats = FloatRuns(graph, FEEDS, None)
     made = floats.samples(6)
-    assert floats.outputs == ["y"] and floats.shown == ["y", "logits", "r3"] and set(floats.views) == {"logits", "r3"}
+    assert (
+        floats.outputs == ["y"]
+        and floats.shown == ["y", "logits", "r3"]
+        and set(floats.views) == {"logits", "r3"}
+    )
     assert [sample.half for sample in made] == [0, 1] * 3
     model = open_model(graph)
     for sample, feed in zip(made, FEEDS, strict=True):

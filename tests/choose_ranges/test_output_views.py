@@ -8,7 +8,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from transforms import model_io
-from transforms.choose_ranges.output_views import views_of
+from transforms.choose_ranges.float_runs import FloatRuns
+from transforms.choose_ranges.output_views import FEW, views_of
 
 node = helper.make_node
 
@@ -43,19 +44,25 @@ def test_a_grade_is_seen_with_the_nearest_many_numbers(shapes: bool, hidden: int
         for tensor in graph.tensors().values():
             if tensor.name in ("a1", "a2", "h2", "h3"):
                 tensor.shape = None
-    assert views_of(graph) == [view]
+    assert views_of(graph) == {view: "y"}
 
 
 def test_what_an_output_saturates_comes_first() -> None:
     built = grade(40)
     built.graph.node[-1].CopyFrom(node("Sigmoid", ["h3"], ["y"]))
     built.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", 1, ["N", 2]))
-    assert views_of(model_io.load(built)) == ["h3", "a2"]
+    assert views_of(model_io.load(built)) == {"h3": "", "a2": "y"}
 
 
-@pytest.mark.parametrize("shape", [["N", 40], ["N", "width"], ["N", 2, "boxes"]])
-def test_an_output_of_many_numbers_says_enough(shape: list[int | str]) -> None:
-    """Lengths that no shape tells, but for the batch, may be any."""
+def test_an_output_of_many_numbers_says_enough() -> None:
     graph = model_io.load(grade(40))
-    graph.outputs[0].shape = shape
-    assert views_of(graph) == []
+    graph.outputs[0].shape = ["N", FEW]
+    assert views_of(graph) == {}
+
+
+@pytest.mark.parametrize(("rows", "views"), [(FEW - 1, ["a2"]), (FEW, [])])
+def test_samples_tell_how_many_numbers_an_output_has(rows: int, views: list[str]) -> None:
+    """The length of its axis is that of the batch, which no shape tells."""
+    feeds = [{"x": np.ones((rows, 48), np.float32)}] * 2
+    floats = FloatRuns(model_io.load(grade(40)), feeds, None)
+    assert floats.views == views and floats.shown == ["y", *views]

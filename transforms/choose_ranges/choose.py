@@ -26,7 +26,6 @@ from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.means import Means, affordable
-from transforms.choose_ranges.output_views import views_of
 from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.proposed_form import (
     Propose,
@@ -166,7 +165,7 @@ def _take(
         if calibration is None:
             continue
         floats = form.bench.floats
-        if known is None or views_of(copy) != floats.views:
+        if known is None or not floats.is_of(copy):
             floats = FloatRuns(copy, floats.feeds, data.run)
         bench = Bench(copy, scheme.by_rule(), plan_of, calibration, floats, data.run, form.bench.memory)
         bench.compare_on(count)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.choose_ranges.output_views import views_of
+from transforms.choose_ranges.output_views import FEW, views_of
 from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.kept_arrays import KeptArrays
@@ -39,7 +40,7 @@ class FloatRuns:
         self.options = with_bounded_memory(
             replace(with_resting_threads(run), simulate=True, prepack=False), feeds
         )
-        self.views: Collection[str] = views_of(graph)
+        self._views = views_of(graph)
         self._kept, self._made = KeptArrays(), list[Feed]()
         self._model: InstrumentedModel[str] | None = None
 
@@ -52,6 +53,16 @@ class FloatRuns:
         model = self._open(names)
         self._made += [self._kept.keep(model.run(feed, see=see)) for feed in self.feeds[:most]]
 
+    def is_of(self, graph: gs.Graph) -> bool:
+        """Return whether another form of the graph shows the same tensors beside its outputs."""
+        return views_of(graph) == self._views
+
+    @property
+    def views(self) -> list[str]:
+        """The names of tensors that tell more than the outputs do (:mod:`output_views`)."""
+        first = self._first()
+        return [name for name, output in self._views.items() if not output or np.size(first[output]) < FEW]
+
     @property
     def outputs(self) -> list[str]:
         """The names of the outputs of a floating type."""
@@ -60,9 +71,9 @@ class FloatRuns:
 
     @property
     def shown(self) -> list[str]:
-        """The names of these outputs, and after them of what they saturate."""
-        outputs = self.outputs
-        return [*outputs, *(name for name in self._floats() if name not in outputs)]
+        """The names of these outputs, and after them of their views."""
+        outputs, views = self.outputs, set(self.views)
+        return [*outputs, *(name for name in self._floats() if name in views and name not in outputs)]
 
     def samples(self, count: int) -> list[Sample]:
         """Return the first samples, run as far as they were not."""
@@ -76,12 +87,15 @@ class FloatRuns:
         return [Sample(i % 2, feed, {name: made[name] for name in names}) for i, (feed, made) in pairs]
 
     def _floats(self) -> list[str]:
+        return [name for name, array in self._first().items() if is_float_array(array)]
+
+    def _first(self) -> Feed:
         if not self._made:
             self._model = self._open()
             self._made.append(self._kept.keep(self._model.run(self.feeds[0])))
-        return [name for name, array in self._made[0].items() if is_float_array(array)]
+        return self._made[0]
 
     def _open(self, watched: Collection[str] = ()) -> InstrumentedModel[str]:
-        shown = dict.fromkeys((*(tensor.name for tensor in self._graph.outputs), *self.views))
+        shown = dict.fromkeys((*(tensor.name for tensor in self._graph.outputs), *self._views))
         options = replace(self.options, blocked=not watched)  # what is seen of blocks is brought out of them
         return InstrumentedModel[str](self._graph, shown, options, watched=watched)

@@ -19,34 +19,37 @@ _SATURATING = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tan
 _MOVES = frozenset(
     {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Concat", "Clip"}
 )
-_FEW = 32
+FEW = 32
 """Numbers of an output, below which eight samples tell its error with a standard error above half a dB."""
 _MOST_VIEWS = 4  # of an output of few numbers
 
 
-def views_of(graph: gs.Graph) -> list[str]:
-    """Return the names of tensors that tell more than the outputs of the model do.
+def views_of(graph: gs.Graph) -> dict[str, str]:
+    """Return names of tensors that may tell more than the outputs of the model do.
 
-    Those that an output saturates, and the nearest of at least ``_FEW`` numbers before an output that has
-    fewer. An input of the model is none of them: nothing in the model changes it.
+    Those that an output saturates, each with an empty name, and the nearest of at least ``FEW`` numbers
+    before an output that has fewer, with its name: for all that shapes tell, it may have more. An input of the
+    model is none of them: nothing in the model changes it.
     """
     found = [tensor for output in graph.outputs for tensor in _sources(output, set()) if _is_view(tensor)]
+    views = {str(tensor.name): "" for tensor in found}
     for output in graph.outputs:
-        if dtypes.is_type(output, dtypes.FLOAT) and _numbers(output) < _FEW:
-            found += [*_before_few(output, set())][:_MOST_VIEWS]
-    return list(dict.fromkeys(str(tensor.name) for tensor in found))
+        if dtypes.is_type(output, dtypes.FLOAT) and _numbers(output, unknown=1) < FEW:
+            for tensor in [*_before_few(output, set())][:_MOST_VIEWS]:
+                views.setdefault(str(tensor.name), str(output.name))
+    return views
 
 
 def _is_view(tensor: gs.Tensor) -> bool:
     return dtypes.is_type(tensor, dtypes.FLOAT) and walk.producer(tensor) is not None
 
 
-def _numbers(tensor: gs.Tensor) -> float:
+def _numbers(tensor: gs.Tensor, unknown: float = math.inf) -> float:
     """Return how many numbers of a sample a tensor has: 0 if its rank is not known.
 
-    The first length is that of a batch unless a shape tells it; others that none tells may be any.
+    ``unknown``: a length that no shape tells; the first is that of a batch then.
     """
-    lengths = [length if isinstance(length, int) else math.inf for length in tensor.shape or (0,)]
+    lengths = [length if isinstance(length, int) else unknown for length in tensor.shape or (0,)]
     return math.prod((1 if lengths[0] == math.inf else lengths[0], *lengths[1:]))
 
 
@@ -65,7 +68,7 @@ def _before_few(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
         return
     seen.add(id(node))
     for source in filter(_is_view, node.inputs):
-        if max(_numbers(source), _summed(node)) < _FEW:
+        if max(_numbers(source), _summed(node)) < FEW:
             yield from _before_few(source, seen)
         else:
             yield source

@@ -13,7 +13,6 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import Calibration
 from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.output_views import views_of
 from transforms.choose_ranges.work import too_large
 from transforms.graph import dtypes
 from transforms.pipelines.quantize_steps import Quantized
@@ -70,7 +69,7 @@ def give_all_codes(
     if not padded:
         inputs = set()
     tops, ranges = _tops(graph, calibration), _ranges(graph, calibration)
-    if floats is None or floats.views != views_of(float_graph):
+    if floats is None or not floats.is_of(float_graph):
         floats = FloatRuns(float_graph, feeds, run)
     settled = settle_codes(
         graph, floats, len(feeds), inputs, padded=padded, added=added, tops=tops, ranges=ranges, run=run
