@@ -28,8 +28,8 @@ def views_of(graph: gs.Graph) -> dict[str, str]:
     """Return names of tensors that may tell more than the outputs of the model do.
 
     Those that an output saturates, each with an empty name, and the nearest of at least ``FEW`` numbers
-    before an output that has fewer, with its name: for all that shapes tell, it may have more. An input of the
-    model is none of them: nothing in the model changes it.
+    before an output that has fewer, with its name: for all that shapes tell, it may have more. An input of
+    the model is none of them: nothing in the model changes it.
     """
     found = [tensor for output in graph.outputs for tensor in _sources(output, set()) if _is_view(tensor)]
     views = {str(tensor.name): "" for tensor in found}
