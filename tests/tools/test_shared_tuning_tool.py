@@ -72,7 +72,10 @@ def test_a_cluster_makes_the_same_file(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_run_that_is_killed_is_resumed_to_the_same_file(folder: Path, tmp_path: Path, jobs: int) -> None:
-    """By any number of workers; layers that are tuned are not tuned again."""
+    """By any number of workers; layers that are tuned are not tuned again.
+
+    Models with other samples held out come after the first.
+    """
     from transforms.finetune import finetune_weights
 
     out, kept = tmp_path / "t.onnx", tmp_path / "kept"
@@ -96,11 +99,12 @@ def test_a_run_that_is_killed_is_resumed_to_the_same_file(folder: Path, tmp_path
             lambda self, number, memory: tuned.append(number) or tune(self, number, memory),
         )
         assert finetune.main([*given, "--jobs", str(jobs)]) == 0
-        assert tuned == [2, 3]
+        assert tuned[:2] == [2, 3]
+        resumed = len(tuned)
         assert _content(out) == _content(folder / "whole.onnx")
         assert not list(kept.glob("*/steps-*"))
         assert finetune.main([*given, "--force"]) == 0  # all of it is there
-    assert tuned == [2, 3] and _content(out) == _content(folder / "whole.onnx")
+    assert len(tuned) == resumed and _content(out) == _content(folder / "whole.onnx")
 
 
 def test_results_of_other_options_are_others(folder: Path, tmp_path: Path) -> None:
