@@ -63,3 +63,33 @@ def test_the_tools_say_so(
     out = capsys.readouterr().out
     assert "The declared shape of 'y' was wrong: [1, 4, 8, 8], its node makes [1, 3, 8, 8]\n" in out
     onnx.checker.check_model(str(target), full_check=True)
+
+
+LATE = """<ir_version: 8, opset_import: ["": 12]> main (float[N, M, 8] x) => (float[1, L] y)
+    <int64[1] last = {-1}, int64 first = {0}, int64 second = {1}, float[8, 4] w = {WEIGHTS}> {
+        shape = Shape(x)
+        n = Gather <axis = 0> (shape, first)
+        m = Gather <axis = 0> (shape, second)
+        ns = Unsqueeze <axes = [0]> (n)
+        ms = Unsqueeze <axes = [0]> (m)
+        made = Concat <axis = 0> (ns, ms, last)
+        product = MatMul(x, w)
+        y = Reshape(product, made) }""".replace("WEIGHTS", ", ".join(["0.5", "-1.0"] * 16))
+
+
+@pytest.mark.parametrize(
+    ("tool", "options"),
+    ((quantize, ("--config", "W8", "--opset", "21")), (convert_fp32_to_bf16, ("--format", "bf16"))),
+)
+def test_a_shape_that_a_later_opset_tells_to_be_wrong(
+    tool: object, options: tuple, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    model = onnx.parser.parse_model(LATE)
+    onnx.checker.check_model(model, full_check=True)  # opset 12 tells nothing of it
+    onnx.save(model, source)
+    assert model_io.load(source).info.mended == []
+    arguments = ["--input", str(source), "--output", str(target), *options]
+    assert tool.main(arguments) == 0  # type: ignore[attr-defined]
+    assert "The declared shape of 'y' was wrong: [1, L], its node makes [" in capsys.readouterr().out
+    onnx.checker.check_model(str(target), full_check=True)

@@ -9,6 +9,9 @@ import onnx
 from transforms.graph.proto_graphs import each_graph
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.model.function_types import infer_types
+from transforms.model.metadata import contradicts
+
+_UNKNOWN = "unk__"  # the names that onnx's inference makes for lengths
 
 
 def infer_mended(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
@@ -37,7 +40,7 @@ def _clear_wrong(model: onnx.ModelProto) -> list[str]:
         shapes = {value.name: value.type for value in (*inferred.value_info, *inferred.output)}
         for value in _declared(graph):
             right = shapes.get(value.name)
-            if right is not None and _contradicts(value.type.tensor_type, right.tensor_type):
+            if right is not None and contradicts(value.type.tensor_type, right.tensor_type):
                 notes.append(
                     f"The declared shape of '{value.name}' was wrong: {_text(value.type.tensor_type)}, its "
                     f"node makes {_text(right.tensor_type)}"
@@ -55,19 +58,11 @@ def _declared(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
             yield value
 
 
-def _contradicts(one: onnx.TypeProto.Tensor, other: onnx.TypeProto.Tensor) -> bool:
-    """Return whether two shapes cannot both be right: another rank, or two sizes of an axis."""
-    if not other.HasField("shape"):
-        return False
-    dims, others = one.shape.dim, other.shape.dim
-    if len(dims) != len(others):
-        return True
-    pairs = zip(dims, others, strict=True)
-    return any(
-        a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value for a, b in pairs
-    )
-
-
 def _text(kind: onnx.TypeProto.Tensor) -> str:
-    sizes = (str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim)
-    return f"[{', '.join(sizes)}]"
+    return f"[{', '.join(map(_length, kind.shape.dim))}]"
+
+
+def _length(dim: onnx.TensorShapeProto.Dimension) -> str:
+    if dim.HasField("dim_value"):
+        return str(dim.dim_value)
+    return "?" if not dim.dim_param or dim.dim_param.startswith(_UNKNOWN) else dim.dim_param

@@ -59,7 +59,10 @@ def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingP
 
 def import_light(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo | None = None) -> Graph:
     """Return a light model with its weights as a graph, with types and shapes inferred."""
-    return _import_inferred(infer(light, weights)[0], weights, info or ModelInfo())
+    inferred, mended = infer(light, weights)
+    info = info or ModelInfo()
+    info.mended += mended
+    return _import_inferred(inferred, weights, info)
 
 
 def inline(light: onnx.ModelProto) -> onnx.ModelProto:

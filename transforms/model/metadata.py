@@ -53,11 +53,32 @@ def write_info(info: ModelInfo, model: onnx.ModelProto) -> None:
             continue
         if before.type.WhichOneof("value") != "tensor_type":
             value.CopyFrom(before)
-        elif before.type.tensor_type.HasField("shape"):  # inference may have put numbers for symbols
+        elif _is_declared(before.type.tensor_type, value.type.tensor_type):
             value.type.tensor_type.shape.CopyFrom(before.type.tensor_type.shape)
         if before.doc_string:
             value.doc_string = before.doc_string
         value.metadata_props.extend(before.metadata_props)
+
+
+def _is_declared(before: onnx.TypeProto.Tensor, now: onnx.TypeProto.Tensor) -> bool:
+    """Return whether a shape stays as it was declared: inference may have put numbers for symbols.
+
+    A later opset may tell that it was wrong.
+    """
+    return before.HasField("shape") and not (now.HasField("shape") and contradicts(before, now))
+
+
+def contradicts(one: onnx.TypeProto.Tensor, other: onnx.TypeProto.Tensor) -> bool:
+    """Return whether two shapes cannot both be right: another rank, or two sizes of an axis."""
+    if not other.HasField("shape"):
+        return False
+    dims, others = one.shape.dim, other.shape.dim
+    if len(dims) != len(others):
+        return True
+    pairs = zip(dims, others, strict=True)
+    return any(
+        a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value for a, b in pairs
+    )
 
 
 def tensor_types(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor]:

@@ -8,7 +8,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.graph.typed import Node
+from transforms.graph.typed import Node, info_of
 from transforms.model import detached_weights, graph_proto
 
 _REPLACED = ("nodes", "inputs", "outputs", "import_domains", "opset", "ir_version")
@@ -44,6 +44,8 @@ def apply(
     changed = graph_proto.import_light(light, weights | shown)
     changed.outputs = changed.outputs[: len(outputs)]
     _restore_documentation(graph, changed)
+    known = info_of(graph).mended
+    known += [note for note in info_of(changed).mended if note not in known]
     used = (
         {node.domain or "" for node in walk.nodes(changed)} | {o.domain for o in graph.import_domains} | {""}
     )

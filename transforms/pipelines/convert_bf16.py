@@ -19,7 +19,7 @@ from transforms.insert_cast import insert_cast
 from transforms.lower_opset import lower_opset
 from transforms.model.read_model import ModelError
 from transforms.pipelines import inspect_bf16
-from transforms.pipelines.prepare import prepare
+from transforms.pipelines.prepare import note_mended, prepare
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.saturate_activations import saturate_activations
 from transforms.simulate_bf16 import simulate_bf16
@@ -77,6 +77,7 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
     _check_nan(graph, options, done)
     exclude = prepare_bf16(graph, options, done)
     _raise_opset(graph, options)
+    note_mended(graph, done.notes)
     kept = exclude.resolve_in(graph)  # once: later, inserted nodes would belong to the selection
     done.saturated = saturate(graph, exclude=kept)
     if options.saturate_activations:

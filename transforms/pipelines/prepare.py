@@ -66,6 +66,11 @@ def prepare(
     return done
 
 
+def note_mended(graph: gs.Graph, notes: list[str]) -> None:
+    """Add notes on declared shapes that later opsets told to be wrong."""
+    notes += [note for note in info_of(graph).mended if note not in notes]
+
+
 def _hardswishes(graph: gs.Graph) -> int:
     return sum(node.op == "HardSwish" for node in walk.nodes(graph))
 

@@ -25,7 +25,7 @@ from transforms.model import provenance
 from transforms.model.read_model import ModelError
 from transforms.move_outliers import move_outliers
 from transforms.pipelines import inspect_bf16
-from transforms.pipelines.prepare import prepare
+from transforms.pipelines.prepare import note_mended, prepare
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -164,6 +164,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
         )
     move_named_outliers(graph, scheme, targets, done)
     raise_opset(graph, scheme)
+    note_mended(graph, done.notes)
 
 
 def move_named_outliers(
