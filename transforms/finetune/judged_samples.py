@@ -139,12 +139,13 @@ class JudgedSamples:
 
         Samples without their copies may not have larger ones, and those that are held out have to be sure of
         the gain by themselves: copies differ from samples, and so may what they gain. Nor may the outputs as
-        they are made, in the mean: what is measured before a Softmax may gain where it changes nothing.
+        they are made lose on all samples, though weights are fitted to most of these: what is measured before
+        a Softmax may gain where it changes nothing.
         ``tried``: how many were rejected before; ``clearly``: by as much as
         :func:`transforms.finetune.acceptance.clear_of` says, as always where some of few are held out.
         """
         held, pooled = self._held(fitted), self._pooled(fitted)
-        if any(self._loses(one) for one in fitted) or _falls(self._first, pooled, held):
+        if any(self._loses(one) for one in fitted) or _falls(self._first, pooled, np.ones_like(held)):
             return False
         clearly = clearly or not (self.can_choose or len(fitted) == self.folds)
         least = clear_of(held) if clearly else OPEN
@@ -207,14 +208,12 @@ class JudgedSamples:
         return np.asarray(np.logical_or.reduce(self._parts[: len(fitted)]))
 
 
-def _falls(before: Errors, after: Errors, held: NDArray[np.bool_]) -> bool:
-    """Return whether outputs as they are made lose on held-out samples, or on all.
+def _falls(before: Errors, after: Errors, part: NDArray[np.bool_]) -> bool:
+    """Return whether outputs as they are made lose on a part of the samples.
 
     Of probabilities few samples have nearly all of the errors: they prove no gain, but this is what is used.
     """
-    if before.made is None or after.made is None:
-        return False
-    return any(loses(before.as_made, after.as_made, part) for part in (held, np.ones_like(held)))
+    return before.made is not None and after.made is not None and loses(before.as_made, after.as_made, part)
 
 
 def _fold_count(by_fold: Sequence[Sequence[int]], options: FinetuneOptions) -> int:
