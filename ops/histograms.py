@@ -18,9 +18,9 @@ _TABLES = 4  # as the kernel has it
 def count_in_bins(x: Float32Array, exponent: int, counts: NDArray[np.int64]) -> None:
     """Add to the counts of equal bins, [bins], those of the numbers of an array of any shape.
 
-    The bins divide [-2**exponent, 2**exponent) and hold their lower edges; how many there are is a power of
-    two, of which 2**-exponent is a multiple that float32 holds. Numbers beyond are counted in the outermost
-    bins. There is no NaN, and fewer than 2**32 numbers.
+    The bins divide [-2**exponent, 2**exponent) and hold their lower edges; their number is a power of two,
+    and float32 holds it times 2**-exponent. Numbers beyond are counted in the outermost bins. NaN is not
+    allowed, nor are 2**32 numbers or more.
     """
     scale = math.ldexp(len(counts) / 2, -exponent)
     tables = np.empty((_TABLES, len(counts)), np.uint32)

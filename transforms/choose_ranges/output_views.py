@@ -49,8 +49,9 @@ def _numbers(tensor: gs.Tensor, unknown: float = math.inf) -> float:
 
     ``unknown``: a length that no shape tells; the first is that of a batch then.
     """
-    lengths = [length if isinstance(length, int) else unknown for length in tensor.shape or (0,)]
-    return math.prod((1 if lengths[0] == math.inf else lengths[0], *lengths[1:]))
+    first, *rest = tensor.shape or (0,)
+    batch = first if isinstance(first, int) else 1
+    return batch * math.prod(length if isinstance(length, int) else unknown for length in rest)
 
 
 def _summed(node: gs.Node) -> int:

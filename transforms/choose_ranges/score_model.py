@@ -39,7 +39,8 @@ def score_runs(
     shifts: Mapping[str, float] | None = None,
 ) -> Score:
     """Return the errors of what a model made of some samples; ``shifts`` as of :func:`score_model`."""
-    back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in floats.views}
+    views = floats.views
+    back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in views}
     whole = (
         {**found, **{name: found[name] + back[name] for name in back if name in found}} for found in made
     )

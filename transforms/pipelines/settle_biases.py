@@ -157,8 +157,8 @@ class _Trial:
         for layer, mean in zip(layers, means[0], strict=True):
             self._switch(copy, layer, mean, names, insertions)
         insertions.place(copy)
-        views = show(copy, floats.views)
-        self._shown = [name for name in floats.shown if name in floats.outputs or name in views]
+        missing = set(floats.views).difference(show(copy, floats.views))
+        self._shown = [name for name in floats.shown if name not in missing]
         self._model = open_model(copy, floats.options)
         self._each = list(run_each(self._lack, range(len(means)), run))
 
