@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 import pytest
@@ -50,17 +52,44 @@ def test_threads_rest_while_a_tensor_is_looked_at(monkeypatch: pytest.MonkeyPatc
     assert asked == [(0, False), (2, False)]
 
 
-@pytest.mark.parametrize(("few", "rows", "blocked"), [(3, 2, True), (2, 2, False), (3, 1 << 15, False)])
+@pytest.mark.parametrize(("few", "rows", "blocked"), [(2, 2, True), (1, 2, False), (2, 1 << 15, False)])
 def test_blocks_of_channels_are_for_small_samples_and_models(
     few: int, rows: int, blocked: bool, asked: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runtime takes seconds to bring ten thousand nodes into blocks, a time in the square of them."""
     monkeypatch.setattr(sample_statistics, "_FEW", few)
-    graph = graph_proto.import_model(build.dense(layers=2))
-    wanted = no_statistics(NAMES, (), histogram=False)
-    statistics = SampleStatistics(graph, wanted, CalibrationOptions(), None)
-    statistics.of("sample", {"x": np.ones((rows, 16), np.float32)}, lambda *_: [])
+    _see(["Conv"], rows)
     assert asked == [blocked]
+
+
+@pytest.mark.parametrize(
+    ("operators", "blocked"),
+    [(["Conv"], True), (["Conv", "MatMul"], False), (["MatMul"], False), (["Conv", "Relu", "Conv"], True)],
+)
+def test_blocks_of_channels_are_for_models_of_convolutions(
+    operators: list[str], blocked: bool, asked: list[bool]
+) -> None:
+    """Sizes that blocks ask for can take a run of the model: seconds for a transformer with one of them."""
+    _see(operators, 2)
+    assert asked == [blocked]
+
+
+def _see(operators: Sequence[str], rows: int) -> None:
+    """Make statistics of a chain of operators, for a sample of so many rows."""
+    names = ["x", *(f"t{i}" for i in range(1, len(operators))), "y"]
+    weights = {"Conv": ", w", "MatMul": ", m"}
+    nodes = [
+        f"{made} = {op}({read}{weights.get(op, '')})"
+        for op, read, made in zip(operators, names, names[1:], strict=False)
+    ]
+    text = f"""<ir_version: 8, opset_import: ["": 17]> main (float[1, 1, N, 16] x) => (float[1, 1, N, 16] y)
+        <float[1, 1, 1, 1] w = {{2.0}}, float[1, 1, 16, 16] m = {{{", ".join(["1.0"] * 256)}}}> {{
+        {" ".join(nodes)}
+    }}"""
+    graph = graph_proto.import_model(onnx.parser.parse_model(text))
+    wanted = no_statistics(names, (), histogram=False)
+    statistics = SampleStatistics(graph, wanted, CalibrationOptions(), None)
+    statistics.of("sample", {"x": np.ones((1, 1, rows, 16), np.float32)}, lambda *_: [])
 
 
 def test_sizes_that_no_shape_tells_are_measured_once_for_samples_of_one_shape(asked: list[bool]) -> None:

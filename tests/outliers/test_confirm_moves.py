@@ -78,3 +78,33 @@ def test_moves_that_no_half_asks_for_are_not_tried() -> None:
     assert not is_worth_it(trial, before)
     assert not trial.measured and not before.measured
     assert trial.of_half(1) == before.of_half(1)
+
+
+@pytest.mark.parametrize(
+    ("new", "moved", "worth", "measured"),
+    [
+        ((5e-4, 9.0), (0, 1), True, [0]),
+        ((8e-4, 1e-9), (0, 1), False, [0]),  # 1 dB: what the other half shows is not asked for
+        ((5e-4, 1e-3), (0,), False, [0]),
+        ((1e-3, 5e-4), (1,), False, []),
+    ],
+)
+def test_large_models_are_run_on_one_half(
+    new: Sequence[float], moved: Sequence[int], worth: bool, measured: list[int]
+) -> None:
+    """It has to be clear, and the other half to ask for moves, too."""
+    before = Known((1e-3, 1e-3))
+    trial = Known(new, moved, before)
+    assert is_worth_it(trial, before, briefly=True) == worth
+    assert trial.measured == before.measured == measured
+    assert before.is_measured == bool(measured)
+
+
+def test_what_a_half_asks_for_is_not_asked_once_the_other_is_clear() -> None:
+    class _Asked(Known):
+        def is_plain(self, half: int) -> bool:
+            assert half == 0
+            return False
+
+    before = Known((1e-3, 1e-3))
+    assert is_worth_it(_Asked((5e-4, 1.0), (0, 1), before), before)

@@ -42,6 +42,9 @@ blocks of channels."""
 _BLOCKED = frozenset(["Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"])
 """Operators that the runtime computes on blocks of channels."""
 
+_PRODUCTS = frozenset(["MatMul", "Gemm"])
+"""Operators that it does not; where these are as many, blocks save little time."""
+
 _FEW = 5000
 """Tensors of a model up to which it is brought into such blocks: the time for that is in their square."""
 
@@ -94,7 +97,9 @@ class SampleStatistics:
         variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
         self._all = [name for name in variables if name in wanted or name in outputs]
         self._sizes = TensorSizes(graph, self._all, partial(_measure, graph, run))
-        self._has_blocks = any(node.op in _BLOCKED for node in walk.nodes(graph))
+        operators = [node.op for node in walk.nodes(graph)]
+        blocked, products = (sum(op in some for op in operators) for some in (_BLOCKED, _PRODUCTS))
+        self._has_blocks = blocked > products
         self._models: dict[bool, InstrumentedModel[str]] = {}
         self._small: dict[Shapes, bool] = {}
 
@@ -103,15 +108,16 @@ class SampleStatistics:
         return self._wanted[name].alike()
 
     def is_small(self, sample: str, feed: Mapping[str, np.ndarray]) -> bool:
-        """Return whether tensors of a sample are so small that they may live longer than they are read.
+        """Return whether tensors of a sample may live longer than they are read, for they are small.
 
-        The first sample of its shapes decides: to know sizes that depend on numbers takes a run of the model.
+        Not without operators that gain by it. The first sample of its shapes decides: to know sizes that
+        depend on numbers takes a run of the model.
         Raises ValueError if that fails.
         """
         key = shapes_of(feed)
         if key not in self._small:
-            small = is_small_feed(feed) and len(self._all) <= _FEW
-            if small and self._has_blocks:
+            small = self._has_blocks and is_small_feed(feed) and len(self._all) <= _FEW
+            if small:
                 with _failing(sample):
                     small = self._sizes.of(feed).total <= _SMALL_TENSORS
             self._small[key] = small

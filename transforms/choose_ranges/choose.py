@@ -76,12 +76,14 @@ def choose_settings(
     propose: Propose | None = None,
     progress: Progress | None = None,
     memory: WeightMemory | None = None,
+    searched: bool = False,
 ) -> Chosen:
     """Measure a prepared graph and return the best setting of a scheme for it; the graph is not changed.
 
     ``plan_of`` makes the plan of a scheme for the graph, or for a copy of it. What the scheme says is kept;
     what it leaves ``auto`` is chosen. ``propose`` makes a candidate that goes first. ``memory``: of its
-    weights. Raises as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
+    weights. ``searched``: whether outliers were searched for, which took a part of the time. Raises as
+    :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
     """
     ruled = scheme.by_rule()
     if too_large(graph) or data.memory_limit is not None:
@@ -104,7 +106,9 @@ def choose_settings(
     variants = rewritten(graph, candidates) if whole is not None else []
     proposed = proposed or propose_of(graph, feeds, data.run, None if whole is None else propose)
     floats, extra = proposed.floats, len(proposed.variants)
-    means = affordable(scheme, graph, calibration, samples.count, len(variants), extra > 0)
+    means = affordable(
+        scheme, graph, calibration, samples.count, len(variants), proposed=extra > 0, searched=searched
+    )
     if means is None:
         return replace(by_rule, note="Ranges by rule: comparing settings of so many nodes takes too long")
     if not floats.outputs:

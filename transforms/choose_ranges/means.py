@@ -41,12 +41,20 @@ class Means:
 
 
 def affordable(
-    scheme: Scheme, graph: gs.Graph, calibration: Calibration, count: int, variants: int, proposed: bool
+    scheme: Scheme,
+    graph: gs.Graph,
+    calibration: Calibration,
+    count: int,
+    variants: int,
+    *,
+    proposed: bool,
+    searched: bool,
 ) -> Means | None:
     """Return what there is time for, None if not for a comparison.
 
     ``count``: the samples that were calibrated on. ``variants``: rewritten graphs. ``proposed``: whether
     there is another one, of which more is to be expected than of any setting: then fewer are compared.
+    ``searched``: whether outliers were searched for.
     """
     kinds = (True, False) if calibration.has_histograms else (False,)
     every = [methods_for(scheme, counted=counted) for counted in kinds]
@@ -57,7 +65,7 @@ def affordable(
             calibration,
             count,
             clips=clips,
-            searched=bool(scheme.outliers),
+            searched=searched,
             variants=means.variants,
             proposed=proposed,
         )

@@ -5,6 +5,8 @@ It follows from the size of the model, never from a clock: the choice is the sam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
@@ -93,11 +95,19 @@ def samples_for(runs: int, settings: int, most: int) -> int:
 def _numbers(graph: gs.Graph, calibration: Calibration) -> float:
     """Return the numbers that runs on all samples quantize, with the products of layers in the same unit."""
     sizes = {name: calibration.numbers(name) for name in calibration.observed}
+    return sum(sizes.values()) + numbers_for_products(graph, sizes)
+
+
+def numbers_for_products(graph: gs.Graph, sizes: Mapping[str, float]) -> float:
+    """Return how many numbers are quantized in the time that the products of layers take.
+
+    ``sizes``: numbers of tensors by name; layers count that read one of them.
+    """
     products = sum(_products(node, sizes) for node in graph.nodes if dot_products.is_dot_product(node))
-    return sum(sizes.values()) + products / _PRODUCTS
+    return products / _PRODUCTS
 
 
-def _products(node: gs.Node, sizes: dict[str, float]) -> float:
+def _products(node: gs.Node, sizes: Mapping[str, float]) -> float:
     """Return about how many products a layer with a stored weight makes of a sample."""
     data, weight = node.inputs[:2]
     if not isinstance(weight, gs.Constant) or len(weight.shape) < 2:

@@ -65,6 +65,11 @@ class Trial:
         """Return the ratios over one of the two halves."""
         return _decibels(self._of(half))
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether a model was run."""
+        return bool(self._sums)
+
     def is_plain(self, half: int) -> bool:
         """Return whether a half of the samples asks for no moves."""
         return self._plain is not None and not self._moves_of(half)
@@ -88,20 +93,23 @@ class Trial:
         return list(run_each(lambda one: _sums(one, model.run(one.feed)), held_out, self._run))
 
 
-def is_worth_it(new: Trial, old: Trial) -> bool:
+def is_worth_it(new: Trial, old: Trial, *, briefly: bool = False) -> bool:
     """Return whether moves make the outputs better; one half of the samples is enough if it is clear.
 
     ``old`` is the trial without moves, or made like it. A half without moves adds the same errors to both:
-    they gain less over both halves than over the other one.
+    they gain less over both halves than over the other one. ``briefly``: one half has to be enough, and the
+    other to ask for moves, too.
     """
-    moved = [half for half in range(2) if not new.is_plain(half)]
-    if not moved:
+    first = int(new.is_plain(0))
+    if new.is_plain(first) or (briefly and first):
         return False
-    gains = _gains(new.of_half(moved[0]), old.of_half(moved[0]))
+    gains = _gains(new.of_half(first), old.of_half(first))
     clear = gains.size and (gains.mean() < -_CLEAR or (gains.mean() > _CLEAR and gains.min() >= 0))
-    if clear and moved[0] == 0:
+    if briefly:
+        return bool(clear and gains.mean() > 0 and not new.is_plain(1))
+    if clear and not first:
         return bool(gains.mean() > 0)
-    if len(moved) == 1 and not (gains.size and np.maximum(gains, 0).mean() >= _LEAST_GAIN):
+    if new.is_plain(1 - first) and not (gains.size and np.maximum(gains, 0).mean() >= _LEAST_GAIN):
         return False
     return is_better(new.decibels(2), old.decibels(2))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -42,19 +42,28 @@ def pick(feeds: Feeds) -> list[Feed]:
 
 
 def look(
-    graph: gs.Graph, names: Sequence[str], feeds: Sequence[Feed], run: RunOptions | None
+    graph: gs.Graph,
+    names: Sequence[str],
+    feeds: Sequence[Feed],
+    run: RunOptions | None,
+    affordable: Callable[[Mapping[str, float]], int],
 ) -> Iterator[Sample]:
-    """Yield what the float model makes of each feed; rows are evenly spread over a tensor."""
+    """Yield what the float model makes of the first feeds; rows are evenly spread over a tensor.
+
+    ``affordable`` returns how many, from the numbers that each of the tensors has on the first.
+    """
     outputs = float_outputs(graph)
     model = InstrumentedModel[str](graph, [*outputs, *names], with_resting_threads(run))
-    count = max(1, _ROWS // max(1, len(feeds)))
+    first = model.run(feeds[0])
+    feeds = feeds[: affordable({name: first[name].size for name in names})]
+    count = max(1, _ROWS // len(feeds))
 
-    def _see(feed: Feed) -> Sample:
-        found = model.run(feed)
+    def _sample(feed: Feed, found: Feed) -> Sample:
         rows = {name: _some(found[name], count) for name in names}
         return Sample(feed, rows, {name: found[name] for name in outputs})
 
-    yield from run_each(_see, feeds, run)
+    yield _sample(feeds[0], first)
+    yield from run_each(lambda feed: _sample(feed, model.run(feed)), feeds[1:], run)
 
 
 def _some(array: Float32Array, count: int) -> Float32Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import onnx_graphsurgeon as gs
@@ -101,15 +101,16 @@ def quantize_graph(
     memory = _weights_of(graph, scheme)
     biases = BiasSamples(graph, scheme, data)
     data = biases.data
-    scheme, plan, planned = _choose_moves(graph, scheme, targets, data, done, memory)
+    moved = _choose_moves(graph, scheme, targets, data, done, memory)
+    scheme, plan = moved.scheme, moved.plan
     memory = memory if plan is not None else _weights_of(graph, scheme)
-    chosen = _choose(graph, scheme, targets, data, done, progress, memory, plan)
+    chosen = _choose(graph, moved, targets, data, done, progress, memory)
     calibration, scheme = chosen.calibration, chosen.scheme
     biases.take(graph, chosen.spare)
     float_graph = copy_graph(graph) if keep_float or biases.feeds or samples is not None else None
     done.float_graph = float_graph if keep_float else None
     if plan is not None and calibration is None and plan.scheme == scheme:
-        done.changes.update(planned.changes)
+        done.changes.update(moved.planned.changes)
     else:
         plan = make_plan(graph, scheme, targets.resolve_in(graph), done)
     if calibration is None:
@@ -173,6 +174,19 @@ def _equalize(
     return scheme.with_(equalize_layers=count is not None)
 
 
+@dataclass(frozen=True)
+class _Moved:
+    """The scheme that says which outliers were moved, and whether models were ``searched`` for them.
+
+    Without any, the plan of the graph by the rules, with what it ``planned`` to change.
+    """
+
+    scheme: Scheme
+    plan: QuantizationPlan | None = None
+    planned: Quantized = field(default_factory=Quantized)
+    searched: bool = False
+
+
 def _choose_moves(
     graph: gs.Graph,
     scheme: Scheme,
@@ -180,19 +194,16 @@ def _choose_moves(
     data: CalibrationData | None,
     done: Quantized,
     memory: WeightMemory | None,
-) -> tuple[Scheme, QuantizationPlan | None, Quantized]:
-    """Move outliers of a prepared graph if its outputs get better; return the scheme that says which.
-
-    If there are none to move, the plan by the rules that this took is returned, with what it changed.
-    """
+) -> _Moved:
+    """Move outliers of a prepared graph if its outputs get better."""
     planned = Quantized()
     if not scheme.move_outliers or scheme.outliers or data is None or not data.decides:
-        return scheme, None, planned
+        return _Moved(scheme, searched=bool(scheme.outliers))
     ruled = scheme.by_rule()
     plan = make_plan(graph, ruled, targets.resolve_in(graph), planned)
     quantize = _by_rule(ruled, targets, data, memory)
     recall = anew if memory is None else WeightMemory().recall
-    moves = settle_outliers(
+    settled = settle_outliers(
         plan,
         lambda: data.feeds(graph),
         quantize,
@@ -200,11 +211,11 @@ def _choose_moves(
         exclude=targets.excluded,
         recall=recall,
     )
-    if not moves:
-        return scheme, plan, planned
-    chosen = scheme.with_(outliers={name: str(move) for name, move in moves.items()})
+    if not settled.moves:
+        return _Moved(scheme, plan, planned, searched=settled.tried)
+    chosen = scheme.with_(outliers={name: str(move) for name, move in settled.moves.items()})
     move_named_outliers(graph, chosen, targets, done, recall)
-    return chosen, None, planned
+    return _Moved(chosen, searched=True)
 
 
 def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:
@@ -224,18 +235,15 @@ def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:
 
 def _choose(
     graph: gs.Graph,
-    scheme: Scheme,
+    moved: _Moved,
     targets: SchemeTargets,
     data: CalibrationData | None,
     done: Quantized,
     progress: Progress | None,
     memory: WeightMemory | None,
-    known: QuantizationPlan | None,
 ) -> Chosen:
-    """Return a scheme with nothing left open, and ranges if they were measured to choose it.
-
-    ``known``: the plan of the graph by the rules of the scheme, if there is one.
-    """
+    """Return a scheme with nothing left open, and ranges if they were measured to choose it."""
+    scheme, known = moved.scheme, moved.plan
     done.scheme = scheme.by_rule() if scheme.is_open else scheme
     if not scheme.is_open or data is None or not data.decides:
         return Chosen(done.scheme)
@@ -247,16 +255,8 @@ def _choose(
 
     candidates = list(_candidates(scheme, targets))
     propose = _proposer(graph, scheme, targets)
-    chosen = choose_settings(
-        graph,
-        scheme,
-        _plan_of,
-        data,
-        candidates=candidates,
-        propose=propose,
-        progress=progress,
-        memory=memory,
-    )
+    choose = partial(choose_settings, candidates=candidates, propose=propose, progress=progress)
+    chosen = choose(graph, scheme, _plan_of, data, memory=memory, searched=moved.searched)
     if chosen.candidate is not None and chosen.candidate.rewrite is not None:
         done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
     done.scheme = chosen.scheme

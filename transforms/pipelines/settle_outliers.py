@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.choose_ranges.work import numbers_for_products
 from transforms.graph.mixed_channels import Recall, anew
 from transforms.graph.residual_streams import Stream
 from transforms.graph.selection import Exclusion
@@ -27,12 +29,20 @@ from transforms.scheme.outlier_move import OutlierMove
 
 _FEWEST = 4  # samples: two halves of two
 _MOST_NUMBERS = 1 << 27
-"""Numbers that all samples of a trial quantize, about: half a second."""
+"""Numbers that all samples of a trial quantize, with products in the same unit, about: half a second."""
 
 _FLOAT_BYTES = 4
 
 Quantize = Callable[[gs.Graph, list[Feed]], None]
 """Quantizes a prepared graph in place, with ranges from some feeds."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The moves of outliers, by the name of a tensor, and whether models were run to find them."""
+
+    moves: Moves = field(default_factory=dict)
+    tried: bool = False
 
 
 def settle_outliers(
@@ -43,7 +53,7 @@ def settle_outliers(
     *,
     exclude: Exclusion = None,
     recall: Recall = anew,
-) -> Moves:
+) -> Settled:
     """Return the moves, by the name of a tensor, with which the outputs of the quantized model are better.
 
     ``plan`` is that of a prepared graph, which is not changed. Layers propose moves; the whole model decides,
@@ -51,25 +61,43 @@ def settle_outliers(
     output worse by more than 0.1 dB. If a half of them shows 2 dB either way, the other is not run. Residual
     streams with outliers are rotated if that gains as much over each half, against what was best before, or
     3 dB over the first. No moves, without looking at data, if no layer of the model can have any; none of
-    fewer than four samples, or of data that can be taken only once; samples of large tensors, as of images,
-    are fewer, down to four. ``recall`` remembers rotated weights.
+    fewer than four samples, or of data that can be taken only once. Samples of large tensors or many
+    products are fewer, down to four, and then the first half has to be clear. ``recall`` remembers rotated
+    weights.
     """
     graph, operands = plan.graph, find_operands(plan, exclude=exclude)
     picked = pick(feeds()) if operands else []
     if len(picked) < _FEWEST:
-        return {}
-    picked = picked[: _affordable(plan, picked[0])]
+        return Settled()
+    affordable = partial(_affordable, plan, picked[0])
     streams = find_streams(plan, exclude=exclude)
     names = [*(one.tensor.name for one in operands), *(one.name for one in streams)]
-    samples = list(look(graph, list(dict.fromkeys(names)), picked, run))
+    samples = list(look(graph, list(dict.fromkeys(names)), picked, run, affordable))
+    briefly = len(samples) == _FEWEST < len(picked)
     search = _Search(plan, samples, quantize, run, exclude, recall)
     before = search.trial(graph, [])[0]
+    moves = _settled(search, operands, outlying_streams(streams, operands, samples), before, briefly=briefly)
+    return Settled(moves, before.is_measured)
+
+
+def _settled(
+    search: _Search,
+    operands: Sequence[Operand],
+    outlying: Sequence[Stream],
+    before: Trial,
+    *,
+    briefly: bool,
+) -> Moves:
+    """Return the moves that outputs confirm; ``before``: the trial without any."""
+    graph = search.plan.graph
     trial, moves = search.trial(graph, operands, before)
-    outlying = outlying_streams(streams, operands, samples)
     rotated = search.rotated(outlying, operands) if outlying else None
     if rotated and is_clear(rotated[0], [before, trial]):
         return rotated[1]
-    if not moves or not is_worth_it(trial, before):
+    worth = bool(moves) and is_worth_it(trial, before, briefly=briefly)
+    if briefly:
+        return moves if worth else {}
+    if not worth:
         refused, scaled = moves, [replace(operand, may_split=False, heads=None) for operand in operands]
         trial, moves = search.trial(graph, scaled, before) if scaled != operands else (before, {})
         if not moves or moves == refused or not is_worth_it(trial, before):
@@ -77,11 +105,15 @@ def settle_outliers(
     return rotated[1] if rotated and is_worth_it_twice(rotated[0], trial) else moves
 
 
-def _affordable(plan: QuantizationPlan, feed: Feed) -> int:
-    """Return how many samples like one may be compared on; sizes that no shape tells count as none."""
+def _affordable(plan: QuantizationPlan, feed: Feed, seen: Mapping[str, float]) -> int:
+    """Return how many samples like one may be compared on; ``seen``: numbers of tensors that layers read.
+
+    Sizes of others that no shape tells count as none.
+    """
     names = [tensor.name for tensor in plan.measured()]
-    numbers = TensorSizes(plan.graph, names, lambda *_: {}).of(feed).total // _FLOAT_BYTES
-    return max(_FEWEST, _MOST_NUMBERS // max(numbers, 1) // 2 * 2)
+    known = TensorSizes(plan.graph, names, lambda *_: {}).of(feed).total // _FLOAT_BYTES
+    numbers = max(known, sum(seen.values())) + numbers_for_products(plan.graph, seen)
+    return max(_FEWEST, int(_MOST_NUMBERS // max(numbers, 1)) // 2 * 2)
 
 
 @dataclass(frozen=True)
