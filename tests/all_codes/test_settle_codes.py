@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
+from onnx import helper
 
 from tests.all_codes.test_use_all_codes import CLOSE, DATA, NET, PADDED, PADDED_DATA
-from tests.helpers import tunable
+from tests.helpers import build, tunable
 from transforms.all_codes.recorded_shifts import recorded_shifts
 from transforms.all_codes.settle_codes import settle_codes
 from transforms.all_codes.share_shifts import on_all_codes, shift_alike
@@ -145,3 +146,21 @@ def test_a_float_model_without_the_relu_is_refused() -> None:
     relu.op = "Sigmoid"
     with pytest.raises(ValueError, match=r"^'c1' is shifted, and the float model has no Relu or Clip alone"):
         shift_alike(float_graph, quantized)
+
+
+def test_a_bias_without_axes_stays() -> None:
+    random = np.random.default_rng(8)
+    weights = {"w": random.standard_normal((4, 8)), "b": np.full(8, 0.5), "v": np.full((8, 1), 0.25)}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"], "hidden"),
+        helper.make_node("Relu", ["h"], ["r"], "relu"),
+        helper.make_node("Gemm", ["r", "v", "c"], ["y"], "last"),
+    ]
+    arrays = {name: value.astype(np.float32) for name, value in weights.items()} | {"c": np.float32(2)}
+    ends = build.value("x", ["n", 4]), build.value("y", ["n", 1])
+    model = build.model(nodes, [ends[0]], [ends[1]], arrays)
+    feeds = tunable.samples(model, 8)
+    graph = graph_proto.import_model(model)
+    quantize_graph(graph, preset("A8W8"), CalibrationData(feeds))
+    error = OutputError(graph_proto.import_model(model), feeds).each(graph).relative
+    assert error < 1e-3  # 30 dB: outputs around 2 in steps of about 1/32

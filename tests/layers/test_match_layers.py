@@ -96,6 +96,13 @@ def test_a_layer_that_stayed_float_is_left_alone() -> None:
     assert _reason(*pair, "depthwise") == "its weight is float32"
 
 
+def test_a_layer_of_two_constants_is_left_alone() -> None:
+    float_graph, quantized = tunable.pair(CONV, "MX6", [])
+    node = next(node for node in quantized.nodes if node.name == "dense")
+    node.inputs[0] = gs.Constant("stored", np.ones((1, 16), np.float32))
+    assert _reason(float_graph, quantized, "dense") == "its input is a constant, too"
+
+
 def test_a_product_of_two_computed_tensors_is_left_alone() -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], "turn", perm=[0, 2, 1]),

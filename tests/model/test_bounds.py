@@ -145,6 +145,19 @@ def test_size_of_a_large_constant_follows_from_small_ones() -> None:
         model_io.load(resized(1024))
 
 
+def test_size_does_not_ask_for_numbers_that_the_runtime_cannot_compute() -> None:
+    """It has no Expand of bfloat16; the shape is made of int64 alone."""
+    nodes = [
+        node("Cast", ["w"], ["narrow"], to=16),
+        node("Mul", ["narrow", "narrow"], ["square"]),
+        node("Mul", ["two", "two"], ["shape"]),
+        node("Expand", ["square", "shape"], ["wide"], "expand"),
+        node("Cast", ["wide"], ["big"], to=1),
+    ]
+    built = folded(nodes, [constant("w", np.ones((1, 1)), np.float32), constant("two", [2, 2])])
+    assert model_io.load(built).nodes
+
+
 def test_weight_of_any_size_may_be_cast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transforms.model.constant_size.LARGEST", 1 << 10)
     nodes = [node("Cast", ["w"], ["big"], "cast", to=1), node("Cast", ["big"], ["d"], "double", to=11)]

@@ -52,7 +52,8 @@ def integer_layer(node: gs.Node) -> IntegerLayer | None:
     if numbers.dtype != np.int32 or not (_is_own(bias) and np.all(steps > 0)):
         return None
     shape, scale = np.shape(load(weight.inputs[0])), load(weight.inputs[1])
-    if numbers.size != shape[0 if _is_first(node) else 1] or numbers.shape[-1] != numbers.size:
+    outputs = shape[0 if _is_first(node) else 1]
+    if numbers.size != outputs or numbers.shape[-1:] != (outputs,):
         return None
     if scale.size > 1 and not _is_each_output(node, weight):
         return None

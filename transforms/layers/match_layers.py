@@ -107,6 +107,9 @@ class _Finder:
         index, weight = weight_place(self._graph, node, self._formats)
         if weight.format is None:
             raise UnsupportedLayer("its weight is float32")
+        source = node.inputs[1 - index]
+        if isinstance(source, gs.Constant):
+            raise UnsupportedLayer("its input is a constant, too")
         layer = layer_of(node, weight.shape, index)
         if weight.block:
             if not can_have_blocks(layer, weight.axis):
@@ -127,7 +130,7 @@ class _Finder:
             layer=layer,
             weight=weight,
             bias=bias,
-            source=node.inputs[1 - index],
+            source=source,
             target=made.name,
             float_weight=layer.pack(numbers),
             float_bias=float_bias,

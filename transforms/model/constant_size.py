@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 
 import numpy as np
@@ -166,19 +167,28 @@ class _Count:
         except onnx.shape_inference.InferenceError:
             return onnx.TypeProto.Tensor()
 
-    def _values(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Return the values of those of some constants that are small, and made of small ones."""
+    def _values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the values of those of some constants that are small, and made of small ones.
+
+        All at once, or one by one if the runtime cannot compute one of them, as bfloat16 without a kernel.
+        """
+        try:
+            found = self._computed(names)
+        except Exception:  # the runtime's share no narrower class; the model may be wrong anyway
+            found = {}
+            for name in names:
+                with suppress(Exception):
+                    found |= self._computed([name])
+        for name, array in found.items():
+            self._sources[name] = onnx.numpy_helper.from_array(array, name)
+        return found
+
+    def _computed(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         nodes: dict[int, onnx.NodeProto] = {}
         tensors: dict[str, onnx.TensorProto] = {}
         small = [name for name in names if self._collect(name, nodes, tensors)]
         ordered = sorted(nodes.values(), key=lambda node: self._places[id(node)])
-        try:
-            arrays = _run(ordered, tensors, small, self._model)
-        except Exception:  # the runtime's exceptions share no narrower class; the model may be wrong anyway
-            return {}
-        for name, array in arrays.items():
-            self._sources[name] = onnx.numpy_helper.from_array(array, name)
-        return arrays
+        return _run(ordered, tensors, small, self._model)
 
     def _collect(
         self, name: str, nodes: dict[int, onnx.NodeProto], tensors: dict[str, onnx.TensorProto]
