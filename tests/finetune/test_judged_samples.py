@@ -77,7 +77,7 @@ def tuned(
             graph.name = f"fold {options.fold}" if options.learned else "plain"
             fitted.append(graph.name)
         what = f"same scale{LEARNED}" if plain is not None and options.learned else "same scale"
-        return TunedLayers([LayerReport("a", "Conv", 1.0, 0.5, 1.0, what, 0.0)])
+        return TunedLayers([LayerReport("a", "Conv", 1.0, 0.5, 1.0, what, 0.0, best=what)])
 
     _WrittenDown.found = {f"fold {fold}": errors for fold, errors in enumerate(by_fold)}
     _WrittenDown.found |= {} if plain is None else {"plain": plain}

@@ -20,7 +20,6 @@ from transforms.finetune.layer_choice import MOST_TRIALS
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.output_error import Errors
 from transforms.finetune.put_back import SomeLayers, keep_harmless
-from transforms.finetune.tune_layer import LEARNED
 from transforms.finetune.tune_scales import tune_scales
 from transforms.model.copy_graph import copy_graph
 from transforms.run.shared_steps import StepSharing, kept_open
@@ -69,9 +68,9 @@ def finetune_model(
 
     ``auto`` lets int8 tensors use all codes first (:mod:`transforms.all_codes.share_shifts`). Weights are
     tuned with scales and exponents chosen anew; unless the outputs improve significantly
-    (:mod:`transforms.finetune.acceptance`) and by 1 dB, with the present ones, and at last biases alone. Of
-    layers that together harm an output, those that do no harm are a model of their own; the best model is
-    returned. A recurrent model is also judged with states of its own
+    (:mod:`transforms.finetune.acceptance`) and by 1 dB, with the present ones, and at last biases alone, if
+    layers chose others. Of layers that together harm an output, those that do no harm are a model of their
+    own; the best model is returned. A recurrent model is also judged with states of its own
     (:mod:`transforms.finetune.closed_loop`). Unless few held-out samples show clearly that the first is
     better, others with other samples held out are tuned, too, one after another until together they do, of
     few samples until each is held out once; ``auto`` does without learned roundings if outputs are better so.
@@ -119,13 +118,15 @@ def finetune_model(
             for attempt, chosen in _attempts(options):
                 if len(fitted) > 1 and (chosen.weights or not judged.can_choose):
                     continue  # what several models did not show, another one shows by chance
+                if fitted and fitted[0].walked.are_those_of(chosen):
+                    continue  # it is that model
                 fitted = [_fit(attempt, chosen, shared)]
                 while best.is_undecided(fitted):
                     fitted += [_fit(attempt, dataclasses.replace(chosen, fold=len(fitted)), shared)]
                 if best.passes(fitted, attempt, chosen):
-                    if fitted[0].is_learned and len(fitted) == 1:
-                        plain = _fit(attempt, dataclasses.replace(chosen, learned=False), shared)
-                        best.challenge(plain, attempt)
+                    without = dataclasses.replace(chosen, learned=False)
+                    if len(fitted) == 1 and not fitted[0].walked.are_those_of(without):
+                        best.challenge(_fit(attempt, without, shared), attempt)
                     if best.is_clear:
                         break
         if options.algorithm == "auto" and options.rescale:
@@ -154,11 +155,6 @@ class _Fitted:
     walked: TunedLayers
     errors: Errors
     lost: Sequence[str] = ()
-
-    @property
-    def is_learned(self) -> bool:
-        """Whether ``auto`` learned the roundings of a layer, which the layer's own error decides."""
-        return any(layer.what.endswith(LEARNED) for layer in self.walked.layers)
 
 
 class _Best:
@@ -256,10 +252,12 @@ class _Best:
         blocked = harmed[0] if harmed else None
         if self.model.attempt is None:
             self.model = dataclasses.replace(self.model, walk=fitted[0].walked, blocked=blocked)
+        if not harmed:
+            return  # some layers would be chosen for a gain that all together do not show
         if self._judged.can_choose:
             most = _GUESSES if fitted[0].lost else MOST_TRIALS  # a trial runs through a loop, too
             fitted = fitted[:1]
-        elif harmed and len(fitted) > 1:
+        elif len(fitted) > 1:
             most = _GUESSES
         else:
             return
@@ -269,8 +267,8 @@ class _Best:
         matched = [one.walked.matched for one in fitted]
         some = SomeLayers(self._models, matched, changed, self._formats, options.op_types)
         graphs, kept = keep_harmless(some, frozenset(harmed), self._judged.harmless_gain, most)
-        if not kept:
-            return
+        if len(kept) in (0, len(changed)):
+            return  # the one or the other model is known
         pairs = zip(graphs, fitted, strict=True)
         judged = self._judged
         found = [

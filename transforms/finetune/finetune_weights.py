@@ -19,8 +19,8 @@ from transforms.finetune.collect_gram import GramReader, open_sums
 from transforms.finetune.cross_validation import crossed, joined, part_count
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
-from transforms.finetune.options import FEW, LayerwiseOptions, is_held_out
-from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
+from transforms.finetune.options import FEW, LayerwiseOptions, TuneOptions, is_held_out
+from transforms.finetune.tune_layer import LayerSolution, Tuned, is_offered, tune_layer
 from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
@@ -32,7 +32,8 @@ from transforms.run.shared_steps import StepSharing
 class LayerReport:
     """The result of a layer: error on held-out samples before and after, their ``power``, and the time.
 
-    ``of_inputs``: the error that float weights would leave.
+    ``of_inputs``: the error that float weights would leave. ``what`` the layer has now, and what was ``best``
+    for it alone, which was not kept where users of a shared weight or the model's outputs became worse.
     """
 
     name: str
@@ -43,6 +44,7 @@ class LayerReport:
     what: str
     seconds: float
     of_inputs: float = 0.0
+    best: str = ""
 
     @property
     def is_kept(self) -> bool:
@@ -62,6 +64,14 @@ class TunedLayers:
     left_alone: list[SkippedLayer] = field(default_factory=list)
     largest_step: int = 0
     matched: list[MatchedLayer] = field(default_factory=list, repr=False)
+
+    def are_those_of(self, options: TuneOptions) -> bool:
+        """Return whether options that offer less than those of this walk lead to the same layers.
+
+        So they do if each layer chose what they offer: the first has the same sums, and makes the same
+        choice, and so have those after it.
+        """
+        return all(is_offered(layer.best, options) for layer in self.layers)
 
 
 @dataclass(frozen=True)
@@ -182,12 +192,14 @@ class _LayerwiseTuner:
         start = time.perf_counter()
         layer = self._layers[number]
         found = self._best(layer, number)
+        best = found.best.what
         if found.after < found.before:
             found = self._write(layer, number, found)
         seconds = time.perf_counter() - start
         numbers = found.before, found.after, found.power
+        of_inputs = found.of_inputs
         report = LayerReport(
-            _title(layer), layer.node.op, *numbers, found.best.what, seconds, found.of_inputs
+            _title(layer), layer.node.op, *numbers, found.best.what, seconds, of_inputs, best
         )
         if memory:
             kept = found.best if report.is_kept else None

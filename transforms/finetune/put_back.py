@@ -49,8 +49,8 @@ def keep_harmless(
 ) -> tuple[list[gs.Graph], Layers]:
     """Return models with some of the changed layers, and their numbers; the given graphs are not changed.
 
-    All together they harm outputs, or improve none significantly. ``gain`` of the models, each with the same
-    layers of its tuned copy, is None if they harm an output; ``most``: how often it is asked.
+    All together they harm outputs. ``gain`` of the models, each with the same layers of its tuned copy, is
+    None if they harm an output; ``most``: how often it is asked.
     """
     trials, changed = some.copies(), some.changed
 

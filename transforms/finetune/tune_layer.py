@@ -16,7 +16,7 @@ from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadrati
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.options import TuneOptions
 from transforms.finetune.round_bias import least_scale, round_biases
-from transforms.finetune.weight_grids import has_power_scale, layer_grids, plain_grid
+from transforms.finetune.weight_grids import PRESENT, has_power_scale, layer_grids, plain_grid
 from transforms.layers.matched_layer import MatchedLayer
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
@@ -32,6 +32,9 @@ _LEARNED = Options(iterations=300)
 
 LEARNED = ", learned"
 """End of the words for weights with learned roundings."""
+
+AS_IT_WAS, BIAS = "as it was", "bias"
+"""The words for what a layer has, and for that with another bias."""
 
 _MOST_PRODUCTS = 20_000_000_000
 """Multiplications that they may take in a layer: a fraction of a second."""
@@ -66,6 +69,20 @@ class Tuned:
     after: float
     power: float
     of_inputs: float
+
+
+def is_offered(what: str, options: TuneOptions) -> bool:
+    """Return whether options allow a candidate, which is told by its words.
+
+    What is best of all candidates is best of fewer, too, if it is among them.
+    """
+    if what in (AS_IT_WAS, BIAS):
+        return True
+    return (
+        options.weights
+        and (options.rescale or what.startswith(PRESENT))
+        and (options.learned or not what.endswith(LEARNED))
+    )
 
 
 def tune_layer(
@@ -152,7 +169,7 @@ class _Tuning:
     def candidates(self, current: LayerSolution, damping: float | None) -> Iterator[LayerSolution]:
         """Yield the current weights with another bias, and then other weights, shifted with a damping."""
         if any(self._fit.has_bias):
-            yield self._with_bias("bias", current.weights, None)
+            yield self._with_bias(BIAS, current.weights, None)
         if not self._options.weights or not self._fit.count:
             return
         for what, grid, scale in chain(self._grids(), self._plain_grid()):
