@@ -171,6 +171,7 @@ class _Best:
         self.model = TunedModel(given, before, before, None, TunedLayers())
         self._models, self._judged, self._formats = models, judged, formats
         self._gain, self._tried, self._fold = 0.0, 0, 0
+        self._kept: _Fitted | None = None
 
     @property
     def is_clear(self) -> bool:
@@ -209,14 +210,14 @@ class _Best:
 
     def tune_scales(self) -> None:
         """Take other scales of activations for an accepted model if held-out samples confirm them."""
-        if self.model.attempt is None:
+        if self._kept is None:
             return
         judged, narrow = self._judged, self._judged.can_choose
         opened = partial(judged.opened, fold=self._fold)
         graph, changed = tune_scales(self.model.graph, opened, narrow=narrow)
         if not changed:
             return
-        before, after = self._judged.each(self.model.graph), self._judged.each(graph)
+        before, after = self._kept.errors, self._judged.each(graph)
         lost = self._judged.lost(self._judged.loop(graph), self._judged.loop(self.model.graph))
         if not lost and self._judged.improves(before, after, self._fold):
             held_out = self._judged.of_held_out(after, self._fold)[1]
@@ -242,6 +243,7 @@ class _Best:
         left = [i for i, one in enumerate(fitted) if not one.lost]
         fold = max(left, key=lambda i: self._judged.gain_of_all(fitted[i].errors))
         best, self._fold = fitted[fold], fold
+        self._kept = best
         before, after = self._judged.of_held_out(best.errors, fold)
         self.model, self._gain = TunedModel(best.graph, before, after, attempt, best.walked), gain
         return True

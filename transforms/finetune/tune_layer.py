@@ -107,7 +107,8 @@ def tune_layer(
     tuning = _Tuning(matched, fit, options)
     before = _error(held, current)
     best, least = current, before
-    damping = _best_damping(tuning.damping_errors(held))
+    unrounded = tuning.damping_errors(held)
+    damping = _best_damping(unrounded)
     for candidate in tuning.candidates(current, damping):
         error = _error(held, candidate)
         if error < least:
@@ -116,7 +117,7 @@ def tune_layer(
         error = _error(held, candidate)
         if error < least:
             best, least = candidate, error
-    return Tuned(best, before, least, held.power(), tuning.float_error(held))
+    return Tuned(best, before, least, held.power(), float(unrounded[0]))
 
 
 def _best_damping(errors: Float64Array) -> float | None:
@@ -220,16 +221,12 @@ class _Tuning:
 
     def damping_errors(self, held: SharedGramStats) -> Float64Array:
         """Return the errors of the float weights, and of the unrounded targets with each of DAMPINGS."""
-        if not self._options.weights or not self._fit.count:
-            return np.array([self.float_error(held)])
-        targets = (self._form(damping).target for damping in DAMPINGS)
+        dampings = DAMPINGS if self._options.weights and self._fit.count else ()
+        targets = (self._form(damping).target for damping in dampings)
         return np.array([self._float_error(held, one) for one in (self._start, *targets)])
 
-    def float_error(self, held: SharedGramStats) -> float:
-        """Return the error of the float weights, with the bias that suits them."""
-        return self._float_error(held, self._start)
-
     def _float_error(self, held: SharedGramStats, weights: Float64Array) -> float:
+        """Return the error of unrounded weights, with the bias that suits them."""
         return float(held.error(weights, self._fit.bias(weights)).sum())
 
     def _solve(self, what: str, grid: Grid, form: Quadratic, scale: QParams | None) -> LayerSolution:
