@@ -16,11 +16,11 @@ from tests.helpers import tunable
 from transforms.finetune import judged_samples
 from transforms.finetune.acceptance import loses
 from transforms.finetune.finetune_model import TunedModel, finetune_model
-from transforms.finetune.finetune_weights import LayerReport, TunedLayers
 from transforms.finetune.judged_samples import JudgedSamples
 from transforms.finetune.options import FinetuneOptions, LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import Errors
-from transforms.finetune.tune_layer import LEARNED
+from transforms.finetune.tune_layer import LayerSolution
+from transforms.finetune.tuned_layers import LayerReport, TunedLayers
 
 COUNT = 32
 FOLDS = [
@@ -74,10 +74,11 @@ def tuned(
     ) -> TunedLayers:
         graph.name = "as it was"
         if options.weights and options.rescale:
-            graph.name = f"fold {options.fold}" if options.learned else "plain"
+            graph.name = f"fold {options.fold}"
             fitted.append(graph.name)
-        what = f"same scale{LEARNED}" if plain is not None and options.learned else "same scale"
-        return TunedLayers([LayerReport("a", "Conv", 1.0, 0.5, 1.0, what, 0.0, best=what)])
+        report = LayerReport("a", "Conv", 1.0, 0.5, 1.0, "same scale", 0.0, best="same scale")
+        nothing = LayerSolution("same scale", np.zeros((1, 1, 1)), np.zeros((1, 1)))
+        return TunedLayers([report], unlearned={} if plain is None else {0: (nothing, report)})
 
     _WrittenDown.found = {f"fold {fold}": errors for fold, errors in enumerate(by_fold)}
     _WrittenDown.found |= {} if plain is None else {"plain": plain}
@@ -90,6 +91,9 @@ def tuned(
         lambda graph, _, narrow: (graph, 0) if scaled is None else (other, 1),
     )
     monkeypatch.setattr("transforms.finetune.finetune_model.keep_harmless", lambda *_: ([], frozenset()))
+    monkeypatch.setattr(
+        "transforms.finetune.finetune_model.unlearn", lambda _, walked: (gs.Graph(name="plain"), walked)
+    )
     graph = gs.Graph(name="as it was")
     feeds = [{"x": np.array([i], np.float32)} for i in range(COUNT)]
     return finetune_model(gs.Graph(), graph, feeds), fitted
@@ -274,7 +278,7 @@ def test_outputs_decide_on_learned_roundings(
     done, fitted = tuned(
         monkeypatch, errors(0, 0.5), plain=errors(0, unseen, seen=0.5 if unseen > 0.5 else 0.9)
     )
-    assert fitted == ["fold 0", "plain"] and done.graph.name == chosen
+    assert fitted == ["fold 0"] and done.graph.name == chosen
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from ops.array_types import Feed
 from tests.helpers import tunable
 from transforms.finetune import finetune_model as module
 from transforms.finetune.finetune_model import TunedModel, finetune_model
-from transforms.finetune.finetune_weights import LayerReport, TunedLayers, finetune_weights
+from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.judged_samples import JudgedSamples
 from transforms.finetune.options import FinetuneOptions, LayerwiseOptions
 from transforms.finetune.output_error import Errors
 from transforms.finetune.tune_layer import AS_IT_WAS, BIAS, LEARNED, is_offered
+from transforms.finetune.tuned_layers import LayerReport, TunedLayers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph
 
@@ -26,11 +27,10 @@ DATA = tunable.samples(NET, 40)
 ALL = LayerwiseOptions()
 PRESENT = dataclasses.replace(ALL, rescale=False)
 BIASES = dataclasses.replace(ALL, weights=False)
-PLAIN = dataclasses.replace(ALL, learned=False)
 
 
 @pytest.mark.parametrize("name", ["A8W8", "W4A8", "MX6", "MXFP4E2M1", "BF16"])
-@pytest.mark.parametrize("fewer", [PRESENT, BIASES, PLAIN], ids=["present", "biases", "plain"])
+@pytest.mark.parametrize("fewer", [PRESENT, BIASES], ids=["present", "biases"])
 @pytest.mark.parametrize("count", [8, 40])
 def test_options_that_offer_what_was_chosen_lead_to_the_same_model(
     name: str, fewer: LayerwiseOptions, count: int
@@ -67,7 +67,7 @@ def fits(
     def _tune(
         _: gs.Graph, graph: gs.Graph, _feeds: Sequence[Feed], options: FinetuneOptions, **__: object
     ) -> TunedLayers:
-        graph.name = names[options.weights, options.rescale] + ("" if options.learned else ", plain")
+        graph.name = names[options.weights, options.rescale]
         found.append(graph.name)
         chosen = [what if is_offered(what, options) else BIAS for what in best]
         return TunedLayers([LayerReport("a", "Conv", 1.0, 0.5, 1.0, what, 0.0, best=what) for what in chosen])
@@ -94,8 +94,8 @@ SAME, OTHER = "same exponents", "other exponents, shifted by 0.1"
         ([SAME, BIAS], ["all", "biases"]),
         ([SAME, OTHER], ["all", "present", "biases"]),
         ([BIAS, AS_IT_WAS], ["all"]),
-        ([SAME + LEARNED], ["all", "all, plain", "biases"]),
-        ([OTHER + LEARNED, BIAS], ["all", "all, plain", "present"]),
+        ([SAME + LEARNED], ["all", "biases"]),
+        ([OTHER, BIAS], ["all", "present"]),
     ],
 )
 def test_what_no_layer_chose_is_not_left_out_again(
@@ -105,7 +105,7 @@ def test_what_no_layer_chose_is_not_left_out_again(
     done, found, counts = fits(monkeypatch, best, gained=0.5)
     assert done.attempt == "weights, biases and scales"
     assert found == fitted
-    assert counts[-1] == sum("plain" not in name for name in fitted) - 1
+    assert counts[-1] == len(fitted) - 1
 
 
 def test_all_layers_are_no_choice_of_some(monkeypatch: pytest.MonkeyPatch) -> None:

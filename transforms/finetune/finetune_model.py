@@ -14,13 +14,14 @@ from ops.formats import Format
 from transforms.all_codes.share_shifts import on_all_codes, shift_alike
 from transforms.all_codes.use_all_codes import count_added
 from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
+from transforms.finetune.finetune_weights import Memory, Progress, finetune_weights
 from transforms.finetune.judged_samples import JudgedSamples
 from transforms.finetune.layer_choice import MOST_TRIALS
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.output_error import Errors
-from transforms.finetune.put_back import SomeLayers, keep_harmless
+from transforms.finetune.put_back import SomeLayers, keep_harmless, unlearn
 from transforms.finetune.tune_scales import tune_scales
+from transforms.finetune.tuned_layers import TunedLayers
 from transforms.model.copy_graph import copy_graph
 from transforms.run.shared_steps import StepSharing, kept_open
 from transforms.scheme.scheme_values import OFF, PADDED
@@ -98,7 +99,7 @@ def finetune_model(
     def _fit(attempt: str, chosen: FinetuneOptions, shared: StepSharing | None) -> _Fitted:
         graph = copy_graph(quantized_graph)
         name = f"{attempt}, fold {chosen.fold}" if chosen.fold else attempt
-        name += ("" if chosen.learned else ", none learned") + (", all codes" if spread else "")
+        name += ", all codes" if spread else ""
         walked = finetune_weights(
             float_graph,
             graph,
@@ -110,7 +111,7 @@ def finetune_model(
             sharing=shared,
             progress=progress,
         )
-        return _Fitted(graph, walked, judged.each(graph), judged.lost(judged.loop(graph)))
+        return _Fitted.of(graph, walked, judged)
 
     try:
         with kept_open(sharing) as shared:
@@ -123,12 +124,8 @@ def finetune_model(
                 fitted = [_fit(attempt, chosen, shared)]
                 while best.is_undecided(fitted):
                     fitted += [_fit(attempt, dataclasses.replace(chosen, fold=len(fitted)), shared)]
-                if best.passes(fitted, attempt, chosen):
-                    without = dataclasses.replace(chosen, learned=False)
-                    if len(fitted) == 1 and not fitted[0].walked.are_those_of(without):
-                        best.challenge(_fit(attempt, without, shared), attempt)
-                    if best.is_clear:
-                        break
+                if best.passes(fitted, attempt, chosen) and best.is_clear:
+                    break
         if options.algorithm == "auto" and options.rescale:
             best.tune_scales()
     finally:
@@ -155,6 +152,11 @@ class _Fitted:
     walked: TunedLayers
     errors: Errors
     lost: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, graph: gs.Graph, walked: TunedLayers, judged: JudgedSamples) -> _Fitted:
+        """Run a model on these samples."""
+        return cls(graph, walked, judged.each(graph), judged.lost(judged.loop(graph)))
 
 
 class _Best:
@@ -195,18 +197,22 @@ class _Best:
         passes = self._pass(fitted)
         if passes:
             self._keep(fitted, attempt)
+            if len(fitted) == 1 and fitted[0].walked.unlearned:
+                self._challenge(fitted[0].walked, attempt, options)
         self._tried += 1
         if not passes and not self._is_whole:
             self._put_back(fitted, attempt, options)
         for one in fitted:
-            one.walked.matched = []
+            one.walked.matched, one.walked.unlearned = [], {}
         return passes
 
-    def challenge(self, fitted: _Fitted, attempt: str) -> None:
-        """Take another model instead of one that passed, if it passes and its outputs gain more."""
-        if self._pass([fitted], self._tried - 1):
-            self._keep([fitted], attempt)
-        fitted.walked.matched = []
+    def _challenge(self, walked: TunedLayers, attempt: str, options: FinetuneOptions) -> None:
+        """Take a model without learned roundings if it passes, too, and its outputs gain more."""
+        changed = sorted(walked.changed)
+        some = SomeLayers(self._models, [walked.matched], changed, self._formats, options.op_types)
+        other = _Fitted.of(*unlearn(some, walked), self._judged)
+        if self._pass([other]):
+            self._keep([other], attempt)
 
     def tune_scales(self) -> None:
         """Take other scales of activations for an accepted model if held-out samples confirm them."""
@@ -223,12 +229,11 @@ class _Best:
             held_out = self._judged.of_held_out(after, self._fold)[1]
             self.model = dataclasses.replace(self.model, graph=graph, after=held_out, scales=changed)
 
-    def _pass(self, fitted: Sequence[_Fitted], tried: int | None = None, *, clearly: bool = False) -> bool:
+    def _pass(self, fitted: Sequence[_Fitted], *, clearly: bool = False) -> bool:
         """Return whether models, fold by fold, are better, and one of them with states of its own, too."""
         if all(one.lost for one in fitted):
             return False
-        tested = self._tried if tried is None else tried
-        return self._judged.passes([one.errors for one in fitted], tested, clearly=clearly)
+        return self._judged.passes([one.errors for one in fitted], self._tried, clearly=clearly)
 
     def _harmed(self, fitted: Sequence[_Fitted]) -> list[str]:
         """Return the outputs that became worse, those first that did so on single samples."""
@@ -263,7 +268,7 @@ class _Best:
             most = _GUESSES
         else:
             return
-        changed = sorted({i for one in fitted for i, layer in enumerate(one.walked.layers) if layer.is_kept})
+        changed = sorted(frozenset[int]().union(*(one.walked.changed for one in fitted)))
         if not changed:
             return
         matched = [one.walked.matched for one in fitted]
@@ -272,11 +277,7 @@ class _Best:
         if len(kept) in (0, len(changed)):
             return  # the one or the other model is known
         pairs = zip(graphs, fitted, strict=True)
-        judged = self._judged
-        found = [
-            _Fitted(graph, one.walked, judged.each(graph), judged.lost(judged.loop(graph)))
-            for graph, one in pairs
-        ]
+        found = [_Fitted.of(graph, one.walked, self._judged) for graph, one in pairs]
         passes = self._pass(found)
         self._tried += 1
         if passes and self._keep(found, attempt):

@@ -61,7 +61,8 @@ class LayerSolution:
 class Tuned:
     """The candidate with the least error on held-out samples, and the errors there before and after.
 
-    ``of_inputs`` is the error that float weights would leave: that of the inputs.
+    ``of_inputs`` is the error that float weights would leave: that of the inputs. ``unlearned``: what would
+    be best without learned roundings, if those are.
     """
 
     best: LayerSolution
@@ -69,6 +70,7 @@ class Tuned:
     after: float
     power: float
     of_inputs: float
+    unlearned: Tuned | None = None
 
 
 def is_offered(what: str, options: TuneOptions) -> bool:
@@ -78,11 +80,7 @@ def is_offered(what: str, options: TuneOptions) -> bool:
     """
     if what in (AS_IT_WAS, BIAS):
         return True
-    return (
-        options.weights
-        and (options.rescale or what.startswith(PRESENT))
-        and (options.learned or not what.endswith(LEARNED))
-    )
+    return options.weights and (options.rescale or what.startswith(PRESENT))
 
 
 def tune_layer(
@@ -113,11 +111,12 @@ def tune_layer(
         error = _error(held, candidate)
         if error < least:
             best, least = candidate, error
+    found = Tuned(best, before, least, held.power(), float(unrounded[0]))
     for candidate in tuning.learned(best) if learn else ():
         error = _error(held, candidate)
         if error < least:
-            best, least = candidate, error
-    return Tuned(best, before, least, held.power(), float(unrounded[0]))
+            return dataclasses.replace(found, best=candidate, after=error, unlearned=found)
+    return found
 
 
 def _best_damping(errors: Float64Array) -> float | None:
