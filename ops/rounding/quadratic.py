@@ -132,4 +132,6 @@ def damped(gram: Float64Array, damping: float) -> Float64Array:
     """
     diagonal = np.diagonal(gram, axis1=-2, axis2=-1).mean(-1)
     amount = damping * np.where(diagonal > 0, diagonal, 1.0)
-    return gram + amount[..., None, None] * np.eye(gram.shape[-1])
+    found = gram.copy()
+    np.einsum("...ii->...i", found)[...] += amount[..., None]  # a view of the diagonal
+    return found

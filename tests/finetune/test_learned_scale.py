@@ -12,8 +12,9 @@ import pytest
 from ops.rounding import Options
 from tests.helpers import tunable
 from transforms.finetune import tune_layer
-from transforms.finetune.finetune_weights import TunedLayers, finetune_weights
+from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.options import LayerwiseOptions
+from transforms.finetune.tuned_layers import TunedLayers
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph

@@ -13,10 +13,11 @@ from onnx import helper
 import ops
 from tests.helpers import build, tunable
 from transforms.finetune.finetune_model import finetune_model
-from transforms.finetune.finetune_weights import TunedLayers, finetune_weights
+from transforms.finetune.finetune_weights import finetune_weights
 from transforms.finetune.gram import GramStats, SharedGramStats
 from transforms.finetune.options import LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import OutputError
+from transforms.finetune.tuned_layers import TunedLayers
 from transforms.layers.match_layers import match_layers
 from transforms.model import graph_proto
 from transforms.model.copy_graph import copy_graph

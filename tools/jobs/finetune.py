@@ -26,9 +26,9 @@ from tools.summaries import tuning
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import TunedModel, finetune_model
-from transforms.finetune.finetune_weights import LayerReport
 from transforms.finetune.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
+from transforms.finetune.tuned_layers import LayerReport
 from transforms.model import provenance
 from transforms.run.feeds import Feeds, batch_feeds
 from transforms.run.shared_steps import StepSharing, remove_left

@@ -14,14 +14,14 @@ from ops.formats import Format
 from transforms.all_codes.share_shifts import on_all_codes, shift_alike
 from transforms.all_codes.use_all_codes import count_added
 from transforms.finetune.checkpoint import Checkpoint
-from transforms.finetune.finetune_weights import Memory, Progress, TunedLayers, finetune_weights
+from transforms.finetune.finetune_weights import Memory, Progress, finetune_weights
 from transforms.finetune.judged_samples import JudgedSamples
 from transforms.finetune.layer_choice import MOST_TRIALS
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.output_error import Errors
-from transforms.finetune.put_back import SomeLayers, keep_harmless
-from transforms.finetune.tune_layer import LEARNED
+from transforms.finetune.put_back import SomeLayers, keep_harmless, unlearn
 from transforms.finetune.tune_scales import tune_scales
+from transforms.finetune.tuned_layers import TunedLayers
 from transforms.model.copy_graph import copy_graph
 from transforms.run.shared_steps import StepSharing, kept_open
 from transforms.scheme.scheme_values import OFF, PADDED
@@ -69,9 +69,9 @@ def finetune_model(
 
     ``auto`` lets int8 tensors use all codes first (:mod:`transforms.all_codes.share_shifts`). Weights are
     tuned with scales and exponents chosen anew; unless the outputs improve significantly
-    (:mod:`transforms.finetune.acceptance`) and by 1 dB, with the present ones, and at last biases alone. Of
-    layers that together harm an output, those that do no harm are a model of their own; the best model is
-    returned. A recurrent model is also judged with states of its own
+    (:mod:`transforms.finetune.acceptance`) and by 1 dB, with the present ones, and at last biases alone, if
+    layers chose others. Of layers that together harm an output, those that do no harm are a model of their
+    own; the best model is returned. A recurrent model is also judged with states of its own
     (:mod:`transforms.finetune.closed_loop`). Unless few held-out samples show clearly that the first is
     better, others with other samples held out are tuned, too, one after another until together they do, of
     few samples until each is held out once; ``auto`` does without learned roundings if outputs are better so.
@@ -99,7 +99,7 @@ def finetune_model(
     def _fit(attempt: str, chosen: FinetuneOptions, shared: StepSharing | None) -> _Fitted:
         graph = copy_graph(quantized_graph)
         name = f"{attempt}, fold {chosen.fold}" if chosen.fold else attempt
-        name += ("" if chosen.learned else ", none learned") + (", all codes" if spread else "")
+        name += ", all codes" if spread else ""
         walked = finetune_weights(
             float_graph,
             graph,
@@ -111,7 +111,7 @@ def finetune_model(
             sharing=shared,
             progress=progress,
         )
-        return _Fitted(graph, walked, judged.each(graph), judged.lost(judged.loop(graph)))
+        return _Fitted.of(graph, walked, judged)
 
     try:
         with kept_open(sharing) as shared:
@@ -119,15 +119,13 @@ def finetune_model(
             for attempt, chosen in _attempts(options):
                 if len(fitted) > 1 and (chosen.weights or not judged.can_choose):
                     continue  # what several models did not show, another one shows by chance
+                if fitted and fitted[0].walked.are_those_of(chosen):
+                    continue  # it is that model
                 fitted = [_fit(attempt, chosen, shared)]
                 while best.is_undecided(fitted):
                     fitted += [_fit(attempt, dataclasses.replace(chosen, fold=len(fitted)), shared)]
-                if best.passes(fitted, attempt, chosen):
-                    if fitted[0].is_learned and len(fitted) == 1:
-                        plain = _fit(attempt, dataclasses.replace(chosen, learned=False), shared)
-                        best.challenge(plain, attempt)
-                    if best.is_clear:
-                        break
+                if best.passes(fitted, attempt, chosen) and best.is_clear:
+                    break
         if options.algorithm == "auto" and options.rescale:
             best.tune_scales()
     finally:
@@ -155,10 +153,10 @@ class _Fitted:
     errors: Errors
     lost: Sequence[str] = ()
 
-    @property
-    def is_learned(self) -> bool:
-        """Whether ``auto`` learned the roundings of a layer, which the layer's own error decides."""
-        return any(layer.what.endswith(LEARNED) for layer in self.walked.layers)
+    @classmethod
+    def of(cls, graph: gs.Graph, walked: TunedLayers, judged: JudgedSamples) -> _Fitted:
+        """Run a model on these samples."""
+        return cls(graph, walked, judged.each(graph), judged.lost(judged.loop(graph)))
 
 
 class _Best:
@@ -175,6 +173,7 @@ class _Best:
         self.model = TunedModel(given, before, before, None, TunedLayers())
         self._models, self._judged, self._formats = models, judged, formats
         self._gain, self._tried, self._fold = 0.0, 0, 0
+        self._kept: _Fitted | None = None
 
     @property
     def is_clear(self) -> bool:
@@ -198,40 +197,43 @@ class _Best:
         passes = self._pass(fitted)
         if passes:
             self._keep(fitted, attempt)
+            if len(fitted) == 1 and fitted[0].walked.unlearned:
+                self._challenge(fitted[0].walked, attempt, options)
         self._tried += 1
         if not passes and not self._is_whole:
             self._put_back(fitted, attempt, options)
         for one in fitted:
-            one.walked.matched = []
+            one.walked.matched, one.walked.unlearned = [], {}
         return passes
 
-    def challenge(self, fitted: _Fitted, attempt: str) -> None:
-        """Take another model instead of one that passed, if it passes and its outputs gain more."""
-        if self._pass([fitted], self._tried - 1):
-            self._keep([fitted], attempt)
-        fitted.walked.matched = []
+    def _challenge(self, walked: TunedLayers, attempt: str, options: FinetuneOptions) -> None:
+        """Take a model without learned roundings if it passes, too, and its outputs gain more."""
+        changed = sorted(walked.changed)
+        some = SomeLayers(self._models, [walked.matched], changed, self._formats, options.op_types)
+        other = _Fitted.of(*unlearn(some, walked), self._judged)
+        if self._pass([other]):
+            self._keep([other], attempt)
 
     def tune_scales(self) -> None:
         """Take other scales of activations for an accepted model if held-out samples confirm them."""
-        if self.model.attempt is None:
+        if self._kept is None:
             return
         judged, narrow = self._judged, self._judged.can_choose
         opened = partial(judged.opened, fold=self._fold)
         graph, changed = tune_scales(self.model.graph, opened, narrow=narrow)
         if not changed:
             return
-        before, after = self._judged.each(self.model.graph), self._judged.each(graph)
+        before, after = self._kept.errors, self._judged.each(graph)
         lost = self._judged.lost(self._judged.loop(graph), self._judged.loop(self.model.graph))
         if not lost and self._judged.improves(before, after, self._fold):
             held_out = self._judged.of_held_out(after, self._fold)[1]
             self.model = dataclasses.replace(self.model, graph=graph, after=held_out, scales=changed)
 
-    def _pass(self, fitted: Sequence[_Fitted], tried: int | None = None, *, clearly: bool = False) -> bool:
+    def _pass(self, fitted: Sequence[_Fitted], *, clearly: bool = False) -> bool:
         """Return whether models, fold by fold, are better, and one of them with states of its own, too."""
         if all(one.lost for one in fitted):
             return False
-        tested = self._tried if tried is None else tried
-        return self._judged.passes([one.errors for one in fitted], tested, clearly=clearly)
+        return self._judged.passes([one.errors for one in fitted], self._tried, clearly=clearly)
 
     def _harmed(self, fitted: Sequence[_Fitted]) -> list[str]:
         """Return the outputs that became worse, those first that did so on single samples."""
@@ -246,6 +248,7 @@ class _Best:
         left = [i for i, one in enumerate(fitted) if not one.lost]
         fold = max(left, key=lambda i: self._judged.gain_of_all(fitted[i].errors))
         best, self._fold = fitted[fold], fold
+        self._kept = best
         before, after = self._judged.of_held_out(best.errors, fold)
         self.model, self._gain = TunedModel(best.graph, before, after, attempt, best.walked), gain
         return True
@@ -256,27 +259,25 @@ class _Best:
         blocked = harmed[0] if harmed else None
         if self.model.attempt is None:
             self.model = dataclasses.replace(self.model, walk=fitted[0].walked, blocked=blocked)
+        if not harmed:
+            return  # some layers would be chosen for a gain that all together do not show
         if self._judged.can_choose:
             most = _GUESSES if fitted[0].lost else MOST_TRIALS  # a trial runs through a loop, too
             fitted = fitted[:1]
-        elif harmed and len(fitted) > 1:
+        elif len(fitted) > 1:
             most = _GUESSES
         else:
             return
-        changed = sorted({i for one in fitted for i, layer in enumerate(one.walked.layers) if layer.is_kept})
+        changed = sorted(frozenset[int]().union(*(one.walked.changed for one in fitted)))
         if not changed:
             return
         matched = [one.walked.matched for one in fitted]
         some = SomeLayers(self._models, matched, changed, self._formats, options.op_types)
         graphs, kept = keep_harmless(some, frozenset(harmed), self._judged.harmless_gain, most)
-        if not kept:
-            return
+        if len(kept) in (0, len(changed)):
+            return  # the one or the other model is known
         pairs = zip(graphs, fitted, strict=True)
-        judged = self._judged
-        found = [
-            _Fitted(graph, one.walked, judged.each(graph), judged.lost(judged.loop(graph)))
-            for graph, one in pairs
-        ]
+        found = [_Fitted.of(graph, one.walked, self._judged) for graph, one in pairs]
         passes = self._pass(found)
         self._tried += 1
         if passes and self._keep(found, attempt):

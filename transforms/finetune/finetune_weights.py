@@ -6,9 +6,10 @@ quantized model as tuned so far, by linear algebra on sums over rows (:mod:`tran
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import onnx_graphsurgeon as gs
 
@@ -21,47 +22,12 @@ from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.layer_targets import reads_activation_product
 from transforms.finetune.options import FEW, LayerwiseOptions, is_held_out
 from transforms.finetune.tune_layer import LayerSolution, Tuned, tune_layer
+from transforms.finetune.tuned_layers import LayerReport, TunedLayers, Unlearned
 from transforms.finetune.write_layer import current, remove_bias, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
-from transforms.layers.matched_layer import MatchedLayer, SkippedLayer
+from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.shared_steps import StepSharing
-
-
-@dataclass(frozen=True)
-class LayerReport:
-    """The result of a layer: error on held-out samples before and after, their ``power``, and the time.
-
-    ``of_inputs``: the error that float weights would leave.
-    """
-
-    name: str
-    op: str
-    before: float
-    after: float
-    power: float
-    what: str
-    seconds: float
-    of_inputs: float = 0.0
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the layer has new weights or a new bias."""
-        return self.after < self.before
-
-
-@dataclass
-class TunedLayers:
-    """The layers in order, and those that were skipped.
-
-    ``largest_step``: the most bytes of tensors of one sample that were in memory at once. ``matched``: where
-    the layers are in the graph.
-    """
-
-    layers: list[LayerReport] = field(default_factory=list)
-    left_alone: list[SkippedLayer] = field(default_factory=list)
-    largest_step: int = 0
-    matched: list[MatchedLayer] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True)
@@ -109,9 +75,8 @@ def finetune_weights(
     done = TunedLayers(left_alone=left + skipped, matched=layers)
     with open_sums(float_graph, quantized_graph, feeds, layers, options, sharing) as sums:
         held_out = sum(is_held_out(i, len(feeds), options) for i in range(len(feeds)))
-        walked = _LayerwiseTuner(
-            quantized_graph, layers, sums, options, model_error, learn=options.learned and held_out >= FEW
-        )
+        walked = _LayerwiseTuner(quantized_graph, layers, sums, options, model_error, learn=held_out >= FEW)
+        done.unlearned = walked.unlearned
         for number in range(len(layers)):
             report = walked.visit(number, memory)
             done.layers.append(report)
@@ -120,6 +85,9 @@ def finetune_weights(
         done.largest_step = sums.largest_step
     return done
 
+
+_UNLEARNED = ", none learned"
+"""End of the name of an attempt, for the layers with learned roundings without them."""
 
 _ADD = 0.95
 """Share of the held-out error that an Add after a MatMul may leave: it is one more node to run."""
@@ -139,6 +107,7 @@ class _LayerwiseTuner:
         learn: bool,
     ) -> None:
         self._learn = learn
+        self.unlearned: Unlearned = {}
         self._graph, self._layers, self._sums, self._options = quantized_graph, layers, sums, options
         self._names = walk.Names(quantized_graph)
         self._model_error = model_error
@@ -148,10 +117,13 @@ class _LayerwiseTuner:
     def visit(self, number: int, memory: Memory | None) -> LayerReport:
         """Tune a layer, or apply its stored solution; return the report."""
         known = memory.checkpoint.get(memory.attempt, number) if memory else None
-        if known is not None:
+        if memory and known is not None:
             found, fields = known
             if found is not None:
                 self._put(self._layers[number], found)
+            other, reported = memory.checkpoint.get(f"{memory.attempt}{_UNLEARNED}", number) or (None, {})
+            if other is not None:
+                self.unlearned[number] = other, LayerReport(**reported)
             self._unread.append((number, found is not None))
             return LayerReport(**fields)
         self._catch_up()
@@ -182,13 +154,22 @@ class _LayerwiseTuner:
         start = time.perf_counter()
         layer = self._layers[number]
         found = self._best(layer, number)
+        best, unlearned = found.best.what, found.unlearned
         if found.after < found.before:
             found = self._write(layer, number, found)
         seconds = time.perf_counter() - start
         numbers = found.before, found.after, found.power
+        of_inputs = found.of_inputs
         report = LayerReport(
-            _title(layer), layer.node.op, *numbers, found.best.what, seconds, found.of_inputs
+            _title(layer), layer.node.op, *numbers, found.best.what, seconds, of_inputs, best
         )
+        if unlearned and report.is_kept:
+            what = unlearned.best.what
+            other = dataclasses.replace(report, after=unlearned.after, what=what, best=what)
+            self.unlearned[number] = unlearned.best, other
+            if memory:
+                name = f"{memory.attempt}{_UNLEARNED}"
+                memory.checkpoint.put(name, number, unlearned.best, asdict(other))
         if memory:
             kept = found.best if report.is_kept else None
             memory.checkpoint.put(memory.attempt, number, kept, asdict(report))

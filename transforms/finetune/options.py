@@ -24,14 +24,12 @@ class TuneOptions:
     """How layers are tuned.
 
     ``algorithm``: ``auto`` or one of ops.rounding.ALGORITHMS. ``rescale``: whether scales and shared
-    exponents are chosen anew. ``weights``: False tunes biases alone. ``learned``: whether ``auto`` may learn
-    roundings. ``solver``: options of the algorithm.
+    exponents are chosen anew. ``weights``: False tunes biases alone. ``solver``: options of the algorithm.
     """
 
     algorithm: str = "auto"
     rescale: bool = True
     weights: bool = True
-    learned: bool = True
     solver: Options = field(default_factory=Options)
 
 

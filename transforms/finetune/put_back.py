@@ -1,15 +1,16 @@
-"""Putting back tuned layers that harm an output of the model."""
+"""Putting back tuned layers that harm an output of the model, and learned roundings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
 from ops.formats import Format
 from transforms.finetune.layer_choice import MOST_TRIALS, Layers, choose_layers, reached_outputs
 from transforms.finetune.tune_layer import LayerSolution
+from transforms.finetune.tuned_layers import TunedLayers
 from transforms.finetune.write_layer import current, write_layer
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
@@ -49,8 +50,8 @@ def keep_harmless(
 ) -> tuple[list[gs.Graph], Layers]:
     """Return models with some of the changed layers, and their numbers; the given graphs are not changed.
 
-    All together they harm outputs, or improve none significantly. ``gain`` of the models, each with the same
-    layers of its tuned copy, is None if they harm an output; ``most``: how often it is asked.
+    All together they harm outputs. ``gain`` of the models, each with the same layers of its tuned copy, is
+    None if they harm an output; ``most``: how often it is asked.
     """
     trials, changed = some.copies(), some.changed
 
@@ -67,6 +68,23 @@ def keep_harmless(
     return [one.graph for one in found], kept
 
 
+def unlearn(some: SomeLayers, walked: TunedLayers) -> tuple[gs.Graph, TunedLayers]:
+    """Return a tuned model whose layers have no learned roundings, and its layers.
+
+    Other layers stay, though they were fitted to what those with learned roundings make: roundings that were
+    chosen by so little differ by little, and a second walk takes as long as the first.
+    """
+    (found,) = some.copies()
+    found.switch(frozenset(some.changed))
+    for number, (solution, _) in walked.unlearned.items():
+        found.write(number, solution)
+    layers = [
+        walked.unlearned[number][1] if number in walked.unlearned else layer
+        for number, layer in enumerate(walked.layers)
+    ]
+    return found.graph, replace(walked, layers=layers, matched=[], unlearned={})
+
+
 class SwitchedLayers:
     """A model whose layers are switched between their own weights and those of a tuned copy."""
 
@@ -78,10 +96,14 @@ class SwitchedLayers:
         self._names = walk.Names(graph)
         self._own: dict[int, LayerSolution] = {}
 
+    def write(self, number: int, solution: LayerSolution) -> None:
+        """Let a layer have other weights."""
+        write_layer(self.graph, self.layers[number], solution, self._names)
+
     def switch(self, numbers: Layers) -> None:
         """Let layers of these numbers alone have the weights of the tuned copy."""
         for number in sorted(self._own.keys() - numbers):
-            write_layer(self.graph, self.layers[number], self._own.pop(number), self._names)
+            self.write(number, self._own.pop(number))
         for number in sorted(numbers - self._own.keys()):
             self._own[number] = current(self.layers[number])
-            write_layer(self.graph, self.layers[number], current(self._tuned[number]), self._names)
+            self.write(number, current(self._tuned[number]))

@@ -16,7 +16,7 @@ from ops.rounding import LayerProblem, Options, Quadratic, learn_scale, quadrati
 from transforms.finetune.gram import SharedGramStats
 from transforms.finetune.options import TuneOptions
 from transforms.finetune.round_bias import least_scale, round_biases
-from transforms.finetune.weight_grids import has_power_scale, layer_grids, plain_grid
+from transforms.finetune.weight_grids import PRESENT, has_power_scale, layer_grids, plain_grid
 from transforms.layers.matched_layer import MatchedLayer
 
 DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
@@ -32,6 +32,9 @@ _LEARNED = Options(iterations=300)
 
 LEARNED = ", learned"
 """End of the words for weights with learned roundings."""
+
+AS_IT_WAS, BIAS = "as it was", "bias"
+"""The words for what a layer has, and for that with another bias."""
 
 _MOST_PRODUCTS = 20_000_000_000
 """Multiplications that they may take in a layer: a fraction of a second."""
@@ -58,7 +61,8 @@ class LayerSolution:
 class Tuned:
     """The candidate with the least error on held-out samples, and the errors there before and after.
 
-    ``of_inputs`` is the error that float weights would leave: that of the inputs.
+    ``of_inputs`` is the error that float weights would leave: that of the inputs. ``unlearned``: what would
+    be best without learned roundings, if those are.
     """
 
     best: LayerSolution
@@ -66,6 +70,17 @@ class Tuned:
     after: float
     power: float
     of_inputs: float
+    unlearned: Tuned | None = None
+
+
+def is_offered(what: str, options: TuneOptions) -> bool:
+    """Return whether options allow a candidate, which is told by its words.
+
+    What is best of all candidates is best of fewer, too, if it is among them.
+    """
+    if what in (AS_IT_WAS, BIAS):
+        return True
+    return options.weights and (options.rescale or what.startswith(PRESENT))
 
 
 def tune_layer(
@@ -90,16 +105,18 @@ def tune_layer(
     tuning = _Tuning(matched, fit, options)
     before = _error(held, current)
     best, least = current, before
-    damping = _best_damping(tuning.damping_errors(held))
+    unrounded = tuning.damping_errors(held)
+    damping = _best_damping(unrounded)
     for candidate in tuning.candidates(current, damping):
         error = _error(held, candidate)
         if error < least:
             best, least = candidate, error
+    found = Tuned(best, before, least, held.power(), float(unrounded[0]))
     for candidate in tuning.learned(best) if learn else ():
         error = _error(held, candidate)
         if error < least:
-            best, least = candidate, error
-    return Tuned(best, before, least, held.power(), tuning.float_error(held))
+            return dataclasses.replace(found, best=candidate, after=error, unlearned=found)
+    return found
 
 
 def _best_damping(errors: Float64Array) -> float | None:
@@ -152,7 +169,7 @@ class _Tuning:
     def candidates(self, current: LayerSolution, damping: float | None) -> Iterator[LayerSolution]:
         """Yield the current weights with another bias, and then other weights, shifted with a damping."""
         if any(self._fit.has_bias):
-            yield self._with_bias("bias", current.weights, None)
+            yield self._with_bias(BIAS, current.weights, None)
         if not self._options.weights or not self._fit.count:
             return
         for what, grid, scale in chain(self._grids(), self._plain_grid()):
@@ -203,16 +220,12 @@ class _Tuning:
 
     def damping_errors(self, held: SharedGramStats) -> Float64Array:
         """Return the errors of the float weights, and of the unrounded targets with each of DAMPINGS."""
-        if not self._options.weights or not self._fit.count:
-            return np.array([self.float_error(held)])
-        targets = (self._form(damping).target for damping in DAMPINGS)
+        dampings = DAMPINGS if self._options.weights and self._fit.count else ()
+        targets = (self._form(damping).target for damping in dampings)
         return np.array([self._float_error(held, one) for one in (self._start, *targets)])
 
-    def float_error(self, held: SharedGramStats) -> float:
-        """Return the error of the float weights, with the bias that suits them."""
-        return self._float_error(held, self._start)
-
     def _float_error(self, held: SharedGramStats, weights: Float64Array) -> float:
+        """Return the error of unrounded weights, with the bias that suits them."""
         return float(held.error(weights, self._fit.bias(weights)).sum())
 
     def _solve(self, what: str, grid: Grid, form: Quadratic, scale: QParams | None) -> LayerSolution:

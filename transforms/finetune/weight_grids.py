@@ -17,6 +17,9 @@ from transforms.finetune.round_bias import least_scale
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.layers.scale_blocks import lay_out, pack_scales, unpack_scales
 
+PRESENT = "same "
+"""Start of the words for the grid in use."""
+
 _FEW_BITS = 6
 
 
@@ -31,12 +34,12 @@ def layer_grids(
     fmt, packed = matched.weight.format, matched.float_weight
     assert fmt is not None
     if not fmt.is_integer:
-        yield "same exponents", weight_grid(packed, fmt), None
+        yield f"{PRESENT}exponents", weight_grid(packed, fmt), None
         if rescale and fmt.block > 1:
             yield "other exponents", weight_grid(packed, fmt, importance=importance), None
         return
     assert matched.weight.parameters is not None
-    yield "same scale", integer_grid(matched, matched.weight.parameters), None
+    yield f"{PRESENT}scale", integer_grid(matched, matched.weight.parameters), None
     if rescale:
         parameters = _other_scale(matched, fmt, importance, biases)
         yield "other scale", integer_grid(matched, parameters), parameters

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import QParams
 from transforms.finetune.round_bias import constant_scale, product_scale
-from transforms.finetune.tune_layer import LayerSolution
+from transforms.finetune.tune_layer import AS_IT_WAS, LayerSolution
 from transforms.graph import walk
 from transforms.graph.constants import load
 from transforms.graph.rewire import detach, position
@@ -22,7 +22,7 @@ def current(layer: MatchedLayer) -> LayerSolution:
     packed = layer.layer.pack(layer.weight.values()).astype(np.float64)
     weights = packed.reshape(*packed.shape[:2], -1)
     biases = np.concatenate([_current_bias(user) for user in layer.users])
-    return LayerSolution("as it was", weights, biases, layer.weight.parameters)
+    return LayerSolution(AS_IT_WAS, weights, biases, layer.weight.parameters)
 
 
 def _current_bias(layer: MatchedLayer) -> NDArray[np.float64]:
