@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from tools.summaries.operator_library import needed_library
 from tools.summaries.words import counted, written
+from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.packed import DOMAIN
@@ -38,6 +39,9 @@ def lines(
     yield _kept(graph)
     yield written(graph.source_files, files)
     yield _runs(graph, cpu_error, functions=functions)
+    if rounded := rounded_inputs(graph):
+        inputs = counted(len(rounded), "input")
+        yield f"ONNX Runtime may round {inputs} of products to 8 bits: {OPTION} = 1 keeps float32"
 
 
 def _kept(graph: gs.Graph) -> str:
