@@ -97,7 +97,6 @@ def test_large_models_are_run_on_one_half(
     trial = Known(new, moved, before)
     assert is_worth_it(trial, before, briefly=True) == worth
     assert trial.measured == before.measured == measured
-    assert before.is_measured == bool(measured)
 
 
 def test_what_a_half_asks_for_is_not_asked_once_the_other_is_clear() -> None:

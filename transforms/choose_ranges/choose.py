@@ -76,13 +76,13 @@ def choose_settings(
     propose: Propose | None = None,
     progress: Progress | None = None,
     memory: WeightMemory | None = None,
-    searched: bool = False,
+    searched: int = 0,
 ) -> Chosen:
     """Measure a prepared graph and return the best setting of a scheme for it; the graph is not changed.
 
     ``plan_of`` makes the plan of a scheme for the graph, or for a copy of it. What the scheme says is kept;
     what it leaves ``auto`` is chosen. ``propose`` makes a candidate that goes first. ``memory``: of its
-    weights. ``searched``: whether outliers were searched for, which took a part of the time. Raises as
+    weights. ``searched``: models that were run to find outliers, for a part of the time. Raises as
     :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
     """
     ruled = scheme.by_rule()

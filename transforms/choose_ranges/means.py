@@ -48,13 +48,13 @@ def affordable(
     variants: int,
     *,
     proposed: bool,
-    searched: bool,
+    searched: int,
 ) -> Means | None:
     """Return what there is time for, None if not for a comparison.
 
     ``count``: the samples that were calibrated on. ``variants``: rewritten graphs. ``proposed``: whether
     there is another one, of which more is to be expected than of any setting: then fewer are compared.
-    ``searched``: whether outliers were searched for.
+    ``searched``: models that were run to find outliers.
     """
     kinds = (True, False) if calibration.has_histograms else (False,)
     every = [methods_for(scheme, counted=counted) for counted in kinds]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.candidate import Candidate
@@ -29,25 +30,36 @@ class Search:
         assert score is not None, "given up without a rival"
         self.best, self._score, self._first, self._ruled = start, score, score, score
         self.variant: Candidate | None = None
+        self._taken: list[Known] = []
         self._tried = 1
         log.info("%s: %.2f dB", start, score.mean)
 
     def take(self, step: Step) -> None:
         """Go to the best of the settings that a step leads to, if a gain is to be expected."""
-        found: list[tuple[float, Setting, Score]] = []
+        found: list[tuple[float, Setting, Score, Known]] = []
         for setting, known in step.settings(self.best):
             if setting == self.best or self._bench.is_same(setting, self.best):
                 continue
             score = self._bench.score(setting, self._score)
             brings = self._gain(str(setting), score, known)
             if score is not None and brings > _LEAST:
-                found.append((brings, setting, score))
+                found.append((brings, setting, score, known))
         if found:
-            _, self.best, self._score = max(found, key=lambda one: one[0])
+            _, self.best, self._score, known = max(found, key=lambda one: one[0])
+            self._taken.append(known)
 
     def confirm(self) -> None:
-        """Go back to the start if the samples do not show that all steps together are better than it."""
-        if self.best != self._start and gain(self._score, self._first).decibels <= 0:
+        """Go back to the start unless all steps together are expected to be better than it, as each was.
+
+        What they bring other models decides where samples hardly tell, as of outputs of few numbers: not
+        against a loss of more than its standard error.
+        """
+        if self.best == self._start:
+            return
+        shown = gain(self._score, self._first)
+        spread = math.hypot(*(known.spread for known in self._taken))
+        expected = shown.shrunk(sum(known.expected for known in self._taken), spread)
+        if shown.decibels < -shown.error or expected <= 0:
             log.info("back to %s", self._start)
             self.best, self._score = self._start, self._first
 

@@ -28,7 +28,7 @@ _NODE = 200_000  # for a node: copies, plans and sessions of two models
 _OPENED = 50_000  # for a node: a copy of a model and its session
 _NODE_RUN = 1800  # for a node at every run
 _CLIPPED = 150_000  # for a tensor whose ranges of least error are found, of both halves
-_SEARCHED = 5  # models that could be prepared while outliers are searched for
+_LOOKED = 1  # models that could be prepared while layers propose what outliers are moved
 _FEWEST = 4
 _LEAST = 2  # samples without which settings are not compared
 _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
@@ -53,23 +53,27 @@ def runs_for(
     count: int,
     *,
     clips: bool,
-    searched: bool = False,
+    searched: int = 0,
     variants: int = 0,
     proposed: bool = False,
 ) -> int:
     """Return how many runs of the quantized model comparing settings may take, 0 if preparing it takes all.
 
     ``count``: the samples that were calibrated on. ``clips``: whether ranges of least error are found.
-    ``searched``: whether outliers were searched for, which takes time too. ``variants``: rewritten graphs,
-    each calibrated and prepared once more. ``proposed``: whether there is one that samples proposed: looking
-    at channels takes as long as two passes, and its tensors are measured with those of the graph.
+    ``searched``: models that were made to find outliers, of two samples at least, and run on two others.
+    ``variants``: rewritten graphs, each calibrated and prepared once more. ``proposed``: whether there is one
+    that samples proposed: looking at channels takes as long as two passes, and its tensors are measured with
+    those of the graph.
     """
     numbers, nodes = _numbers(graph, calibration), len(graph.nodes)
     clipped = _CLIPPED * clips * len(calibration.observed)
-    prepared = _NODE * nodes * (1 + _SEARCHED * searched + variants + proposed) + (1 + variants) * clipped
+    models = 1 + variants + proposed + (searched + _LOOKED if searched else 0)
+    prepared = _NODE * nodes * models + (1 + variants) * clipped
     calibrated = (variants + 2 * proposed) * numbers / _FLOAT_RUNS
-    paid = _PAID + _RUNS * numbers - prepared - calibrated
-    return int(max(paid, 0) / max(_run(graph, calibration, count), 1))
+    run = _run(graph, calibration, count)
+    tried = searched * _FEWEST / 2 * (1 + 1 / _FLOAT_RUNS) * run
+    paid = _PAID + _RUNS * numbers - prepared - calibrated - tried
+    return int(max(paid, 0) / max(run, 1))
 
 
 def runs_to_open(graph: gs.Graph, calibration: Calibration, count: int) -> int:

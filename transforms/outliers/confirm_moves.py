@@ -66,9 +66,9 @@ class Trial:
         return _decibels(self._of(half))
 
     @property
-    def is_measured(self) -> bool:
-        """Whether a model was run."""
-        return bool(self._sums)
+    def models(self) -> int:
+        """How many models were made and run."""
+        return len(self._sums)
 
     def is_plain(self, half: int) -> bool:
         """Return whether a half of the samples asks for no moves."""

@@ -176,7 +176,7 @@ def _equalize(
 
 @dataclass(frozen=True)
 class _Moved:
-    """The scheme that says which outliers were moved, and whether models were ``searched`` for them.
+    """The scheme that says which outliers were moved, and how many models were ``searched`` for them.
 
     Without any, the plan of the graph by the rules, with what it ``planned`` to change.
     """
@@ -184,7 +184,7 @@ class _Moved:
     scheme: Scheme
     plan: QuantizationPlan | None = None
     planned: Quantized = field(default_factory=Quantized)
-    searched: bool = False
+    searched: int = 0
 
 
 def _choose_moves(
@@ -198,7 +198,7 @@ def _choose_moves(
     """Move outliers of a prepared graph if its outputs get better."""
     planned = Quantized()
     if not scheme.move_outliers or scheme.outliers or data is None or not data.decides:
-        return _Moved(scheme, searched=bool(scheme.outliers))
+        return _Moved(scheme)
     ruled = scheme.by_rule()
     plan = make_plan(graph, ruled, targets.resolve_in(graph), planned)
     quantize = _by_rule(ruled, targets, data, memory)
@@ -212,10 +212,10 @@ def _choose_moves(
         recall=recall,
     )
     if not settled.moves:
-        return _Moved(scheme, plan, planned, searched=settled.tried)
+        return _Moved(scheme, plan, planned, searched=settled.models)
     chosen = scheme.with_(outliers={name: str(move) for name, move in settled.moves.items()})
     move_named_outliers(graph, chosen, targets, done, recall)
-    return _Moved(chosen, searched=True)
+    return _Moved(chosen, searched=settled.models)
 
 
 def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:

@@ -39,10 +39,10 @@ Quantize = Callable[[gs.Graph, list[Feed]], None]
 
 @dataclass(frozen=True)
 class Settled:
-    """The moves of outliers, by the name of a tensor, and whether models were run to find them."""
+    """The moves of outliers, by the name of a tensor, and how many models were run to find them."""
 
     moves: Moves = field(default_factory=dict)
-    tried: bool = False
+    models: int = 0
 
 
 def settle_outliers(
@@ -77,7 +77,7 @@ def settle_outliers(
     search = _Search(plan, samples, quantize, run, exclude, recall)
     before = search.trial(graph, [])[0]
     moves = _settled(search, operands, outlying_streams(streams, operands, samples), before, briefly=briefly)
-    return Settled(moves, before.is_measured)
+    return Settled(moves, sum(one.models for one in search.trials))
 
 
 def _settled(
@@ -126,6 +126,7 @@ class _Search:
     run: RunOptions | None
     exclude: Exclusion
     recall: Recall
+    trials: list[Trial] = field(default_factory=list)
 
     def trial(
         self, source: gs.Graph, operands: Sequence[Operand], plain: Trial | None = None
@@ -145,7 +146,8 @@ class _Search:
             self.quantize(copy, seen)
             return copy
 
-        return Trial(_choose, _quantize, self.samples, self.run, plain), _choose(self.samples)
+        self.trials.append(Trial(_choose, _quantize, self.samples, self.run, plain))
+        return self.trials[-1], _choose(self.samples)
 
     def rotated(self, streams: Sequence[Stream], operands: Sequence[Operand]) -> tuple[Trial, Moves]:
         """Return the same for a graph in which streams are rotated, with their rotations."""
