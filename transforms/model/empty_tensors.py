@@ -1,4 +1,4 @@
-"""What ONNX Runtime's optimizer gets wrong in models with tensors of no numbers."""
+"""What ONNX Runtime's optimizer gets wrong: tensors of no numbers, and integers that bodies read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ import onnx
 _RESHAPES_WRONGLY = "MatMulAddFusion"
 """Puts a Reshape to a shape with 0 around a Gemm, in which 0 stands for the size of another axis."""
 
+_ABORTS = "QDQPropagationTransformer"
+"""Ends the process where a body reads what nodes make of dequantized numbers that they move
+(:mod:`transforms.requantize_captured`)."""
+
 
 def unsafe_optimizers(graph: onnx.GraphProto) -> list[str]:
     """Return the optimizers, by their names, that a session on a model is to leave out.
 
-    Found by the declared and inferred shapes: a size that is 0 only when the model runs does no harm.
+    Sizes are the declared and inferred ones: a size that is 0 only when the model runs does no harm.
     """
-    return [_RESHAPES_WRONGLY] if any(0 in shape for shape in _shapes(graph)) else []
+    found = [_RESHAPES_WRONGLY] if any(0 in shape for shape in _shapes(graph)) else []
+    has_integers = any(node.op_type == "DequantizeLinear" for node in graph.node)
+    has_bodies = any(attribute.HasField("g") for node in graph.node for attribute in node.attribute)
+    return [*found, *([_ABORTS] if has_integers and has_bodies else [])]
 
 
 def _shapes(graph: onnx.GraphProto) -> Iterator[list[int | None]]:

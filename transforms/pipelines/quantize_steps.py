@@ -34,6 +34,7 @@ from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
 from transforms.qdq_to_cast import qdq_to_cast
 from transforms.quantize_before_relu import quantize_before_relu
+from transforms.requantize_captured import requantize_captured
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
@@ -110,6 +111,7 @@ def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
         done.changes["Relus and Clips with a quantization in front"] = quantize_before_relu(graph)
     if scheme.bfloat16_as == "cast":
         qdq_to_cast(graph)
+    requantize_captured(graph)
     leave_out_zero_points(graph)
     leave_out_dilations(graph)
 
