@@ -24,9 +24,10 @@ def requantize_captured(graph: gs.Graph) -> int:
     The model computes the same bits: the numbers are on the grid.
     """
     names, insertions, count = walk.Names(graph), Insertions(), 0
+    every = walk.outputs(graph)
     for inner in walk.graphs(graph):
         own = {id(node) for node in inner.nodes}
-        ends = walk.outputs(graph) - {id(tensor) for tensor in inner.outputs}
+        ends = every - {id(tensor) for tensor in inner.outputs}
         for node in inner.nodes:
             back = _source(node) if node.op in _MOVING and node.domain in STANDARD_DOMAINS else None
             made = node.outputs[0]
