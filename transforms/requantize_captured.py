@@ -1,8 +1,8 @@
 """Tensors that bodies of If, Loop and Scan read, quantized once more where ONNX Runtime ends the process.
 
 Version 1.32.0 takes integers through nodes that move numbers alone, from a DequantizeLinear to what reads the
-result, to quantize it there again. Where that is a node whose body reads it, which is no input of the node,
-it looks for the input beyond the last one and aborts. A tensor that a DequantizeLinear makes is left alone.
+result, to quantize it there again. Where a body of that node reads it, and the node has not got it as an
+input, the runtime looks for the input after the last one and aborts. A tensor that a DequantizeLinear makes is left alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GRID = 2  # a scale and a zero point
 
 
 def requantize_captured(graph: gs.Graph) -> int:
-    """Put a pair of nodes of the same grid behind what moves integers into a body; return how many.
+    """Put a pair of nodes of the same grid after what moves integers into a body; return how many.
 
     The model computes the same bits: the numbers are on the grid.
     """

@@ -118,10 +118,10 @@ class JudgedSamples:
     def improves(self, before: Errors, after: Errors, fold: int) -> bool:
         """Return whether a model is better than another on samples other than those few, beyond doubt.
 
-        It is the best of many on those few, and the model without it is accepted already: there is no need
-        to take it for a gain that may be chance. Weights are fitted to most of the others, which show gains
-        of unseen samples only roughly, and those before a Softmax not always such behind it. So the gain has
-        to be as clear as where other models could tell more, and outputs as they are made may not lose.
+        It is the best of many on those few, and the model without it is accepted already: a gain that may be
+        chance is not worth taking. Weights are fitted to most of the others, which show gains of unseen
+        samples only roughly, and gains before a Softmax are not always gains after it. So the gain has to be
+        as clear as where other models could tell more, and outputs as they are made may not lose.
         """
         others = np.ones_like(self._parts[fold])
         others[self._few(fold)] = False
