@@ -2,7 +2,8 @@
 
 Version 1.32.0 takes integers through nodes that move numbers alone, from a DequantizeLinear to what reads the
 result, to quantize it there again. Where a body of that node reads it, and the node has not got it as an
-input, the runtime looks for the input after the last one and aborts. A tensor that a DequantizeLinear makes is left alone.
+input, the runtime looks for the input after the last one and aborts. A tensor that a DequantizeLinear makes
+is left alone.
 """
 
 from __future__ import annotations
