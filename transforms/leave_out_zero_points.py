@@ -13,7 +13,8 @@ from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 _FIRST_OPSET = 21
-_MOVED_BEHIND = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool"})
+MOVED_BEHIND = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool"})
+"""Operators that move numbers alone, after which the runtime moves a DequantizeLinear."""
 
 
 def leave_out_zero_points(graph: gs.Graph) -> int:
@@ -47,7 +48,7 @@ def _is_at_zero(node: gs.Node) -> bool:
 
 
 def _is_moved(tensor: gs.Tensor) -> bool:
-    movers = [node for node in tensor.outputs if node.op in _MOVED_BEHIND]
+    movers = [node for node in tensor.outputs if node.op in MOVED_BEHIND]
     return any(not _is_quantized(node.outputs[0]) for node in movers) or any(
         map(_becomes_gemm, tensor.outputs)
     )

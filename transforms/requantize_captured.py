@@ -8,13 +8,14 @@ is left alone.
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import STANDARD_DOMAINS, Insertions
+from transforms.leave_out_zero_points import MOVED_BEHIND
 
-_MOVING = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _MICROSOFT = "com.microsoft"
 _GRID = 2  # a scale and a zero point
 
@@ -29,9 +30,8 @@ def requantize_captured(graph: gs.Graph) -> int:
     for inner in walk.graphs(graph):
         own = {id(node) for node in inner.nodes}
         ends = every - {id(tensor) for tensor in inner.outputs}
-        for node in inner.nodes:
-            back = _source(node) if node.op in _MOVING and node.domain in STANDARD_DOMAINS else None
-            made = node.outputs[0]
+        for node in filter(_moves, inner.nodes):
+            made, back = node.outputs[0], _source(node)
             captured = id(made) in ends or any(id(reader) not in own for reader in made.outputs)
             if back is not None and captured:
                 insertions.add(inner, node, _pair(node, back, names))
@@ -40,15 +40,19 @@ def requantize_captured(graph: gs.Graph) -> int:
     return count
 
 
+def _moves(node: gs.Node) -> bool:
+    return node.op in MOVED_BEHIND and node.domain in STANDARD_DOMAINS
+
+
 def _source(node: gs.Node) -> gs.Node | None:
     """Return the DequantizeLinear whose numbers a node moves, by itself or after others; None without one."""
-    made = walk.producer(node.inputs[0])
-    while made is not None and made.op in _MOVING and made.domain in STANDARD_DOMAINS:
+    made: gs.Node | None = node
+    while made is not None and _moves(made):
         made = walk.producer(made.inputs[0])
     if made is None or made.op != "DequantizeLinear" or made.domain not in (*STANDARD_DOMAINS, _MICROSOFT):
         return None
     grid = made.inputs[1:]
-    is_stored = all(isinstance(tensor, gs.Constant) and np.size(tensor.values) == 1 for tensor in grid)
+    is_stored = all(isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1 for tensor in grid)
     return made if is_stored and len(grid) == _GRID else None
 
 

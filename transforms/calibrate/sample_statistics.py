@@ -111,8 +111,7 @@ class SampleStatistics:
         """Return whether tensors of a sample may live longer than they are read, for they are small.
 
         Not without operators that gain by it. The first sample of its shapes decides: to know sizes that
-        depend on numbers takes a run of the model.
-        Raises ValueError if that fails.
+        depend on numbers takes a run of the model. Raises ValueError if that fails.
         """
         key = shapes_of(feed)
         if key not in self._small:

@@ -8,16 +8,17 @@ Runtime 1.32.0, for one scale, one for each channel and one for each block; the 
 
 from __future__ import annotations
 
+import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.deploy.grids import DEQUANTIZE
 from transforms.graph import dtypes, walk
-from transforms.graph.constants import load
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 OPTION = "session.qdq_matmulnbits_accuracy_level"
 
-_STORED = frozenset({"int4", "uint4", "int8", "uint8"})
+_TYPES = onnx.TensorProto
+_STORED = frozenset({_TYPES.INT4, _TYPES.UINT4, _TYPES.INT8, _TYPES.UINT8})
 
 
 def rounded_inputs(graph: gs.Graph) -> list[gs.Node]:
@@ -40,10 +41,8 @@ def _has_float_input(node: gs.Node, graph: gs.Graph) -> bool:
     if len(walk.uses(weight)) != 1 or walk.is_output(weight, graph):
         return False
     stored = made.inputs[0]
-    if (
-        not isinstance(stored, gs.Constant)
-        or len(stored.shape) != 2
-        or load(stored).dtype.name not in _STORED
-    ):
+    if not isinstance(stored, gs.Constant) or len(stored.shape) != 2:
+        return False
+    if dtypes.element_type(stored) not in _STORED:
         return False
     return dtypes.is_type(data, dtypes.FLOAT) and (before is None or before.op != DEQUANTIZE)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import onnx
 
+from transforms.graph.proto_graphs import each_graph
+
 _RESHAPES_WRONGLY = "MatMulAddFusion"
 """Puts a Reshape to a shape with 0 around a Gemm, in which 0 stands for the size of another axis."""
 
@@ -19,10 +21,10 @@ def unsafe_optimizers(graph: onnx.GraphProto) -> list[str]:
 
     Sizes are the declared and inferred ones: a size that is 0 only when the model runs does no harm.
     """
-    found = [_RESHAPES_WRONGLY] if any(0 in shape for shape in _shapes(graph)) else []
-    has_integers = any(node.op_type == "DequantizeLinear" for node in graph.node)
-    has_bodies = any(attribute.HasField("g") for node in graph.node for attribute in node.attribute)
-    return [*found, *([_ABORTS] if has_integers and has_bodies else [])]
+    graphs = list(each_graph(graph))
+    found = [_RESHAPES_WRONGLY] if any(0 in shape for inner in graphs for shape in _shapes(inner)) else []
+    has_integers = any(node.op_type == "DequantizeLinear" for inner in graphs for node in inner.node)
+    return [*found, *([_ABORTS] if has_integers and len(graphs) > 1 else [])]
 
 
 def _shapes(graph: onnx.GraphProto) -> Iterator[list[int | None]]:
@@ -30,7 +32,3 @@ def _shapes(graph: onnx.GraphProto) -> Iterator[list[int | None]]:
         sizes = value.type.tensor_type.shape.dim
         yield [one.dim_value if one.HasField("dim_value") else None for one in sizes]
     yield from (list(tensor.dims) for tensor in graph.initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _shapes(attribute.g)
