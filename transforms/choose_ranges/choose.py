@@ -77,12 +77,14 @@ def choose_settings(
     progress: Progress | None = None,
     memory: WeightMemory | None = None,
     searched: int = 0,
+    known: FloatRuns | None = None,
 ) -> Chosen:
     """Measure a prepared graph and return the best setting of a scheme for it; the graph is not changed.
 
     ``plan_of`` makes the plan of a scheme for the graph, or for a copy of it. What the scheme says is kept;
     what it leaves ``auto`` is chosen. ``propose`` makes a candidate that goes first. ``memory``: of its
-    weights. ``searched``: models that were run to find outliers, for a part of the time. Raises as
+    weights. ``searched``: models that were run to find outliers, for a part of the time. ``known``: runs of
+    the float model on the first samples, maybe before these were moved. Raises as
     :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
     """
     ruled = scheme.by_rule()
@@ -92,7 +94,7 @@ def choose_settings(
         )
     samples = FirstSamples(data.feeds(graph), graph, MOST_SAMPLES)
     plan_of, first = _remembering(plan_of), replace(data, source=samples.feeds)
-    proposed = propose_early(graph, samples, data, propose, _FEWEST)
+    proposed = propose_early(graph, samples, data, propose, _FEWEST, known)
     found = _calibrate(graph, scheme, plan_of, first, progress, beside=proposed.variants if proposed else ())
     calibration = found and _calibrate(graph, scheme, plan_of, first, None, found)
     if found is None or calibration is None:
@@ -104,7 +106,7 @@ def choose_settings(
     whole = samples.whole()
     again = replace(data, source=data.source if whole is None else whole)
     variants = rewritten(graph, candidates) if whole is not None else []
-    proposed = proposed or propose_of(graph, feeds, data.run, None if whole is None else propose)
+    proposed = proposed or propose_of(graph, feeds, data.run, None if whole is None else propose, known)
     floats, extra = proposed.floats, len(proposed.variants)
     means = affordable(
         scheme, graph, calibration, samples.count, len(variants), proposed=extra > 0, searched=searched

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -36,10 +37,8 @@ class FloatRuns:
 
         The graph may be changed afterwards.
         """
-        self._graph, self.feeds, self._run = copy_graph(graph), feeds, run
-        self.options = with_bounded_memory(
-            replace(with_resting_threads(run), simulate=True, prepack=False), feeds
-        )
+        self._graph, self._run = copy_graph(graph), run
+        self.feeds, self.options = feeds, _options(feeds, run)
         self._views = views_of(graph)
         self._kept, self._made = KeptArrays(), list[Feed]()
         self._model: InstrumentedModel[str] | None = None
@@ -49,9 +48,26 @@ class FloatRuns:
 
         No sample may have been run before.
         """
+        for _ in islice(self.watched(names, see), most):
+            pass
+
+    def watched(self, names: Collection[str], see: See) -> Iterator[Feed]:
+        """Yield what the model makes of as many of them as are asked for: the outputs with their views."""
         assert not self._made, "these were run without being looked at"
         model = self._open(names)
-        self._made += [self._kept.keep(model.run(feed, see=see)) for feed in self.feeds[:most]]
+        for feed in self.feeds:
+            self._made.append(self._kept.keep(model.run(feed, see=see)))
+            yield self._made[-1]
+
+    def continued(self, feeds: Sequence[Feed]) -> FloatRuns:
+        """Return it with more samples, of which its own are the first."""
+        self.feeds, self.options = feeds, _options(feeds, self._run)
+        return self
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a sample was run."""
+        return bool(self._made)
 
     def is_of(self, graph: gs.Graph) -> bool:
         """Return whether another form of the graph shows the same tensors beside its outputs."""
@@ -99,3 +115,9 @@ class FloatRuns:
         shown = dict.fromkeys((*(tensor.name for tensor in self._graph.outputs), *self._views))
         options = replace(self.options, blocked=not watched)  # what is seen of blocks is brought out of them
         return InstrumentedModel[str](self._graph, shown, options, watched=watched)
+
+
+def _options(feeds: Sequence[Feed], run: RunOptions | None) -> RunOptions:
+    """Return how models are run on samples."""
+    resting = replace(with_resting_threads(run), simulate=True, prepack=False)
+    return with_bounded_memory(resting, feeds)

@@ -31,16 +31,30 @@ class Proposed:
 
 
 def propose_of(
-    graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None, propose: Propose | None
+    graph: gs.Graph,
+    feeds: Sequence[Feed],
+    run: RunOptions | None,
+    propose: Propose | None,
+    known: FloatRuns | None = None,
 ) -> Proposed:
-    """Run a graph on samples, if there is anything to propose, and return that."""
+    """Run a graph on samples, if there is anything to propose, and return that.
+
+    ``known``: runs of the same float model on the first of them, which serve as well if nothing is proposed.
+    """
     floats = FloatRuns(graph, feeds, run)
     candidate = None if propose is None else propose(floats)
+    if known is not None and not floats.is_begun and known.is_of(graph):
+        floats = known.continued(feeds)
     return Proposed(floats, () if candidate is None else rewritten(graph, [candidate]))
 
 
 def propose_early(
-    graph: gs.Graph, samples: FirstSamples, data: CalibrationData, propose: Propose | None, fewest: int
+    graph: gs.Graph,
+    samples: FirstSamples,
+    data: CalibrationData,
+    propose: Propose | None,
+    fewest: int,
+    known: FloatRuns | None = None,
 ) -> Proposed | None:
     """Return the same before the samples were taken; None if they can be taken only once, or are too few.
 
@@ -50,7 +64,7 @@ def propose_early(
         return None
     try:
         feeds = samples.again()
-        return propose_of(graph, feeds, data.run, propose) if len(feeds) >= fewest else None
+        return propose_of(graph, feeds, data.run, propose, known) if len(feeds) >= fewest else None
     except Exception:  # the runtime's share no narrower class; calibration tells which sample it is
         return None
 

@@ -178,13 +178,15 @@ def _equalize(
 class _Moved:
     """The scheme that says which outliers were moved, and how many models were ``searched`` for them.
 
-    Without any, the plan of the graph by the rules, with what it ``planned`` to change.
+    ``floats``: runs of the float model on the first samples. Without moves, the plan of the graph by the
+    rules, with what it ``planned`` to change.
     """
 
     scheme: Scheme
     plan: QuantizationPlan | None = None
     planned: Quantized = field(default_factory=Quantized)
     searched: int = 0
+    floats: FloatRuns | None = None
 
 
 def _choose_moves(
@@ -212,10 +214,10 @@ def _choose_moves(
         recall=recall,
     )
     if not settled.moves:
-        return _Moved(scheme, plan, planned, searched=settled.models)
+        return _Moved(scheme, plan, planned, settled.models, settled.floats)
     chosen = scheme.with_(outliers={name: str(move) for name, move in settled.moves.items()})
     move_named_outliers(graph, chosen, targets, done, recall)
-    return _Moved(chosen, searched=settled.models)
+    return _Moved(chosen, searched=settled.models, floats=settled.floats)
 
 
 def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:
@@ -256,7 +258,7 @@ def _choose(
     candidates = list(_candidates(scheme, targets))
     propose = _proposer(graph, scheme, targets)
     choose = partial(choose_settings, candidates=candidates, propose=propose, progress=progress)
-    chosen = choose(graph, scheme, _plan_of, data, memory=memory, searched=moved.searched)
+    chosen = choose(graph, scheme, _plan_of, data, memory=memory, searched=moved.searched, known=moved.floats)
     if chosen.candidate is not None and chosen.candidate.rewrite is not None:
         done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
     done.scheme = chosen.scheme

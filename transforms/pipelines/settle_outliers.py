@@ -8,7 +8,8 @@ from functools import partial
 
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
+from ops.array_types import Feed, Float32Array
+from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.work import numbers_for_products
 from transforms.graph.mixed_channels import Recall, anew
 from transforms.graph.residual_streams import Stream
@@ -20,9 +21,10 @@ from transforms.outliers.confirm_moves import Moves, Trial, is_clear, is_worth_i
 from transforms.outliers.find_operands import find_operands
 from transforms.outliers.operand import Operand
 from transforms.outliers.outlying_streams import find_streams, is_read, outlying_streams
-from transforms.outliers.sample_rows import Sample, look, pick
+from transforms.outliers.sample_rows import ROWS, Sample, pick, some_rows, step_of
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import Feeds
+from transforms.run.instrumented_model import float_outputs
 from transforms.run.tensor_sizes import TensorSizes
 from transforms.runtime.session import RunOptions
 from transforms.scheme.outlier_move import OutlierMove
@@ -39,10 +41,14 @@ Quantize = Callable[[gs.Graph, list[Feed]], None]
 
 @dataclass(frozen=True)
 class Settled:
-    """The moves of outliers, by the name of a tensor, and how many models were run to find them."""
+    """The moves of outliers, by the name of a tensor, and how many models were run to find them.
+
+    ``floats``: runs of the float model, if they are of the first samples.
+    """
 
     moves: Moves = field(default_factory=dict)
     models: int = 0
+    floats: FloatRuns | None = None
 
 
 def settle_outliers(
@@ -66,18 +72,48 @@ def settle_outliers(
     weights.
     """
     graph, operands = plan.graph, find_operands(plan, exclude=exclude)
-    picked = pick(feeds()) if operands else []
-    if len(picked) < _FEWEST:
+    source = feeds() if operands else None
+    picked = [] if source is None else pick(source)
+    if source is None or len(picked) < _FEWEST:
         return Settled()
-    affordable = partial(_affordable, plan, picked[0])
+    floats, affordable = FloatRuns(graph, picked, run), partial(_affordable, plan, picked[0])
     streams = find_streams(plan, exclude=exclude)
     names = [*(one.tensor.name for one in operands), *(one.name for one in streams)]
-    samples = list(look(graph, list(dict.fromkeys(names)), picked, run, affordable))
+    samples = _look(floats, list(dict.fromkeys(names)), float_outputs(graph), affordable)
     briefly = len(samples) == _FEWEST < len(picked)
     search = _Search(plan, samples, quantize, run, exclude, recall)
     before = search.trial(graph, [])[0]
     moves = _settled(search, operands, outlying_streams(streams, operands, samples), before, briefly=briefly)
-    return Settled(moves, sum(one.models for one in search.trials))
+    models = sum(one.models for one in search.trials)
+    return Settled(moves, models, floats if step_of(source) == 1 else None)
+
+
+def _look(
+    floats: FloatRuns,
+    names: Sequence[str],
+    outputs: Sequence[str],
+    affordable: Callable[[Mapping[str, float]], int],
+) -> list[Sample]:
+    """Return what the float model makes of the first samples, with rows of tensors, evenly spread.
+
+    ``affordable`` returns how many, from the numbers that each of the tensors has on the first.
+    """
+    seen: dict[str, Float32Array] = {}
+    samples: list[Sample] = []
+    count = most = len(floats.feeds)
+
+    def _see(name: str, array: Float32Array) -> None:
+        seen[name] = some_rows(array, count) if samples else array.copy()
+
+    for feed, made in zip(floats.feeds, floats.watched(names, _see), strict=False):
+        if not samples:
+            most = min(most, affordable({name: array.size for name, array in seen.items()}))
+            count = max(1, ROWS // most)
+            seen.update({name: some_rows(array, count) for name, array in seen.items()})
+        samples.append(Sample(feed, dict(seen), {name: made[name] for name in outputs}))
+        if len(samples) == most:
+            break
+    return samples
 
 
 def _settled(
