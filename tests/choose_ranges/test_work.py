@@ -90,6 +90,6 @@ def test_all_that_is_done_beside_runs_leaves_fewer_of_them(
 def test_fewer_settings_leave_time_for_more_samples() -> None:
     assert [work.samples_for(24, settings, 32) for settings in (2, 3, 6)] == [12, 8, 4]
     assert work.samples_for(24, 3, 7) == 7
-    assert work.samples_for(3, 6, 32) == 4
+    assert [work.samples_for(runs, 3, 32) for runs in (3, 10, 16)] == [2, 3, 4]
     assert work.too_few(11, 6)
     assert not work.too_few(12, 6)

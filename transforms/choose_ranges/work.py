@@ -92,8 +92,9 @@ def too_few(runs: int, settings: int) -> bool:
 
 
 def samples_for(runs: int, settings: int, most: int) -> int:
-    """Return on how many samples settings are compared: an even number unless it is ``most``."""
-    return max(min(most, _FEWEST), min(most, runs // settings // 2 * 2))
+    """Return on how many samples settings are compared: two or more, of four or more as many of each half."""
+    count = runs // settings
+    return min(most, max(count if count < _FEWEST else count // 2 * 2, _LEAST))
 
 
 def _numbers(graph: gs.Graph, calibration: Calibration) -> float:
