@@ -20,7 +20,7 @@ from transforms.outliers import choose_moves as choose
 from transforms.outliers.choose_moves import choose_moves
 from transforms.outliers.confirm_moves import is_better, is_worth_it
 from transforms.outliers.find_operands import find_operands
-from transforms.outliers.layer_error import total_error
+from transforms.outliers.layer_error import Rows, total_error
 from transforms.outliers.sample_rows import Sample
 from transforms.pipelines.quantize_graph import Quantized, prepare_for, quantize_graph
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -73,9 +73,9 @@ def test_moves_that_cannot_be_taken_are_given_up_early(scheme: str, monkeypatch:
     operand, given_up, found = find_operands(plan)[0], 0, set[str]()
     for count, factor in ((0, 1), (1, 3), (1, 20), (4, 3), (9, 3), (4, 20)):
         made = rows(*((channel, factor) for channel in range(count)))
-        halves = made[::2], made[1::2]
+        halves = Rows(made[::2]), Rows(made[1::2])
         view = choose._View.of(operand, halves)
-        proposed = [choose._candidates(operand, half) for half in halves]
+        proposed = [choose._candidates(operand, half.numbers) for half in halves]
         errors = [
             sum(
                 total_error(move, part, view.weights, operand.grid, clips=False)
@@ -83,7 +83,7 @@ def test_moves_that_cannot_be_taken_are_given_up_early(scheme: str, monkeypatch:
             )
             for pair in zip(*proposed, strict=True)
         ]
-        moves, best = choose._candidates(operand, np.concatenate(halves)), min(errors[1:])
+        moves, best = choose._candidates(operand, np.concatenate([made[::2], made[1::2]])), min(errors[1:])
         shares = [choose._ALIKE if move.own else 1 for move in moves]
         alike = next(n for n in range(1, len(moves)) if errors[n] <= shares[n] * best)
         wanted = moves[alike] if best < choose._LEAST_GAIN * errors[0] else None

@@ -12,7 +12,7 @@ from ops.array_types import Float32Array, Float64Array
 from ops.rotations import rotate
 from transforms.graph.channel_layout import Layout
 from transforms.graph.left_operands import rows_of
-from transforms.outliers.layer_error import Halves, LayerWeights, total_error
+from transforms.outliers.layer_error import Halves, LayerWeights, Rows, total_error
 from transforms.outliers.operand import Operand
 from transforms.outliers.sample_rows import Sample
 from transforms.scheme.outlier_move import OutlierMove
@@ -39,18 +39,19 @@ def choose_moves(
         rows = [sample.rows[operand.tensor.name] for sample in samples]
         halves = [np.concatenate(rows[half::2]) for half in range(2)] if len(rows) > 1 else []
         if halves and all(len(half) >= _LEAST_ROWS and np.isfinite(half).all() for half in halves):
-            move = _choose(operand, (halves[0], halves[1]), clips=clips)
+            move = _choose(operand, (Rows(halves[0]), Rows(halves[1])), clips=clips)
             if move is not None:
                 found[operand.tensor.name] = move
     return found
 
 
 def _choose(operand: Operand, halves: Halves, *, clips: bool) -> OutlierMove | None:
-    if not is_outlying(np.concatenate(halves)):
+    both = np.concatenate([half.numbers for half in halves])
+    if not is_outlying(both):
         operand = replace(operand, heads=None)
     plain = _View.of(operand, halves)
     rotated = None if operand.heads is None else _View.of(operand, halves, operand.heads.channels)
-    proposed = [_candidates(operand, half) for half in halves]
+    proposed = [_candidates(operand, half.numbers) for half in halves]
 
     def _error(move: OutlierMove, tried: Sequence[OutlierMove], most: float) -> float:
         view = rotated if rotated is not None and move.rotated else plain
@@ -62,7 +63,7 @@ def _choose(operand: Operand, halves: Halves, *, clips: bool) -> OutlierMove | N
                 return math.inf
         return total * share
 
-    moves = _candidates(operand, np.concatenate(halves))
+    moves = _candidates(operand, both)
     tries = list(zip(*proposed, strict=True))
     unmoved, errors = _error(moves[0], tries[0], math.inf), list[float]()
     for move, tried in zip(moves[1:], tries[1:], strict=True):
@@ -89,7 +90,7 @@ class _View:
         """Rotate the channels of each head [heads, channels of each]."""
         weights = [np.asarray(rows_of(node, node.inputs[1].values), np.float32) for node in operand.layers]
         if heads is not None:
-            halves = (_rotated(halves[0], heads), _rotated(halves[1], heads))
+            halves = Rows(_rotated(halves[0].numbers, heads)), Rows(_rotated(halves[1].numbers, heads))
             weights = [_rotated(weight.T, heads).T for weight in weights]
         grids = zip(weights, operand.weight_grids, strict=True)
         return cls([LayerWeights.of(weight, grid) for weight, grid in grids], halves)

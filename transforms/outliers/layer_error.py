@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ops.array_types import Float32Array, Float64Array
+from ops.channel_sums import channel_sums
 from ops.integers import range_scale
 from transforms.plan.quant_spec import QuantSpec
 from transforms.scheme.outlier_move import OutlierMove
@@ -19,7 +21,21 @@ _SHARES = (1.0, 0.8, 0.64)  # of the full range, for methods that clip
 _CLIPPED = 0.7  # of the largest weight: about what one scale of least error for all channels covers
 
 Channels = NDArray[np.int64]
-Halves = tuple[Float32Array, Float32Array]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows [rows, channels] of what layers multiply."""
+
+    numbers: Float32Array
+
+    @cached_property
+    def squares(self) -> Float64Array:
+        """The mean square of each channel."""
+        return _mean_squares(self.numbers)
+
+
+Halves = tuple[Rows, Rows]
 
 
 @dataclass(frozen=True)
@@ -96,7 +112,11 @@ def _squares(
     np.clip(rounded, lowest - middle, highest - middle, out=rounded)
     rounded *= step
     rounded -= x
-    return np.einsum("ij,ij->j", rounded, rounded, dtype=np.float64) / max(1, len(x))
+    return _mean_squares(rounded)
+
+
+def _mean_squares(x: Float32Array) -> Float64Array:
+    return channel_sums(x, 1)[1] / max(1, len(x))
 
 
 def total_error(
@@ -113,14 +133,13 @@ def total_error(
     ``rows``: those that give the range, and those that are held out. Infinity if the weights alone make more
     than ``most``.
     """
-    factors, own = np.ones(rows[0].shape[1]), np.array(move.own, np.int64)
+    factors, own = np.ones(rows[0].numbers.shape[1]), np.array(move.own, np.int64)
     factors[list(move.exponents)] = [2.0**exponent for exponent in move.exponents.values()]
-    squares = np.square(rows[1], dtype=np.float64).mean(0)
-    rounded = sum(weight.error(squares, factors, own) for weight in weights)
+    rounded = sum(weight.error(rows[1].squares, factors, own) for weight in weights)
     if rounded > most:
         return math.inf
     norms = np.sum([weight.norms for weight in weights], axis=0) * factors**2
     divisors = factors.astype(np.float32)
-    seen, held_out = (np.divide(half, divisors, dtype=np.float32) for half in rows)
+    seen, held_out = (np.divide(half.numbers, divisors, dtype=np.float32) for half in rows)
     seen[:, own] = held_out[:, own] = 0  # zero is exact, and in every range
     return rounding_error(seen, held_out, norms, grid, clips=clips) + rounded
