@@ -4,8 +4,8 @@ Settings are compared as whole models on samples that gave them no ranges: the s
 sample serve the samples between. One key after the other is tried on top of the best setting so far, from
 what the scheme's rules give (:meth:`transforms.scheme.Scheme.by_rule`), and a step is taken if a gain is to
 be expected: what the samples show, weighed by its standard error with what such a step does to other models.
-So few samples leave what is good for most models, and clear ones change it. The steps together have to be
-better than the rules on these samples. One sample decides nothing.
+So few samples leave what is good for most models, and clear ones change it. The steps together are taken
+back if they lose more than chance on these samples. One sample decides nothing.
 
 A :class:`transforms.choose_ranges.candidate.Candidate` is any other change of the scheme, or a rewrite of the
 float graph: a rewritten copy is measured anew, with the best setting so far.
