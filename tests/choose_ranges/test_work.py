@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import pytest
 
 from tests.benchmarks.chain_models import CHANNELS, SIDE, chain
@@ -81,10 +82,25 @@ def test_all_that_is_done_beside_runs_leaves_fewer_of_them(
     beside = 200_000 * 99 * (4 if searched else 1 + variants + proposed) + (
         150_000 * 10 * (1 + variants) if clips else 0
     )
-    beside += (variants + 2 * proposed) * 80_000 / 4 + (2 + 2 / 4) * searched * run  # of the float model, too
-    by_hand = int((3e8 + 1.25 * 80_000 - beside) / run)
+    beside += (variants + 2 * proposed) * 80_000 / 4 + 2 * searched * (run + 10_000 / 4)
+    by_hand = int((3e8 + 5 * 80_000 / 4 - beside) / run)
     asked = {"clips": clips, "searched": searched, "variants": variants, "proposed": proposed}
     assert work.runs_for(graph, calibration, 8, **asked) == by_hand
+
+
+@pytest.mark.parametrize(("kernel", "stride"), ((1, 1), (3, 1), (3, 2), (1, 3), (8, 1)))
+@pytest.mark.parametrize("known", (True, False))
+def test_products_of_a_convolution_are_those_of_its_results(kernel: int, stride: int, known: bool) -> None:
+    """By hand: 4 channels of 8 by 8 numbers, 6 of results; of unknown shapes the strides tell."""
+    side = (8 - kernel) // stride + 1
+    shapes = ([1, 4, 8, 8], [1, 6, side, side]) if known else ([1, 4, "h", "w"], None)
+    data, made = gs.Variable("x", np.float32, shapes[0]), gs.Variable("y", np.float32, shapes[1])
+    weight = gs.Constant("w", np.zeros((6, 4, kernel, kernel), np.float32))
+    node = gs.Node("Conv", attrs={"strides": [stride] * 2}, inputs=[data, weight], outputs=[made])
+    graph = gs.Graph([node], [data], [made])
+    places = side**2 if known else 64 / stride**2
+    by_hand = places * 6 * 4 * kernel**2 / 128
+    assert work.numbers_for_products(graph, {"x": 4 * 64}) == pytest.approx(by_hand, rel=1e-12)
 
 
 def test_fewer_settings_leave_time_for_more_samples() -> None:

@@ -32,7 +32,7 @@ _PER_CHANNEL = Known(0.5, 0.8, shows=False)
 _BOTH = Known(0.8, 0.9, shows=False)
 _METHOD = {"MinMax": Known(0.1, 0.4, shows=False), "MSE": Known(0.0, 0.5), _WIDE: Known(2.0, 3.0)}
 """MinMax loses less where samples exceed what was seen: it is 0.2 dB better on 64 networks made with samples
-of unlike contrast, of which held-out samples told nothing, and 1 dB worse on 27 trained ones: samples decide."""
+of unlike contrast, of which held-out samples told nothing, and 1 dB worse on 27 trained ones."""
 _ROOM = Known(0.3, 1.0, shows=False)  # nothing mostly, and much if an unseen sample is cut off
 
 

@@ -5,7 +5,9 @@ It follows from the size of the model, never from a clock: the choice is the sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from itertools import zip_longest
 
 import onnx_graphsurgeon as gs
 
@@ -21,8 +23,10 @@ What else takes time is counted in the numbers that a run makes meanwhile.
 MOST_COUNTED = 100_000_000
 """Numbers of all samples up to which they are counted although no rule needs it: other methods are tried."""
 
-_RUNS = 1.25  # runs of the quantized model for each sample: as long as five of the float model
-_FLOAT_RUNS = 4  # of the float model: as long as one of the quantized model
+_RUNS = 5  # of the float model for each sample
+_FLOAT_RUNS, _FLOAT_PRODUCTS = 4, 3
+"""Runs of the float model in the time of one of the quantized model, as numbers and as products take it."""
+
 _PRODUCTS = 128  # of a dot product
 _NODE = 200_000  # for a node: copies, plans and sessions of two models
 _OPENED = 50_000  # for a node: a copy of a model and its session
@@ -65,14 +69,15 @@ def runs_for(
     that samples proposed: looking at channels takes as long as two passes, and its tensors are measured with
     those of the graph.
     """
-    numbers, nodes = _numbers(graph, calibration), len(graph.nodes)
+    sizes, nodes = _sizes(calibration), len(graph.nodes)
+    floats = sum(sizes.values()) / _FLOAT_RUNS + numbers_for_products(graph, sizes) / _FLOAT_PRODUCTS
     clipped = _CLIPPED * clips * len(calibration.observed)
     models = 1 + variants + proposed + (searched + _LOOKED if searched else 0)
     prepared = _NODE * nodes * models + (1 + variants) * clipped
-    calibrated = (variants + 2 * proposed) * numbers / _FLOAT_RUNS
+    calibrated = (variants + 2 * proposed) * floats
     run = _run(graph, calibration, count)
-    tried = searched * _FEWEST / 2 * (1 + 1 / _FLOAT_RUNS) * run
-    paid = _PAID + _RUNS * numbers - prepared - calibrated - tried
+    tried = searched * _FEWEST / 2 * (run + floats / max(count, 1))
+    paid = _PAID + _RUNS * floats - prepared - calibrated - tried
     return int(max(paid, 0) / max(run, 1))
 
 
@@ -83,7 +88,9 @@ def runs_to_open(graph: gs.Graph, calibration: Calibration, count: int) -> int:
 
 def _run(graph: gs.Graph, calibration: Calibration, count: int) -> float:
     """Return what a run of the quantized model on one of so many samples takes."""
-    return _numbers(graph, calibration) / max(count, 1) + _NODE_RUN * len(graph.nodes)
+    sizes = _sizes(calibration)
+    numbers = sum(sizes.values()) + numbers_for_products(graph, sizes)
+    return numbers / max(count, 1) + _NODE_RUN * len(graph.nodes)
 
 
 def too_few(runs: int, settings: int) -> bool:
@@ -97,10 +104,9 @@ def samples_for(runs: int, settings: int, most: int) -> int:
     return min(most, max(count if count < _FEWEST else count // 2 * 2, _LEAST))
 
 
-def _numbers(graph: gs.Graph, calibration: Calibration) -> float:
-    """Return the numbers that runs on all samples quantize, with the products of layers in the same unit."""
-    sizes = {name: calibration.numbers(name) for name in calibration.observed}
-    return sum(sizes.values()) + numbers_for_products(graph, sizes)
+def _sizes(calibration: Calibration) -> dict[str, float]:
+    """Return how many numbers of each tensor runs on all samples quantize."""
+    return {name: calibration.numbers(name) for name in calibration.observed}
 
 
 def numbers_for_products(graph: gs.Graph, sizes: Mapping[str, float]) -> float:
@@ -119,7 +125,17 @@ def _products(node: gs.Node, sizes: Mapping[str, float]) -> float:
         return 0.0
     axis = dot_products.sum_axis(node, 1, len(weight.shape))
     channels = weight.shape[axis] * int(node.attrs.get("group", 1))
-    size = 1.0
-    for length in weight.shape:
-        size *= length
-    return sizes.get(data.name, 0.0) / max(channels, 1) * size
+    return sizes.get(data.name, 0.0) / max(channels, 1) * math.prod(weight.shape) * _results(node)
+
+
+def _results(node: gs.Node) -> float:
+    """Return for how many of the places of its data a layer has results, as a share."""
+    if node.op != "Conv":
+        return 1.0
+    data, made = (tensor.shape or () for tensor in (node.inputs[0], node.outputs[0]))
+    strides = node.attrs.get("strides") or [1] * max(len(data) - 2, 0)
+    lengths = zip_longest(strides, data[2:], made[2:])
+    return math.prod(
+        after / before if isinstance(before, int) and isinstance(after, int) and before else 1 / (stride or 1)
+        for stride, before, after in lengths
+    )
