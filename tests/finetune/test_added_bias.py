@@ -66,6 +66,27 @@ def test_products_whose_inputs_are_far_from_zero_get_a_bias(name: str) -> None:
     assert [value.name for value in model.graph.output] == ["y"]
 
 
+@pytest.mark.parametrize("name", ["A8W8", "W4A8", "BFP16"])
+@pytest.mark.parametrize("columns", [5, 16])
+def test_a_weight_on_the_left_of_a_gemm_gets_a_column(name: str, columns: int) -> None:
+    """In a row the numbers would not fit, or would be added to other results."""
+    weight = np.random.default_rng(4).standard_normal((16, 16)).astype(np.float32)
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["h"]),
+        helper.make_node("Gemm", ["w", "h"], ["y"], transA=1),
+    ]
+    ends = build.value("x", [16, columns]), build.value("y", [16, columns])
+    model = build.model(nodes, [ends[0]], [ends[1]], {"w": weight})
+    feeds = tunable.samples(model, 80)
+    float_graph, quantized = tunable.pair(model, name, feeds[:40])
+    done = finetune_model(float_graph, quantized, feeds[:40])
+    gemm = next(node for node in done.graph.nodes if node.op == "Gemm")
+    assert gemm.inputs[2].shape in ((16, 1), [16, 1])
+    errors = OutputError(float_graph, feeds[40:])
+    assert 10 * np.log10(errors.each(quantized).relative / errors.each(done.graph).relative) > 1
+    onnx.checker.check_model(graph_proto.export_model(done.graph), full_check=True)
+
+
 def test_runtime_loads_a_product_of_fixed_size_that_got_a_bias() -> None:
     """It makes a Gemm of them, and in opset 21 refuses the zero point that it moves before that."""
     model = onnx.ModelProto.FromString(SIGMOID.SerializeToString())

@@ -63,7 +63,7 @@ def _write_bias(
     product = product_scale(layer, None)
     parameters: QParams | None = None
     if product is not None:
-        stored.axis = len(stored.shape) - 1 if product.shape else None
+        stored.axis = int(np.argmax(stored.shape)) if product.shape else None
         parameters = product, np.zeros(product.shape, np.int32)
     elif stored.is_integer:
         parameters = constant_scale(stored, numbers)
@@ -117,12 +117,14 @@ def _add_bias(
 ) -> None:
     weight = layer.node.inputs[layer.layer.index]
     product = product_scale(layer, None)
+    shape = layer.layer.channel_shape(2) if layer.node.op == "Gemm" else -1  # a column beside a left weight
     while len(bias.node.inputs) < bias.index:
         bias.node.inputs.append(gs.Variable.empty())
     if product is None:
-        tensor: gs.Tensor = gs.Constant(names.derive(weight.name, "bias"), numbers.astype(np.float32))
+        values = numbers.astype(np.float32).reshape(shape)
+        tensor: gs.Tensor = gs.Constant(names.derive(weight.name, "bias"), values)
     else:
-        integers = np.rint(numbers / product.astype(np.float64)).astype(np.int32)
+        integers = np.rint(numbers / product.astype(np.float64)).astype(np.int32).reshape(shape)
         stored = gs.Constant(names.derive(weight.name, "bias_quantized"), integers)
         inputs = [
             stored,
