@@ -10,6 +10,7 @@ one run of each sample. A mean counts by how far it stands out from how much sam
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -115,8 +116,13 @@ def _layers(graph: gs.Graph, outputs: Mapping[int, str]) -> Iterator[_Layer]:
         numbers, steps = back.inputs[:2]
         own = all(len(tensor.outputs) == 1 for tensor in (numbers, back.outputs[0]))
         stored = isinstance(numbers, gs.Constant) and isinstance(steps, gs.Constant)
-        if own and stored and load(numbers).dtype == np.int32 and node.attrs.get("beta", 1.0) == 1:
+        if own and stored and _is_row(load(numbers)) and node.attrs.get("beta", 1.0) == 1:
             yield _Layer(place, outputs[id(node)], numbers, load(steps))
+
+
+def _is_row(numbers: AnyArray) -> bool:
+    """Return whether int32 numbers of a bias are those of channels on axis 1, not the rows of a Gemm."""
+    return numbers.dtype == np.int32 and numbers.size == math.prod(numbers.shape[-1:])
 
 
 def _mean(array: AnyArray) -> AnyArray:
