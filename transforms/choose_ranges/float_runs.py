@@ -60,8 +60,9 @@ class FloatRuns:
             yield self._made[-1]
 
     def continued(self, feeds: Sequence[Feed]) -> FloatRuns:
-        """Return it with more samples, of which its own are the first."""
-        self.feeds, self.options = feeds, _options(feeds, self._run)
+        """Return it with the samples that come after its own, the first ones, in what was read once more."""
+        self.feeds = [*self.feeds, *feeds[len(self.feeds) :]]  # a source may vary what it yields
+        self.options = _options(self.feeds, self._run)
         return self
 
     @property
