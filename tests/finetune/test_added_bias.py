@@ -66,17 +66,22 @@ def test_products_whose_inputs_are_far_from_zero_get_a_bias(name: str) -> None:
     assert [value.name for value in model.graph.output] == ["y"]
 
 
-@pytest.mark.parametrize("name", ["A8W8", "W4A8", "BFP16"])
-@pytest.mark.parametrize("columns", [5, 16])
-def test_a_weight_on_the_left_of_a_gemm_gets_a_column(name: str, columns: int) -> None:
-    """In a row the numbers would not fit, or would be added to other results."""
+def _left(columns: int) -> onnx.ModelProto:
+    """Return a Gemm whose weight is its first input, of inputs that are far from zero."""
     weight = np.random.default_rng(4).standard_normal((16, 16)).astype(np.float32)
     nodes = [
         helper.make_node("Sigmoid", ["x"], ["h"]),
         helper.make_node("Gemm", ["w", "h"], ["y"], transA=1),
     ]
     ends = build.value("x", [16, columns]), build.value("y", [16, columns])
-    model = build.model(nodes, [ends[0]], [ends[1]], {"w": weight})
+    return build.model(nodes, [ends[0]], [ends[1]], {"w": weight})
+
+
+@pytest.mark.parametrize("name", ["A8W8", "W4A8", "BFP16"])
+@pytest.mark.parametrize("columns", [5, 16])
+def test_a_weight_on_the_left_of_a_gemm_gets_a_column(name: str, columns: int) -> None:
+    """In a row the numbers would not fit, or would be added to other results."""
+    model = _left(columns)
     feeds = tunable.samples(model, 80)
     float_graph, quantized = tunable.pair(model, name, feeds[:40])
     done = finetune_model(float_graph, quantized, feeds[:40])
@@ -85,6 +90,19 @@ def test_a_weight_on_the_left_of_a_gemm_gets_a_column(name: str, columns: int) -
     errors = OutputError(float_graph, feeds[40:])
     assert 10 * np.log10(errors.each(quantized).relative / errors.each(done.graph).relative) > 1
     onnx.checker.check_model(graph_proto.export_model(done.graph), full_check=True)
+
+
+def test_a_column_is_tuned_again_with_its_scales_along_it() -> None:
+    model = _left(16)
+    feeds = tunable.samples(model, 80)
+    float_graph, quantized = tunable.pair(model, "W4A8", feeds[:40], per_channel=True)
+    tuned = finetune_model(float_graph, quantized, feeds[:40]).graph
+    finetune_weights(float_graph, tuned, feeds[:40])
+    back = next(node for node in tuned.nodes if node.op == "Gemm").inputs[2].inputs[0]
+    assert back.inputs[0].shape == (16, 1) and back.inputs[1].shape == (16,) and back.attrs["axis"] == 0
+    errors = OutputError(float_graph, feeds[40:])
+    assert 10 * np.log10(errors.each(quantized).relative / errors.each(tuned).relative) > 1
+    onnx.checker.check_model(graph_proto.export_model(tuned), full_check=True)
 
 
 def test_runtime_loads_a_product_of_fixed_size_that_got_a_bias() -> None:
