@@ -69,13 +69,13 @@ def runs_for(
     that samples proposed: looking at channels takes as long as two passes, and its tensors are measured with
     those of the graph.
     """
-    sizes, nodes = _sizes(calibration), len(graph.nodes)
-    floats = sum(sizes.values()) / _FLOAT_RUNS + numbers_for_products(graph, sizes) / _FLOAT_PRODUCTS
+    numbers, products = _load(graph, calibration)
+    floats = numbers / _FLOAT_RUNS + products / _FLOAT_PRODUCTS
     clipped = _CLIPPED * clips * len(calibration.observed)
     models = 1 + variants + proposed + (searched + _LOOKED if searched else 0)
-    prepared = _NODE * nodes * models + (1 + variants) * clipped
+    prepared = _NODE * len(graph.nodes) * models + (1 + variants) * clipped
     calibrated = (variants + 2 * proposed) * floats
-    run = _run(graph, calibration, count)
+    run = _run(graph, numbers + products, count)
     tried = searched * _FEWEST / 2 * (run + floats / max(count, 1))
     paid = _PAID + _RUNS * floats - prepared - calibrated - tried
     return int(max(paid, 0) / max(run, 1))
@@ -83,14 +83,13 @@ def runs_for(
 
 def runs_to_open(graph: gs.Graph, calibration: Calibration, count: int) -> int:
     """Return how many runs take as long as another model of the graph takes to be copied and opened."""
-    return int(_OPENED * len(graph.nodes) / max(_run(graph, calibration, count), 1))
+    run = _run(graph, sum(_load(graph, calibration)), count)
+    return int(_OPENED * len(graph.nodes) / max(run, 1))
 
 
-def _run(graph: gs.Graph, calibration: Calibration, count: int) -> float:
-    """Return what a run of the quantized model on one of so many samples takes."""
-    sizes = _sizes(calibration)
-    numbers = sum(sizes.values()) + numbers_for_products(graph, sizes)
-    return numbers / max(count, 1) + _NODE_RUN * len(graph.nodes)
+def _run(graph: gs.Graph, load: float, count: int) -> float:
+    """Return what a run of the quantized model on one of so many samples takes; ``load``: of all of them."""
+    return load / max(count, 1) + _NODE_RUN * len(graph.nodes)
 
 
 def too_few(runs: int, settings: int) -> bool:
@@ -104,9 +103,10 @@ def samples_for(runs: int, settings: int, most: int) -> int:
     return min(most, max(count if count < _FEWEST else count // 2 * 2, _LEAST))
 
 
-def _sizes(calibration: Calibration) -> dict[str, float]:
-    """Return how many numbers of each tensor runs on all samples quantize."""
-    return {name: calibration.numbers(name) for name in calibration.observed}
+def _load(graph: gs.Graph, calibration: Calibration) -> tuple[float, float]:
+    """Return the numbers that runs on all samples quantize, and products of layers in the same unit."""
+    sizes = {name: calibration.numbers(name) for name in calibration.observed}
+    return sum(sizes.values()), numbers_for_products(graph, sizes)
 
 
 def numbers_for_products(graph: gs.Graph, sizes: Mapping[str, float]) -> float:

@@ -72,9 +72,11 @@ def settle_outliers(
     weights.
     """
     graph, operands = plan.graph, find_operands(plan, exclude=exclude)
-    source = feeds() if operands else None
-    picked = [] if source is None else pick(source)
-    if source is None or len(picked) < _FEWEST:
+    if not operands:
+        return Settled()
+    source = feeds()
+    picked = pick(source)
+    if len(picked) < _FEWEST:
         return Settled()
     floats, affordable = FloatRuns(graph, picked, run), partial(_affordable, plan, picked[0])
     streams = find_streams(plan, exclude=exclude)
