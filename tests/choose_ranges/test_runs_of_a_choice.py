@@ -91,12 +91,15 @@ def test_a_network_with_uneven_channels(
 def test_a_transformer_whose_outliers_may_be_moved(
     name: str, codes: int, factor: float, halves: int, scales: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trials, two halves of up to three ways, measure ranges on half of the samples and run the other."""
+    """Trials, two halves of up to three ways, measure ranges on half of the samples and run the other.
+
+    What the float model makes of the samples that outliers are looked for in serves the comparison, too.
+    """
     words = np.random.default_rng(9).integers(0, WORDS, (8, 1, LENGTH))
     model = pre_norm(factor=factor, width=32 if factor == 1 else 64)
     counts, done = cost(monkeypatch, model, [{"ids": one} for one in words], name)
     assert "8 held-out samples, 4 settings" in done.choice
-    assert counts["runs"] <= 8 + halves * (4 + 4) + 8 + 8 * 4 + 4 * codes + MEANS
-    assert counts["sessions"] <= 1 + halves * 2 + 1 + 1 + codes + 2
+    assert counts["runs"] <= 8 + halves * (4 + 4) + 8 * 4 + 4 * codes + MEANS
+    assert counts["sessions"] <= 1 + halves * 2 + 1 + codes + 2
     assert counts["scales of weights"] <= scales
     assert counts["graphs made of models"] == 0
