@@ -18,15 +18,27 @@ from tests.choose_ranges.test_choose_settings import ratio
 from transforms import model_io
 from transforms.all_codes.recorded_shifts import recorded_shifts
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.pipelines.quantize_steps import CORRECTED
-from transforms.pipelines.settle_biases import _share
+from transforms.pipelines.settle_biases import _share, outputs_of_layers, settle_biases
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme, preset
 
 WIDTH = 24
+
+
+def left_product() -> onnx.ModelProto:
+    """Return a Gemm of 16 by 16 results whose weight is its first input, with a bias in a column."""
+    random = np.random.default_rng(2)
+    constants = {"w": random.standard_normal((16, 16)), "b": random.standard_normal((16, 1))}
+    nodes = [helper.make_node("Gemm", ["w", "x", "b"], ["y"], transA=1)]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [16, 16]) for name in ("x", "y")]
+    stored = [numpy_helper.from_array(one.astype(np.float32), name) for name, one in constants.items()]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def crowded(activation: str = "silu", opset: int = 17) -> onnx.ModelProto:
@@ -133,6 +145,20 @@ def test_means_of_layers_are_those_of_the_float_model(codes: str) -> None:
 
 def test_fewer_than_eight_samples_change_no_bias() -> None:
     assert quantized(crowded(), preset("A8W8"), images(7, 1))[1].changes[CORRECTED] == 0
+
+
+def test_a_column_is_no_bias_of_channels() -> None:
+    """Means of columns are as many numbers: they would be added to rows."""
+    graph = model_io.load(left_product())
+    outputs = outputs_of_layers(graph)
+    random = np.random.default_rng(3)
+    feeds = [{"x": random.random((16, 16), np.float32)} for _ in range(8)]
+    floats = FloatRuns(graph, feeds, None)
+    quantize_graph(graph, preset("A8W8").by_rule(), CalibrationData(feeds))
+    assert any(node.op == "DequantizeLinear" and node.inputs[0].dtype == np.int32 for node in graph.nodes)
+    before = as_bytes(graph)
+    assert settle_biases(graph, outputs, floats, judged=False) == 0
+    assert as_bytes(graph) == before
 
 
 def test_threads_change_nothing() -> None:
