@@ -13,14 +13,17 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime
 
+from ops.registration import DOMAIN, register_custom_ops
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
+from transforms.graph.proto_graphs import each_graph
 from transforms.graph.selection import Exclusion, label_of, resolve
 from transforms.graph.unique_names import rename_made
 from transforms.model import proto_pass
 from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
+from transforms.twins.own_functions import TWINS
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +111,8 @@ def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(target)
         options.intra_op_num_threads = 1
+        if _needs_extensions(model):
+            register_custom_ops(options)
         onnxruntime.InferenceSession(
             model.SerializeToString(),
             options,
@@ -115,3 +120,13 @@ def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
             disabled_optimizers=unsafe_optimizers(model.graph),
         )
         return onnx.load(target)
+
+
+def _needs_extensions(model: onnx.ModelProto) -> bool:
+    """Return whether a model has operators of onnxruntime-extensions and none of ours.
+
+    Ours stay unknown to the runtime here: it would fold a rounded weight and leave nothing that rounds it.
+    """
+    nodes = (node for graph in each_graph(model.graph) for node in graph.node)
+    found = {node.op_type for node in nodes if node.domain == DOMAIN}
+    return bool(found) and found.isdisjoint(TWINS)

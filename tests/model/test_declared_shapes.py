@@ -50,6 +50,23 @@ def test_what_another_domain_makes_is_believed() -> None:
     assert model_io.load(onnx.parser.parse_model(HEAD + text)).info.mended == []
 
 
+def test_a_size_of_minus_one_is_an_unknown_one() -> None:
+    """Inference would make 4 rows of a padded convolution of -1, and the model's Shape -1."""
+    text = """(float[2, 3, 6, 6] x, float[4, 3, 1, 1] w) => (float[2, 4, N, M] y, int64[4] s)
+        <float[2, 4, 9, 9] a> { a = Conv <pads = [2, 2, 2, 2]> (x, w) y = Relu(a) s = Shape(x) }"""
+    model = onnx.parser.parse_model(HEAD + text)
+    for value in (*model.graph.input[:1], *model.graph.output[:1], *model.graph.value_info):
+        for size in value.type.tensor_type.shape.dim:
+            size.dim_value = -1
+    graph = model_io.load(model)
+    assert graph.info.mended == []
+    assert graph.inputs[0].shape == [None] * 4
+    assert all(isinstance(t.shape[2], str | None) for node in graph.nodes[:2] for t in node.outputs)
+    feeds = {"x": np.ones((2, 3, 6, 6), np.float32), "w": np.ones((4, 3, 1, 1), np.float32)}
+    found = conversion.run(graph_proto.export_model(graph), feeds)
+    assert found["y"].shape == (2, 4, 10, 10) and found["s"].tolist() == [2, 3, 6, 6]
+
+
 @pytest.mark.parametrize(
     ("tool", "options"), ((quantize, ("--config", "BF16")), (convert_fp32_to_bf16, ("--format", "with_cast")))
 )

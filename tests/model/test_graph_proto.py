@@ -170,6 +170,19 @@ def test_rare_attributes_and_empty_lists_are_kept() -> None:
     assert attributes == {attribute.name: attribute for attribute in node.attribute}
 
 
+def test_binary_strings_are_kept() -> None:
+    """As of tokenizers, which hold their vocabulary as a file."""
+    binary = {"model": b"\n\xba\x0e\xff", "pieces": [b"text", b"\x80"], "plain": b"text"}
+    model = corpus.build("if")
+    branch = model.graph.node[1].attribute[0].g
+    for graph in (model.graph, branch):
+        graph.node[0].attribute.extend(helper.make_attribute(name, value) for name, value in binary.items())
+    result = graph_proto.export_model(graph_proto.import_model(model))
+    for graph in (result.graph, result.graph.node[1].attribute[0].g):
+        found = {a.name: helper.get_attribute_value(a) for a in graph.node[0].attribute if a.name in binary}
+        assert found == binary
+
+
 def test_local_functions_are_inlined() -> None:
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 18, "local": 1]>
         main (float[N] x) => (float[N] y) { a = local.twice(x) y = local.twice(a) }

@@ -43,6 +43,27 @@ def test_another_meaning_is_an_error_that_names_the_output(
         compare_raised(*_changed(ends, old, new), {})
 
 
+@pytest.mark.parametrize(("new", "reason"), [
+    ("Abs(x) y = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1]> (a)", ""),
+    ("Neg(x) y = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1]> (a)", "relative error"),
+    ("Abs(x) y = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 7]> (a)", "other keys"),
+])  # fmt: skip
+def test_numbers_of_classes_are_compared_by_their_names(new: str, reason: str) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": {}, "ai.onnx.ml": 3]> main '
+        "(float[N,2] x) => (seq(map(int64, float)) y) {{ a = {} }}"
+    )
+    old = onnx.parser.parse_model(
+        text.format(13, "Abs(x) y = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1]> (a)")
+    )
+    raised = onnx.parser.parse_model(text.format(17, new))
+    if not reason:
+        assert compare_raised(old, raised, {})
+        return
+    with pytest.raises(model_io.ModelError, match=f"output 'y' differs on random input: {reason}"):
+        compare_raised(old, raised, {})
+
+
 def test_rounding_is_none() -> None:
     old, new = "a = Mul(x, x) b = Mul(a, x) y = ReduceSum(b)", "a = Mul(x, x) b = Mul(x, a) y = ReduceSum(b)"
     assert compare_raised(*_changed("(float[N,999] x) => (float[A,B] y)", old, new), {})

@@ -76,6 +76,33 @@ def test_an_operator_of_another_library_is_refused_and_the_graph_kept() -> None:
     assert graph_proto.export_model(graph) == before
 
 
+def test_operators_of_the_extensions_do_not_keep_a_model_as_it_is() -> None:
+    """Tokenizers and decoders of images are in the library that our operators are registered with."""
+    graph = model_io.load(
+        corpus.parse(
+            """(string[2] s, float[2] x) => (int64[2] n, float[2] y) <float[2] c = {1, 2}> {
+                n = ai.onnx.contrib.StringLength(s) d = Neg(c) y = Add(x, d) }""",
+            domains=', "ai.onnx.contrib": 1',
+        )
+    )
+    optimize(graph)
+    assert sorted(node.op for node in graph.nodes) == ["Add", "StringLength"]
+
+
+def test_rounded_weights_are_not_folded() -> None:
+    graph = model_io.load(
+        corpus.parse(
+            """(string[2] s, float[2] x) => (int64[2] n, float[2] y) <float[2] c = {1, 2}> {
+                n = ai.onnx.contrib.StringLength(s) d = ai.onnx.contrib.BFPQuantizeDequantize(c) y = Add(x, d)
+            }""",
+            domains=', "ai.onnx.contrib": 1',
+        )
+    )
+    with pytest.raises(model_io.ModelError, match="cannot load"):
+        optimize(graph)
+    assert [node.op for node in graph.nodes] == ["StringLength", "BFPQuantizeDequantize", "Add"]
+
+
 def test_half_arithmetic_is_refused() -> None:
     graph = model_io.load(build.dense(4, dtype=np.float16))
     with pytest.raises(model_io.ModelError, match="widened"):

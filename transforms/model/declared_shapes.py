@@ -1,4 +1,4 @@
-"""Shapes that a model declares, where they contradict what its nodes make."""
+"""Shapes that a model declares, where they are no shapes or contradict what its nodes make."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 from transforms.graph.proto_graphs import each_graph
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.model.function_types import infer_types
-from transforms.model.metadata import contradicts
+from transforms.model.metadata import contradicts, tensor_types
 
 _UNKNOWN = "unk__"  # the names that onnx's inference makes for lengths
 
@@ -25,6 +25,20 @@ def infer_mended(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
     except onnx.shape_inference.InferenceError:
         notes = _clear_wrong(model)
     return infer_types(model), notes
+
+
+def clear_negative(model: onnx.ModelProto) -> None:
+    """Make each declared size below zero unknown, as ONNX Runtime does.
+
+    Some exporters write -1 for a length that a model leaves open. onnx's inference computes with it, and the
+    sizes that it makes of a convolution of -1 rows are those of no input.
+    """
+    for graph in each_graph(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for kind in tensor_types(value.type):
+                for size in kind.shape.dim:
+                    if size.dim_value < 0:
+                        size.ClearField("dim_value")
 
 
 def _clear_wrong(model: onnx.ModelProto) -> list[str]:

@@ -22,12 +22,19 @@ from transforms.graph.lazy_values import Weight, become_constant
 from transforms.graph.typed import Graph, ModelInfo, info_of
 from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
-from transforms.model.declared_shapes import infer_mended
+from transforms.model.declared_shapes import clear_negative, infer_mended
 from transforms.model.detached_weights import fill, sparse_to_dense, split, without_data
 from transforms.model.export_graph import export_graph
 from transforms.model.function_types import all_sizes_known, infer_types
 from transforms.model.inlined_size import refuse_explosion
-from transforms.model.metadata import attach_metadata, bodies_of, read_info, restore_metadata, write_info
+from transforms.model.metadata import (
+    attach_metadata,
+    bodies_of,
+    read_info,
+    restore_metadata,
+    without_binary,
+    write_info,
+)
 from transforms.model.tangles import refuse_tangles
 from transforms.packed.attach_packed import attach_packed
 from transforms.packed.read_packed import unpack_calls
@@ -48,6 +55,7 @@ def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingP
     have no order.
     """
     light, weights = split(model, mapped)
+    clear_negative(light)
     unpack_calls(light, weights)
     light = inline(light)
     refuse_tangles(light.graph)
@@ -96,7 +104,7 @@ def infer(light: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelP
 
 
 def _import_inferred(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo) -> Graph:
-    with _quiet():
+    with _quiet(), without_binary(light.graph):
         graph = Graph.adopt(gs.import_onnx(light), info)
     for tensor in graph.inputs:
         if tensor.name in weights:

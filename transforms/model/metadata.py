@@ -7,10 +7,12 @@ annotations; the types of inputs and outputs that are not tensors; attributes of
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import onnx
 import onnx_graphsurgeon as gs
 
+from transforms.graph.proto_graphs import each_graph
 from transforms.graph.typed import ModelInfo, Node
 
 _SURGEON_ATTRIBUTES = frozenset(
@@ -91,6 +93,24 @@ def tensor_types(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor | onnx.
         yield from tensor_types(inner.value_type if held == "map_type" else inner.elem_type)
 
 
+@contextmanager
+def without_binary(graph: onnx.GraphProto) -> Iterator[None]:
+    """Leave out attributes that graph-surgeon fails to read: strings of bytes that are no UTF-8.
+
+    An operator of an extension library may keep a whole file in one, as tokenizers do.
+    """
+    nodes = (node for one in each_graph(graph) for node in one.node)
+    found = [(node, binary) for node in nodes if (binary := [a for a in node.attribute if not _is_text(a)])]
+    for node, binary in found:
+        for attribute in binary:
+            node.attribute.remove(attribute)
+    try:
+        yield
+    finally:
+        for node, binary in found:
+            node.attribute.extend(binary)
+
+
 def attach_metadata(proto: onnx.GraphProto, graph: gs.Graph) -> None:
     """Give each node what graph-surgeon does not keep, and drop what it cannot export again."""
     for source, made in zip(proto.node, graph.nodes, strict=True):
@@ -127,10 +147,22 @@ def restore_metadata(graph: gs.Graph, proto: onnx.GraphProto) -> None:
 
 
 def _is_lost(attribute: onnx.AttributeProto) -> bool:
-    """Return whether graph-surgeon skips the attribute, or fails to export it: rare kinds and empty lists."""
-    if attribute.type not in _SURGEON_ATTRIBUTES:
+    """Return whether graph-surgeon skips the attribute or fails at it: rare kinds, empty lists, no text."""
+    if attribute.type not in _SURGEON_ATTRIBUTES or not _is_text(attribute):
         return True
     return attribute.type in _LISTS and not getattr(attribute, _LISTS[attribute.type])
+
+
+def _is_text(attribute: onnx.AttributeProto) -> bool:
+    """Return whether the strings of an attribute, if it has any, are UTF-8."""
+    if attribute.type not in (onnx.AttributeProto.STRING, onnx.AttributeProto.STRINGS):
+        return True
+    try:
+        for text in (attribute.s, *attribute.strings):
+            text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _write_entries(target: onnx.GraphProto | onnx.NodeProto, entries: dict[str, str]) -> None:

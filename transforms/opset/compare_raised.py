@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Timer
 
@@ -198,6 +198,8 @@ def _difference(old: object, new: object) -> str:
         if len(old) != len(new):
             return f"{len(new)} elements instead of {len(old)}"
         return next(filter(None, map(_difference, old, new)), "")
+    if isinstance(old, dict) and isinstance(new, dict):  # of a classifier: a number for each class
+        return _difference(_values(old, old), _values(new, old)) if old.keys() == new.keys() else "other keys"
     if not isinstance(old, np.ndarray) or not isinstance(new, np.ndarray):
         return "" if old is None and new is None else "another kind of value"
     if old.shape != new.shape or old.dtype != new.dtype:
@@ -206,6 +208,11 @@ def _difference(old: object, new: object) -> str:
         share = float(np.mean(old != new)) if old.size else 0.0
         return f"{share:.1%} of the numbers differ" if share > _OTHERS else ""
     return _float_difference(old, new)
+
+
+def _values(found: Mapping[object, object], keys: Iterable[object]) -> np.ndarray:
+    values = np.array([found[key] for key in keys])
+    return values.astype(np.float32) if values.dtype.kind == "f" else values  # as maps of ONNX hold them
 
 
 def _float_difference(old: np.ndarray, new: np.ndarray) -> str:
