@@ -21,6 +21,7 @@ Prepare:
     ``fuse_layernorm``         decomposed layer normalization becomes one node
     ``fuse_gelu``              decomposed GELU becomes one node
     ``fuse_hardswish``         HardSwish, which the optimizer decomposes, becomes one node again
+    ``split_fused``            operators that ONNX Runtime put together become ONNX's own again
 
 To bfloat16:
     ``insert_cast``            rounds by a pair of Casts, which any runtime carries out

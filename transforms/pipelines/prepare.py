@@ -18,6 +18,7 @@ from transforms.graph.selection import NodeSet, Selection
 from transforms.graph.typed import info_of
 from transforms.model.read_model import ModelError
 from transforms.optimize import optimize
+from transforms.split_fused import split_fused
 from transforms.widen_float16 import widen_float16
 
 _FUSIONS = {
@@ -47,13 +48,15 @@ def prepare(
 ) -> Preparation:
     """Raise a graph to opset 13 at least, compute float16 parts in float32, and optimize it, in place.
 
-    ``optimized`` folds constants and BatchNorm and fuses decomposed LayerNorm, GELU and HardSwish;
-    ``merge_products`` merges MatMuls on one input as well. Nodes in ``exclude`` are fused only among
-    themselves. ``newest``: no fusion into an operator of a later opset, if not 0. Raises ModelError if the
-    opset cannot be raised.
+    ``optimized`` folds constants and BatchNorm, fuses decomposed LayerNorm, GELU and HardSwish, and takes
+    operators of ONNX Runtime's optimizer apart; ``merge_products`` merges MatMuls on one input as well. Nodes
+    in ``exclude`` are fused only among themselves. ``newest``: no fusion into an operator of a later opset,
+    if not 0. Raises ModelError if the opset cannot be raised.
     """
     done = Preparation(notes=list(info_of(graph).mended))
     convert_opset(graph, CAST_TO_BFLOAT16)
+    if optimized and (count := split_fused(graph, exclude=exclude)):
+        done.notes.append(f"Operators that ONNX Runtime had put together, taken apart: {count}")
     whole = _hardswishes(graph)
     if optimized:
         _fuse(graph, exclude, done, newest)  # while constants that float16 has rounded are known to be that
