@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transforms.choose_ranges.measure_outputs import Gain, Score, drags, falls, is_hopeless
+from transforms.choose_ranges.measure_outputs import Gain, Score, drags, falls, gain, is_hopeless
 
 
 def test_what_samples_show_is_weighed_with_other_models() -> None:
@@ -42,3 +42,13 @@ def test_few_numbers_are_a_matter_of_chance(numbers: int, expected: bool) -> Non
     pair = [np.repeat(array, 2, axis=1) for array in (np.ones((8, 1)), signal, sizes)]
     two, other = Score(*pair, 2), Score(pair[0] * [2.0, 0.1], *pair[1:], 2)
     assert drags(other, two) is expected
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_output_that_is_zero_says_nothing() -> None:
+    """One whose float model makes zeros only, and whose quantized model does not."""
+    signal, sizes = np.tile([1000.0, 0.0], (8, 1)), np.full((8, 2), 100.0)
+    old, new = (Score(np.tile([error, error], (8, 1)), signal, sizes, 2) for error in (2.0, 1.0))
+    first = [Score(one.errors[:, :1], signal[:, :1], sizes[:, :1], 1) for one in (new, old)]
+    assert gain(new, old).decibels == pytest.approx(gain(*first).decibels) == pytest.approx(3.01, abs=0.01)
+    assert falls(old, new) and not falls(new, old)

@@ -88,6 +88,10 @@ def test_poor_outputs_are_said_with_the_preset_that_tunes(
         warning,
         re.M,
     )
+    _quantize(folder, "--config", "A8W8")
+    assert capsys.readouterr().err.endswith(
+        "--config A8W8_ADAQUANT tunes the weights, --config A16W8 has activations of 16 bits\n"
+    )
     monkeypatch.undo()
     for options in (["--config", "A8W8"], ["--config", "MX4", "--fast"], ["--config", "MX9"]):
         _quantize(folder, *options)

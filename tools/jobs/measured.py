@@ -21,6 +21,8 @@ LEAST = 10.0
 """Signal against error of the outputs, in dB, below which the result is called poor."""
 
 _FEW = 4  # samples that outputs are measured on
+_WIDER = {"A8W8": "A16W8", "U8S8": "U16S8"}
+"""Presets of the same weights whose activations have 16 bits."""
 
 
 def by_outputs(
@@ -102,5 +104,7 @@ def _warn(error: float, samples: int, config: str) -> None:
     name = f"{config}: " if config in PRESETS else ""
     tuned = f"{config}_ADAQUANT"
     how = f"tools.finetune or --config {tuned} tunes" if tuned in PRESETS else "tools.finetune tunes"
+    wider = f", --config {_WIDER[config]} has activations of 16 bits" if config in _WIDER else ""
     where = "1 sample" if samples == 1 else f"{samples} samples"
-    print(f"Warning: {name}outputs at {_decibels(error)} dB on {where}; {how} the weights", file=sys.stderr)
+    outputs = f"{name}outputs at {_decibels(error)} dB on {where}"
+    print(f"Warning: {outputs}; {how} the weights{wider}", file=sys.stderr)

@@ -158,9 +158,11 @@ def _gains(new: Score, old: Score, arrays: slice) -> tuple[Gain, Gain]:
         each = np.where(counts, each, np.nan)
         shares = errors[1] + errors[0]
         effective = shares.sum(0) ** 2 / np.square(shares).sum(0)
+        pooled = _mean(
+            _decibels(signal.sum(0), errors[0].sum(0)) - _decibels(signal.sum(0), errors[1].sum(0))
+        )
     samples = np.array([_mean(row) for row in each])
     spread = float(samples.std(ddof=1)) if len(samples) > 1 else _MOST
-    pooled = _mean(_decibels(signal.sum(0), errors[0].sum(0)) - _decibels(signal.sum(0), errors[1].sum(0)))
     least = max(1.0, _mean(effective[np.isfinite(effective)]))
     return Gain(pooled, spread / least**0.5), Gain(float(samples.mean()), spread / len(samples) ** 0.5)
 
@@ -179,7 +181,9 @@ def falls(new: Score, old: Score) -> bool:
 
     What samples gain on the average is not worth one that is lost. Arrays of few numbers count less.
     """
-    differences, chance = new.decibels - old.decibels, new.chance
+    with np.errstate(invalid="ignore"):  # of an output that is 0 and should be, or is not and should be
+        differences = new.decibels - old.decibels
+    chance = new.chance
     weights = np.where(np.isfinite(differences), 1 / (chance**2 + _VIEW_BIAS**2), 0)
     if not weights.any():
         return False

@@ -33,6 +33,7 @@ _OPENED = 50_000  # for a node: a copy of a model and its session
 _NODE_RUN = 1800  # for a node at every run
 _CLIPPED = 150_000  # for a tensor whose ranges of least error are found, of both halves
 _LOOKED = 1  # models that could be prepared while layers propose what outliers are moved
+_SEARCHED = 6  # models: without moves of outliers, and with two kinds of them, of either half of the samples
 _FEWEST = 4
 _LEAST = 2  # samples without which settings are not compared
 _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
@@ -49,6 +50,11 @@ def too_large(graph: gs.Graph) -> bool:
 def has_many_nodes(graph: gs.Graph) -> bool:
     """Return whether a graph has more than ``MOST_NODES``."""
     return len(graph.nodes) > MOST_NODES
+
+
+def searched_briefly(graph: gs.Graph) -> bool:
+    """Return whether a graph has too many nodes for a search for outliers that makes all of its models."""
+    return _SEARCHED * _NODE * len(graph.nodes) > _PAID
 
 
 def runs_for(

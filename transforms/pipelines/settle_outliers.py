@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float32Array
 from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.work import numbers_for_products
+from transforms.choose_ranges.work import numbers_for_products, searched_briefly
 from transforms.graph.mixed_channels import Recall, anew
 from transforms.graph.residual_streams import Stream
 from transforms.graph.selection import Exclusion
@@ -68,8 +68,8 @@ def settle_outliers(
     streams with outliers are rotated if that gains as much over each half, against what was best before, or
     3 dB over the first. No moves, without looking at data, if no layer of the model can have any; none of
     fewer than four samples, or of data that can be taken only once. Samples of large tensors or many
-    products are fewer, down to four, and then the first half has to be clear. ``recall`` remembers rotated
-    weights.
+    products are fewer, down to four, and then the first half has to be clear, as it has if nodes are many.
+    ``recall`` remembers rotated weights.
     """
     graph, operands = plan.graph, find_operands(plan, exclude=exclude)
     if not operands:
@@ -82,7 +82,7 @@ def settle_outliers(
     streams = find_streams(plan, exclude=exclude)
     names = [*(one.tensor.name for one in operands), *(one.name for one in streams)]
     samples = _look(floats, list(dict.fromkeys(names)), float_outputs(graph), affordable)
-    briefly = len(samples) == _FEWEST < len(picked)
+    briefly = len(samples) == _FEWEST < len(picked) or searched_briefly(graph)
     search = _Search(plan, samples, quantize, run, exclude, recall)
     before = search.trial(graph, [])[0]
     moves = _settled(search, operands, outlying_streams(streams, operands, samples), before, briefly=briefly)
