@@ -55,8 +55,10 @@ def split_fused(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
         return 0
     kept = resolve(exclude, graph)
     fused = (node for node in walk.nodes(graph) if node.domain == DOMAIN and node.op in FUSED)
-    split = _Split(graph, {node.outputs[0].name for node in fused if node not in kept})
-    last = -1
+    wanted = {node.outputs[0].name for node in fused if node not in kept}
+    if not wanted:
+        return 0
+    split, last = _Split(graph, wanted), -1
     while split.wanted and split.count > last:  # parts tell the ranks of what other nodes read
         last = split.count
         proto_pass.apply(graph, split.apply)

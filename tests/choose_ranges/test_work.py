@@ -83,9 +83,19 @@ def test_all_that_is_done_beside_runs_leaves_fewer_of_them(
         150_000 * 10 * (1 + variants) if clips else 0
     )
     beside += (variants + 2 * proposed) * 80_000 / 4 + 2 * searched * (run + 10_000 / 4)
-    by_hand = int((3e8 + 5 * 80_000 / 4 - beside) / run)
+    by_hand = int((2.5e8 + 5 * 80_000 / 4 - beside) / run)
     asked = {"clips": clips, "searched": searched, "variants": variants, "proposed": proposed}
     assert work.runs_for(graph, calibration, 8, **asked) == by_hand
+
+
+@pytest.mark.parametrize("nodes", (10, 99, 300, 2000))
+def test_nodes_leave_few_models_for_outliers(nodes: int) -> None:
+    """By hand: 8 samples of 100,000 numbers and 30,000 in products, four of which run on a model."""
+    graph = model_io.load(chain("own", nodes))
+    nodes, float_run = len(graph.nodes), 100_000 / 4 + 30_000 / 3
+    one = 200_000 * nodes + 4 * (130_000 + 1800 * nodes + float_run)
+    by_hand = int(max(0, 2.5e8 + 5 * 8 * float_run - 200_000 * nodes) / one)
+    assert work.models_to_search(graph, 100_000, 30_000, 8, 4) == by_hand
 
 
 @pytest.mark.parametrize(("kernel", "stride"), ((1, 1), (3, 1), (3, 2), (1, 3), (8, 1)))

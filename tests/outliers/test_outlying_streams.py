@@ -5,6 +5,8 @@ Oracle: ONNX Runtime on samples that gave neither moves nor ranges, with and wit
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -16,6 +18,8 @@ from transforms.graph.residual_streams import StreamFinder
 from transforms.model import graph_proto
 from transforms.outliers import outlying_streams
 from transforms.outliers.confirm_moves import is_clear, is_worth_it_twice
+from transforms.pipelines import quantize_graph as quantize_graph_module
+from transforms.pipelines import settle_outliers
 from transforms.pipelines.quantize_graph import Quantized, quantize_graph
 from transforms.scheme import Scheme, preset
 
@@ -66,6 +70,25 @@ def test_large_models_rotate_what_is_rounded(norm: str, tried: bool, monkeypatch
     _, done, _ = quantized(norm, 8, "U8S8")
     assert done.scheme is not None
     assert ("sum" in done.scheme.outliers) is tried
+
+
+@pytest.mark.parametrize(("most", "rotated", "models"), [(1, False, 0), (2, False, 2), (3, True, 3)])
+def test_models_are_as_many_as_there_is_time_for(
+    most: int, rotated: bool, models: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One half of the samples: without moves, with those that layers ask for, and in a rotated graph."""
+    searches = []
+
+    def _settle(*arguments: Any, **named: Any) -> settle_outliers.Settled:
+        searches.append(settle_outliers.settle_outliers(*arguments, **named))
+        return searches[-1]
+
+    monkeypatch.setattr(settle_outliers, "models_to_search", lambda *_: most)
+    monkeypatch.setattr(quantize_graph_module, "settle_outliers", _settle)
+    _, done, _ = quantized("parts", 40, "U8S8")
+    assert done.scheme is not None
+    assert ("sum" in done.scheme.outliers) is rotated
+    assert [one.models for one in searches] == [models]
 
 
 class Halves:

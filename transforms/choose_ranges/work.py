@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.calibration import Calibration
 from transforms.graph import dot_products, walk
 
-_PAID = 3e8
+_PAID = 2.5e8
 """Numbers that all runs together may make, beyond those that the samples pay for: about two seconds.
 
 What else takes time is counted in the numbers that a run makes meanwhile.
@@ -33,7 +33,6 @@ _OPENED = 50_000  # for a node: a copy of a model and its session
 _NODE_RUN = 1800  # for a node at every run
 _CLIPPED = 150_000  # for a tensor whose ranges of least error are found, of both halves
 _LOOKED = 1  # models that could be prepared while layers propose what outliers are moved
-_SEARCHED = 6  # models: without moves of outliers, and with two kinds of them, of either half of the samples
 _FEWEST = 4
 _LEAST = 2  # samples without which settings are not compared
 _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
@@ -50,11 +49,6 @@ def too_large(graph: gs.Graph) -> bool:
 def has_many_nodes(graph: gs.Graph) -> bool:
     """Return whether a graph has more than ``MOST_NODES``."""
     return len(graph.nodes) > MOST_NODES
-
-
-def searched_briefly(graph: gs.Graph) -> bool:
-    """Return whether a graph has too many nodes for a search for outliers that makes all of its models."""
-    return _SEARCHED * _NODE * len(graph.nodes) > _PAID
 
 
 def runs_for(
@@ -85,6 +79,17 @@ def runs_for(
     tried = searched * _FEWEST / 2 * (run + floats / max(count, 1))
     paid = _PAID + _RUNS * floats - prepared - calibrated - tried
     return int(max(paid, 0) / max(run, 1))
+
+
+def models_to_search(graph: gs.Graph, numbers: float, products: float, count: int, halves: int) -> int:
+    """Return how many models there is time for to find outliers, each run on so many samples of a half.
+
+    ``numbers`` and ``products`` are those of one of ``count`` samples, in the same unit.
+    """
+    float_run = numbers / _FLOAT_RUNS + products / _FLOAT_PRODUCTS
+    one = _NODE * len(graph.nodes) + halves * (_run(graph, numbers + products, 1) + float_run)
+    paid = _PAID + _RUNS * count * float_run - _LOOKED * _NODE * len(graph.nodes)
+    return int(max(paid, 0) / one)
 
 
 def runs_to_open(graph: gs.Graph, calibration: Calibration, count: int) -> int:

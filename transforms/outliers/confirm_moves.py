@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -64,6 +65,11 @@ class Trial:
     def of_half(self, half: int) -> Float64Array:
         """Return the ratios over one of the two halves."""
         return _decibels(self._of(half))
+
+    @cached_property
+    def moves(self) -> Moves:
+        """The moves that all samples ask for."""
+        return self._choose(self._samples)
 
     @property
     def models(self) -> int:

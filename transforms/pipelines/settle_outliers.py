@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float32Array
 from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.work import numbers_for_products, searched_briefly
+from transforms.choose_ranges.work import models_to_search, numbers_for_products
 from transforms.graph.mixed_channels import Recall, anew
 from transforms.graph.residual_streams import Stream
 from transforms.graph.selection import Exclusion
@@ -34,6 +34,9 @@ _MOST_NUMBERS = 1 << 27
 """Numbers that all samples of a trial quantize, with products in the same unit, about: half a second."""
 
 _FLOAT_BYTES = 4
+_LEAST_MODELS, _ROTATED, _BOTH_HALVES, _SCALED = 2, 3, 4, 6
+"""Models to try moves on one half of the samples, rotations besides, on both halves, and moves that add no
+products as well."""
 
 Quantize = Callable[[gs.Graph, list[Feed]], None]
 """Quantizes a prepared graph in place, with ranges from some feeds."""
@@ -68,8 +71,9 @@ def settle_outliers(
     streams with outliers are rotated if that gains as much over each half, against what was best before, or
     3 dB over the first. No moves, without looking at data, if no layer of the model can have any; none of
     fewer than four samples, or of data that can be taken only once. Samples of large tensors or many
-    products are fewer, down to four, and then the first half has to be clear, as it has if nodes are many.
-    ``recall`` remembers rotated weights.
+    products are fewer, down to four. Then the first half has to be clear, as it has if nodes are too many for
+    models of both; of more nodes there are no rotations, and then no moves. ``recall`` remembers rotated
+    weights.
     """
     graph, operands = plan.graph, find_operands(plan, exclude=exclude)
     if not operands:
@@ -81,41 +85,48 @@ def settle_outliers(
     floats, affordable = FloatRuns(graph, picked, run), partial(_affordable, plan, picked[0])
     streams = find_streams(plan, exclude=exclude)
     names = [*(one.tensor.name for one in operands), *(one.name for one in streams)]
-    samples = _look(floats, list(dict.fromkeys(names)), float_outputs(graph), affordable)
-    briefly = len(samples) == _FEWEST < len(picked) or searched_briefly(graph)
+    samples, most = _look(floats, list(dict.fromkeys(names)), float_outputs(graph), affordable)
+    known = floats if step_of(source) == 1 else None
+    if most < _LEAST_MODELS:
+        return Settled(floats=known)
     search = _Search(plan, samples, quantize, run, exclude, recall)
-    before = search.trial(graph, [])[0]
-    moves = _settled(search, operands, outlying_streams(streams, operands, samples), before, briefly=briefly)
-    models = sum(one.models for one in search.trials)
-    return Settled(moves, models, floats if step_of(source) == 1 else None)
+    before = search.trial(graph, [])
+    outlying = outlying_streams(streams, operands, samples) if most >= _ROTATED else []
+    briefly = len(samples) == _FEWEST < len(picked) or most < _BOTH_HALVES
+    scales = most >= _SCALED
+    moves = _settled(search, operands, outlying, before, briefly=briefly, scales=scales)
+    return Settled(moves, sum(one.models for one in search.trials), known)
 
 
 def _look(
     floats: FloatRuns,
     names: Sequence[str],
     outputs: Sequence[str],
-    affordable: Callable[[Mapping[str, float]], int],
-) -> list[Sample]:
-    """Return what the float model makes of the first samples, with rows of tensors, evenly spread.
+    affordable: Callable[[int, Mapping[str, float]], tuple[int, int]],
+) -> tuple[list[Sample], int]:
+    """Return what the float model makes of the first samples, with rows of tensors, evenly spread; and how
+    many models may be made.
 
-    ``affordable`` returns how many, from the numbers that each of the tensors has on the first.
+    ``affordable`` returns how many of both of so many samples, from the numbers that each of the tensors has
+    on the first.
     """
     seen: dict[str, Float32Array] = {}
     samples: list[Sample] = []
     count = most = len(floats.feeds)
+    models = 0
 
     def _see(name: str, array: Float32Array) -> None:
         seen[name] = some_rows(array, count) if samples else array.copy()
 
     for feed, made in zip(floats.feeds, floats.watched(names, _see), strict=False):
         if not samples:
-            most = min(most, affordable({name: array.size for name, array in seen.items()}))
+            most, models = affordable(most, {name: array.size for name, array in seen.items()})
             count = max(1, ROWS // most)
             seen.update({name: some_rows(array, count) for name, array in seen.items()})
         samples.append(Sample(feed, dict(seen), {name: made[name] for name in outputs}))
         if len(samples) == most:
             break
-    return samples
+    return samples, models
 
 
 def _settled(
@@ -125,33 +136,52 @@ def _settled(
     before: Trial,
     *,
     briefly: bool,
+    scales: bool,
 ) -> Moves:
-    """Return the moves that outputs confirm; ``before``: the trial without any."""
+    """Return the moves that outputs confirm.
+
+    ``before``: the trial without any. ``briefly``: on one half of the samples. ``scales``: if they refuse
+    what layers ask for, moves that add no products are tried.
+    """
     graph = search.plan.graph
-    trial, moves = search.trial(graph, operands, before)
+    trial = search.trial(graph, operands, before)
     rotated = search.rotated(outlying, operands) if outlying else None
-    if rotated and is_clear(rotated[0], [before, trial]):
-        return rotated[1]
-    worth = bool(moves) and is_worth_it(trial, before, briefly=briefly)
+    if rotated and is_clear(rotated.trial, [before, trial]):
+        return rotated.moves
+    worth = bool(trial.moves) and is_worth_it(trial, before, briefly=briefly)
     if briefly:
-        return moves if worth else {}
+        return trial.moves if worth else {}
     if not worth:
-        refused, scaled = moves, [replace(operand, may_split=False, heads=None) for operand in operands]
-        trial, moves = search.trial(graph, scaled, before) if scaled != operands else (before, {})
-        if not moves or moves == refused or not is_worth_it(trial, before):
-            trial, moves = before, {}
-    return rotated[1] if rotated and is_worth_it_twice(rotated[0], trial) else moves
+        refused, scaled = trial.moves, [replace(one, may_split=False, heads=None) for one in operands]
+        trial = search.trial(graph, scaled, before) if scales and scaled != operands else before
+        if not trial.moves or trial.moves == refused or not is_worth_it(trial, before):
+            trial = before
+    return rotated.moves if rotated and is_worth_it_twice(rotated.trial, trial) else trial.moves
 
 
-def _affordable(plan: QuantizationPlan, feed: Feed, seen: Mapping[str, float]) -> int:
-    """Return how many samples like one may be compared on; ``seen``: numbers of tensors that layers read.
+@dataclass(frozen=True)
+class _Rotated:
+    """A trial of a graph in which streams are rotated, by the names of their tensors."""
 
-    Sizes of others that no shape tells count as none.
+    trial: Trial
+    rotations: Moves
+
+    @property
+    def moves(self) -> Moves:
+        """The rotations, with the moves that all samples ask for beside them."""
+        return {**self.rotations, **self.trial.moves}
+
+
+def _affordable(plan: QuantizationPlan, feed: Feed, count: int, seen: Mapping[str, float]) -> tuple[int, int]:
+    """Return how many of so many samples like one may be compared on, and how many models.
+
+    ``seen``: numbers of tensors that layers read. Sizes of others that no shape tells count as none.
     """
     names = [tensor.name for tensor in plan.measured()]
     known = TensorSizes(plan.graph, names, lambda *_: {}).of(feed).total // _FLOAT_BYTES
-    numbers = max(known, sum(seen.values())) + numbers_for_products(plan.graph, seen)
-    return max(_FEWEST, int(_MOST_NUMBERS // max(numbers, 1)) // 2 * 2)
+    numbers, products = max(known, sum(seen.values())), numbers_for_products(plan.graph, seen)
+    samples = min(count, max(_FEWEST, int(_MOST_NUMBERS // max(numbers + products, 1)) // 2 * 2))
+    return samples, models_to_search(plan.graph, numbers, products, count, samples // 2)
 
 
 @dataclass(frozen=True)
@@ -166,10 +196,8 @@ class _Search:
     recall: Recall
     trials: list[Trial] = field(default_factory=list)
 
-    def trial(
-        self, source: gs.Graph, operands: Sequence[Operand], plain: Trial | None = None
-    ) -> tuple[Trial, Moves]:
-        """Return a trial of the moves that some operands of a graph ask for, and these.
+    def trial(self, source: gs.Graph, operands: Sequence[Operand], plain: Trial | None = None) -> Trial:
+        """Return a trial of the moves that some operands of a graph ask for.
 
         ``plain``: the trial of the same graph without moves.
         """
@@ -185,14 +213,12 @@ class _Search:
             return copy
 
         self.trials.append(Trial(_choose, _quantize, self.samples, self.run, plain))
-        return self.trials[-1], _choose(self.samples)
+        return self.trials[-1]
 
-    def rotated(self, streams: Sequence[Stream], operands: Sequence[Operand]) -> tuple[Trial, Moves]:
-        """Return the same for a graph in which streams are rotated, with their rotations."""
+    def rotated(self, streams: Sequence[Stream], operands: Sequence[Operand]) -> _Rotated:
+        """Return a trial of a graph in which streams are rotated."""
         rotations = {stream.name: OutlierMove(rotated=True) for stream in streams}
         copy = copy_graph(self.plan.graph)
         move_outliers(copy, rotations, exclude=self.exclude, recall=self.recall)
-        trial, moves = self.trial(
-            copy, [one for one in operands if not any(is_read(s, one) for s in streams)]
-        )
-        return trial, rotations | dict(moves)
+        others = [one for one in operands if not any(is_read(stream, one) for stream in streams)]
+        return _Rotated(self.trial(copy, others), rotations)
