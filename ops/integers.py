@@ -186,6 +186,7 @@ def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floa
     return low, high
 
 
+@keeps_subnormals
 def scale_misses(
     w: Float32Array,
     candidates: Float32Array,

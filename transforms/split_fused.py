@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -59,7 +59,7 @@ def split_fused(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     if not wanted:
         return 0
     split, last = _Split(graph, wanted), -1
-    while split.wanted and split.count > last:  # parts tell the ranks of what other nodes read
+    while split.left and split.count > last:  # parts tell the ranks of what other nodes read
         last = split.count
         proto_pass.apply(graph, split.apply)
     return split.count
@@ -68,16 +68,17 @@ def split_fused(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
 class _Split:
     """Passes over a model: what is known of its tensors, and how many nodes were taken apart."""
 
-    def __init__(self, graph: gs.Graph, wanted: set[str]) -> None:
+    def __init__(self, graph: gs.Graph, wanted: Collection[str]) -> None:
         """Start with the first outputs of the nodes that are wanted in parts."""
-        self.opset, self.names, self.count, self.wanted = graph.opset, walk.Names(graph), 0, wanted
+        self.opset, self.names, self._wanted = graph.opset, walk.Names(graph), wanted
+        self.count, self.left = 0, len(wanted)
         self._types: dict[str, onnx.TypeProto.Tensor] = {}
         self._read: set[str] = set()
         self._usual: int = onnx.TensorProto.FLOAT
 
     def apply(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
         """Return the model with nodes taken apart, or None if there are none."""
-        before = self.count
+        before, self.left = self.count, 0
         graphs = list(each_graph(model.graph))
         self._types = {value.name: value.type.tensor_type for graph in graphs for value in _values(graph)}
         self._read = {name for graph in graphs for node in graph.node for name in node.input} - {_NONE}
@@ -91,13 +92,13 @@ class _Split:
         return model if self.count > before else None
 
     def _parts(self, node: onnx.NodeProto, graph: onnx.GraphProto) -> Sequence[onnx.NodeProto]:
-        if node.domain != DOMAIN or node.op_type not in FUSED or node.output[0] not in self.wanted:
+        if node.domain != DOMAIN or node.op_type not in FUSED or node.output[0] not in self._wanted:
             return [node]
         parts = Parts(node, graph, self)
         if not FUSED[node.op_type](parts):
+            self.left += 1
             return [node]
         self.count += 1
-        self.wanted.remove(node.output[0])
         return parts.nodes
 
     def is_read(self, name: str) -> bool:
@@ -143,14 +144,11 @@ class Parts:
         self.nodes.append(helper.make_node(op, list(inputs), [name], label, **attributes))
         return name
 
-    def constant(self, values: float | Sequence[int], suffix: str) -> str:
-        """Add a constant, a float of the type of the inputs or a list of int64; return its name."""
+    def constant(self, value: float, suffix: str) -> str:
+        """Add a number of the type of the inputs; return its name."""
         name = self._split.names.derive(self.node.output[0], suffix)
-        if isinstance(values, float):
-            kind = self._split.type_of(self.node.input)
-            array = np.array(values, helper.tensor_dtype_to_np_dtype(kind))
-        else:
-            array = np.array(values, np.int64)
+        kind = self._split.type_of(self.node.input)
+        array = np.array(value, helper.tensor_dtype_to_np_dtype(kind))
         self._graph.initializer.append(numpy_helper.from_array(array, name))
         return name
 

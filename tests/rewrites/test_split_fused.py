@@ -50,6 +50,9 @@ WRITTEN = {
         then_branch = t () => (float[1,4,N,M] p) { p = ms.FusedConv <activation="Relu"> (x, w) },
         else_branch = f () => (float[1,4,N,M] q) { q = Conv(x, w) }>"""),
 }  # fmt: skip
+BRANCHES = """c = Shape(x) d = Gather(c, i) e = Equal(d, d) y = If (e) <
+    then_branch = t () => (float[1,4,N,M] p) { p = ms.FusedConv <activation="Relu"> (x, w) },
+    else_branch = f () => (float[1,4,N,M] p) { p = ms.FusedConv <activation="Tanh"> (x, w) }>"""
 STAYS = {
     "moved batch": (PRODUCT, "y = ms.FusedMatMul <transBatchA=1> (x, x)"),
     "unknown rank": (PRODUCT, "a = own.Odd(x) y = ms.FusedMatMul <transA=1> (a, a)"),
@@ -117,6 +120,13 @@ def test_excluded_nodes_stay() -> None:
     graph = model_io.load(model)
     assert split_fused(graph, exclude=select(graph, names=["first"])) == 0
     assert split_fused(graph) == 1
+
+
+def test_branches_may_use_one_name() -> None:
+    model = _model(CONV, BRANCHES, 17)
+    graph = model_io.load(model)
+    assert split_fused(graph) == 2
+    _check_same(model, graph_proto.export_model(graph))
 
 
 SAVED = (
