@@ -83,7 +83,7 @@ def test_all_that_is_done_beside_runs_leaves_fewer_of_them(
         150_000 * 10 * (1 + variants) if clips else 0
     )
     beside += (variants + 2 * proposed) * 80_000 / 4 + 2 * searched * (run + 10_000 / 4)
-    by_hand = int((2.5e8 + 5 * 80_000 / 4 - beside) / run)
+    by_hand = int((3e8 + 5 * 80_000 / 4 - beside) / run)
     asked = {"clips": clips, "searched": searched, "variants": variants, "proposed": proposed}
     assert work.runs_for(graph, calibration, 8, **asked) == by_hand
 

@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.calibration import Calibration
 from transforms.graph import dot_products, walk
 
-_PAID = 2.5e8
+_PAID = 3e8
 """Numbers that all runs together may make, beyond those that the samples pay for: about two seconds.
 
 What else takes time is counted in the numbers that a run makes meanwhile.
@@ -32,6 +32,7 @@ _NODE = 200_000  # for a node: copies, plans and sessions of two models
 _OPENED = 50_000  # for a node: a copy of a model and its session
 _NODE_RUN = 1800  # for a node at every run
 _CLIPPED = 150_000  # for a tensor whose ranges of least error are found, of both halves
+_SEARCHED = 5 / 6  # of that time: what proposes moves and compares the outputs takes the rest
 _LOOKED = 1  # models that could be prepared while layers propose what outliers are moved
 _FEWEST = 4
 _LEAST = 2  # samples without which settings are not compared
@@ -88,7 +89,7 @@ def models_to_search(graph: gs.Graph, numbers: float, products: float, count: in
     """
     float_run = numbers / _FLOAT_RUNS + products / _FLOAT_PRODUCTS
     one = _NODE * len(graph.nodes) + halves * (_run(graph, numbers + products, 1) + float_run)
-    paid = _PAID + _RUNS * count * float_run - _LOOKED * _NODE * len(graph.nodes)
+    paid = _SEARCHED * _PAID + _RUNS * count * float_run - _LOOKED * _NODE * len(graph.nodes)
     return int(max(paid, 0) / one)
 
 
