@@ -139,7 +139,7 @@ def weight_scale(
     candidates = _as_scale((HALVINGS if power_of_two else ALPHAS)[:, None] * scale.reshape(-1))
     zeros = np.full(candidates.shape, int(zero_point.flat[0]))
     weights = None if importance is None else _broadcast(importance, w.shape).reshape(shape)
-    errors = scale_misses(w.reshape(shape), candidates, zeros, fmt, weights)
+    errors = _errors(w.reshape(shape), candidates, zeros, fmt, weights)
     return candidates[errors.argmin(0), np.arange(scale.size)].reshape(scale.shape)
 
 
@@ -169,7 +169,7 @@ def weight_range(
         moved = np.repeat(ends[:, None], len(ALPHAS), axis=1)
         moved[i] = ALPHAS[:, None] * (low, high)[i]
         scales, points = range_scale(moved[0], moved[1], fmt, symmetric=False)
-        best = scale_misses(flat, scales, points.astype(np.float64), fmt, weights).argmin(0)
+        best = _errors(flat, scales, points.astype(np.float64), fmt, weights).argmin(0)
         ends[i] = moved[i][best, np.arange(low.size)]
     scale, point = range_scale(ends[0], ends[1], fmt, symmetric=False)
     return scale.reshape(shape), point.reshape(shape)
@@ -186,18 +186,14 @@ def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floa
     return low, high
 
 
-@keeps_subnormals
-def scale_misses(
+def _errors(
     w: Float32Array,
     candidates: Float32Array,
     zeros: NDArray[np.floating],
     fmt: Format,
-    importance: NDArray[np.floating] | None = None,
+    importance: NDArray[np.floating] | None,
 ) -> NDArray[np.float64]:
-    """Return the squared error of k scales and zero points [k, channels] on w [outer, channels, inner].
-
-    Numbers that are not finite have none. ``importance``: how much the errors of numbers count, shape of w.
-    """
+    """Return the error of scales and zero points [k, channels] on w [outer, channels, inner], in chunks."""
     lowest, highest = ((limit - zeros).astype(np.float32) for limit in (fmt.lowest, fmt.highest))
     errors, counts = np.zeros(candidates.shape), np.zeros((0, 0, 0), np.float32)
     for chunk in _chunks(w.shape):

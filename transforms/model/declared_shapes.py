@@ -1,4 +1,4 @@
-"""Shapes that a model declares, where they are no shapes or contradict what its nodes make."""
+"""Shapes that a model declares, where sizes are below zero or contradict what its nodes make."""
 
 from __future__ import annotations
 

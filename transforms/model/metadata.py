@@ -95,7 +95,7 @@ def tensor_types(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor | onnx.
 
 @contextmanager
 def without_binary(graph: onnx.GraphProto) -> Iterator[None]:
-    """Leave out attributes that graph-surgeon fails to read: strings of bytes that are no UTF-8.
+    """Leave out attributes that graph-surgeon fails to read: strings whose bytes are not UTF-8.
 
     An operator of an extension library may keep a whole file in one, as tokenizers do.
     """

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
-from ops.integers import range_scale, scale_misses
+from ops.integers import range_scale
 from transforms.plan.quant_spec import QuantSpec
 from transforms.scheme.outlier_move import OutlierMove
 
@@ -92,21 +92,27 @@ def rounding_error(
 
     ``seen`` gives the range, ``held_out`` the error; ``norms``: of the weights' rows.
     """
-    ends = np.array([seen.min(initial=0), seen.max(initial=0)], np.float64)
-    shares = np.array(_SHARES if clips else _SHARES[:1])[:, None]
-    scales, zeros = range_scale(shares * ends[:1], shares * ends[1:], grid.format, symmetric=grid.symmetric)
-    best = int(_misses(seen, grid, scales, zeros).sum(1).argmin()) if clips else 0
-    (misses,) = _misses(held_out, grid, scales[best : best + 1], zeros[best : best + 1])
-    return float(misses @ norms) / max(1, len(held_out))
+    low, high = float(seen.min(initial=0)), float(seen.max(initial=0))
+    grids = [
+        range_scale(share * low, share * high, grid.format, symmetric=grid.symmetric)
+        for share in (_SHARES if clips else _SHARES[:1])
+    ]
+    best = min(grids, key=lambda pair: float(_squares(seen, grid, *pair).sum())) if clips else grids[0]
+    return float(_squares(held_out, grid, *best) @ norms)
 
 
-def _misses(
-    x: Float32Array, grid: QuantSpec, scales: Float32Array, zeros: NDArray[np.generic]
+def _squares(
+    x: Float32Array, grid: QuantSpec, scale: Float32Array, zero: NDArray[np.generic]
 ) -> Float64Array:
-    """Return the squared errors [scales, channels] of rounding rows with one scale for all channels."""
-    shape = len(scales), x.shape[1]
-    candidates, points = np.broadcast_to(scales, shape), np.broadcast_to(zeros.astype(np.float64), shape)
-    return scale_misses(x[:, :, None], candidates, points, grid.format)
+    """Return the mean squared error of rounding, by channel."""
+    step, middle = np.float32(scale), np.float32(zero.astype(np.int64))
+    lowest, highest = np.float32(grid.format.lowest), np.float32(grid.format.highest)
+    rounded = x / step
+    np.rint(rounded, out=rounded)
+    np.clip(rounded, lowest - middle, highest - middle, out=rounded)
+    rounded *= step
+    rounded -= x
+    return _mean_squares(rounded)
 
 
 def _mean_squares(x: Float32Array) -> Float64Array:

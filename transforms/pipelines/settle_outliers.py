@@ -71,9 +71,9 @@ def settle_outliers(
     streams with outliers are rotated if that gains as much over each half, against what was best before, or
     3 dB over the first. No moves, without looking at data, if no layer of the model can have any; none of
     fewer than four samples, or of data that can be taken only once. Samples of large tensors or many
-    products are fewer, down to four. Then the first half has to be clear, as it has if nodes are too many for
-    models of both; of more nodes there are no rotations, and then no moves. ``recall`` remembers rotated
-    weights.
+    products are fewer, down to four. Then the first half has to be clear, and also if nodes are too many for
+    models of both halves; with more nodes nothing is rotated, with still more nothing is moved. ``recall``
+    remembers rotated weights.
     """
     graph, operands = plan.graph, find_operands(plan, exclude=exclude)
     if not operands:
