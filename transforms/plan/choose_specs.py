@@ -149,14 +149,18 @@ class SpecChooser:
     def _is_computed(self, node: gs.Node, index: int) -> bool:
         """Return whether an input is an operand of a dot product that computes in formats of its own.
 
-        Not in a body that should have integers: none has a range there, and a weight
-        alone does not make an integer layer.
+        Not if it makes what a logarithm is taken of, unless these are float types. Not in a body that should
+        have integers: none has a range there, and a weight alone does not make an integer layer.
         """
         if not dot_products.is_dot_product(node) or not dot_products.is_operand(node, index):
             return False
         formats = self.formats[node]
         if self._takes_integers(node):
             return id(node) in self.integers.layers
+        if id(node) in self.integers.spectra and any(
+            fmt is not None and not fmt.is_float for fmt in (formats.activation, formats.weight)
+        ):
+            return False
         return not (formats.activation is formats.weight is formats.other is None)
 
     def _has_int32(self, node: gs.Node) -> bool:

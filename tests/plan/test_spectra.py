@@ -1,0 +1,97 @@
+"""Oracle: the nodes listed here, by the tensor that they make; ONNX Runtime's outputs on other samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.helpers import plans
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.finetune.output_error import OutputError
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.plan import integer_sites
+from transforms.plan.spectra import spectra
+from transforms.scheme import preset
+
+BINS, BANDS, WINDOW = 17, 8, 32
+"""A spectrum of sounds in windows, its power in bands, and a convolution of their logarithms."""
+
+TEXT = """(float[1, 1, 512] x) => (float[1, 4, 31] y)
+    <int64[1] axis = {{1}}, int64[2] first = {{0, 17}}, float two = {{2}}, float[1] low = {{1e-9}}> {{
+    p = Conv <strides = [16]> (x, wave) re, im = Split <axis = 1, num_outputs = 2> (p)
+    rr = Mul(re, re) ii = Pow(im, two) s = Add(rr, ii) t = Transpose <perm = [0, 2, 1]> (s)
+    b = MatMul(t, bands) f = {floor} g = Log(f) u = Transpose <perm = [0, 2, 1]> (g)
+    c = Conv(u, w) r = Relu(c) y = Conv(r, v) }}"""
+FRONT = {"p", "re", "rr", "ii", "s", "t", "b", "f"}
+
+
+def _weights() -> plans.Weights:
+    places, bins = np.arange(WINDOW), np.arange(BINS)[:, None]
+    waves = [np.cos(2 * np.pi * bins * places / WINDOW), np.sin(2 * np.pi * bins * places / WINDOW)]
+    wave = (np.concatenate(waves) * np.hanning(WINDOW)).astype(np.float32)[:, None]
+    bands = np.abs(np.random.default_rng(1).standard_normal((BINS, BANDS))).astype(np.float32)
+    return {"wave": wave, "bands": bands, "w": (6, BANDS, 1), "v": (4, 6, 1)}
+
+
+def _text(floor: str = "Max(b, low)") -> str:
+    return TEXT.format(floor=floor)
+
+
+def zone(text: str) -> set[str]:
+    graph = plans.graph(text, _weights())
+    found = spectra(graph)
+    return {node.outputs[0].name for node in graph.nodes if id(node) in found}
+
+
+@pytest.mark.parametrize("floor", ("Max(b, low)", "Clip(b, two)", "Add(b, low)", "Abs(b)", "Sqrt(b)"))
+def test_what_a_logarithm_is_taken_of(floor: str) -> None:
+    assert zone(_text(floor)) == FRONT
+
+
+@pytest.mark.parametrize("floor", ("Relu(b)", "Sigmoid(b)", "Clip(b, two, two)", "Softmax(b)", "Min(b, low)"))
+def test_an_activation_on_the_way_makes_it_a_layer(floor: str) -> None:
+    assert zone(_text(floor)) == set()
+
+
+def test_a_bound_at_zero_is_an_activation() -> None:
+    assert zone(_text("Max(b, low)").replace("1e-9", "0")) == set()
+
+
+def test_a_product_of_two_computed_tensors_is_a_layer() -> None:
+    text = _text().replace("b = MatMul(t, bands)", "k = MatMul(s, t) a = MatMul(t, k) b = MatMul(a, bands)")
+    assert zone(text) == set()
+
+
+@pytest.mark.parametrize("config", ("A8W8", "U8S8", "A16W8", "W8", "BFP16", "MX6", "MXFP8E4M3"))
+def test_no_integers_and_no_blocks_are_in_it(config: str) -> None:
+    places = plans.reads(plans.plan(_text(), _weights(), config))
+    assert not FRONT & {place.split(".")[0] for place in places}
+    assert {"c.1", "y.1"} <= places.keys()
+
+
+def test_float_types_reach_every_value() -> None:
+    places = plans.reads(plans.plan(_text(), _weights(), "BF16"))
+    assert {"p.0", "p.1", "b.0", "b.1", "c.0"} <= places.keys()
+
+
+@pytest.mark.parametrize("config", ("A8W8", "U8S8"))
+def test_quiet_parts_of_a_spectrum_are_kept(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sounds of few tones over weak noise: their bands differ by 60 dB, and steps of eight bits by 42."""
+    random = np.random.default_rng(3)
+
+    def _sound() -> dict[str, np.ndarray]:
+        time = np.arange(512)
+        tone = np.sin(time * random.uniform(0.2, 1.5)) * 10 ** random.uniform(-2, 0)
+        return {"x": (tone + 1e-3 * random.standard_normal(512)).astype(np.float32)[None, None]}
+
+    feeds = [_sound() for _ in range(24)]
+
+    def _decibels() -> float:
+        graph = plans.graph(_text(), _weights())
+        done = quantize_graph(graph, preset(config), CalibrationData(feeds[:8]), keep_float=True)
+        assert done.float_graph is not None
+        return float(-10 * np.log10(OutputError(done.float_graph, feeds[8:]).each(graph).relative))
+
+    kept = _decibels()
+    monkeypatch.setattr(integer_sites, "spectra", lambda graph: set())
+    assert kept > _decibels() + 10
