@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
+import onnx_graphsurgeon as gs
 import pytest
 
 from tests.helpers import plans
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.output_error import OutputError
 from transforms.pipelines.quantize_graph import quantize_graph
-from transforms.plan import integer_sites
+from transforms.pipelines.why_nothing import why_nothing
+from transforms.plan import choose_specs
 from transforms.plan.spectra import spectra
 from transforms.scheme import preset
 
@@ -69,6 +73,24 @@ def test_no_integers_and_no_blocks_are_in_it(config: str) -> None:
     assert {"c.1", "y.1"} <= places.keys()
 
 
+def test_a_scheme_for_every_value_reaches_it_too() -> None:
+    planned = plans.plan(_text(), _weights(), "W4A8", quantize_all_op_types=True)
+    places = plans.reads(planned)
+    assert {places[place] for place in ("p.1", "b.1", "c.1", "y.1")} == {"int4"}
+    assert {places[place] for place in ("p.0", "b.0", "c.0", "y.0")} == {"int8"}
+
+
+@pytest.mark.parametrize("config", ("A8W8", "W8", "BFP16"))
+def test_a_model_that_is_nothing_else_says_why(config: str) -> None:
+    text = _text().split("u = Transpose")[0].replace("[1, 4, 31] y", "[1, 31, 8] g") + "}"
+
+    def _load() -> gs.Graph:
+        return plans.graph(text, {name: _weights()[name] for name in ("wave", "bands")})
+
+    reasons = list(why_nothing(_load, preset(config)))
+    assert any(re.match(r"Ruined by equal steps .*Conv 1.*MatMul 1", line) for line in reasons)
+
+
 def test_float_types_reach_every_value() -> None:
     places = plans.reads(plans.plan(_text(), _weights(), "BF16"))
     assert {"p.0", "p.1", "b.0", "b.1", "c.0"} <= places.keys()
@@ -93,5 +115,5 @@ def test_quiet_parts_of_a_spectrum_are_kept(config: str, monkeypatch: pytest.Mon
         return float(-10 * np.log10(OutputError(done.float_graph, feeds[8:]).each(graph).relative))
 
     kept = _decibels()
-    monkeypatch.setattr(integer_sites, "spectra", lambda graph: set())
+    monkeypatch.setattr(choose_specs, "spectra", lambda graph: set())
     assert kept > _decibels() + 10

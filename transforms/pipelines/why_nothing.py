@@ -14,17 +14,12 @@ from transforms.pipelines.quantize_steps import Quantized, make_plan, prepare_fo
 from transforms.plan.float_only_nodes import float_zone
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.rounding_plan import shape_arithmetic
-from transforms.plan.spectra import spectra
 from transforms.scheme import Scheme, preset
 
 TRIED = ("A8W8", "BFP16", "BF16")
 """One preset of each reach: integers, blocks, and a float type, which reaches every value."""
 
 _EVERY = "quantize_all_op_types"
-_RUINED = (
-    "Ruined by integers (masks, scores before a Softmax, sums before a normalization, spectra before a "
-    "logarithm)"
-)
 
 
 def why_nothing(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
@@ -66,7 +61,7 @@ def _has_quantizations(graph: gs.Graph, scheme: Scheme) -> bool:
 def _reasons(plan: QuantizationPlan) -> Iterator[tuple[str, str]]:
     """Yield operator and reason of each node that reads float32 numbers."""
     main = {id(node) for node in plan.graph.nodes}
-    shapes, zone = shape_arithmetic(plan.graph), float_zone(plan.graph) | spectra(plan.graph)
+    shapes, zone = shape_arithmetic(plan.graph), float_zone(plan.graph)
     for node in walk.nodes(plan.graph):
         formats = plan.specs.formats[node]
         if not _floats(node.inputs) or id(node) in shapes:
@@ -75,8 +70,10 @@ def _reasons(plan: QuantizationPlan) -> Iterator[tuple[str, str]]:
             yield node.op, "Kept in float by the scheme"
         elif formats.wants_integers and id(node) not in main:
             yield node.op, "Inside If, Loop or Scan, where no ranges are measured"
+        elif plan.specs.is_spectral(node):
+            yield node.op, "Ruined by equal steps (spectra before a logarithm)"
         elif formats.wants_integers and id(node) in zone:
-            yield node.op, _RUINED
+            yield node.op, "Ruined by integers (masks, scores before a Softmax, sums before a normalization)"
         elif formats.wants_integers and not is_dot_product(node):
             yield node.op, "Without a dot product before them, where arithmetic in integers starts"
         elif not is_dot_product(node):

@@ -39,6 +39,7 @@ from transforms.plan.quant_spec import (
 )
 from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, owners, reach
 from transforms.plan.scheme_targets import Targets
+from transforms.plan.spectra import spectra
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 
@@ -52,6 +53,7 @@ class SpecChooser:
         self.formats = FormatTable(graph, scheme, targets)
         self.owners = owners(graph)
         self._main = {id(node) for node in graph.nodes}
+        self._spectra = set() if scheme.quantize_all_op_types else spectra(graph)
         self.integers = IntegerSites(
             graph, self._takes_integers, share_slices=scheme.align_slice, kernels=scheme.kernels
         )
@@ -103,8 +105,12 @@ class SpecChooser:
         owner, _ = self.owners.get(id(tensor), (None, None))
         return owner is self._graph and not isinstance(tensor, gs.Constant)
 
+    def is_spectral(self, node: gs.Node) -> bool:
+        """Return whether a node makes what a logarithm is taken of, and its formats would ruin that."""
+        return id(node) in self._spectra and self.formats[node].wants_grids
+
     def _takes_integers(self, node: gs.Node) -> bool:
-        return self.formats[node].wants_integers
+        return self.formats[node].wants_integers and not self.is_spectral(node)
 
     def _float_sites(self) -> list[Rounding]:
         """Return where float formats reach, nowhere if the scheme has none."""
@@ -149,18 +155,16 @@ class SpecChooser:
     def _is_computed(self, node: gs.Node, index: int) -> bool:
         """Return whether an input is an operand of a dot product that computes in formats of its own.
 
-        Not if it makes what a logarithm is taken of, unless these are float types. Not in a body that should
-        have integers: none has a range there, and a weight alone does not make an integer layer.
+        Not if these ruin what it makes. Not in a body that should have integers: none has a range there, and
+        a weight alone does not make an integer layer.
         """
         if not dot_products.is_dot_product(node) or not dot_products.is_operand(node, index):
+            return False
+        if self.is_spectral(node):
             return False
         formats = self.formats[node]
         if self._takes_integers(node):
             return id(node) in self.integers.layers
-        if id(node) in self.integers.spectra and any(
-            fmt is not None and not fmt.is_float for fmt in (formats.activation, formats.weight)
-        ):
-            return False
         return not (formats.activation is formats.weight is formats.other is None)
 
     def _has_int32(self, node: gs.Node) -> bool:

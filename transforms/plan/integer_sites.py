@@ -4,8 +4,7 @@ quantization.
 Integers are read by
 
 * dot products: Conv, ConvTranspose, Gemm, MatMul, both operands; not the narrow product of outlying channels
-  that were taken out of another one, which would set its range (:mod:`transforms.move_outliers`), nor those
-  that make what a logarithm is taken of (:mod:`transforms.plan.spectra`);
+  that were taken out of another one, which would set its range (:mod:`transforms.move_outliers`);
 * arithmetic on what those make: Add, Mul, Concat, AveragePool, GlobalAveragePool, LeakyRelu, Sigmoid, and so
   on, unless in a zone that stays float (:mod:`transforms.plan.float_only_nodes`);
 * operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
@@ -28,7 +27,6 @@ from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_opera
 from transforms.graph.left_operands import is_of_outliers
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.float_only_nodes import float_zone
-from transforms.plan.spectra import spectra
 from transforms.scheme.targets import Target
 
 ARITHMETIC = frozenset(
@@ -55,8 +53,7 @@ class IntegerSites:
     """The inputs of nodes and the outputs of the model that are integers; which tensors share a scale.
 
     ``edges`` holds ``(id(node), index of the input)``, ``outputs`` ids of tensors that are quantized for
-    being outputs, ``zone`` ids of nodes that never compute in integers, ``spectra`` those of
-    :func:`transforms.plan.spectra.spectra`.
+    being outputs, ``zone`` ids of nodes that never compute in integers.
     """
 
     def __init__(
@@ -73,8 +70,7 @@ class IntegerSites:
         make is an integer for every reader.
         """
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
-        self.spectra = spectra(graph)
-        self.zone = float_zone(graph) | self.spectra
+        self.zone = float_zone(graph)
         self._data = {id(node): _data(node) for node in graph.nodes}
         self.layers: set[int] = set()
         self._find_layers()
@@ -123,8 +119,7 @@ class IntegerSites:
         """Find the nodes that compute in integers: dot products, and the arithmetic on what those make."""
         for node in self._graph.nodes:
             has_kernel = self._kernels is None or node.op in self._kernels.operators
-            is_product = _is_whole_product(node) and id(node) not in self.spectra
-            if has_kernel and self._takes(node) and (is_product or self._is_arithmetic(node)):
+            if has_kernel and self._takes(node) and (_is_whole_product(node) or self._is_arithmetic(node)):
                 self.layers.add(id(node))
 
     def _is_arithmetic(self, node: gs.Node) -> bool:

@@ -36,6 +36,11 @@ class NodeFormats:
         """Whether activations are integers."""
         return self.activation is not None and self.activation.is_integer
 
+    @property
+    def wants_grids(self) -> bool:
+        """Whether activations or weights are integers or blocks, which have no float type's ratios."""
+        return any(fmt is not None and not fmt.is_float for fmt in (self.activation, self.weight))
+
 
 _FLOAT = NodeFormats(None, None, None, None, False)
 

@@ -58,10 +58,11 @@ def _keeps_ratios(node: gs.Node) -> bool:
 def _is_floor(node: gs.Node) -> bool:
     """Return whether a node only keeps numbers above a positive one: at 0 it would be a Relu."""
     if node.op == "Clip":
-        given = [tensor for tensor in node.inputs[1:] if not tensor.is_empty()]
-        bounds = given if len(given) == 1 and given[0] is node.inputs[1] else []
-    else:
+        bounds = node.inputs[1:2]
+        if any(not tensor.is_empty() for tensor in node.inputs[2:]):
+            return False
+    elif node.op == "Max":
         bounds = [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
-    if node.op not in ("Clip", "Max") or len(bounds) != 1 or not isinstance(bounds[0], gs.Constant):
+    else:
         return False
-    return bool((bounds[0].values > 0).all())
+    return len(bounds) == 1 and isinstance(bounds[0], gs.Constant) and bool((bounds[0].values > 0).all())
