@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 import ops
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import Constants
-from transforms.graph.rewire import STANDARD_DOMAINS, detach, remove_unused
+from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, detach, remove_unused
 from transforms.plan.rounding_plan import QUANTIZE
 
 _QUANTIZE_DOMAINS = {
-    "QuantizeLinear": (*STANDARD_DOMAINS, "com.microsoft"),
+    "QuantizeLinear": (*STANDARD_DOMAINS, RUNTIME_DOMAIN),
     QUANTIZE: (ops.DOMAIN, ops.AMD_DOMAIN),
 }
 _DEFAULT_ZERO_POINT = np.array(0, np.uint8)  # of QuantizeLinear

@@ -16,7 +16,7 @@ import onnxruntime
 from ops.registration import DOMAIN, register_custom_ops
 from transforms.files import cleanup
 from transforms.graph import dtypes, walk
-from transforms.graph.proto_graphs import each_graph
+from transforms.graph.proto_graphs import each_node
 from transforms.graph.selection import Exclusion, label_of, resolve
 from transforms.graph.unique_names import rename_made
 from transforms.model import proto_pass
@@ -127,6 +127,5 @@ def _needs_extensions(model: onnx.ModelProto) -> bool:
 
     Ours stay unknown to the runtime here: it would fold a rounded weight and leave nothing that rounds it.
     """
-    nodes = (node for graph in each_graph(model.graph) for node in graph.node)
-    found = {node.op_type for node in nodes if node.domain == DOMAIN}
+    found = {node.op_type for node in each_node(model.graph) if node.domain == DOMAIN}
     return bool(found) and found.isdisjoint(TWINS)

@@ -13,10 +13,10 @@ import math
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
-from transforms.graph.rewire import STANDARD_DOMAINS, Insertions
+from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, Insertions
 from transforms.leave_out_zero_points import MOVED_BEHIND
 
-_MICROSOFT = "com.microsoft"
+_DOMAINS = (*STANDARD_DOMAINS, RUNTIME_DOMAIN)
 _GRID = 2  # a scale and a zero point
 
 
@@ -49,7 +49,7 @@ def _source(node: gs.Node) -> gs.Node | None:
     made: gs.Node | None = node
     while made is not None and _moves(made):
         made = walk.producer(made.inputs[0])
-    if made is None or made.op != "DequantizeLinear" or made.domain not in (*STANDARD_DOMAINS, _MICROSOFT):
+    if made is None or made.op != "DequantizeLinear" or made.domain not in _DOMAINS:
         return None
     grid = made.inputs[1:]
     is_stored = all(isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1 for tensor in grid)

@@ -20,14 +20,14 @@ import onnx_graphsurgeon as gs
 from onnx import helper, numpy_helper
 
 from transforms.graph import walk
-from transforms.graph.proto_graphs import each_graph
+from transforms.graph.proto_graphs import each_graph, read_names
+from transforms.graph.rewire import RUNTIME_DOMAIN
 from transforms.graph.selection import Exclusion, resolve
 from transforms.model import proto_pass
 from transforms.model.proto_facts import attributes_of
 
 log = logging.getLogger(__name__)
 
-DOMAIN = "com.microsoft"
 OPSET = 13
 """First opset into which nodes are taken apart."""
 
@@ -54,7 +54,7 @@ def split_fused(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
         log.debug("fused operators stay below opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     kept = resolve(exclude, graph)
-    fused = (node for node in walk.nodes(graph) if node.domain == DOMAIN and node.op in FUSED)
+    fused = (node for node in walk.nodes(graph) if node.domain == RUNTIME_DOMAIN and node.op in FUSED)
     wanted = {node.outputs[0].name for node in fused if node not in kept}
     if not wanted:
         return 0
@@ -81,8 +81,7 @@ class _Split:
         before, self.left = self.count, 0
         graphs = list(each_graph(model.graph))
         self._types = {value.name: value.type.tensor_type for graph in graphs for value in _values(graph)}
-        self._read = {name for graph in graphs for node in graph.node for name in node.input} - {_NONE}
-        self._read.update(value.name for graph in graphs for value in graph.output)
+        self._read = read_names(model.graph) - {_NONE}
         kinds = Counter(one.elem_type for one in self._types.values() if one.elem_type in _FLOATS)
         self._usual = max(kinds, key=lambda kind: kinds[kind], default=self._usual)
         for graph in reversed(graphs):  # bodies before the nodes that they are copied with
@@ -92,7 +91,7 @@ class _Split:
         return model if self.count > before else None
 
     def _parts(self, node: onnx.NodeProto, graph: onnx.GraphProto) -> Sequence[onnx.NodeProto]:
-        if node.domain != DOMAIN or node.op_type not in FUSED or node.output[0] not in self._wanted:
+        if node.domain != RUNTIME_DOMAIN or node.op_type not in FUSED or node.output[0] not in self._wanted:
             return [node]
         parts = Parts(node, graph, self)
         if not FUSED[node.op_type](parts):

@@ -19,10 +19,10 @@ from ops.integer_blocks import block_rows, scale_shape
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, is_dot_product, sum_axis
-from transforms.graph.rewire import STANDARD_DOMAINS, Replacements, take_over
+from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, Replacements, take_over
 from transforms.plan.write_roundings import import_domains
 
-OPERATOR, DOMAIN = "MatMulNBits", "com.microsoft"
+OPERATOR = "MatMulNBits"
 _LOWEST = {"int4": -8, "uint4": 0, "int8": -128, "uint8": 0}
 _LEAST_BLOCK = 16
 _BIAS = 5  # the input of that name
@@ -48,7 +48,7 @@ def write_matmul_nbits(graph: gs.Graph) -> int:
         replacements.place()
         changed += len(found)
     if changed:
-        import_domains(graph, {DOMAIN})
+        import_domains(graph, {RUNTIME_DOMAIN})
     return changed
 
 
@@ -126,7 +126,7 @@ def _product(node: gs.Node, weight: _Weight, names: walk.Names) -> gs.Node:
         inputs += [*(gs.Variable.empty() for _ in range(_BIAS - 1 - len(inputs))), added]
     numbers = {"K": summed, "N": outputs, "bits": weight.bits, "block_size": weight.block}
     attrs = {**numbers, "accuracy_level": _FLOAT_ARITHMETIC}
-    return gs.Node(OPERATOR, node.name, attrs, [node.inputs[0], *inputs], [], DOMAIN)
+    return gs.Node(OPERATOR, node.name, attrs, [node.inputs[0], *inputs], [], RUNTIME_DOMAIN)
 
 
 def _packed(weight: _Weight) -> NDArray[np.uint8]:

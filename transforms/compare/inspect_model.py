@@ -14,8 +14,9 @@ from ops.formats import Format
 from ops.registration import AMD_DOMAIN, DOMAIN
 from transforms.compare.light_file import LightFile, read_light
 from transforms.compare.rounded_tensors import RoundedTensors
-from transforms.compare.stored_formats import Row, nodes, type_name, weight_rows
+from transforms.compare.stored_formats import Row, type_name, weight_rows
 from transforms.files.read_toml import parse_toml
+from transforms.graph.proto_graphs import each_node
 from transforms.model import detached_weights, provenance
 from transforms.model.read_model import ModelError
 from transforms.packed.unpackers import format_of_own
@@ -95,9 +96,9 @@ def inspect_model(path: Path, *, run: bool = True) -> Inspection:
         str(provenance.option(metadata, "config") or ""),
         {value.name: _type_text(value) for value in model.graph.input if value.name not in _stored(model)},
         {value.name: _type_text(value) for value in model.graph.output},
-        sum(1 for node in nodes(model.graph) for a in node.attribute if a.HasField("g")),
+        sum(1 for node in each_node(model.graph) for a in node.attribute if a.HasField("g")),
     )
-    for node in nodes(model.graph):
+    for node in each_node(model.graph):
         found.operators.setdefault(node.domain or "ai.onnx", Counter())[node.op_type] += 1
     found.functions = _functions(model)
     found.libraries = _libraries(model)
@@ -151,7 +152,7 @@ def _functions(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
 def _libraries(model: onnx.ModelProto) -> list[str]:
     """Return the domains whose operators need a library: this package's last, if it is one of them."""
     made = {(function.domain, function.name) for function in model.functions}
-    called = {(node.domain, node.op_type) for node in nodes(model.graph)} - made
+    called = {(node.domain, node.op_type) for node in each_node(model.graph)} - made
     domains = {domain for domain, _ in called}
     foreign = {one for one in domains if one not in _BUILT_IN and not one.startswith("com.microsoft.")}
     return sorted(foreign, key=lambda one: (one in (DOMAIN, AMD_DOMAIN), one))

@@ -12,7 +12,7 @@ import onnx
 from ops.formats import FORMATS, Format
 from transforms.compare.light_file import LightFile
 from transforms.graph.lazy_values import Weight, load_values
-from transforms.graph.proto_graphs import each_graph
+from transforms.graph.proto_graphs import each_graph, each_node
 from transforms.packed import DOMAIN as PACKED
 from transforms.packed.pack_constant import LastEncoded, may_be_packed, pack_constant
 from transforms.packed.unpackers import format_of_op
@@ -81,7 +81,7 @@ def weight_rows(file: LightFile, formats: Sequence[Format] = ()) -> dict[str, Ro
     rows: dict[str, Row] = {}
     stored = {tensor.name: _stored_bytes(tensor) for tensor in _constants(file.model.graph)}
     codes = set[str]()
-    for node in nodes(file.model.graph):
+    for node in each_node(file.model.graph):
         found = format_of_op(node.op_type) if node.domain == PACKED else None
         if found is not None:
             codes.update(node.input)
@@ -95,12 +95,6 @@ def weight_rows(file: LightFile, formats: Sequence[Format] = ()) -> dict[str, Ro
         row = rows.setdefault(name, Row(is_weight=name not in _NO_WEIGHTS))
         row.add(_count(tensor), _stored_bytes(tensor))
     return dict(sorted(rows.items(), key=lambda item: -item[1].bytes))
-
-
-def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield every node of a graph and of its bodies."""
-    for inner in each_graph(graph):
-        yield from inner.node
 
 
 def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

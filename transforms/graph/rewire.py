@@ -12,6 +12,9 @@ from transforms.graph import walk
 STANDARD_DOMAINS = (None, "", "ai.onnx")
 """Domains of ONNX's own operators."""
 
+RUNTIME_DOMAIN = "com.microsoft"
+"""Domain of the operators that ONNX Runtime has beside ONNX's."""
+
 
 def position(graph: gs.Graph, node: gs.Node) -> int:
     """Return the index of the node in the graph (by identity: graph-surgeon compares nodes by value)."""

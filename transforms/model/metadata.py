@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import onnx
 import onnx_graphsurgeon as gs
 
-from transforms.graph.proto_graphs import each_graph
+from transforms.graph.proto_graphs import each_node
 from transforms.graph.typed import ModelInfo, Node
 
 _SURGEON_ATTRIBUTES = frozenset(
@@ -99,8 +99,8 @@ def without_binary(graph: onnx.GraphProto) -> Iterator[None]:
 
     An operator of an extension library may keep a whole file in one, as tokenizers do.
     """
-    nodes = (node for one in each_graph(graph) for node in one.node)
-    found = [(node, binary) for node in nodes if (binary := [a for a in node.attribute if not _is_text(a)])]
+    binaries = ((node, [a for a in node.attribute if not _is_text(a)]) for node in each_node(graph))
+    found = [(node, binary) for node, binary in binaries if binary]
     for node, binary in found:
         for attribute in binary:
             node.attribute.remove(attribute)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from transforms.graph.proto_graphs import each_graph
+from transforms.graph.proto_graphs import each_node
 from transforms.packed import DOMAIN
 from transforms.packed.block_scale import BLOCK_SCALE, make_block_scale
 from transforms.packed.unpackers import format_of_op, make_unpacker
@@ -29,4 +29,4 @@ def attach_packed(model: onnx.ModelProto) -> None:
 
 def _called(graph: onnx.GraphProto) -> set[str]:
     """Return the operators of our domain in a graph and its bodies."""
-    return {node.op_type for one in each_graph(graph) for node in one.node if node.domain == DOMAIN}
+    return {node.op_type for node in each_node(graph) if node.domain == DOMAIN}

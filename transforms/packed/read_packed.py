@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ops.formats import Format
 from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values
-from transforms.graph.proto_graphs import each_graph
+from transforms.graph.proto_graphs import each_graph, each_node, read_names
 from transforms.packed import DOMAIN, bit_planes
 from transforms.packed.block_layout import BlockLayout
 from transforms.packed.codes import Codes, Encoded, codes_of, decode
@@ -39,7 +39,7 @@ def unpack_calls(light: onnx.ModelProto, weights: dict[str, Weight]) -> int:
     count = _in_graph(light.graph, own, weights)
     for graph in list(each_graph(light.graph))[1:]:
         count += _in_graph(graph, own, {}, least=math.inf)
-    left = {node.op_type for graph in each_graph(light.graph) for node in graph.node if node.domain == DOMAIN}
+    left = {node.op_type for node in each_node(light.graph) if node.domain == DOMAIN}
     for function in [one for one in light.functions if one.domain == DOMAIN and one.name not in left]:
         light.functions.remove(function)
     if not left:
@@ -142,9 +142,7 @@ def _decode(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> 
 
 def _drop_unused(graph: onnx.GraphProto, names: set[str], weights: dict[str, Weight]) -> None:
     """Drop the inputs of calls that nothing else reads; their arrays live on in what is decoded of them."""
-    used = {name for inner in each_graph(graph) for node in inner.node for name in node.input}
-    used |= {value.name for inner in each_graph(graph) for value in inner.output}
-    gone = names - used
+    gone = names - read_names(graph)
     kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
     inputs = [value for value in graph.input if value.name not in gone or value.name not in weights]
     for field, values in ((graph.initializer, kept), (graph.input, inputs)):
