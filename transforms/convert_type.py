@@ -29,10 +29,10 @@ def convert_type(
     then each node between upcasts and downcasts, whose schema at the model's opset allows the
     type at every float input and output, is connected to the inside of the pairs, and the Casts around it
     are removed. Both forms compute the same numbers if a node rounds its float32 result once. All other
-    nodes stay in float32 between Casts: operators without that type, excluded nodes, arithmetic on shapes,
-    producers of inputs that must stay float32. Inputs and outputs of the bodies of If, Loop and Scan are
-    converted like any tensor. ``kernels``: the only operators for which the runtime computes in the type;
-    empty: all. Others stay in float32 between Casts, too.
+    nodes stay in float32 between Casts: operators without that type, excluded nodes, arithmetic on shapes
+    and positions, producers of inputs that must stay float32. Inputs and outputs of the bodies of If, Loop
+    and Scan are converted like any tensor. ``kernels``: the only operators for which the runtime computes in
+    the type; empty: all. Others stay in float32 between Casts, too.
     """
     kept = resolve(exclude, graph)  # once: later, Casts of their inputs would belong to the selection
     rounded = insert_cast(graph, dtype, exclude=kept, keep_io_types=keep_io_types, round_before_relu=True)

@@ -20,8 +20,9 @@ def simulate_bf16(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_types: 
 
     Nothing else changes: activations stay float32. Inputs are float32, or float16 that a Cast widens (see
     :mod:`transforms.widen_float16`). Returns how many tensors changed: weights that were not on the grid and
-    inputs that had no pair. Weights that only excluded nodes, shape arithmetic or inputs tied to float32 (the
-    scales of Resize) use are unchanged; if other nodes use them too, those read a rounded copy.
+    inputs that had no pair. Weights that only excluded nodes, arithmetic on shapes and positions, or inputs
+    tied to float32 (the scales of Resize) use are unchanged; if other nodes use them too, those read a
+    rounded copy.
     """
     plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, round_before_relu=True)
     weights = [r for r in plan.roundings if isinstance(r.tensor, gs.Constant)]

@@ -14,6 +14,11 @@ FLOAT = int(onnx.TensorProto.FLOAT)
 FLOAT16 = int(onnx.TensorProto.FLOAT16)
 BFLOAT16 = int(onnx.TensorProto.BFLOAT16)
 
+_DISCRETE = frozenset(
+    getattr(onnx.TensorProto, name)
+    for name in ("BOOL", "STRING", *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)))
+)
+
 NUMPY = {FLOAT: np.dtype(np.float32), FLOAT16: np.dtype(np.float16), BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 """The NumPy type of each element type that the conversions support."""
 
@@ -39,6 +44,11 @@ def _element_of(dtype: Any) -> int:
 def is_type(tensor: gs.Tensor, element: int) -> bool:
     """Return whether the tensor is known to have the element type."""
     return element_type(tensor) == element  # without the name: tensors in attributes have none
+
+
+def is_discrete(tensor: gs.Tensor) -> bool:
+    """Return whether the tensor is known to hold integers of 8 bits or more, booleans or strings."""
+    return element_type(tensor) in _DISCRETE
 
 
 def variable(name: str, element: int, like: gs.Tensor) -> gs.Variable:

@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import NodeSet, counterparts, label_of
-from transforms.plan.rounding_plan import follow, shape_arithmetic
+from transforms.plan.exact_arithmetic import exact_arithmetic, follow
 
 _COPIES = frozenset({"Identity", "Dropout"})
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16)
@@ -57,15 +57,15 @@ def find_fused_groups(
 
 
 def _candidates(graph: gs.Graph, kept: NodeSet) -> Iterator[gs.Node]:
-    """Yield the nodes that compute on floats, and not on shapes and constants alone."""
+    """Yield the nodes that compute on floats, and neither on shapes or positions nor on constants alone."""
 
     def _is_fixed(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
         return any(not t.is_empty() for t in node.inputs) and all(id(t) in made for t in data)
 
-    shapes, fixed = shape_arithmetic(graph), follow(walk.nodes(graph), _is_fixed)
+    exact, fixed = exact_arithmetic(graph), follow(walk.nodes(graph), _is_fixed)
     for node in walk.nodes(graph):
         floats = any(_is_float(tensor) for tensor in (*node.inputs, *node.outputs))
-        is_unquantized_float = node not in kept and id(node) not in shapes and id(node) not in fixed
+        is_unquantized_float = node not in kept and id(node) not in exact and id(node) not in fixed
         if floats and is_unquantized_float and label_of(node) and not any(walk.bodies(node)):
             yield node
 

@@ -12,13 +12,8 @@ from transforms.graph import dtypes, schemas, walk
 from transforms.graph.selection import Exclusion, resolve
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
-from transforms.plan.rounding_plan import (
-    RoundingPlan,
-    is_downcast,
-    is_saturation,
-    is_upcast,
-    shape_arithmetic,
-)
+from transforms.plan.exact_arithmetic import positions, shape_arithmetic
+from transforms.plan.rounding_plan import RoundingPlan, is_downcast, is_saturation, is_upcast
 
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
 _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}
@@ -68,12 +63,12 @@ def require(state: State, source: str, name: str) -> None:
 
 def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:
     """Count the nodes of a graph just converted to a format."""
-    excluded, shape_nodes = resolve(exclude, graph), shape_arithmetic(graph)
+    excluded, sizes, places = resolve(exclude, graph), shape_arithmetic(graph), positions(graph)
     opsets = schemas.versions(graph)
     kept: dict[str, Counter[str]] = {}
     converted = 0
     for node in walk.nodes(graph):
-        inputs = [] if id(node) in shape_nodes else node.inputs  # Shape only looks at a float tensor
+        inputs = [] if id(node) in sizes else node.inputs  # Shape only looks at a float tensor
         tensors = [*inputs, *node.outputs]
         if is_downcast(node, dtypes.BFLOAT16) or is_upcast(node, dtypes.BFLOAT16) or is_saturation(node):
             continue
@@ -81,8 +76,10 @@ def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:
             continue
         if node in excluded:
             reason: str | None = "excluded by option"
-        elif id(node) in shape_nodes and not _has_bfloat16(node):
+        elif id(node) in sizes and not _has_bfloat16(node):
             reason = "arithmetic on shapes"
+        elif id(node) in places and not _has_bfloat16(node):
+            reason = "arithmetic on positions"
         else:
             reason = _reason_kept(node, opsets, form)
         converted += reason is None

@@ -11,9 +11,9 @@ from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.model.read_model import ModelError
 from transforms.pipelines.quantize_steps import Quantized, make_plan, prepare_for
+from transforms.plan.exact_arithmetic import shape_arithmetic
 from transforms.plan.float_only_nodes import float_zone
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.rounding_plan import shape_arithmetic
 from transforms.scheme import Scheme, preset
 
 TRIED = ("A8W8", "BFP16", "BF16")
@@ -70,6 +70,8 @@ def _reasons(plan: QuantizationPlan) -> Iterator[tuple[str, str]]:
             yield node.op, "Kept in float by the scheme"
         elif formats.wants_integers and id(node) not in main:
             yield node.op, "Inside If, Loop or Scan, where no ranges are measured"
+        elif plan.specs.is_exact(node):
+            yield node.op, "Ruined by any rounding (positions, indices, angles)"
         elif plan.specs.is_spectral(node):
             yield node.op, "Ruined by equal steps (spectra before a logarithm)"
         elif formats.wants_integers and id(node) in zone:

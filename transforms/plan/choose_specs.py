@@ -8,6 +8,7 @@ Each value is put on a grid where it is read: in the format of the node that rea
   outermost graph: ranges are not measured inside bodies of If, Loop and Scan.
 * bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
 * ``quantize_all_op_types`` lets every format reach what those two reach.
+* None reaches the arithmetic of sizes, positions and angles (:mod:`transforms.plan.exact_arithmetic`).
 * Biases are int32 where both operands are integers and there is one number for each output channel, or one
   scale for all; they take another format only where the scheme gives them one.
 * Outputs of the model have the format of what makes them, where integers or a float type reach it.
@@ -24,6 +25,7 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.selection import NodeSet
+from transforms.plan.exact_arithmetic import exact_arithmetic
 from transforms.plan.integer_sites import IntegerSites
 from transforms.plan.node_formats import FormatTable
 from transforms.plan.quant_spec import (
@@ -53,6 +55,7 @@ class SpecChooser:
         self.formats = FormatTable(graph, scheme, targets)
         self.owners = owners(graph)
         self._main = {id(node) for node in graph.nodes}
+        self._exact = exact_arithmetic(graph)
         self._spectra = set() if scheme.quantize_all_op_types else spectra(graph)
         self.integers = IntegerSites(
             graph, self._takes_integers, share_slices=scheme.align_slice, kernels=scheme.kernels
@@ -105,12 +108,19 @@ class SpecChooser:
         owner, _ = self.owners.get(id(tensor), (None, None))
         return owner is self._graph and not isinstance(tensor, gs.Constant)
 
+    def is_exact(self, node: gs.Node) -> bool:
+        """Return whether a node makes sizes, positions or angles, which any rounding would ruin."""
+        return id(node) in self._exact
+
     def is_spectral(self, node: gs.Node) -> bool:
         """Return whether a node makes what a logarithm is taken of, and its formats would ruin that."""
         return id(node) in self._spectra and self.formats[node].wants_grids
 
     def _takes_integers(self, node: gs.Node) -> bool:
-        return self.formats[node].wants_integers and not self.is_spectral(node)
+        return self.formats[node].wants_integers and not self._is_ruined(node)
+
+    def _is_ruined(self, node: gs.Node) -> bool:
+        return self.is_exact(node) or self.is_spectral(node)
 
     def _float_sites(self) -> list[Rounding]:
         """Return where float formats reach, nowhere if the scheme has none."""
@@ -160,7 +170,7 @@ class SpecChooser:
         """
         if not dot_products.is_dot_product(node) or not dot_products.is_operand(node, index):
             return False
-        if self.is_spectral(node):
+        if self._is_ruined(node):
             return False
         formats = self.formats[node]
         if self._takes_integers(node):

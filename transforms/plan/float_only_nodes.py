@@ -1,6 +1,6 @@
 """Nodes that never compute in integers, because a coarse grid would ruin what they make.
 
-* arithmetic on shapes, and what is made of integers and booleans alone: positions, masks;
+* arithmetic on shapes and positions, and what is made of integers and booleans alone: positions, masks;
 * what adds or multiplies a mask: a constant so large that it would set the range of all other values;
 * the scores of an attention on their way into a Softmax, or the Exp of one that is written out, from the
   product that makes them;
@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes
 from transforms.graph.dot_products import is_dot_product
-from transforms.plan.rounding_plan import follow, shape_arithmetic
+from transforms.plan.exact_arithmetic import exact_arithmetic, follow
 
 MASK = 1e4
 """Magnitude from which a constant is taken for a mask; -10000 is the least that exporters write."""
@@ -54,7 +54,7 @@ _SUMS = frozenset({"Add"})
 
 def float_zone(graph: gs.Graph) -> set[int]:
     """Return the ids of the nodes of the outermost graph that never compute in integers."""
-    zone = shape_arithmetic(graph) | _without_float_input(graph)
+    zone = exact_arithmetic(graph) | _without_float_input(graph)
     zone |= {id(node) for node in graph.nodes if node.op != "Clip" and any(map(_is_mask, node.inputs))}
     zone |= _before(graph, _SOFTMAX, lambda node: node.op in _SCALINGS)
     zone |= _before(graph, _NORMALIZATIONS, lambda node: node.op in _SUMS)

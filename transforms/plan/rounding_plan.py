@@ -8,8 +8,9 @@ therefore compute the same numbers. A value is left as it is
 * for constants of an operator that onnx does not define: nobody here knows what they mean;
 * before a Relu, or the Clip of :mod:`transforms.saturate_activations`: rounding commutes with both, and what
   they make is rounded;
-* between two nodes that are *kept*: chosen by the user, or arithmetic on shapes alone, where a rounded number
-  would be a wrong size or a wrong position; a kept node also reads graph inputs and weights as they are;
+* between two nodes that are *kept*: chosen by the user, or arithmetic on shapes and positions, where a
+  rounded number would be a wrong size or place (:mod:`transforms.plan.exact_arithmetic`); a kept node also
+  reads graph inputs and weights as they are;
 * where it is rounded already;
 * at outputs of a body (If, Loop, Scan): the tensor outside, or the input of the next round, is rounded
   instead.
@@ -17,7 +18,7 @@ therefore compute the same numbers. A value is left as it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,8 +26,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, schemas, walk
 from transforms.graph.selection import Exclusion, NodeSet, resolve
+from transforms.plan.exact_arithmetic import exact_arithmetic
 
-_SHAPE_SOURCES = frozenset({"Shape", "Size"})
 QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"
 
 Edge = tuple[int, int]
@@ -76,7 +77,7 @@ class RoundingPlan:
         self._opsets = schemas.versions(graph)
         kept = resolve(exclude, graph)
         self.excluded = NodeSet(node for node in kept if not is_saturation(node))  # rounding commutes with it
-        self.shape_nodes = shape_arithmetic(graph)
+        self.exact_nodes = exact_arithmetic(graph)
         self._owners = owners(graph)
         self._found: dict[int, Rounding] = {}
         self._plan_uses()
@@ -85,7 +86,7 @@ class RoundingPlan:
 
     def keeps(self, node: gs.Node) -> bool:
         """Return whether the node computes in float32 from float32 on purpose."""
-        return node in self.excluded or id(node) in self.shape_nodes
+        return node in self.excluded or id(node) in self.exact_nodes
 
     def _plan_uses(self) -> None:
         for node in walk.nodes(self._graph):
@@ -173,28 +174,3 @@ def is_saturation(node: gs.Node) -> bool:
         return False
     low, high = (tensor.values for tensor in bounds)
     return low.dtype == np.float32 and bool(low == -dtypes.BFLOAT16_MAX and high == dtypes.BFLOAT16_MAX)
-
-
-def shape_arithmetic(graph: gs.Graph) -> set[int]:
-    """Return the ids of nodes that compute from shapes and constants alone."""
-
-    def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
-        if node.op in _SHAPE_SOURCES and not node.domain:
-            return True
-        return bool(data) and all(id(t) in made for t in data) and not any(walk.bodies(node))
-
-    return follow(walk.nodes(graph), _joins)
-
-
-def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], Set[int]], bool]) -> set[int]:
-    """Return the ids of the nodes that join a group, in the order of the graph.
-
-    ``joins`` is given a node, its inputs that are not constants, and the ids of what the group makes so far.
-    """
-    found, made = set[int](), set[int]()
-    for node in nodes:
-        data = [t for t in node.inputs if not t.is_empty() and not isinstance(t, gs.Constant)]
-        if joins(node, data, made):
-            found.add(id(node))
-            made.update(id(t) for t in node.outputs)
-    return found

@@ -1,0 +1,188 @@
+"""Nodes whose float numbers have to be exact: a rounded one would be a wrong size, place or angle.
+
+* arithmetic on shapes and constants alone;
+* what integers become by arithmetic without weights of a layer, on the way to an angle (the operand of Sin or
+  Cos), to integers again, to a comparison, or to places in an image: positions of tokens, steps in time,
+  indices, lengths;
+* the same of float inputs of the model: if it multiplies them with frequencies, on the way to an angle of
+  which it takes sine and cosine, as it does with steps in time; or only moves them on the way to integers
+  that look numbers up: tokens.
+
+Sin and Cos repeat themselves, so that an angle needs steps far smaller than 1, however large it is: position
+1001 becomes 1000 in bfloat16, and most others 0 or the largest on a grid of 8 bits. Most integers above 256
+are not numbers of bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes, shapes, walk
+from transforms.graph.dot_products import is_dot_product, sum_axis
+from transforms.graph.moved_axis import MOVES
+from transforms.graph.rewire import STANDARD_DOMAINS
+
+_SHAPE_SOURCES = frozenset({"Shape", "Size"})
+
+_ANGLES = frozenset({"Sin", "Cos"})
+_COMPARISONS = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"})
+_PLACES = frozenset({"GridSample", "RoiAlign", "MaxRoiPool"})  # by their second input
+_INDICES = dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"), (1,)) | {
+    "OneHot": (0,)
+}
+"""Which inputs of an operator are indices."""
+
+_CASTS = frozenset({"Cast", "CastLike"})
+_ARITHMETIC = MOVES | frozenset(
+    {"Add", "Sub", "Mul", "Div", "Mod", "Pow", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Sum", "Mean"}
+    | {"Floor", "Ceil", "Round", "Min", "Max", "Clip", "Where", "Exp", "Log", "Sin", "Cos", "Atan"}
+    | {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "CumSum", "Range", "AffineGrid"}
+    | {"MaxPool", "GlobalMaxPool", "TopK", "Pad", "Tile", "GatherElements", "GatherND"}
+    | {"ScatterND", "ScatterElements", "Trilu", "OneHot", "Constant"}
+    | _CASTS
+)
+_PRODUCTS = frozenset({"Mul", "Div", "MatMul", "Gemm", "Einsum"})
+_COORDINATES = 8
+"""Numbers that a product of coordinates sums up at most: of a place and a direction in space, homogeneous.
+
+A layer sums up more. One is an outer product, as that of positions and the frequencies of their angles.
+"""
+
+
+def exact_arithmetic(graph: gs.Graph) -> set[int]:
+    """Return the ids of these nodes of a graph and its bodies, with those that read the exact numbers."""
+    return shape_arithmetic(graph) | positions(graph)
+
+
+def shape_arithmetic(graph: gs.Graph) -> set[int]:
+    """Return the ids of nodes that compute from shapes and constants alone."""
+
+    def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
+        if node.op in _SHAPE_SOURCES and not node.domain:
+            return True
+        return bool(data) and all(id(t) in made for t in data) and not any(walk.bodies(node))
+
+    return follow(walk.nodes(graph), _joins)
+
+
+def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], Set[int]], bool]) -> set[int]:
+    """Return the ids of the nodes that join a group, in the order of the graph.
+
+    ``joins`` is given a node, its inputs that are not constants, and the ids of what the group makes so far.
+    """
+    found, made = set[int](), set[int]()
+    for node in nodes:
+        data = [t for t in node.inputs if not t.is_empty() and not isinstance(t, gs.Constant)]
+        if joins(node, data, made):
+            found.add(id(node))
+            made.update(id(t) for t in node.outputs)
+    return found
+
+
+def positions(graph: gs.Graph) -> set[int]:
+    """Return the ids of nodes that make angles, integers, comparisons or places of integers and inputs.
+
+    If anything but such arithmetic is on the way to one, as a layer is or an activation, none of that way is
+    among them.
+    """
+    inputs = {id(tensor) for tensor in graph.inputs}
+    fixed = shape_arithmetic(graph)
+    found: set[int] = set()
+    for node in walk.nodes(graph):
+        ends = [tensor for tensor in _ends(node) if _is_computed(tensor)]
+        way = _Way.to(ends, inputs, fixed) if ends else None
+        if way is not None and way.is_exact(node):
+            found |= way.nodes.keys() | {id(node)}
+    return found - fixed
+
+
+def _ends(node: gs.Node) -> list[gs.Tensor]:
+    """Return the inputs of a node that have to be exact."""
+    if node.domain not in STANDARD_DOMAINS:
+        return []
+    if node.op in _ANGLES or (node.op in _CASTS and dtypes.is_discrete(node.outputs[0])):
+        return node.inputs[:1]
+    return node.inputs[:2] if node.op in _COMPARISONS else node.inputs[1:2] if node.op in _PLACES else []
+
+
+def _is_computed(tensor: gs.Tensor) -> bool:
+    """Return whether a tensor may hold float numbers that nodes or inputs of the model made."""
+    return not isinstance(tensor, gs.Constant) and not tensor.is_empty() and not dtypes.is_discrete(tensor)
+
+
+@dataclass
+class _Way:
+    """The nodes that make some tensors, by id, and whether float inputs of the model have a part in them."""
+
+    nodes: dict[int, gs.Node]
+    from_input: bool = False
+
+    @classmethod
+    def to(cls, ends: list[gs.Tensor], inputs: Set[int], fixed: Set[int]) -> _Way | None:
+        """Follow the way back to inputs and integers, None if anything but arithmetic is on it.
+
+        ``inputs``: ids of the inputs of the model; ``fixed``: of nodes that need no look.
+        """
+        way, waiting = cls({}), list(ends)
+        while waiting:
+            tensor = waiting.pop()
+            made = walk.producer(tensor)
+            if id(tensor) in inputs:
+                way.from_input = True
+            elif made is None or not (id(made) in fixed or _is_arithmetic(made)):
+                return None
+            elif id(made) not in way.nodes:
+                way.nodes[id(made)] = made
+                waiting += [] if id(made) in fixed else filter(_is_computed, made.inputs)
+        return way
+
+    def is_exact(self, end: gs.Node) -> bool:
+        """Return whether rounding on the way would ruin what a node makes at its end."""
+        if not self.from_input:
+            return True
+        if end.op in _ANGLES:
+            both = {user.op for user in end.inputs[0].outputs} >= _ANGLES
+            return both and any(node.op in _PRODUCTS for node in self.nodes.values())
+        return all(node.op in MOVES for node in self.nodes.values()) and _looks_up(end.outputs[0])
+
+
+def _looks_up(tensor: gs.Tensor) -> bool:
+    """Return whether a tensor becomes an index by arithmetic on integers."""
+    waiting, seen = [tensor], set[int]()
+    while waiting:
+        for node, index in walk.uses(waiting.pop()):
+            if index in _INDICES.get(node.op, ()) and node.domain in STANDARD_DOMAINS:
+                return True
+            if node.op in _ARITHMETIC and id(node) not in seen:
+                seen.add(id(node))
+                waiting += filter(dtypes.is_discrete, node.outputs)
+    return False
+
+
+def _is_arithmetic(node: gs.Node) -> bool:
+    if node.domain not in STANDARD_DOMAINS:
+        return False
+    if node.op == "Einsum":
+        return _is_outer(str(node.attrs.get("equation", "")))
+    if is_dot_product(node):
+        return node.op in ("MatMul", "Gemm") and _summed(node) <= _COORDINATES
+    return node.op in _ARITHMETIC
+
+
+def _is_outer(equation: str) -> bool:
+    """Return whether an Einsum sums nothing up."""
+    read, arrow, made = equation.replace(" ", "").partition("->")
+    return bool(arrow) and set(read) - {","} <= set(made)
+
+
+def _summed(node: gs.Node) -> float:
+    """Return how many numbers a product sums up, infinity if neither operand tells."""
+    for index, tensor in enumerate(node.inputs[:2]):
+        shape = shapes.shape_of(tensor)
+        size = shape[sum_axis(node, index, len(shape))] if shape else None
+        if isinstance(size, int):
+            return size
+    return float("inf")
