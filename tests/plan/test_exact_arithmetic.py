@@ -102,6 +102,10 @@ OTHERS = {
         set(),
     ),
     "a number of the input beside a bound": ("(float[5] x) => (bool[5] g) { g = Greater(x, h) }", set()),
+    "constants": (
+        "(float[1, 16] x) => (float[1, 16] y) { n = Neg(v) g = Less(n, h) y = Where(g, x, n) }",
+        set(),
+    ),
     "a mask": (
         "(int64[1, 16] n, float[1, 16] x) => (float[1, 16] y)"
         " { f = Cast <to = 1> (n) d = Mul(f, h) s = Add(x, d) y = Softmax(s) }",

@@ -113,11 +113,16 @@ def _is_computed(tensor: gs.Tensor) -> bool:
     return not isinstance(tensor, gs.Constant) and not tensor.is_empty() and not dtypes.is_discrete(tensor)
 
 
+def _is_integer(tensor: gs.Tensor) -> bool:
+    return not isinstance(tensor, gs.Constant) and dtypes.is_discrete(tensor)
+
+
 @dataclass
 class _Way:
-    """The nodes that make some tensors, by id, and whether float inputs of the model have a part in them."""
+    """The nodes that make some tensors, by id, and whether integers and float inputs have a part in them."""
 
     nodes: dict[int, gs.Node]
+    from_integers: bool = False
     from_input: bool = False
 
     @classmethod
@@ -136,13 +141,14 @@ class _Way:
                 return None
             elif id(made) not in way.nodes:
                 way.nodes[id(made)] = made
+                way.from_integers |= id(made) in fixed or any(map(_is_integer, made.inputs))
                 waiting += [] if id(made) in fixed else filter(_is_computed, made.inputs)
         return way
 
     def is_exact(self, end: gs.Node) -> bool:
         """Return whether rounding on the way would ruin what a node makes at its end."""
         if not self.from_input:
-            return True
+            return self.from_integers
         if end.op in _ANGLES:
             both = {user.op for user in end.inputs[0].outputs} >= _ANGLES
             return both and any(node.op in _PRODUCTS for node in self.nodes.values())
