@@ -8,7 +8,8 @@ Each value is put on a grid where it is read: in the format of the node that rea
   outermost graph: ranges are not measured inside bodies of If, Loop and Scan.
 * bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
 * ``quantize_all_op_types`` lets every format reach what those two reach.
-* None reaches the arithmetic of sizes, positions and angles (:mod:`transforms.plan.exact_arithmetic`).
+* Blocks leave out tensors that may hold infinities (:mod:`transforms.plan.infinite_tensors`).
+* No format reaches the arithmetic of sizes, positions and angles (:mod:`transforms.plan.exact_arithmetic`).
 * Biases are int32 where both operands are integers and there is one number for each output channel, or one
   scale for all; they take another format only where the scheme gives them one.
 * Outputs of the model have the format of what makes them, where integers or a float type reach it.
@@ -26,6 +27,7 @@ import ops
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.selection import NodeSet
 from transforms.plan.exact_arithmetic import exact_arithmetic
+from transforms.plan.infinite_tensors import infinite_tensors
 from transforms.plan.integer_sites import IntegerSites
 from transforms.plan.node_formats import FormatTable
 from transforms.plan.quant_spec import (
@@ -56,6 +58,7 @@ class SpecChooser:
         self.owners = owners(graph)
         self._main = {id(node) for node in graph.nodes}
         self._exact = exact_arithmetic(graph)
+        self._infinite = infinite_tensors(graph) if scheme.quantize_all_op_types else set[int]()
         self._spectra = set() if scheme.quantize_all_op_types else spectra(graph)
         self.integers = IntegerSites(
             graph, self._takes_integers, share_slices=scheme.align_slice, kernels=scheme.kernels
@@ -244,7 +247,9 @@ class SpecChooser:
             per_channel = self.formats[node].per_channel if given is None else bool(given.scale.ndim)
             axis = scale_axis(node, index, tensor, per_channel) if weight else None
             return QuantSpec(fmt, axis, symmetric, method=method)
-        return QuantSpec(fmt) if fmt.is_float else QuantSpec(fmt, block_axis(node, index, tensor))
+        if fmt.is_float:
+            return QuantSpec(fmt)
+        return None if id(tensor) in self._infinite else QuantSpec(fmt, block_axis(node, index, tensor))
 
 
 def _role(node: gs.Node, index: int) -> str:

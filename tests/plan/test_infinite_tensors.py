@@ -1,0 +1,38 @@
+"""Oracle: the tensors listed here; the outputs of a float model with finite outputs stay finite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.helpers import plans
+from transforms.graph import walk
+from transforms.pipelines.quantize_graph import quantize_graph
+from transforms.plan.infinite_tensors import infinite_tensors
+from transforms.run.run_model import open_model
+from transforms.scheme import preset
+
+MASKED = """(float[4, 16] x, bool[4, 4] b) => (float[4, 16] y)
+    <float zero = {{0}}, float low = {{{low}}}> {{
+    t = Transpose(x) s = MatMul(x, t) w = Where(b, zero, low) d = Add(s, w) p = Softmax <axis = -1> (d)
+    o = MatMul(p, x) y = Tanh(o) }}"""
+
+
+def _found(low: str) -> set[str]:
+    graph = plans.graph(MASKED.format(low=low))
+    found = infinite_tensors(graph)
+    return {node.outputs[0].name for node in walk.nodes(graph) if id(node.outputs[0]) in found}
+
+
+def test_masks_and_sums_with_them() -> None:
+    assert _found("-inf") == {"w", "d"}
+    assert _found("-3e38") == set()
+
+
+@pytest.mark.parametrize("config", ("MX9", "BFP16", "MXINT8", "MXFP8E4M3"))
+def test_no_block_holds_them(config: str) -> None:
+    graph = plans.graph(MASKED.format(low="-inf"))
+    quantize_graph(graph, preset(config).with_(quantize_all_op_types=True))
+    mask = np.tril(np.ones((4, 4), np.bool_))
+    x = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
+    assert np.isfinite(open_model(graph).run({"x": x, "b": mask})["y"]).all()
