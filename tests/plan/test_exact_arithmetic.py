@@ -97,6 +97,11 @@ OTHERS = {
         " { i = Cast <to = 7> (x) j = Add(i, one) e = Gather(w, j) y = Relu(e) }",
         {"i"},
     ),
+    "tokens counted by a mask": (
+        "(float[1, 5] x) => (float[1, 5, 16] y)"
+        " { c = CumSum(x, one) i = Cast <to = 7> (c) e = Gather(w, i) y = Relu(e) }",
+        {"c", "i"},
+    ),
     "numbers cut to integers": (
         "(float[5] x) => (int64[5] j) { i = Cast <to = 7> (x) j = Add(i, one) }",
         set(),

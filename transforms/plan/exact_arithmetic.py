@@ -5,8 +5,8 @@
   Cos), to integers again, to a comparison, or to places in an image: positions of tokens, steps in time,
   indices, lengths;
 * the same of float inputs of the model: if it multiplies them with frequencies, on the way to an angle of
-  which it takes sine and cosine, as it does with steps in time; or only moves them on the way to integers
-  that look numbers up: tokens.
+  which it takes sine and cosine, as it does with steps in time; or makes integers of them that look numbers
+  up, as it does with tokens.
 
 Sin and Cos repeat themselves, so that an angle needs steps far smaller than 1, however large it is: position
 1001 becomes 1000 in bfloat16, and most others 0 or the largest on a grid of 8 bits. Most integers above 256
@@ -152,7 +152,7 @@ class _Way:
         if end.op in _ANGLES:
             both = {user.op for user in end.inputs[0].outputs} >= _ANGLES
             return both and any(node.op in _PRODUCTS for node in self.nodes.values())
-        return all(node.op in MOVES for node in self.nodes.values()) and _looks_up(end.outputs[0])
+        return end.op in _CASTS and _looks_up(end.outputs[0])
 
 
 def _looks_up(tensor: gs.Tensor) -> bool:
