@@ -102,6 +102,25 @@ OTHERS = {
         " { c = CumSum(x, one) i = Cast <to = 7> (c) e = Gather(w, i) y = Relu(e) }",
         {"c", "i"},
     ),
+    "the nearest of points": (
+        "(float[9, 3] x) => (float[9, 4, 3] y)"
+        " { t = Transpose(x) m = MatMul(x, t) q = Mul(x, x) r = ReduceSum(q, last) d = Sub(m, r)"
+        " n, i = TopK(d, four) e = Gather(x, i) y = Relu(e) }",
+        {"t", "m", "q", "r", "d", "n"},
+    ),
+    "distances from a mean": (
+        "(float[2, 16] x) => (float[2, 16] y) { m = ReduceMean(x, last) d = Sub(x, m) y = Tanh(d) }",
+        {"m", "d"},
+    ),
+    "a difference of two inputs": (
+        "(float[2, 16] x, float[2, 16] z) => (float[2, 16] y) { d = Sub(x, z) y = Tanh(d) }",
+        set(),
+    ),
+    "a difference from a constant": (
+        "(float[2, 16] x) => (float[2, 16] y) { d = Sub(x, h) y = Tanh(d) }",
+        set(),
+    ),
+    "the largest numbers": ("(float[9] x) => (float[4] n, int64[4] i) { n, i = TopK(x, four) }", set()),
     "numbers cut to integers": (
         "(float[5] x) => (int64[5] j) { i = Cast <to = 7> (x) j = Add(i, one) }",
         set(),
@@ -140,6 +159,8 @@ def test_what_integers_and_inputs_become(name: str) -> None:
         "v": random.standard_normal((1, 16)).astype(np.float32),
         "h": np.array(0.5, np.float32),
         "one": np.array(1, np.int64),
+        "last": np.array([1], np.int64),
+        "four": np.array([4], np.int64),
     }
     words = text.replace("(", " ").replace(")", " ").replace(",", " ").split()
     assert exact(text, {key: values for key, values in held.items() if key in words}) == expected

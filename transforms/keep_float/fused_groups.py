@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.selection import NodeSet, counterparts, label_of
-from transforms.plan.exact_arithmetic import exact_arithmetic, follow
+from transforms.plan.exact_arithmetic import exact_arithmetic, follow, shape_arithmetic
 
 _COPIES = frozenset({"Identity", "Dropout"})
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16)
@@ -37,14 +37,15 @@ def find_fused_groups(
     Nodes with bodies are in none, those in the bodies are. Nodes of one name are in one part: a name chooses
     them together. ``prepared`` is what became of ``loaded``.
     """
-    nodes = list(_candidates(loaded, kept_loaded))
+    nodes = list(_candidates(loaded, kept_loaded, shape_arithmetic(loaded)))
     left = {t.name for node in walk.nodes(prepared) for t in node.outputs if _is_float(t)}
     groups = _Groups(nodes)
     _join_fused(nodes, left, groups)
     first: dict[str, gs.Node] = {}
     for node in nodes:
         groups.join(node, first.setdefault(label_of(node), node))
-    open_nodes = {id(node): node for node in _candidates(prepared, kept_prepared) if _is_typed(node)}
+    found = _candidates(prepared, kept_prepared, exact_arithmetic(prepared))
+    open_nodes = {id(node): node for node in found if _is_typed(node)}
     matches = counterparts(loaded, prepared)
     owners: dict[int, gs.Node] = {}
     for node in nodes:
@@ -56,13 +57,13 @@ def find_fused_groups(
     return _collect(nodes, left, groups, open_nodes, roots)
 
 
-def _candidates(graph: gs.Graph, kept: NodeSet) -> Iterator[gs.Node]:
-    """Yield the nodes that compute on floats, and neither on shapes or positions nor on constants alone."""
+def _candidates(graph: gs.Graph, kept: NodeSet, exact: Set[int]) -> Iterator[gs.Node]:
+    """Yield the nodes that compute on floats, not on constants alone; ``exact``: ids of those left out."""
 
     def _is_fixed(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
         return any(not t.is_empty() for t in node.inputs) and all(id(t) in made for t in data)
 
-    exact, fixed = exact_arithmetic(graph), follow(walk.nodes(graph), _is_fixed)
+    fixed = follow(walk.nodes(graph), _is_fixed)
     for node in walk.nodes(graph):
         floats = any(_is_float(tensor) for tensor in (*node.inputs, *node.outputs))
         is_unquantized_float = node not in kept and id(node) not in exact and id(node) not in fixed

@@ -5,18 +5,19 @@
   Cos), to integers again, to a comparison, or to places in an image: positions of tokens, steps in time,
   indices, lengths;
 * the same of float inputs of the model: if it multiplies them with frequencies, on the way to an angle of
-  which it takes sine and cosine, as it does with steps in time; or makes integers of them that look numbers
-  up, as it does with tokens.
+  which it takes sine and cosine, as it does with steps in time; or makes or chooses integers by them that
+  look numbers up: tokens, the nearest of points;
+* differences between numbers, or means, of one input: of neighbours, or from a mean.
 
 Sin and Cos repeat themselves, so that an angle needs steps far smaller than 1, however large it is: position
 1001 becomes 1000 in bfloat16, and most others 0 or the largest on a grid of 8 bits. Most integers above 256
-are not numbers of bfloat16.
+are not numbers of bfloat16. A difference of numbers that are far from 0 has the error of their size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
@@ -29,6 +30,7 @@ _SHAPE_SOURCES = frozenset({"Shape", "Size"})
 
 _ANGLES = frozenset({"Sin", "Cos"})
 _COMPARISONS = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"})
+_CHOICES = frozenset({"ArgMax", "ArgMin", "TopK"})
 _PLACES = frozenset({"GridSample", "RoiAlign", "MaxRoiPool"})  # by their second input
 _INDICES = dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"), (1,)) | {
     "OneHot": (0,)
@@ -83,7 +85,8 @@ def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], 
 
 
 def positions(graph: gs.Graph) -> set[int]:
-    """Return the ids of nodes that make angles, integers, comparisons or places of integers and inputs.
+    """Return the ids of nodes that make angles, integers, comparisons, places or differences of integers and
+    inputs.
 
     If anything but such arithmetic is on the way to one, as a layer is or an activation, none of that way is
     among them.
@@ -103,9 +106,12 @@ def _ends(node: gs.Node) -> list[gs.Tensor]:
     """Return the inputs of a node that have to be exact."""
     if node.domain not in STANDARD_DOMAINS:
         return []
-    if node.op in _ANGLES or (node.op in _CASTS and dtypes.is_discrete(node.outputs[0])):
+    is_choice = node.op in _CHOICES or (node.op in _CASTS and dtypes.is_discrete(node.outputs[0]))
+    if node.op in _ANGLES or is_choice:
         return node.inputs[:1]
-    return node.inputs[:2] if node.op in _COMPARISONS else node.inputs[1:2] if node.op in _PLACES else []
+    if node.op in _COMPARISONS or node.op == "Sub":
+        return node.inputs[:2]
+    return node.inputs[1:2] if node.op in _PLACES else []
 
 
 def _is_computed(tensor: gs.Tensor) -> bool:
@@ -119,11 +125,13 @@ def _is_integer(tensor: gs.Tensor) -> bool:
 
 @dataclass
 class _Way:
-    """The nodes that make some tensors, by id, and whether integers and float inputs have a part in them."""
+    """The nodes that make some tensors, by id, the float inputs of the model that have a part in them, and
+    whether integers have.
+    """
 
-    nodes: dict[int, gs.Node]
+    nodes: dict[int, gs.Node] = field(default_factory=dict)
+    inputs: set[int] = field(default_factory=set)
     from_integers: bool = False
-    from_input: bool = False
 
     @classmethod
     def to(cls, ends: list[gs.Tensor], inputs: Set[int], fixed: Set[int]) -> _Way | None:
@@ -131,12 +139,12 @@ class _Way:
 
         ``inputs``: ids of the inputs of the model; ``fixed``: of nodes that need no look.
         """
-        way, waiting = cls({}), list(ends)
+        way, waiting = cls(), list(ends)
         while waiting:
             tensor = waiting.pop()
             made = walk.producer(tensor)
             if id(tensor) in inputs:
-                way.from_input = True
+                way.inputs.add(id(tensor))
             elif made is None or not (id(made) in fixed or _is_arithmetic(made)):
                 return None
             elif id(made) not in way.nodes:
@@ -147,12 +155,15 @@ class _Way:
 
     def is_exact(self, end: gs.Node) -> bool:
         """Return whether rounding on the way would ruin what a node makes at its end."""
-        if not self.from_input:
+        if end.op == "Sub":
+            moved = all(node.op in MOVES for node in self.nodes.values())
+            return moved and len(self.inputs) == 1 and all(map(_is_computed, end.inputs))
+        if not self.inputs:
             return self.from_integers
         if end.op in _ANGLES:
             both = {user.op for user in end.inputs[0].outputs} >= _ANGLES
             return both and any(node.op in _PRODUCTS for node in self.nodes.values())
-        return end.op in _CASTS and _looks_up(end.outputs[0])
+        return end.op in _CASTS | _CHOICES and _looks_up(end.outputs[-1])
 
 
 def _looks_up(tensor: gs.Tensor) -> bool:
