@@ -11,6 +11,8 @@ therefore compute the same numbers. A value is left as it is
 * between two nodes that are *kept*: chosen by the user, or arithmetic on shapes and positions, where a
   rounded number would be a wrong size or place (:mod:`transforms.plan.exact_arithmetic`); a kept node also
   reads graph inputs and weights as they are;
+* in float16, from squares to the root of their sum, which is in its range where they are not
+  (:mod:`transforms.plan.roots_of_squares`);
 * where it is rounded already;
 * at outputs of a body (If, Loop, Scan): the tensor outside, or the input of the next round, is rounded
   instead.
@@ -27,6 +29,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, schemas, walk
 from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.plan.exact_arithmetic import exact_arithmetic
+from transforms.plan.roots_of_squares import roots_of_squares
 
 QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"
 
@@ -78,6 +81,8 @@ class RoundingPlan:
         kept = resolve(exclude, graph)
         self.excluded = NodeSet(node for node in kept if not is_saturation(node))  # rounding commutes with it
         self.exact_nodes = exact_arithmetic(graph)
+        if element == dtypes.FLOAT16:
+            self.exact_nodes |= roots_of_squares(graph)
         self._owners = owners(graph)
         self._found: dict[int, Rounding] = {}
         self._plan_uses()
