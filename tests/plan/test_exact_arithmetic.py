@@ -108,9 +108,17 @@ OTHERS = {
         " n, i = TopK(d, four) e = Gather(x, i) y = Relu(e) }",
         {"t", "m", "q", "r", "d", "n"},
     ),
+    "a neighbour": (
+        "(float[9, 16] x, int64[9] k) => (float[9, 16] y) { e = Gather(x, k) d = Sub(e, x) y = Tanh(d) }",
+        {"e", "d"},
+    ),
+    "a row": (
+        "(float[9, 16] x) => (float[9, 16] y) { e = Gather(x, last) d = Sub(e, x) y = Tanh(d) }",
+        set(),
+    ),
     "distances from a mean": (
         "(float[2, 16] x) => (float[2, 16] y) { m = ReduceMean(x, last) d = Sub(x, m) y = Tanh(d) }",
-        {"m", "d"},
+        set(),
     ),
     "a difference of two inputs": (
         "(float[2, 16] x, float[2, 16] z) => (float[2, 16] y) { d = Sub(x, z) y = Tanh(d) }",

@@ -7,7 +7,7 @@
 * the same of float inputs of the model: if it multiplies them with frequencies, on the way to an angle of
   which it takes sine and cosine, as it does with steps in time; or makes or chooses integers by them that
   look numbers up: tokens, the nearest of points;
-* differences between numbers, or means, of one input: of neighbours, or from a mean.
+* differences between numbers of one input that it looks up and others: of neighbours.
 
 Sin and Cos repeat themselves, so that an angle needs steps far smaller than 1, however large it is: position
 1001 becomes 1000 in bfloat16, and most others 0 or the largest on a grid of 8 bits. Most integers above 256
@@ -32,9 +32,8 @@ _ANGLES = frozenset({"Sin", "Cos"})
 _COMPARISONS = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"})
 _CHOICES = frozenset({"ArgMax", "ArgMin", "TopK"})
 _PLACES = frozenset({"GridSample", "RoiAlign", "MaxRoiPool"})  # by their second input
-_INDICES = dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"), (1,)) | {
-    "OneHot": (0,)
-}
+_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+_INDICES = dict.fromkeys((*_LOOKUPS, "ScatterElements", "ScatterND"), (1,)) | {"OneHot": (0,)}
 """Which inputs of an operator are indices."""
 
 _CASTS = frozenset({"Cast", "CastLike"})
@@ -156,14 +155,20 @@ class _Way:
     def is_exact(self, end: gs.Node) -> bool:
         """Return whether rounding on the way would ruin what a node makes at its end."""
         if end.op == "Sub":
-            moved = all(node.op in MOVES for node in self.nodes.values())
-            return moved and len(self.inputs) == 1 and all(map(_is_computed, end.inputs))
+            moved = all(node.op in MOVES | _LOOKUPS for node in self.nodes.values())
+            chosen = any(map(_chooses, self.nodes.values()))
+            return chosen and moved and len(self.inputs) == 1 and all(map(_is_computed, end.inputs))
         if not self.inputs:
             return self.from_integers
         if end.op in _ANGLES:
             both = {user.op for user in end.inputs[0].outputs} >= _ANGLES
             return both and any(node.op in _PRODUCTS for node in self.nodes.values())
         return end.op in _CASTS | _CHOICES and _looks_up(end.outputs[-1])
+
+
+def _chooses(node: gs.Node) -> bool:
+    """Return whether a node looks numbers up by indices that are computed."""
+    return node.op in _LOOKUPS and not isinstance(node.inputs[1], gs.Constant)
 
 
 def _looks_up(tensor: gs.Tensor) -> bool:
