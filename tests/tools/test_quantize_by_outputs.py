@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.helpers import tunable
+from tests.helpers import plans, tunable
 from tools.jobs import measured
 from tools.quantize import main
 from transforms.choose_ranges import work
@@ -124,3 +124,14 @@ def test_outputs_of_many_nodes_are_not_compared(
     _quantize(folder, "--config", "A8W8")
     said = capsys.readouterr()
     assert "Outputs not compared: more than" in said.out and not said.err
+
+
+def test_samples_with_which_the_model_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "(int64[N] i) => (float[N, 4] y) { g = Gather(t, i) y = MatMul(g, w) }"
+    onnx.save(plans.model(text, {"t": (2, 8), "w": (8, 4)}), tmp_path / "float.onnx")
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "far.npz", i=np.array([7]))
+    command = ["--input", str(tmp_path / "float.onnx"), "--output", str(tmp_path / "out.onnx")]
+    assert main([*command, "--data", str(tmp_path / "data"), "--config", "MX9"]) == 1
+    assert re.search(r"error: samples 'far': the model fails: .*out of data bounds", capsys.readouterr().err)
+    assert not (tmp_path / "out.onnx").exists()

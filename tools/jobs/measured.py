@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from tools.cli.progress import Phases
 from tools.jobs.quantize_options import QuantizeJob
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.sample_statistics import failing
 from transforms.finetune.fit_scales import MOST_SAMPLES, FittedScales, fit_scales, has_few_bits, options_for
 from transforms.finetune.float_error import float_error
 from transforms.scheme import Scheme
@@ -46,11 +47,11 @@ def by_outputs(
         if found.samples:
             _warn(found.after, found.samples, job.config)
             return graph
-    feeds = [feed for _, feed in islice(data.feeds(reference), _FEW)]
-    with phases("comparing"):
-        error = float_error(reference, graph, feeds, job.run)
+    samples = dict(islice(data.feeds(reference), _FEW))
+    with phases("comparing"), failing(f"samples {', '.join(map(repr, samples))}"):
+        error = float_error(reference, graph, list(samples.values()), job.run)
     if error is not None:
-        _warn(error, len(feeds), job.config)
+        _warn(error, len(samples), job.config)
     return graph
 
 

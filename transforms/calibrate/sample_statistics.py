@@ -117,7 +117,7 @@ class SampleStatistics:
         if key not in self._small:
             small = self._has_blocks and is_small_feed(feed) and len(self._all) <= _FEW
             if small:
-                with _failing(sample):
+                with failing(f"sample '{sample}'"):
                     small = self._sizes.of(feed).total <= _SMALL_TENSORS
             self._small[key] = small
         return self._small[key]
@@ -149,7 +149,7 @@ class SampleStatistics:
                 refused[name] = error
 
         small = self.is_small(sample, feed) if small is None else small
-        with _failing(sample):
+        with failing(f"sample '{sample}'"):
             self._check_limit(sample, feed)
             self._model(small).run(feed, see=_see)
         first = next((refused[name] for name in self._all if name in refused), None)  # in the graph's order
@@ -176,14 +176,14 @@ class SampleStatistics:
 
 
 @contextmanager
-def _failing(sample: str) -> Iterator[None]:
-    """Turn what a run of the model raises into a ValueError that names the sample."""
+def failing(samples: str) -> Iterator[None]:
+    """Turn what a run of the model raises into a ValueError that names the samples."""
     try:
         yield
     except (WatchedTypeError, LimitError):
         raise
     except Exception as error:  # the runtime's exceptions share no narrower class
-        raise ValueError(f"sample '{sample}': the model fails: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{samples}: the model fails: {' '.join(str(error).split())}") from error
 
 
 def _measure(
