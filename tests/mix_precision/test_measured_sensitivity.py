@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.helpers import mixing, tunable
+from tests.helpers import mixing, plans, tunable
 from tools.cli import executors
 from transforms.mix_precision import measured_sensitivity
 from transforms.mix_precision.candidates import find_candidates, measure_candidates
@@ -194,6 +194,18 @@ def test_which_layers_are_candidates() -> None:
     ):
         with pytest.raises(ValueError, match=reason):
             _found(**more)
+
+
+def test_layers_that_formats_would_ruin_are_none() -> None:
+    """Angles of positions, and what a logarithm is taken of."""
+    for text, layer in (
+        ("p = Cast <to = 1> (i) a = MatMul(p, v) n = Sin(a)", "a"),
+        ("m = MatMul(x, v) q = Mul(m, m) s = Add(q, e) n = Log(s)", "m"),
+    ):
+        ends = "(int64[8, 1] i, float[8, 1] x) => (float[8, 4] y) <float e = {1e-9}>"
+        graph = plans.graph(f"{ends} {{ {text} y = MatMul(n, w) }}", {"v": (1, 16), "w": (16, 4)})
+        names = list(find_candidates(MixedModel(graph, preset("BF16")), ()))
+        assert len(names) == 1 and layer not in names
 
 
 def test_a_matmul_that_was_put_together_with_an_add_is_still_one() -> None:

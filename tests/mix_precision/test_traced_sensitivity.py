@@ -330,8 +330,8 @@ def test_a_layer_whose_numbers_end_in_indices_has_no_influence(tmp_path: Path) -
         helper.make_node("Gather", ["x", "i"], ["g"], "gather"),
         helper.make_node("MatMul", ["g", "w2"], ["y"], "last"),
     ]
-    weights = {"w1": mixing.normal(4, 4), "w2": mixing.normal(4, 4, seed=1)}
-    model = of(nodes, {"x": [4, 4]}, {"y": [4, 4]}, weights)
+    weights = {"w1": mixing.normal(16, 16), "w2": mixing.normal(16, 16, seed=1)}
+    model = of(nodes, {"x": [16, 16]}, {"y": [16, 16]}, weights)
     found = harms(Case(model, preset("BF16"), ["mx6"]).trace(tmp_path))
     assert found["counted", "mx6"] == 0 < found["last", "mx6"]
 

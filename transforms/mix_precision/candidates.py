@@ -11,8 +11,10 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product
 from transforms.graph.selection import label_of, matches
+from transforms.plan.exact_arithmetic import exact_arithmetic
 from transforms.plan.quant_spec import is_unquantized_float
 from transforms.plan.scheme_targets import Targets, operators
+from transforms.plan.spectra import spectra
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
@@ -61,15 +63,17 @@ def find_candidates(
 
     Candidates are dot products of the main graph, of these operator types if any are named, whose name
     matches one of the patterns to ``include`` (where there are any) and none of those to ``exclude``. Those
-    that the scheme keeps in float or gives formats of their own are none. Raises ValueError for an operator
+    that the scheme keeps in float or gives formats of their own are none, nor those that make positions or
+    spectra, which a format would ruin. Raises ValueError for an operator
     type or a pattern that matches none, and where no candidate is left.
     """
     targets = model.targets()
+    ruined = exact_arithmetic(model.graph) | spectra(model.graph)
     ruled = [selection for _, selection, _ in targets.rules]
     found = {
         name: nodes
         for name, nodes in layers_of(model.graph).items()
-        if all(_takes_formats(node) for node in nodes)
+        if all(_takes_formats(node) and id(node) not in ruined for node in nodes)
         and not any(node in targets.excluded or any(node in one for one in ruled) for node in nodes)
     }
     for op in op_types:
