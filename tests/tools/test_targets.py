@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from tests.helpers import build, conversion, tunable
+from tests.helpers import build, conversion, plans, tunable
 from tools import auto_mixed_precision, check, convert_fp32_to_bf16, quantize
 from tools.cli.job_options import TARGETS as NAMES
 from transforms.scheme.targets import TARGETS
@@ -34,9 +34,9 @@ class Bench:
             np.savez(self.data / f"{i}.npz", **feed)
         onnx.save(CONV, self.source)
 
-    def quantize(self, *options: object, code: int = 0) -> str:
+    def quantize(self, *options: object, code: int = 0, shape: str = SHAPE) -> str:
         paths = ["--input", self.source, "--output", self.target, "--data", self.data, "--force"]
-        assert quantize.main([str(word) for word in (*paths, "--input-shape", SHAPE, *options)]) == code
+        assert quantize.main([str(word) for word in (*paths, "--input-shape", shape, *options)]) == code
         out, err = self._capsys.readouterr()
         return err if code else out + err
 
@@ -151,6 +151,21 @@ def test_what_has_no_choice_is_adapted_and_said(bench: Bench) -> None:
     assert "For target ryzen-ai-cnn: opset = 17" in bench.quantize(
         "--target", "ryzen-ai-cnn", "--config", "XINT8"
     )
+
+
+@pytest.mark.parametrize("options", ([], ["--config", "U8S8"]))
+def test_constants_beside_activations_are_of_their_type(options: list[str], bench: Bench) -> None:
+    text = (
+        "(float[4, 8] x) => (float[4, 8] y) { m = MatMul(x, w) k = Mul(m, v) s = Add(k, u) y = MatMul(s, z) }"
+    )
+    model = plans.model(text, {"w": (8, 8), "v": (8,), "u": (4, 8), "z": (8, 8)})
+    onnx.save(model, bench.source)
+    for path in bench.data.iterdir():
+        np.savez(path, x=np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32))
+    bench.quantize("--target", "qnn", *options, shape="x:4,8")
+    assert bench.check("qnn")[0] == 0
+    kinds = {TensorProto.DataType.Name(one.data_type) for one in bench.made().graph.initializer}
+    assert not kinds & {"UINT8" if not options else "UINT16"}
 
 
 def test_free_dimensions_are_refused_before_any_work(

@@ -196,6 +196,7 @@ _ROWS = (
         sources=("ONNX Runtime, QNN Execution Provider", "Qualcomm, QNN HTP Op Support"),
         preset="U16S8",
         defaults={"per_channel": "auto"},
+        adapted={"align_eltwise_quant_type": True},
         activations=("uint8", "uint16"),
         weights=("int8", "uint8", "int4"),
         biases=("int32",),
