@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import re
@@ -59,6 +60,11 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             message = message.replace("/".join(action.option_strings), action.option_strings[0])
         self.exit(2, f"{_name(self)}: error: {message} (see --help)\n")
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help, which nobody may read: 3.11.2 raises BrokenPipeError then, 3.11.7 does not."""
+        with contextlib.suppress(OSError):
+            super().print_help(file)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
