@@ -269,5 +269,5 @@ def test_an_attention_knows_where_its_tokens_are(config: str, monkeypatch: pytes
         return float(-10 * np.log10(OutputError(done.float_graph, feeds[4:]).each(graph).relative))
 
     kept = _decibels()
-    monkeypatch.setattr(rule, "positions", lambda graph: set())
+    monkeypatch.setattr(rule, "positions", lambda graph, sizes: set())
     assert kept > _decibels() + 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import onnx_graphsurgeon as gs
 
@@ -80,6 +80,32 @@ def _common(a: tuple[gs.Graph, ...], b: tuple[gs.Graph, ...]) -> tuple[gs.Graph,
 def producer(tensor: gs.Tensor) -> gs.Node | None:
     """Return the node that produces a tensor; None for constants and inputs."""
     return tensor.inputs[0] if tensor.inputs else None
+
+
+def way_to(
+    ends: Iterable[gs.Tensor],
+    is_start: Callable[[gs.Tensor], bool],
+    passes: Callable[[gs.Node], bool],
+    is_first: Callable[[gs.Node], bool] = lambda node: False,
+) -> dict[int, gs.Node] | None:
+    """Return the nodes that make some tensors, by id, back to tensors that are a start.
+
+    None if a node has a part in it that neither ``passes`` nor ``is_first``, or an input that is no start.
+    What a first node reads is not looked at.
+    """
+    found: dict[int, gs.Node] = {}
+    waiting = list(ends)
+    while waiting:
+        tensor = waiting.pop()
+        if is_start(tensor):
+            continue
+        node = producer(tensor)
+        if node is None or not (is_first(node) or passes(node)):
+            return None
+        if id(node) not in found:
+            found[id(node)] = node
+            waiting += [] if is_first(node) else node.inputs
+    return found
 
 
 def reads(node: gs.Node) -> Iterator[gs.Tensor]:

@@ -63,7 +63,8 @@ def require(state: State, source: str, name: str) -> None:
 
 def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:
     """Count the nodes of a graph just converted to a format."""
-    excluded, sizes, places = resolve(exclude, graph), shape_arithmetic(graph), positions(graph)
+    excluded, sizes = resolve(exclude, graph), shape_arithmetic(graph)
+    places = positions(graph, sizes)
     opsets = schemas.versions(graph)
     kept: dict[str, Counter[str]] = {}
     converted = 0

@@ -17,7 +17,7 @@ are not numbers of bfloat16. A difference of numbers that are far from 0 has the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
@@ -37,13 +37,17 @@ _INDICES = dict.fromkeys((*_LOOKUPS, "ScatterElements", "ScatterND"), (1,)) | {"
 """Which inputs of an operator are indices."""
 
 _CASTS = frozenset({"Cast", "CastLike"})
-_ARITHMETIC = MOVES | frozenset(
-    {"Add", "Sub", "Mul", "Div", "Mod", "Pow", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Sum", "Mean"}
-    | {"Floor", "Ceil", "Round", "Min", "Max", "Clip", "Where", "Exp", "Log", "Sin", "Cos", "Atan"}
-    | {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "CumSum", "Range", "AffineGrid"}
-    | {"MaxPool", "GlobalMaxPool", "TopK", "Pad", "Tile", "GatherElements", "GatherND"}
-    | {"ScatterND", "ScatterElements", "Trilu", "OneHot", "Constant"}
-    | _CASTS
+_ARITHMETIC = (
+    MOVES
+    | _LOOKUPS
+    | frozenset(
+        {"Add", "Sub", "Mul", "Div", "Mod", "Pow", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Sum", "Mean"}
+        | {"Floor", "Ceil", "Round", "Min", "Max", "Clip", "Where", "Exp", "Log", "Sin", "Cos", "Atan"}
+        | {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "CumSum", "Range", "AffineGrid"}
+        | {"MaxPool", "GlobalMaxPool", "TopK", "Pad", "Tile"}
+        | {"ScatterND", "ScatterElements", "Trilu", "OneHot", "Constant"}
+        | _CASTS
+    )
 )
 _PRODUCTS = frozenset({"Mul", "Div", "MatMul", "Gemm", "Einsum"})
 _COORDINATES = 8
@@ -55,7 +59,8 @@ A layer sums up more. One is an outer product, as that of positions and the freq
 
 def exact_arithmetic(graph: gs.Graph) -> set[int]:
     """Return the ids of these nodes of a graph and its bodies, with those that read the exact numbers."""
-    return shape_arithmetic(graph) | positions(graph)
+    sizes = shape_arithmetic(graph)
+    return sizes | positions(graph, sizes)
 
 
 def shape_arithmetic(graph: gs.Graph) -> set[int]:
@@ -83,22 +88,21 @@ def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], 
     return found
 
 
-def positions(graph: gs.Graph) -> set[int]:
+def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
     """Return the ids of nodes that make angles, integers, comparisons, places or differences of integers and
     inputs.
 
     If anything but such arithmetic is on the way to one, as a layer is or an activation, none of that way is
-    among them.
+    among them; nor is arithmetic on ``sizes``, the ids of its nodes.
     """
     inputs = {id(tensor) for tensor in graph.inputs}
-    fixed = shape_arithmetic(graph)
     found: set[int] = set()
     for node in walk.nodes(graph):
         ends = [tensor for tensor in _ends(node) if _is_computed(tensor)]
-        way = _Way.to(ends, inputs, fixed) if ends else None
+        way = _Way.to(ends, inputs, sizes) if ends else None
         if way is not None and way.is_exact(node):
-            found |= way.nodes.keys() | {id(node)}
-    return found - fixed
+            found |= {id(node), *map(id, way.nodes)}
+    return found - sizes
 
 
 def _ends(node: gs.Node) -> list[gs.Tensor]:
@@ -122,47 +126,46 @@ def _is_integer(tensor: gs.Tensor) -> bool:
     return not isinstance(tensor, gs.Constant) and dtypes.is_discrete(tensor)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Way:
-    """The nodes that make some tensors, by id, the float inputs of the model that have a part in them, and
+    """The nodes that make some tensors, the float inputs of the model that have a part in them, by id, and
     whether integers have.
     """
 
-    nodes: dict[int, gs.Node] = field(default_factory=dict)
-    inputs: set[int] = field(default_factory=set)
-    from_integers: bool = False
+    nodes: list[gs.Node]
+    inputs: set[int]
+    from_integers: bool
 
     @classmethod
-    def to(cls, ends: list[gs.Tensor], inputs: Set[int], fixed: Set[int]) -> _Way | None:
+    def to(cls, ends: list[gs.Tensor], inputs: Set[int], sizes: Set[int]) -> _Way | None:
         """Follow the way back to inputs and integers, None if anything but arithmetic is on it.
 
-        ``inputs``: ids of the inputs of the model; ``fixed``: of nodes that need no look.
+        ``inputs``: ids of the inputs of the model; ``sizes``: of nodes that compute on shapes.
         """
-        way, waiting = cls(), list(ends)
-        while waiting:
-            tensor = waiting.pop()
-            made = walk.producer(tensor)
-            if id(tensor) in inputs:
-                way.inputs.add(id(tensor))
-            elif made is None or not (id(made) in fixed or _is_arithmetic(made)):
-                return None
-            elif id(made) not in way.nodes:
-                way.nodes[id(made)] = made
-                way.from_integers |= id(made) in fixed or any(map(_is_integer, made.inputs))
-                waiting += [] if id(made) in fixed else filter(_is_computed, made.inputs)
-        return way
+        found = walk.way_to(
+            ends,
+            lambda tensor: id(tensor) in inputs or not _is_computed(tensor),
+            _is_arithmetic,
+            lambda node: id(node) in sizes,
+        )
+        if found is None:
+            return None
+        own = [node for key, node in found.items() if key not in sizes]
+        read = [*ends, *(tensor for node in own for tensor in node.inputs)]
+        from_inputs = {id(tensor) for tensor in read if _is_computed(tensor)} & inputs
+        return cls([*found.values()], from_inputs, len(own) < len(found) or any(map(_is_integer, read)))
 
     def is_exact(self, end: gs.Node) -> bool:
         """Return whether rounding on the way would ruin what a node makes at its end."""
         if end.op == "Sub":
-            moved = all(node.op in MOVES | _LOOKUPS for node in self.nodes.values())
-            chosen = any(map(_chooses, self.nodes.values()))
+            moved = all(node.op in MOVES | _LOOKUPS for node in self.nodes)
+            chosen = any(map(_chooses, self.nodes))
             return chosen and moved and len(self.inputs) == 1 and all(map(_is_computed, end.inputs))
         if not self.inputs:
             return self.from_integers
         if end.op in _ANGLES:
             both = {user.op for user in end.inputs[0].outputs} >= _ANGLES
-            return both and any(node.op in _PRODUCTS for node in self.nodes.values())
+            return both and any(node.op in _PRODUCTS for node in self.nodes)
         return end.op in _CASTS | _CHOICES and _looks_up(end.outputs[-1])
 
 

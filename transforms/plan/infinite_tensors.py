@@ -12,20 +12,9 @@ from transforms.graph import dtypes, walk
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
 
-_CARRIERS = MOVES | {
-    "Add",
-    "Sub",
-    "Mul",
-    "Where",
-    "Min",
-    "Max",
-    "Cast",
-    "CastLike",
-    "Trilu",
-    "Tile",
-    "Pad",
-    "Gemm",
-}
+_CARRIERS = MOVES | frozenset(
+    {"Add", "Sub", "Mul", "Where", "Min", "Max", "Cast", "CastLike", "Trilu", "Tile", "Pad", "Gemm"}
+)
 
 
 def infinite_tensors(graph: gs.Graph) -> set[int]:

@@ -29,22 +29,12 @@ def spectra(graph: gs.Graph) -> set[int]:
     them.
     """
     logarithms = (node for node in graph.nodes if node.op == "Log" and node.domain in STANDARD_DOMAINS)
-    return {found for node in logarithms for found in _before(node)}
+    ways = (walk.way_to(node.inputs, _is_start, _keeps_ratios) for node in logarithms)
+    return {found for way in ways if way is not None for found in way}
 
 
-def _before(logarithm: gs.Node) -> set[int]:
-    found: set[int] = set()
-    waiting = [logarithm]
-    while waiting:
-        for tensor in waiting.pop().inputs:
-            made = walk.producer(tensor)
-            if made is None or id(made) in found or not dtypes.is_type(tensor, dtypes.FLOAT):
-                continue
-            if not _keeps_ratios(made):
-                return set()
-            found.add(id(made))
-            waiting.append(made)
-    return found
+def _is_start(tensor: gs.Tensor) -> bool:
+    return walk.producer(tensor) is None or not dtypes.is_type(tensor, dtypes.FLOAT)
 
 
 def _keeps_ratios(node: gs.Node) -> bool:
