@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from ops.array_types import Feed
 from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.finetune.output_error import OutputError
 from transforms.lift_constants import lift_constants
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.quant_spec import QuantSite
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme, preset
@@ -92,3 +97,10 @@ def at(planned: QuantizationPlan, place: str) -> QuantSite:
 def source_names(planned: QuantizationPlan) -> dict[str, str]:
     """Return, for each quantized tensor, the name of the tensor that gives it its range."""
     return {q.tensor.name: planned.specs.integers.source(q.tensor).name for q in planned.quantizations}
+
+
+def decibels(built: gs.Graph, scheme: Scheme, feeds: Sequence[Feed], seen: int = 8) -> float:
+    """Quantize a graph by the first feeds, in place; return its SNR in dB on the others."""
+    done = quantize_graph(built, scheme, CalibrationData(feeds[:seen]), keep_float=True)
+    assert done.float_graph is not None
+    return float(-10 * np.log10(OutputError(done.float_graph, feeds[seen:]).each(built).relative))

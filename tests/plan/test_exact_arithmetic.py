@@ -11,13 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import plans
-from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.finetune.output_error import OutputError
 from transforms.graph import walk
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
 from transforms.pipelines import inspect_bf16
-from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.plan import exact_arithmetic as rule
 from transforms.plan.exact_arithmetic import exact_arithmetic
@@ -263,10 +260,7 @@ def test_an_attention_knows_where_its_tokens_are(config: str, monkeypatch: pytes
     feeds = [_feed() for _ in range(12)]
 
     def _decibels() -> float:
-        graph = _attention()
-        done = quantize_graph(graph, preset(config), CalibrationData(feeds[:4]), keep_float=True)
-        assert done.float_graph is not None
-        return float(-10 * np.log10(OutputError(done.float_graph, feeds[4:]).each(graph).relative))
+        return plans.decibels(_attention(), preset(config), feeds, 4)
 
     kept = _decibels()
     monkeypatch.setattr(rule, "positions", lambda graph, sizes: set())

@@ -9,9 +9,6 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from tests.helpers import plans
-from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.finetune.output_error import OutputError
-from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.pipelines.why_nothing import why_nothing
 from transforms.plan import choose_specs
 from transforms.plan.spectra import spectra
@@ -109,10 +106,7 @@ def test_quiet_parts_of_a_spectrum_are_kept(config: str, monkeypatch: pytest.Mon
     feeds = [_sound() for _ in range(24)]
 
     def _decibels() -> float:
-        graph = plans.graph(_text(), _weights())
-        done = quantize_graph(graph, preset(config), CalibrationData(feeds[:8]), keep_float=True)
-        assert done.float_graph is not None
-        return float(-10 * np.log10(OutputError(done.float_graph, feeds[8:]).each(graph).relative))
+        return plans.decibels(plans.graph(_text(), _weights()), preset(config), feeds)
 
     kept = _decibels()
     monkeypatch.setattr(choose_specs, "spectra", lambda graph: set())

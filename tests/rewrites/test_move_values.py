@@ -24,11 +24,8 @@ from tests.helpers.attention import (
     WEIGHTS,
 )
 from transforms import model_io
-from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.finetune.output_error import OutputError
 from transforms.model import graph_proto
 from transforms.move_outliers import move_outliers
-from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.scheme import preset
 from transforms.scheme.outlier_move import OutlierMove
 
@@ -120,7 +117,5 @@ def test_outlying_values_cost_integers_little() -> None:
     for moves in (False, True):
         graph = graph_proto.import_model(model)
         scheme = preset("A8W8").by_rule().with_(move_outliers=moves)
-        done = quantize_graph(graph, scheme, CalibrationData(feeds[:8]), keep_float=True)
-        assert done.float_graph is not None
-        found.append(-10 * np.log10(OutputError(done.float_graph, feeds[8:]).each(graph).relative))
+        found.append(plans.decibels(graph, scheme, feeds))
     assert found[1] > found[0] + 6
