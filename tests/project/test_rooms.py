@@ -22,6 +22,7 @@ ROOMS = [
         "twins",
         "packed",
         "model",
+        "fused",
         "search",
         "scheme",
         "deploy",

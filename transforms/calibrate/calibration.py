@@ -79,18 +79,27 @@ class Calibration:
         return float(self.observed[name].count)
 
     def half(self, number: int, options: CalibrationOptions) -> Calibration:
-        """Return those of every second sample, from the first (0) or the second (1) on."""
-        return Calibration(options, self.halves[number], (), self._known)
+        """Return those of every second sample, from the first (0) or the second (1) on.
+
+        A tensor without a number in these samples has the statistics of all: earlier keys and values that are
+        empty in each prompt.
+        """
+        half = {name: self._in_half(name, number) for name in self.halves[number]}
+        return Calibration(options, half, (), self._known)
+
+    def _in_half(self, name: str, number: int) -> RangeStats:
+        found = self.halves[number][name]
+        return self.observed[name] if found.is_empty else found
 
     def halves_differ(self, names: Iterable[str]) -> bool:
         """Return whether some tensors together have another range in one half, by 1 percent of either end."""
         names = list(names)
         ends = [
             (
-                min(min(half[name].low, 0.0) for name in names),
-                max(max(half[name].high, 0.0) for name in names),
+                min(min(self._in_half(name, half).low, 0.0) for name in names),
+                max(max(self._in_half(name, half).high, 0.0) for name in names),
             )
-            for half in self.halves
+            for half in range(2)
         ]
         (low, high), (other_low, other_high) = ends
         lows, highs = sorted((-low, -other_low)), sorted((high, other_high))
@@ -98,8 +107,8 @@ class Calibration:
 
     def differences(self, name: str) -> tuple[float, float]:
         """Return how many times as far from zero the ends of a tensor are in one half as in the other."""
-        lows = [abs(min(half[name].low, 0.0)) for half in self.halves if name in half]
-        highs = [max(half[name].high, 0.0) for half in self.halves if name in half]
+        halves = [self._in_half(name, number) for number, half in enumerate(self.halves) if name in half]
+        lows, highs = [abs(min(one.low, 0.0)) for one in halves], [max(one.high, 0.0) for one in halves]
         found = [max(ends) / min(ends) if ends and min(ends) > 0 else 1.0 for ends in (lows, highs)]
         return found[0], found[1]
 

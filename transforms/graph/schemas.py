@@ -24,7 +24,8 @@ def versions(graph: gs.Graph) -> dict[str, int]:
 
 
 @lru_cache(maxsize=4096)
-def _find(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
+def find_schema(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
+    """Return the schema of an operator at a version of its domain; None if onnx does not define it."""
     try:
         return onnx.defs.get_schema(op, max_inclusive_version=version, domain=domain)
     except onnx.defs.SchemaError:
@@ -34,7 +35,7 @@ def _find(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
 def schema(node: gs.Node, opsets: dict[str, int]) -> onnx.defs.OpSchema | None:
     """Return the schema of a node at the model's opsets; None for an operator that onnx does not define."""
     domain = "" if node.domain in STANDARD_DOMAINS else node.domain
-    return _find(node.op, domain, opsets[domain]) if domain in opsets else None
+    return find_schema(node.op, domain, opsets[domain]) if domain in opsets else None
 
 
 def must_stay_float32(node: gs.Node, index: int, opsets: dict[str, int]) -> bool:

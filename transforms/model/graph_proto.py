@@ -36,6 +36,7 @@ from transforms.model.metadata import (
     write_info,
 )
 from transforms.model.tangles import refuse_tangles
+from transforms.model.tied_types import add_types
 from transforms.packed.attach_packed import attach_packed
 from transforms.packed.read_packed import unpack_calls
 from transforms.twins.own_functions import drop_own
@@ -97,10 +98,14 @@ def infer(light: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelP
     """
     _unify_imports(light)
     rename_hiding(light.graph)
-    plain, mended = infer_mended(light)
-    if count_constants(plain, weights) > _MOST_SIZES or all_sizes_known(plain.graph):
-        return plain, mended
-    return infer_types(light, data_prop=True), mended
+    found, mended = infer_mended(light)
+    follow = count_constants(found, weights) <= _MOST_SIZES and not all_sizes_known(found.graph)
+    if follow:
+        found = infer_types(light, data_prop=True)
+    if add_types(found):  # ranks tell those of what follows
+        found = infer_types(found, data_prop=follow)
+        add_types(found)
+    return found, mended
 
 
 def _import_inferred(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo) -> Graph:

@@ -55,7 +55,7 @@ def prepare(
     """
     done = Preparation(notes=list(info_of(graph).mended))
     convert_opset(graph, CAST_TO_BFLOAT16)
-    if optimized and (count := split_fused(graph, exclude=exclude)):
+    if count := split_fused(graph, exclude=exclude, only_unknown=not optimized):
         done.notes.append(f"Operators that ONNX Runtime had put together, taken apart: {count}")
     whole = _hardswishes(graph)
     if optimized:

@@ -7,7 +7,9 @@
 * the same of float inputs of the model: if it multiplies them with frequencies, on the way to an angle of
   which it takes sine and cosine, as it does with steps in time; or makes or chooses integers by them that
   look numbers up: tokens, the nearest of points;
-* differences between numbers of one input that it looks up and others: of neighbours.
+* differences between numbers of one input that it looks up and others: of neighbours;
+* what numbers that a net has rounded become by arithmetic on the way to such an end, as lengths of sounds do;
+* the last steps of float numbers to integers (:mod:`transforms.plan.integer_casts`).
 
 Sin and Cos repeat themselves, so that an angle needs steps far smaller than 1, however large it is: position
 1001 becomes 1000 in bfloat16, and most others 0 or the largest on a grid of 8 bits. Most integers above 256
@@ -25,6 +27,7 @@ from transforms.graph import dtypes, shapes, walk
 from transforms.graph.dot_products import is_dot_product, sum_axis
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.plan.integer_casts import integer_casts
 
 _SHAPE_SOURCES = frozenset({"Shape", "Size"})
 
@@ -100,9 +103,11 @@ def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
     for node in walk.nodes(graph):
         ends = [tensor for tensor in _ends(node) if _is_computed(tensor)]
         way = _Way.to(ends, inputs, sizes) if ends else None
+        if way is None and ends and node.op != "Sub":
+            way = _Way.to(ends, inputs, sizes, _makes_integers)
         if way is not None and way.is_exact(node):
             found |= {id(node), *map(id, way.nodes)}
-    return found - sizes
+    return (found | integer_casts(graph)) - sizes
 
 
 def _ends(node: gs.Node) -> list[gs.Tensor]:
@@ -137,20 +142,27 @@ class _Way:
     from_integers: bool
 
     @classmethod
-    def to(cls, ends: list[gs.Tensor], inputs: Set[int], sizes: Set[int]) -> _Way | None:
+    def to(
+        cls,
+        ends: list[gs.Tensor],
+        inputs: Set[int],
+        sizes: Set[int],
+        is_first: Callable[[gs.Node], bool] = lambda node: False,
+    ) -> _Way | None:
         """Follow the way back to inputs and integers, None if anything but arithmetic is on it.
 
-        ``inputs``: ids of the inputs of the model; ``sizes``: of nodes that compute on shapes.
+        ``inputs``: ids of the inputs of the model; ``sizes``: of nodes that compute on shapes; ``is_first``:
+        which nodes make integers of numbers on whose way nobody looks.
         """
         found = walk.way_to(
             ends,
             lambda tensor: id(tensor) in inputs or not _is_computed(tensor),
             _is_arithmetic,
-            lambda node: id(node) in sizes,
+            lambda node: id(node) in sizes or is_first(node),
         )
         if found is None:
             return None
-        own = [node for key, node in found.items() if key not in sizes]
+        own = [node for key, node in found.items() if key not in sizes and not is_first(node)]
         read = [*ends, *(tensor for node in own for tensor in node.inputs)]
         from_inputs = {id(tensor) for tensor in read if _is_computed(tensor)} & inputs
         return cls([*found.values()], from_inputs, len(own) < len(found) or any(map(_is_integer, read)))
@@ -167,6 +179,10 @@ class _Way:
             both = {user.op for user in end.inputs[0].outputs} >= _ANGLES
             return both and any(node.op in _PRODUCTS for node in self.nodes)
         return end.op in _CASTS | _CHOICES and _looks_up(end.outputs[-1])
+
+
+def _makes_integers(node: gs.Node) -> bool:
+    return node.op in ("Floor", "Ceil", "Round") and node.domain in STANDARD_DOMAINS
 
 
 def _chooses(node: gs.Node) -> bool:

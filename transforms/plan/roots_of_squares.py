@@ -1,6 +1,7 @@
-"""Means and sums of squares up to their root: they leave the range of float16 where the numbers do not.
+"""Sums of squares up to their root or logarithm: they leave the range of float16 where the numbers do not.
 
-The square of 256 is infinite in float16, and that of 0.0001 is 0. A norm of numbers in between is neither.
+The square of 256 is infinite in float16, and that of 0.0001 is 0. A norm of numbers in between is neither,
+nor is the logarithm of a power spectrum.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _HALVES = (0.5, -0.5)
 
 
 def roots_of_squares(graph: gs.Graph) -> set[int]:
-    """Return the ids of the nodes of a graph and its bodies that make squares, their sums and the roots.
+    """Return the ids of the nodes of a graph and its bodies that make squares, their sums and the roots or
+    logarithms.
 
     Only constants are added to the squares or multiplied with them.
     """
@@ -33,7 +35,9 @@ def roots_of_squares(graph: gs.Graph) -> set[int]:
     def _is_root(node: gs.Node) -> bool:
         if node.domain not in STANDARD_DOMAINS:
             return False
-        return node.op == "Sqrt" or (node.op == "Pow" and constants.scalar(node.inputs[1]) in _HALVES)
+        return node.op in ("Sqrt", "Log") or (
+            node.op == "Pow" and constants.scalar(node.inputs[1]) in _HALVES
+        )
 
     found: set[int] = set()
     for node in walk.nodes(graph):
@@ -49,4 +53,7 @@ def _is_start(tensor: gs.Tensor) -> bool:
 
 
 def _sums_up(node: gs.Node) -> bool:
+    """Return whether a node adds numbers, or weighs them as a bank of filters does."""
+    if node.op == "MatMul" and node.domain in STANDARD_DOMAINS:
+        return any(isinstance(tensor, gs.Constant) for tensor in node.inputs)
     return node.op in _SUMS and node.domain in STANDARD_DOMAINS

@@ -11,8 +11,11 @@ therefore compute the same numbers. A value is left as it is
 * between two nodes that are *kept*: chosen by the user, or arithmetic on shapes and positions, where a
   rounded number would be a wrong size or place (:mod:`transforms.plan.exact_arithmetic`); a kept node also
   reads graph inputs and weights as they are;
-* in float16, from squares to the root of their sum, which is in its range where they are not
-  (:mod:`transforms.plan.roots_of_squares`);
+* where it enters a tree, a scaler or another operator of ai.onnx.ml, whose thresholds divide the numbers that
+  it was trained on;
+* in float16, from squares to the root or logarithm of their sum, which is in its range where they are not
+  (:mod:`transforms.plan.roots_of_squares`), and where a constant is not
+  (:mod:`transforms.plan.float16_limits`);
 * where it is rounded already;
 * at outputs of a body (If, Loop, Scan): the tensor outside, or the input of the next round, is rounded
   instead.
@@ -29,9 +32,12 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, schemas, walk
 from transforms.graph.selection import Exclusion, NodeSet, resolve
 from transforms.plan.exact_arithmetic import exact_arithmetic
+from transforms.plan.float16_limits import float16_limits
 from transforms.plan.roots_of_squares import roots_of_squares
 
 QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"
+
+_LEARNED = "ai.onnx.ml"
 
 Edge = tuple[int, int]
 """``id`` of a node, and which input of it."""
@@ -81,8 +87,9 @@ class RoundingPlan:
         kept = resolve(exclude, graph)
         self.excluded = NodeSet(node for node in kept if not is_saturation(node))  # rounding commutes with it
         self.exact_nodes = exact_arithmetic(graph)
+        self.exact_nodes |= {id(node) for node in walk.nodes(graph) if node.domain == _LEARNED}
         if element == dtypes.FLOAT16:
-            self.exact_nodes |= roots_of_squares(graph)
+            self.exact_nodes |= roots_of_squares(graph) | float16_limits(graph)
         self._owners = owners(graph)
         self._found: dict[int, Rounding] = {}
         self._plan_uses()

@@ -1,0 +1,138 @@
+"""What is known of a model in which fused nodes are taken apart, and the nodes that stand for one of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from transforms.graph import walk
+from transforms.graph.proto_graphs import each_graph, read_names
+from transforms.model.proto_facts import attributes_of
+
+NONE = ""
+"""The name of an input or output that is left out."""
+
+_AXES_ARE_INPUTS: Mapping[str, int] = MappingProxyType({"ReduceSum": 13, "ReduceMean": 18, "Split": 13})
+_FLOATS = frozenset(
+    {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16}
+)
+
+
+class Known:
+    """Types, shapes and producers of the tensors of a model, and which of them are read."""
+
+    def __init__(self, model: onnx.ModelProto, opset: int, names: walk.Names) -> None:
+        """Read the model; ``names`` makes names that it does not have."""
+        graphs = list(each_graph(model.graph))
+        self.opset, self.names = opset, names
+        self._types = {value.name: value.type.tensor_type for graph in graphs for value in _values(graph)}
+        self._producers = {name: node for graph in graphs for node in graph.node for name in node.output}
+        self._read = read_names(model.graph) - {NONE}
+        kinds = Counter(one.elem_type for one in self._types.values() if one.elem_type in _FLOATS)
+        self._usual = max(kinds, key=lambda kind: kinds[kind], default=int(onnx.TensorProto.FLOAT))
+
+    def is_read(self, name: str) -> bool:
+        """Return whether a node reads a tensor, or a graph returns it."""
+        return name in self._read
+
+    def producer_of(self, name: str) -> onnx.NodeProto | None:
+        """Return the node that makes a tensor."""
+        return self._producers.get(name)
+
+    def type_of(self, names: Sequence[str]) -> int:
+        """Return the type of the first tensor with a known float type, else the usual one of the model."""
+        found = (self._types[name].elem_type for name in names if name in self._types)
+        return next((kind for kind in found if kind in _FLOATS), self._usual)
+
+    def shape_of(self, name: str) -> list[int | None] | None:
+        """Return the sizes of a tensor, None for each that is open; None if its rank is not known."""
+        kind = self._types.get(name)
+        if kind is None or not kind.HasField("shape"):
+            return None
+        return [size.dim_value if size.HasField("dim_value") else None for size in kind.shape.dim]
+
+    def rank_of(self, name: str) -> int | None:
+        """Return how many axes a tensor has, or None if that is not known."""
+        shape = self.shape_of(name)
+        return None if shape is None else len(shape)
+
+
+def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    yield from (*graph.input, *graph.output, *graph.value_info)
+    for tensor in graph.initializer:
+        yield helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+
+
+class Parts:
+    """The standard nodes that stand for a fused one, whose last output is the fused one's."""
+
+    def __init__(self, node: onnx.NodeProto, graph: onnx.GraphProto, known: Known) -> None:
+        """Start without any; constants are put into ``graph``."""
+        self.node, self.nodes, self.known = node, list[onnx.NodeProto](), known
+        self.attributes: dict[str, Any] = attributes_of(node)
+        self._graph = graph
+
+    def given(self, place: int) -> str:
+        """Return the name of an input, empty if it is left out."""
+        return str(self.node.input[place]) if place < len(self.node.input) else NONE
+
+    def made(self, place: int) -> str:
+        """Return the name of an output that is read, empty if none reads it."""
+        name = str(self.node.output[place]) if place < len(self.node.output) else NONE
+        return name if self.known.is_read(name) else NONE
+
+    def add(self, op: str, *inputs: str, to: str = NONE, **attributes: Any) -> str:
+        """Add a node; return the name of its output, a new one unless it is given."""
+        base = self.node.output[0]
+        name = to or self.known.names.derive(base, op.lower())
+        label = self.known.names.derive(self.node.name or base, op.lower())
+        self.nodes.append(helper.make_node(op, list(inputs), [name], label, **attributes))
+        return name
+
+    def reduce(self, op: str, name: str, axes: list[int], *, to: str = NONE, keepdims: int = 1) -> str:
+        """Add a reduction, whose axes are an attribute or an input by the opset."""
+        if self.known.opset < _AXES_ARE_INPUTS[op]:
+            return self.add(op, name, to=to, axes=axes, keepdims=keepdims)
+        return self.add(op, name, self.integers(axes), to=to, keepdims=keepdims)
+
+    def cast(self, name: str, kind: int, *, to: str = NONE) -> str:
+        """Add a Cast to an element type; return the name of its output."""
+        made = self.add("Cast", name, to=to)
+        self.nodes[-1].attribute.append(helper.make_attribute("to", kind))
+        return made
+
+    def split(self, name: str, sizes: list[int]) -> list[str]:
+        """Cut a tensor along its last axis; return the names of the pieces."""
+        pieces = [self.known.names.derive(name, f"part_{number}") for number in range(len(sizes))]
+        self.add("Split", name, self.integers(sizes), to=pieces[0], axis=-1)
+        self.nodes[-1].output.extend(pieces[1:])
+        return pieces
+
+    def constant(self, value: float, suffix: str) -> str:
+        """Add a number of the type of the inputs; return its name."""
+        kind = self.known.type_of(self.node.input)
+        return self._store(np.array(value, helper.tensor_dtype_to_np_dtype(kind)), suffix)
+
+    def integers(self, values: list[int]) -> str:
+        """Add a vector of int64; return its name."""
+        return self._store(np.array(values, np.int64), "sizes")
+
+    def integer(self, value: int) -> str:
+        """Add a number of int64; return its name."""
+        return self._store(np.array(value, np.int64), "size")
+
+    def _store(self, array: np.ndarray, suffix: str) -> str:
+        name = self.known.names.derive(self.node.output[0], suffix)
+        self._graph.initializer.append(numpy_helper.from_array(array, name))
+        return name
+
+    def end(self) -> bool:
+        """Let the last node make what the fused one made."""
+        self.nodes[-1].output[0] = self.node.output[0]
+        return True
