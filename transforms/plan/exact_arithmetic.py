@@ -9,7 +9,8 @@
   look numbers up: tokens, the nearest of points;
 * differences between numbers of one input that it looks up and others: of neighbours;
 * what numbers that a net has rounded become by arithmetic on the way to such an end, as lengths of sounds do;
-* the last steps of float numbers to integers (:mod:`transforms.plan.integer_casts`).
+* the last steps of float numbers to integers (:mod:`transforms.plan.integer_casts`);
+* differences of products of which a root is taken (:mod:`transforms.plan.differences_of_products`).
 
 Sin and Cos repeat themselves, so that an angle needs steps far smaller than 1, however large it is: position
 1001 becomes 1000 in bfloat16, and most others 0 or the largest on a grid of 8 bits. Most integers above 256
@@ -27,6 +28,7 @@ from transforms.graph import dtypes, shapes, walk
 from transforms.graph.dot_products import is_dot_product, sum_axis
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.plan.differences_of_products import differences_of_products
 from transforms.plan.integer_casts import integer_casts
 
 _SHAPE_SOURCES = frozenset({"Shape", "Size"})
@@ -102,12 +104,12 @@ def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
     found: set[int] = set()
     for node in walk.nodes(graph):
         ends = [tensor for tensor in _ends(node) if _is_computed(tensor)]
-        way = _Way.to(ends, inputs, sizes) if ends else None
-        if way is None and ends and node.op != "Sub":
-            way = _Way.to(ends, inputs, sizes, _makes_integers)
-        if way is not None and way.is_exact(node):
-            found |= {id(node), *map(id, way.nodes)}
-    return (found | integer_casts(graph)) - sizes
+        for is_first in (_is_none, _makes_integers) if ends else ():
+            way = _Way.to(ends, inputs, sizes, is_first)
+            if way is not None and way.is_exact(node):
+                found |= {id(node), *map(id, way.nodes)}
+                break
+    return (found | integer_casts(graph) | differences_of_products(graph)) - sizes
 
 
 def _ends(node: gs.Node) -> list[gs.Tensor]:
@@ -143,11 +145,7 @@ class _Way:
 
     @classmethod
     def to(
-        cls,
-        ends: list[gs.Tensor],
-        inputs: Set[int],
-        sizes: Set[int],
-        is_first: Callable[[gs.Node], bool] = lambda node: False,
+        cls, ends: list[gs.Tensor], inputs: Set[int], sizes: Set[int], is_first: Callable[[gs.Node], bool]
     ) -> _Way | None:
         """Follow the way back to inputs and integers, None if anything but arithmetic is on it.
 
@@ -179,6 +177,10 @@ class _Way:
             both = {user.op for user in end.inputs[0].outputs} >= _ANGLES
             return both and any(node.op in _PRODUCTS for node in self.nodes)
         return end.op in _CASTS | _CHOICES and _looks_up(end.outputs[-1])
+
+
+def _is_none(node: gs.Node) -> bool:
+    return False
 
 
 def _makes_integers(node: gs.Node) -> bool:
