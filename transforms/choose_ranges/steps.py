@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from transforms.choose_ranges.setting import Setting, WeightKind
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme import AUTO, WIDE_BITS
 
 _COUNTED = ("MinMax", "MSE")
-_WIDE, _WIDE_BITS = "Wide", 16
-"""With so many bits, what samples do not show costs more than larger steps."""
+_WIDE = "Wide"
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,10 @@ class Known:
 _CORRECTED = Known(0.3, 0.5, shows=False)
 _PER_CHANNEL = Known(0.5, 0.8, shows=False)
 _BOTH = Known(0.8, 0.9, shows=False)
-_METHOD = {"MinMax": Known(0.1, 0.4, shows=False), "MSE": Known(0.0, 0.5), _WIDE: Known(2.0, 3.0)}
+_METHOD = {"MinMax": Known(0.1, 0.4, shows=False), "MSE": Known(0.0, 0.5)}
 """MinMax loses less where samples exceed what was seen: it is 0.2 dB better on 64 networks made with samples
 of unlike contrast, of which held-out samples told nothing, and 1 dB worse on 27 trained ones."""
+_NARROW = Known(-2.0, 3.0)  # of wide ranges: numbers that samples do not show are cut off
 _ROOM = Known(0.3, 1.0, shows=False)  # nothing mostly, and much if an unseen sample is cut off
 
 
@@ -46,8 +46,9 @@ class Step:
 def methods_for(scheme: Scheme, *, counted: bool) -> tuple[str, ...]:
     """Return the methods of finding ranges that are compared; ``counted``: whether there are histograms."""
     activation = scheme.format(scheme.activation)
-    has_room = activation is not None and activation.is_integer and activation.bits >= _WIDE_BITS
-    return (*(_COUNTED if counted else ()), *([_WIDE] if has_room else []))
+    has_room = activation is not None and activation.is_integer and activation.bits >= WIDE_BITS
+    found = _COUNTED if counted else ()
+    return (*(found or ("MinMax",)), _WIDE) if has_room else found
 
 
 def steps(
@@ -63,8 +64,9 @@ def steps(
     for which there are statistics. ``together``: scales per channel and corrected biases are one step.
     """
     ranges = scheme.calibrate_method == AUTO and not scheme.moving_average
-    found = Step(lambda best: [(best.with_(method=method), _METHOD[method]) for method in methods])
     wide = ranges and _WIDE in methods
+    narrow = [method for method in methods if method != _WIDE]
+    found = Step(lambda best: [(best.with_(method=one), _NARROW if wide else _METHOD[one]) for one in narrow])
     if wide:
         yield found  # what is cut off hides what weights do
     kind = WeightKind(True, scheme.weight_method)

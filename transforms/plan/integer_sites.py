@@ -11,9 +11,10 @@ Integers are read by
   move; their result has the scale of their input, except the parts that Slice and Split cut out.
 
 A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, moved or
-not, nor before a Relu or Clip that alone reads what a dot product or sum makes. Outputs of the model are
-quantized where such a layer makes them, except a Concat, or Concats of Concats: their inputs are, so that
-boxes and scores in one output each keep their own scale.
+not, nor before a Relu or Clip that alone reads what a dot product, sum, product or ratio makes, nor before a
+Clip that alone reads a Concat. Outputs of the model are quantized where such a layer makes them, except a
+Concat, or Concats of Concats: their inputs are, so that boxes and scores in one output each keep their own
+scale.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ MOVES = frozenset(
 SLICES = frozenset({"Slice", "Split"})
 
 _RECTIFIERS = frozenset({"Relu", "Clip"})
+_RECTIFIED = frozenset({*DOT_PRODUCTS, "Add", "Sub", "Mul", "Div"})
 _SHAPES = frozenset({"Shape", "Size"})
 _ONE_INPUT = ARITHMETIC - {"Add", "Mul", "Sub", "Div", "Concat"}
 
@@ -176,7 +178,8 @@ class IntegerSites:
     def _continued(self, node: gs.Node) -> gs.Tensor | None:
         """Return the result of a layer with which the node goes on, before anything else sees it."""
         if node.op in _RECTIFIERS:
-            return node.inputs[0] if self._is_unseen(node.inputs[0], (*DOT_PRODUCTS, "Add")) else None
+            makers = _RECTIFIED | {"Concat"} if node.op == "Clip" else _RECTIFIED
+            return node.inputs[0] if self._is_unseen(node.inputs[0], makers) else None
         if node.op != "Add" or not any(isinstance(tensor, gs.Constant) for tensor in node.inputs):
             return None
         return next((t for t in node.inputs if self._is_unseen(self._moved(t), DOT_PRODUCTS)), None)
