@@ -290,5 +290,13 @@ def test_16_bits_leave_room_for_samples_that_were_not_seen(config: str) -> None:
     assert np.mean(gains) > 6
 
 
+@pytest.mark.parametrize("config", ("A16W8", "U16S8"))
+def test_16_bits_leave_room_by_rule_too(config: str) -> None:
+    scheme = preset(config)
+    assert scheme.by_rule().calibrate_method == "Wide"
+    assert scheme.with_(moving_average=True).by_rule().calibrate_method == "MinMax"
+    assert scheme.with_(calibrate_method="MSE").by_rule().calibrate_method == "MSE"
+
+
 def test_8_bits_keep_their_steps() -> None:
     assert "ranges Wide" not in quantized(network(*NETWORKS[0]), preset("U8S8"), samples(8, 1))[1].choice

@@ -145,6 +145,20 @@ OTHERS = {
         " { f = Cast <to = 1> (n) d = Mul(f, h) y = GridSample(x, d) }",
         {"f", "d", "y"},
     ),
+    "lengths of sounds": (
+        "(float[1, 16] x) => (float[1, 16] y) { m = MatMul(x, w) e = Exp(m) l = Ceil(e) c = CumSum(l, last)"
+        " g = Less(v, c) y = Where(g, x, m) }",
+        {"l", "c", "g"},
+    ),
+    "how many frames": (
+        "(float[1, 16] x) => (int64[1, 1] n) { m = MatMul(x, w) l = Round(m) r = ReduceSum(l, last)"
+        " n = Cast <to = 7> (r) }",
+        {"l", "r", "n"},
+    ),
+    "a root": (
+        "(float[1, 16] x) => (float[1, 16] y) { m = MatMul(x, w) q = Mul(m, m) d = Sub(q, x) y = Sqrt(d) }",
+        {"q", "d", "y"},
+    ),
     "in a body": (
         "(int64[1] n, bool c) => (float[1] y) { f = Cast <to = 1> (n) y = If (c) <"
         " then_branch = one () => (float[1] p) { d = Mul(f, h) p = Sin(d) },"

@@ -46,6 +46,17 @@ def test_conv_relu_pool_is_quantized_once_and_shares_the_scale() -> None:
     assert [tensor.name for tensor in planned.measured()] == ["x", "r", "y"]
 
 
+@pytest.mark.parametrize("made", ("Mul(a, d)", "Div(a, d)", "Sub(a, d)", "Concat <axis = 1> (a, d)"))
+def test_numbers_before_a_clip_are_cut_off_and_not_rounded(made: str) -> None:
+    """Of a ratio, most may lie far outside: their range would leave few steps to what is inside."""
+    text = f"""(float[4,4] x) => (float[4,M] y) <float low = {{-1.0}}, float high = {{1.0}}> {{
+        a = MatMul(x, w) d = MatMul(x, v) m = {made} c = Clip(m, low, high) y = MatMul(c, u) }}"""
+    found = set(
+        plans.reads(plans.plan(text, {"w": (4, 4), "v": (4, 4), "u": (8 if "Con" in made else 4, 4)}))
+    )
+    assert "c.0" not in found and {"m.0", "m.1", "y.0"} <= found
+
+
 @pytest.mark.parametrize("call", ("Relu(a)", "Clip(a, low, high)", "Clip(a, low)", "Clip(a, , high)"))
 @pytest.mark.parametrize("layer", ("conv(x, w)", "Add(d, x)"))
 def test_a_layer_is_quantized_after_a_relu_or_clip(call: str, layer: str) -> None:

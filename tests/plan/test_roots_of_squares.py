@@ -20,6 +20,7 @@ FORMS = {
     "Mul": ("s = Mul(x, x) m = ReduceSum(s, a) r = Sqrt(m) y = Div(x, r)", "smr"),
     "a power": ("s = ReduceSumSquare(x, a) c = Add(s, e) r = Pow(c, half) y = Mul(x, r)", "scr"),
     "magnitudes": ("i = Neg(x) s = Mul(x, x) t = Mul(i, i) c = Add(s, t) y = Sqrt(c)", "stcy"),
+    "log of powers": ("s = Mul(x, x) f = MatMul(s, w) c = Add(f, e) y = Log(c)", "sfcy"),
     "no square": ("s = Mul(x, two) c = Exp(s) y = Sqrt(c)", ""),
     "a product of two": ("i = Neg(x) s = Mul(x, i) y = Sqrt(s)", ""),
     "no root": ("s = Mul(x, x) m = ReduceSum(s, a) y = Div(x, m)", ""),
@@ -30,7 +31,7 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_squares_their_sums_and_roots(name: str) -> None:
     text, expected = FORMS[name]
-    graph = plans.graph(ENDS.format(text))
+    graph = plans.graph(ENDS.format(text), {"w": (16, 16)} if "w)" in text else None)
     found = roots_of_squares(graph)
     assert {node.outputs[0].name for node in walk.nodes(graph) if id(node) in found} == set(expected)
 

@@ -106,3 +106,14 @@ def test_bits_that_are_looked_at_stay() -> None:
     graph = model_io.load(model)
     convert_type(graph)
     assert dtypes.is_type(graph.nodes[-1].inputs[0], dtypes.FLOAT)
+
+
+def test_trees_see_the_numbers_that_they_were_trained_on() -> None:
+    """Between two bfloat16 numbers lie thresholds: what a model is given is compared with them as it is."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]> main (float[4,1] x) => (float[4,1] y) {
+            s = ai.onnx.ml.Scaler <offset = [10001.0], scale = [0.001]> (x)
+            t = ai.onnx.ml.Binarizer <threshold = 0.5> (s)
+            y = Exp(t)
+        }""")
+    assert planned(model) == {"t", "y"}
