@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from transforms.choose_ranges.setting import Setting, WeightKind
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO, WIDE_BITS
+from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme_values import has_room
 
 _COUNTED = ("MinMax", "MSE")
 _WIDE = "Wide"
@@ -45,10 +46,8 @@ class Step:
 
 def methods_for(scheme: Scheme, *, counted: bool) -> tuple[str, ...]:
     """Return the methods of finding ranges that are compared; ``counted``: whether there are histograms."""
-    activation = scheme.format(scheme.activation)
-    has_room = activation is not None and activation.is_integer and activation.bits >= WIDE_BITS
     found = _COUNTED if counted else ()
-    return (*(found or ("MinMax",)), _WIDE) if has_room else found
+    return (*(found or ("MinMax",)), _WIDE) if has_room(scheme.format(scheme.activation)) else found
 
 
 def steps(

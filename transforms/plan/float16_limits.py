@@ -67,7 +67,7 @@ def _makers(node: gs.Node) -> list[gs.Node]:
 
 
 def _way_to_ends(node: gs.Node) -> set[int]:
-    """Return the ids of the nodes from one to the ends that its outcome reaches; none if there is no end."""
+    """Return the ids of the nodes from one to the ends that its outcome reaches; none without such an end."""
     found: set[int] = set()
     for user, index in (use for tensor in node.outputs for use in walk.uses(tensor)):
         if user.domain in STANDARD_DOMAINS and _ENDS.get(user.op) == index:

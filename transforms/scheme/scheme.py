@@ -20,14 +20,11 @@ from transforms.scheme.layer_rule import LayerRule, make_rule
 from transforms.scheme.mixing_rule import MIXING, MixingRule
 from transforms.scheme.outlier_move import OutlierMove, parse_move
 from transforms.scheme.scheme_table import SchemeTable
-from transforms.scheme.scheme_values import METHODS, OFF, SPREAD, check_shapes, checked_value
+from transforms.scheme.scheme_values import METHODS, OFF, SPREAD, check_shapes, checked_value, range_rule
 from transforms.scheme.targets import Target, target
 from transforms.scheme.toml_writer import to_toml
 
-__all__ = ["AUTO", "FLOAT32", "POWER_OF_TWO", "WIDE_BITS", "LayerRule", "Scheme", "check_keys"]
-
-WIDE_BITS = 16
-"""Bits from which on larger steps cost less than numbers that samples do not show."""
+__all__ = ["AUTO", "FLOAT32", "POWER_OF_TWO", "LayerRule", "Scheme", "check_keys"]
 
 FLOAT32, AUTO = "float32", "auto"
 POWER_OF_TWO = "power_of_two"
@@ -220,18 +217,9 @@ class Scheme:
     @property
     def range_method(self) -> str:
         """How activations get their ranges, as long as no outputs decide."""
-        if self.calibrate_method != AUTO:
-            return self.calibrate_method
-        if self._has_wide_activations and not self.moving_average:
-            return "Wide"
-        if self.moving_average or (self.activation, self.weight) != ("int8", "int8"):
-            return "MinMax"
-        return "MSE"  # a symmetric range spends one of 8 bits on a sign that few tensors have
-
-    @property
-    def _has_wide_activations(self) -> bool:
-        activation = self.format(self.activation)
-        return activation is not None and activation.is_integer and activation.bits >= WIDE_BITS
+        if self.calibrate_method != AUTO or self.moving_average:
+            return "MinMax" if self.calibrate_method == AUTO else self.calibrate_method
+        return range_rule(self.format(self.activation), self.weight)
 
     @property
     def equalizes_by_rule(self) -> bool:

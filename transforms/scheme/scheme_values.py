@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ops.formats import Format
 from ops.registration import AMD_DOMAIN, DOMAIN
 
 METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Wide")
 """How the range of a tensor is found."""
+
+_WIDE_BITS = 16
+"""Bits from which on larger steps cost less than numbers that samples do not show."""
 
 ALL_CODES = ADDED, PADDED, FREE, OFF = ("added", "padded", "free", "off")
 """Which int8 tensors of unequal ends use all codes: also those that take an Add or Sub; those whose shifts
@@ -35,6 +39,20 @@ SPREAD = "spread"
 """A scale per channel for weights whose channels differ much, by a rule that looks at nothing else."""
 
 _ABOVE_UP_TO: Mapping[str, tuple[float, float]] = {"percentile": (50, 100), "averaging_constant": (0, 1)}
+
+
+def has_room(activation: Format | None) -> bool:
+    """Return whether a format of activations is of integers with bits to spare."""
+    return activation is not None and activation.is_integer and activation.bits >= _WIDE_BITS
+
+
+def range_rule(activation: Format | None, weight: str) -> str:
+    """Return how activations get their ranges beside weights of a format, as long as no outputs decide."""
+    if has_room(activation):
+        return "Wide"
+    if activation is None or (activation.name, weight) != ("int8", "int8"):
+        return "MinMax"
+    return "MSE"  # a symmetric range spends one of 8 bits on a sign that few tensors have
 
 
 def checked_value(key: str, kind: str, value: object) -> Any:
