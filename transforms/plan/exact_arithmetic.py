@@ -10,7 +10,8 @@
 * differences between numbers of one input that it looks up and others: of neighbours;
 * what numbers that a net has rounded become by arithmetic on the way to such an end, as lengths of sounds do;
 * the last steps of float numbers to integers (:mod:`transforms.plan.integer_casts`);
-* differences of products of which a root is taken (:mod:`transforms.plan.differences_of_products`).
+* differences of products of which a root is taken (:mod:`transforms.plan.differences_of_products`), and sums
+  from which an addend is taken off again (:mod:`transforms.plan.cancelled_sums`).
 
 Sin and Cos repeat themselves, so that an angle needs steps far smaller than 1, however large it is: position
 1001 becomes 1000 in bfloat16, and most others 0 or the largest on a grid of 8 bits. Most integers above 256
@@ -28,6 +29,7 @@ from transforms.graph import dtypes, shapes, walk
 from transforms.graph.dot_products import is_dot_product, sum_axis
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.plan.cancelled_sums import cancelled_sums
 from transforms.plan.differences_of_products import differences_of_products
 from transforms.plan.integer_casts import integer_casts
 
@@ -109,7 +111,7 @@ def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
             if way is not None and way.is_exact(node):
                 found |= {id(node), *map(id, way.nodes)}
                 break
-    return (found | integer_casts(graph) | differences_of_products(graph)) - sizes
+    return (found | integer_casts(graph) | differences_of_products(graph) | cancelled_sums(graph)) - sizes
 
 
 def _ends(node: gs.Node) -> list[gs.Tensor]:
