@@ -39,9 +39,9 @@ def test_a_tensor_without_numbers_in_a_half_has_the_range_of_all() -> None:
 def test_prompts_and_later_tokens_take_turns() -> None:
     """Earlier keys are empty in every second sample: it was refused, unless with --fast."""
     text = """(float[1,S,8] x, float[1,P,8] past) => (float[1,S,8] y) {
-        k = Concat <axis = 1> (past, x) t = Transpose <perm = [0, 2, 1]> (k) s = MatMul(x, t)
-        p = Softmax(s) o = MatMul(p, k) y = MatMul(o, w) }"""
-    graph, rng = plans.graph(text, {"w": (8, 8)}), np.random.default_rng(0)
+        m = MatMul(past, v) k = Concat <axis = 1> (m, x) t = Transpose <perm = [0, 2, 1]> (k)
+        s = MatMul(x, t) p = Softmax(s) o = MatMul(p, k) y = MatMul(o, w) }"""
+    graph, rng = plans.graph(text, {"v": (8, 8), "w": (8, 8)}), np.random.default_rng(0)
     feeds = [
         {"x": rng.standard_normal((1, 3, 8)), "past": rng.standard_normal((1, 5 * (number % 2), 8))}
         for number in range(8)
