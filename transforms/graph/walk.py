@@ -108,6 +108,33 @@ def way_to(
     return found
 
 
+def makers(tensors: Iterable[gs.Tensor], passes: Callable[[gs.Node], bool]) -> dict[int, gs.Node]:
+    """Return the nodes that make some tensors, by id, back to those that do not pass, without these."""
+    found: dict[int, gs.Node] = {}
+    waiting = list(tensors)
+    while waiting:
+        node = producer(waiting.pop())
+        if node is not None and id(node) not in found and passes(node):
+            found[id(node)] = node
+            waiting += node.inputs
+    return found
+
+
+def steps_to(tensor: gs.Tensor, passes: Callable[[gs.Node], bool]) -> Iterator[gs.Node]:
+    """Yield the nodes that make a tensor of one other and constants, from the last on, while they pass."""
+    while (node := producer(tensor)) is not None and passes(node):
+        computed = computed_inputs(node)
+        if len(computed) != 1:
+            return
+        yield node
+        (tensor,) = computed
+
+
+def computed_inputs(node: gs.Node) -> list[gs.Tensor]:
+    """Return the inputs of a node that nodes or inputs of the model make: no constants."""
+    return [one for one in node.inputs if not one.is_empty() and not isinstance(one, gs.Constant)]
+
+
 def reads(node: gs.Node) -> Iterator[gs.Tensor]:
     """Yield the tensors that a node reads, also in its bodies."""
     yield from node.inputs

@@ -24,16 +24,14 @@ def cancelled_sums(graph: gs.Graph) -> set[int]:
 
 def _sums_of(total: gs.Tensor, addend: gs.Tensor) -> set[int]:
     """Return the ids of the Adds by which an addend becomes part of a total; none if it is none."""
-    order, seen, waiting = list[gs.Node](), set[int](), [total]
-    while waiting:
-        node = walk.producer(waiting.pop())
-        if node is not None and node.op == "Add" and node.domain in STANDARD_DOMAINS and id(node) not in seen:
-            seen.add(id(node))
-            order.append(node)
-            waiting += node.inputs
-    carrying, more = {id(addend)}, True
-    while more:
-        joined = [n for n in order if any(id(t) in carrying for t in n.inputs)]
-        made = {id(tensor) for node in joined for tensor in node.outputs}
-        more, carrying = not made <= carrying, carrying | made
-    return {id(n) for n in order if any(id(t) in carrying for t in n.inputs)}
+    adds, found, waiting = walk.makers([total], _is_sum), set[int](), [addend]
+    while waiting and adds:
+        for node, _ in walk.uses(waiting.pop()):
+            if id(node) in adds and id(node) not in found:
+                found.add(id(node))
+                waiting += node.outputs
+    return found
+
+
+def _is_sum(node: gs.Node) -> bool:
+    return node.op == "Add" and node.domain in STANDARD_DOMAINS

@@ -6,6 +6,8 @@ is not a number.
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
@@ -20,39 +22,26 @@ _TERMS = MOVES | _PRODUCTS | frozenset({"Add", "Sub", "Neg", "Div", "ReduceSum"}
 def differences_of_products(graph: gs.Graph) -> set[int]:
     """Return the ids of the roots in a graph and its bodies, and of what makes the difference below each."""
     found: set[int] = set()
-    for node in walk.nodes(graph):
-        if node.op == "Sqrt" and node.domain in STANDARD_DOMAINS:
-            steps, difference = _to_difference(node)
-            terms = _terms(difference) if difference is not None else {}
-            if any(term.op in _PRODUCTS for term in terms.values()):
-                found |= {id(node), *map(id, steps), id(difference), *terms}
-    return found
-
-
-def _to_difference(root: gs.Node) -> tuple[list[gs.Node], gs.Node | None]:
-    """Return the nodes between a root and the Sub below it, and that; None if other numbers have a part."""
-    steps, node = list[gs.Node](), walk.producer(root.inputs[0])
-    while node is not None and node.domain in STANDARD_DOMAINS:
-        if node.op == "Sub":
-            return steps, node
-        data = [one for one in node.inputs if not one.is_empty() and not isinstance(one, gs.Constant)]
-        if node.op not in _BOUNDS or len(data) != 1:
-            break
-        steps.append(node)
-        node = walk.producer(data[0])
-    return steps, None
-
-
-def _terms(difference: gs.Node) -> dict[int, gs.Node]:
-    """Return the arithmetic that makes what a Sub reads, by id."""
-    found: dict[int, gs.Node] = {}
-    waiting = list(difference.inputs)
-    while waiting:
-        tensor = waiting.pop()
-        node = walk.producer(tensor)
-        if node is None or node.op not in _TERMS or node.domain not in STANDARD_DOMAINS:
+    for root in walk.nodes(graph):
+        if root.op != "Sqrt" or root.domain not in STANDARD_DOMAINS:
             continue
-        if id(node) not in found and dtypes.is_type(tensor, dtypes.FLOAT):
-            found[id(node)] = node
-            waiting += node.inputs
+        steps = [root, *walk.steps_to(root.inputs[0], _is_bound)]
+        differences = filter(_is_difference, map(walk.producer, walk.computed_inputs(steps[-1])))
+        for difference in differences:
+            terms = walk.makers(difference.inputs, _is_term)
+            if any(term.op in _PRODUCTS for term in terms.values()):
+                found |= {*map(id, steps), id(difference), *terms}
     return found
+
+
+def _is_bound(node: gs.Node) -> bool:
+    return node.op in _BOUNDS and node.domain in STANDARD_DOMAINS
+
+
+def _is_difference(node: gs.Node | None) -> TypeGuard[gs.Node]:
+    return node is not None and node.op == "Sub" and node.domain in STANDARD_DOMAINS
+
+
+def _is_term(node: gs.Node) -> bool:
+    is_float = dtypes.is_type(node.outputs[0], dtypes.FLOAT)
+    return is_float and node.op in _TERMS and node.domain in STANDARD_DOMAINS

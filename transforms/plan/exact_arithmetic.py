@@ -44,6 +44,7 @@ _INDICES = dict.fromkeys((*_LOOKUPS, "ScatterElements", "ScatterND"), (1,)) | {"
 """Which inputs of an operator are indices."""
 
 _CASTS = frozenset({"Cast", "CastLike"})
+_ROUNDINGS = frozenset({"Floor", "Ceil", "Round"})
 _ARITHMETIC = (
     MOVES
     | _LOOKUPS
@@ -88,8 +89,7 @@ def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], 
     """
     found, made = set[int](), set[int]()
     for node in nodes:
-        data = [t for t in node.inputs if not t.is_empty() and not isinstance(t, gs.Constant)]
-        if joins(node, data, made):
+        if joins(node, walk.computed_inputs(node), made):
             found.add(id(node))
             made.update(id(t) for t in node.outputs)
     return found
@@ -103,11 +103,13 @@ def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
     among them; nor is arithmetic on ``sizes``, the ids of its nodes.
     """
     inputs = {id(tensor) for tensor in graph.inputs}
+    rounded = {id(n) for n in walk.nodes(graph) if n.op in _ROUNDINGS and n.domain in STANDARD_DOMAINS}
+    starts = [sizes, sizes | rounded] if rounded else [sizes]
     found: set[int] = set()
     for node in walk.nodes(graph):
         ends = [tensor for tensor in _ends(node) if _is_computed(tensor)]
-        for is_first in (_is_none, _makes_integers) if ends else ():
-            way = _Way.to(ends, inputs, sizes, is_first)
+        for makers in starts if ends else ():
+            way = _Way.to(ends, inputs, makers)
             if way is not None and way.is_exact(node):
                 found |= {id(node), *map(id, way.nodes)}
                 break
@@ -146,23 +148,20 @@ class _Way:
     from_integers: bool
 
     @classmethod
-    def to(
-        cls, ends: list[gs.Tensor], inputs: Set[int], sizes: Set[int], is_first: Callable[[gs.Node], bool]
-    ) -> _Way | None:
+    def to(cls, ends: list[gs.Tensor], inputs: Set[int], makers: Set[int]) -> _Way | None:
         """Follow the way back to inputs and integers, None if anything but arithmetic is on it.
 
-        ``inputs``: ids of the inputs of the model; ``sizes``: of nodes that compute on shapes; ``is_first``:
-        which nodes make integers of numbers on whose way nobody looks.
+        ``inputs``: ids of the inputs of the model; ``makers``: of nodes that make integers, of whatever.
         """
         found = walk.way_to(
             ends,
             lambda tensor: id(tensor) in inputs or not _is_computed(tensor),
             _is_arithmetic,
-            lambda node: id(node) in sizes or is_first(node),
+            lambda node: id(node) in makers,
         )
         if found is None:
             return None
-        own = [node for key, node in found.items() if key not in sizes and not is_first(node)]
+        own = [node for key, node in found.items() if key not in makers]
         read = [*ends, *(tensor for node in own for tensor in node.inputs)]
         from_inputs = {id(tensor) for tensor in read if _is_computed(tensor)} & inputs
         return cls([*found.values()], from_inputs, len(own) < len(found) or any(map(_is_integer, read)))
@@ -179,14 +178,6 @@ class _Way:
             both = {user.op for user in end.inputs[0].outputs} >= _ANGLES
             return both and any(node.op in _PRODUCTS for node in self.nodes)
         return end.op in _CASTS | _CHOICES and _looks_up(end.outputs[-1])
-
-
-def _is_none(node: gs.Node) -> bool:
-    return False
-
-
-def _makes_integers(node: gs.Node) -> bool:
-    return node.op in ("Floor", "Ceil", "Round") and node.domain in STANDARD_DOMAINS
 
 
 def _chooses(node: gs.Node) -> bool:

@@ -62,16 +62,21 @@ def _is_beyond(values: np.ndarray) -> bool:
 
 
 def _makers(node: gs.Node) -> list[gs.Node]:
-    makers = (walk.producer(tensor) for tensor in node.inputs if not isinstance(tensor, gs.Constant))
+    makers = map(walk.producer, walk.computed_inputs(node))
     return [maker for maker in makers if maker is not None and not is_dot_product(maker)]
 
 
 def _way_to_ends(node: gs.Node) -> set[int]:
     """Return the ids of the nodes from one to the ends that its outcome reaches; none without such an end."""
-    found: set[int] = set()
-    for user, index in (use for tensor in node.outputs for use in walk.uses(tensor)):
-        if user.domain in STANDARD_DOMAINS and _ENDS.get(user.op) == index:
-            found.add(id(user))
-        elif user.op in _ON_THE_WAY and user.domain in STANDARD_DOMAINS and (way := _way_to_ends(user)):
-            found |= way | {id(user)}
-    return found
+    reached, ends, waiting = set[int](), dict[int, gs.Tensor](), [*node.outputs]
+    while waiting:
+        tensor = waiting.pop()
+        for user, index in walk.uses(tensor):
+            if user.domain not in STANDARD_DOMAINS or id(user) in reached:
+                continue
+            if _ENDS.get(user.op) == index:
+                ends[id(user)] = tensor
+            elif user.op in _ON_THE_WAY:
+                reached.add(id(user))
+                waiting += user.outputs
+    return walk.makers(ends.values(), lambda one: id(one) in reached).keys() | ends.keys()

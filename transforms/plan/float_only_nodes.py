@@ -9,11 +9,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Set
 
 import onnx_graphsurgeon as gs
 
-from transforms.graph import dtypes
+from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.plan.exact_arithmetic import exact_arithmetic, follow
 
@@ -81,17 +81,6 @@ def _is_mask(tensor: gs.Tensor) -> bool:
 
 def _before(graph: gs.Graph, ends: Iterable[str], passes: Callable[[gs.Node], bool]) -> set[int]:
     """Return the nodes from which only such nodes lead to one of the end operators."""
-    found: set[int] = set()
-    waiting = [node for node in graph.nodes if node.op in ends]
-    while waiting:
-        for node in _producers(waiting.pop()):
-            if id(node) not in found and passes(node):
-                found.add(id(node))
-                waiting.append(node)
-    return found
-
-
-def _producers(node: gs.Node) -> Iterator[gs.Node]:
-    data = node.inputs[:1] if node.op in _NORMALIZATIONS else node.inputs
-    for tensor in data:
-        yield from tensor.inputs
+    found = [node for node in graph.nodes if node.op in ends]
+    data = (t for node in found for t in (node.inputs[:1] if node.op in _NORMALIZATIONS else node.inputs))
+    return {*walk.makers(data, passes)}

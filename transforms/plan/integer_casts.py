@@ -7,8 +7,6 @@ clip.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx
 import onnx_graphsurgeon as gs
 
@@ -24,7 +22,7 @@ def integer_casts(graph: gs.Graph) -> set[int]:
     found: set[int] = set()
     for node in walk.nodes(graph):
         if node.op == "Cast" and node.domain in STANDARD_DOMAINS and _to_integer(node):
-            steps = list(_steps_to(node.inputs[0]))
+            steps = list(walk.steps_to(node.inputs[0], _is_step))
             if any(step.op in _STEPS for step in steps):
                 found |= {id(node), *map(id, steps)}
     return found
@@ -38,11 +36,6 @@ def _to_integer(node: gs.Node) -> bool:
     )
 
 
-def _steps_to(tensor: gs.Tensor) -> Iterator[gs.Node]:
-    """Yield the steps that make a tensor, from the last on."""
-    while (node := walk.producer(tensor)) is not None and node.domain in STANDARD_DOMAINS:
-        data = [one for one in node.inputs if not one.is_empty() and not isinstance(one, gs.Constant)]
-        if node.op not in _STEPS | _VIEWS or len(data) != 1 or not dtypes.is_type(data[0], dtypes.FLOAT):
-            return
-        yield node
-        tensor = data[0]
+def _is_step(node: gs.Node) -> bool:
+    is_float = dtypes.is_type(node.outputs[0], dtypes.FLOAT)
+    return is_float and node.op in _STEPS | _VIEWS and node.domain in STANDARD_DOMAINS
