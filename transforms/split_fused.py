@@ -27,12 +27,18 @@ from transforms.fused.norms import (
 )
 from transforms.fused.parts import Known, Parts
 from transforms.graph import walk
-from transforms.graph.proto_graphs import each_graph
 from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
+from transforms.graph.schemas import find_schema
 from transforms.graph.selection import Exclusion, resolve
 from transforms.model import proto_pass
+from transforms.model.proto_facts import Facts, bodies
 
 log = logging.getLogger(__name__)
+
+Operator = tuple[str, str]
+"""A domain and a name."""
+
+Split = Callable[[Parts], bool]
 
 OPSET = 13
 """First opset into which nodes are taken apart."""
@@ -51,19 +57,20 @@ def split_fused(graph: gs.Graph, *, exclude: Exclusion = None, only_unknown: boo
         log.debug("fused operators stay below opset %d, the graph has %d", OPSET, graph.opset)
         return 0
     kept = resolve(exclude, graph)
-    operators = {key for key in FUSED if key[0] == "" or not only_unknown}
+    unknown = {key for key in FUSED if key[0] == "" and find_schema(key[1], "", graph.opset) is None}
+    operators = {key: FUSED[key] for key in FUSED if key in unknown or (key[0] and not only_unknown)}
     fused = (node for node in walk.nodes(graph) if _operator(node) in operators)
     wanted = {node.outputs[0].name for node in fused if node not in kept}
     if not wanted:
         return 0
-    split, last = _Split(graph, wanted), -1
+    split, last = _Split(graph, operators, wanted), -1
     while split.left and split.count > last:  # parts tell the ranks of what other nodes read
         last = split.count
         proto_pass.apply(graph, split.apply)
     return split.count
 
 
-def _operator(node: gs.Node | onnx.NodeProto) -> tuple[str, str]:
+def _operator(node: gs.Node | onnx.NodeProto) -> Operator:
     """Return the domain and the name of a node's operator."""
     op = node.op if isinstance(node, gs.Node) else node.op_type
     return "" if node.domain in STANDARD_DOMAINS else str(node.domain), str(op)
@@ -72,26 +79,34 @@ def _operator(node: gs.Node | onnx.NodeProto) -> tuple[str, str]:
 class _Split:
     """Passes over a model, and how many nodes were taken apart."""
 
-    def __init__(self, graph: gs.Graph, wanted: Collection[str]) -> None:
-        """Start with the first outputs of the nodes that are wanted in parts."""
+    def __init__(self, graph: gs.Graph, operators: Mapping[Operator, Split], wanted: Collection[str]) -> None:
+        """Start with some operators, and the first outputs of their nodes that are wanted in parts."""
+        self._operators = operators
         self._opset, self._names, self._wanted = graph.opset, walk.Names(graph), wanted
         self.count, self.left = 0, len(wanted)
 
     def apply(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
         """Return the model with nodes taken apart, or None if there are none."""
         before, self.left = self.count, 0
-        known = Known(model, self._opset, self._names)
-        for graph in reversed(list(each_graph(model.graph))):  # bodies before the nodes they are copied with
-            nodes = [part for node in graph.node for part in self._parts(node, graph, known)]
-            del graph.node[:]
-            graph.node.extend(nodes)
+        self._take(model.graph, Facts(), Known(model, self._opset, self._names))
         return model if self.count > before else None
 
-    def _parts(self, node: onnx.NodeProto, graph: onnx.GraphProto, known: Known) -> Sequence[onnx.NodeProto]:
-        take_apart = FUSED.get(_operator(node))
+    def _take(self, graph: onnx.GraphProto, outer: Facts, known: Known) -> None:
+        facts = outer.inside(graph)
+        for node in graph.node:  # bodies before the nodes that they are copied with
+            for body in bodies(node):
+                self._take(body, facts, known)
+        nodes = [part for node in graph.node for part in self._parts(node, graph, facts, known)]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+    def _parts(
+        self, node: onnx.NodeProto, graph: onnx.GraphProto, facts: Facts, known: Known
+    ) -> Sequence[onnx.NodeProto]:
+        take_apart = self._operators.get(_operator(node))
         if take_apart is None or node.output[0] not in self._wanted:
             return [node]
-        parts = Parts(node, graph, known)
+        parts = Parts(node, graph, facts, known)
         if not take_apart(parts):
             self.left += 1
             return [node]
@@ -99,7 +114,7 @@ class _Split:
         return parts.nodes
 
 
-FUSED: Mapping[tuple[str, str], Callable[[Parts], bool]] = MappingProxyType(
+FUSED: Mapping[Operator, Split] = MappingProxyType(
     {
         ("", "LayerNormalization"): split_layer_norm,
         ("", "SimplifiedLayerNormalization"): split_rms_norm,

@@ -22,7 +22,7 @@ def split_attention(parts: Parts) -> bool:
     Not one that looks at earlier tokens alone, reads or makes past keys, or turns by positions.
     """
     x, weight, bias, mask, past, extra = (parts.given(place) for place in range(6))
-    sizes, width = parts.attributes.get("qkv_hidden_sizes"), (parts.known.shape_of(weight) or [None])[-1]
+    sizes, width = parts.attributes.get("qkv_hidden_sizes"), (parts.facts.shapes.get(weight) or [None])[-1]
     if past or parts.made(1) or parts.attributes.get("do_rotary") or _looks_back(parts) or width is None:
         return False
     added = _mask(parts, mask, x)
@@ -62,7 +62,7 @@ def _looks_back(parts: Parts) -> bool:
 
 def _width(parts: Parts, name: str) -> int | None:
     """Return the last size of a tensor [batch, tokens, hidden]; None if it is not known to be one."""
-    shape = parts.known.shape_of(name)
+    shape = parts.facts.shapes.get(name)
     return shape[-1] if shape is not None and len(shape) == 3 else None
 
 
@@ -86,9 +86,9 @@ def _attend(parts: Parts, names: list[str], sizes: list[int], added: tuple[str, 
 
 def _counts_tokens(parts: Parts, mask: str) -> bool:
     """Return whether a vector is the sum of a mask over its tokens, or of the node that makes it so."""
-    maker = parts.known.producer_of(mask)
+    maker = parts.facts.producers.get(mask)
     while maker is not None and maker.op_type == "Cast":
-        maker = parts.known.producer_of(maker.input[0])
+        maker = parts.facts.producers.get(maker.input[0])
     return maker is not None and maker.op_type in ("ReduceSum", "EmbedLayerNormalization")
 
 
@@ -100,7 +100,7 @@ def _mask(parts: Parts, mask: str, keys: str) -> str | None:
     """
     if not mask:
         return NONE
-    rank = parts.known.rank_of(mask)
+    rank = parts.rank_of(mask)
     if rank == 1 and _counts_tokens(parts, mask):
         count = parts.add("Gather", parts.add("Shape", keys), parts.integer(1))
         places = parts.add("Range", parts.integer(0), count, parts.integer(1))

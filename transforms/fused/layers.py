@@ -57,7 +57,7 @@ def split_matmul(parts: Parts) -> bool:
     for place, side in enumerate("AB"):
         name = parts.given(place)
         if found.get(f"trans{side}"):
-            rank = parts.known.rank_of(name)
+            rank = parts.rank_of(name)
             if rank is None or rank < 2:
                 return False
             name = parts.add("Transpose", name, perm=[*range(rank - 2), rank - 1, rank - 2])

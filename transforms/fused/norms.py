@@ -19,9 +19,9 @@ _EPSILON, _SKIP_EPSILON = 1e-5, 1e-12
 
 def split_layer_norm(parts: Parts) -> bool:
     """Take a LayerNormalization apart that a model has before opset 17."""
-    x, gamma, beta = (parts.given(place) for place in range(3))
-    if parts.known.opset >= _LAYER_NORM or _uses_statistics(parts):
+    if _uses_statistics(parts):
         return False
+    x, gamma, beta = (parts.given(place) for place in range(3))
     return _normalize(parts, x, gamma, beta, _EPSILON)
 
 
@@ -84,7 +84,7 @@ def _uses_statistics(parts: Parts) -> bool:
 
 def _axes(parts: Parts) -> list[int] | None:
     """Return the axes that a norm goes over, counted from the last; None if the rank has to be known."""
-    axis, rank = int(parts.attributes.get("axis", -1)), parts.known.rank_of(parts.given(0))
+    axis, rank = int(parts.attributes.get("axis", -1)), parts.rank_of(parts.given(0))
     first = axis - rank if axis >= 0 and rank is not None else axis
     return list(range(first, 0)) if first < 0 else None
 

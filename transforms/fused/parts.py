@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -13,74 +13,58 @@ from onnx import helper, numpy_helper
 
 from transforms.graph import walk
 from transforms.graph.proto_graphs import each_graph, read_names
-from transforms.model.proto_facts import attributes_of
+from transforms.model.proto_facts import Facts, attributes_of
 
 NONE = ""
 """The name of an input or output that is left out."""
 
-_AXES_ARE_INPUTS: Mapping[str, int] = MappingProxyType({"ReduceSum": 13, "ReduceMean": 18, "Split": 13})
+_AXES_ARE_INPUTS: Mapping[str, int] = MappingProxyType({"ReduceSum": 13, "ReduceMean": 18})
 _FLOATS = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16}
 )
 
 
 class Known:
-    """Types, shapes and producers of the tensors of a model, and which of them are read."""
+    """What holds for a whole model in which nodes are taken apart."""
 
     def __init__(self, model: onnx.ModelProto, opset: int, names: walk.Names) -> None:
         """Read the model; ``names`` makes names that it does not have."""
-        graphs = list(each_graph(model.graph))
         self.opset, self.names = opset, names
-        self._types = {value.name: value.type.tensor_type for graph in graphs for value in _values(graph)}
-        self._producers = {name: node for graph in graphs for node in graph.node for name in node.output}
         self._read = read_names(model.graph) - {NONE}
-        kinds = Counter(one.elem_type for one in self._types.values() if one.elem_type in _FLOATS)
-        self._usual = max(kinds, key=lambda kind: kinds[kind], default=int(onnx.TensorProto.FLOAT))
+        kinds = Counter(
+            kind for graph in each_graph(model.graph) for kind in _types(graph) if kind in _FLOATS
+        )
+        self.usual_type = max(kinds, key=lambda kind: kinds[kind], default=int(onnx.TensorProto.FLOAT))
 
     def is_read(self, name: str) -> bool:
         """Return whether a node reads a tensor, or a graph returns it."""
         return name in self._read
 
-    def producer_of(self, name: str) -> onnx.NodeProto | None:
-        """Return the node that makes a tensor."""
-        return self._producers.get(name)
 
-    def type_of(self, names: Sequence[str]) -> int:
-        """Return the type of the first tensor with a known float type, else the usual one of the model."""
-        found = (self._types[name].elem_type for name in names if name in self._types)
-        return next((kind for kind in found if kind in _FLOATS), self._usual)
-
-    def shape_of(self, name: str) -> list[int | None] | None:
-        """Return the sizes of a tensor, None for each that is open; None if its rank is not known."""
-        kind = self._types.get(name)
-        if kind is None or not kind.HasField("shape"):
-            return None
-        return [size.dim_value if size.HasField("dim_value") else None for size in kind.shape.dim]
-
-    def rank_of(self, name: str) -> int | None:
-        """Return how many axes a tensor has, or None if that is not known."""
-        shape = self.shape_of(name)
-        return None if shape is None else len(shape)
-
-
-def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    yield from (*graph.input, *graph.output, *graph.value_info)
-    for tensor in graph.initializer:
-        yield helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+def _types(graph: onnx.GraphProto) -> Iterator[int]:
+    yield from (
+        value.type.tensor_type.elem_type for value in (*graph.input, *graph.output, *graph.value_info)
+    )
+    yield from (tensor.data_type for tensor in graph.initializer)
 
 
 class Parts:
     """The standard nodes that stand for a fused one, whose last output is the fused one's."""
 
-    def __init__(self, node: onnx.NodeProto, graph: onnx.GraphProto, known: Known) -> None:
-        """Start without any; constants are put into ``graph``."""
-        self.node, self.nodes, self.known = node, list[onnx.NodeProto](), known
+    def __init__(self, node: onnx.NodeProto, graph: onnx.GraphProto, facts: Facts, known: Known) -> None:
+        """Start without any; constants are put into ``graph``, which sees ``facts``."""
+        self.node, self.nodes, self.facts, self.known = node, list[onnx.NodeProto](), facts, known
         self.attributes: dict[str, Any] = attributes_of(node)
         self._graph = graph
 
     def given(self, place: int) -> str:
         """Return the name of an input, empty if it is left out."""
         return str(self.node.input[place]) if place < len(self.node.input) else NONE
+
+    def rank_of(self, name: str) -> int | None:
+        """Return how many axes a tensor has, or None if that is not known."""
+        shape = self.facts.shapes.get(name)
+        return None if shape is None else len(shape)
 
     def made(self, place: int) -> str:
         """Return the name of an output that is read, empty if none reads it."""
@@ -116,7 +100,8 @@ class Parts:
 
     def constant(self, value: float, suffix: str) -> str:
         """Add a number of the type of the inputs; return its name."""
-        kind = self.known.type_of(self.node.input)
+        found = (self.facts.types.get(name) for name in self.node.input)
+        kind = next((kind for kind in found if kind in _FLOATS), None) or self.known.usual_type
         return self._store(np.array(value, helper.tensor_dtype_to_np_dtype(kind)), suffix)
 
     def integers(self, values: list[int]) -> str:
