@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 import pytest
 from numpy.typing import NDArray
 
 from tests.helpers import plans
+from transforms import model_io
 from transforms.graph import walk
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
@@ -215,6 +217,21 @@ def test_tokens_given_as_floats_are_looked_up() -> None:
     insert_cast(graph)
     found = open_model(graph).run({"x": np.array([3, 1001, 1999], np.float32)})["y"]
     np.testing.assert_array_equal(found, table[[3, 1001, 1999]].astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+def test_why_steps_and_thresholds_are_kept() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]> main (float[4,1] x) => (int16[4,1] y)
+        <float full = {32767.0}> {
+            s = ai.onnx.ml.Scaler <offset = [1.0], scale = [2.0]> (x) t = Tanh(s) m = Mul(t, full)
+            y = Cast <to = 5> (m) }"""
+    graph = model_io.load(onnx.parser.parse_model(text))
+    insert_cast(graph)
+    tally = inspect_bf16.tally(graph, None, "with_cast")
+    assert tally.converted == 1
+    assert {reason: dict(ops) for reason, ops in tally.kept.items()} == {
+        "rounding would ruin what it makes": {"Mul": 1, "Cast": 1},
+        "thresholds and scales of ai.onnx.ml": {"Scaler": 1},
+    }
 
 
 def test_why_they_are_kept() -> None:

@@ -12,8 +12,8 @@ from transforms.graph import dtypes, schemas, walk
 from transforms.graph.selection import Exclusion, resolve
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
-from transforms.plan.exact_arithmetic import positions, shape_arithmetic
-from transforms.plan.rounding_plan import RoundingPlan, is_downcast, is_saturation, is_upcast
+from transforms.plan.exact_arithmetic import exact_steps, positions, shape_arithmetic
+from transforms.plan.rounding_plan import LEARNED, RoundingPlan, is_downcast, is_saturation, is_upcast
 
 _NAMES = {dtypes.FLOAT: "float32", dtypes.FLOAT16: "float16", dtypes.BFLOAT16: "bfloat16"}
 _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp16_to_bf16"}
@@ -64,7 +64,12 @@ def require(state: State, source: str, name: str) -> None:
 def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:
     """Count the nodes of a graph just converted to a format."""
     excluded, sizes = resolve(exclude, graph), shape_arithmetic(graph)
-    places = positions(graph, sizes)
+    exact = {
+        "arithmetic on shapes": sizes,
+        "arithmetic on positions": positions(graph, sizes),
+        "rounding would ruin what it makes": exact_steps(graph),
+        "thresholds and scales of ai.onnx.ml": {id(n) for n in walk.nodes(graph) if n.domain == LEARNED},
+    }
     opsets = schemas.versions(graph)
     kept: dict[str, Counter[str]] = {}
     converted = 0
@@ -75,14 +80,10 @@ def tally(graph: gs.Graph, exclude: Exclusion, form: str) -> Tally:
             continue
         if not any(dtypes.is_type(t, dtypes.FLOAT) or dtypes.is_type(t, dtypes.BFLOAT16) for t in tensors):
             continue
-        if node in excluded:
-            reason: str | None = "excluded by option"
-        elif id(node) in sizes and not _has_bfloat16(node):
-            reason = "arithmetic on shapes"
-        elif id(node) in places and not _has_bfloat16(node):
-            reason = "arithmetic on positions"
-        else:
-            reason = _reason_kept(node, opsets, form)
+        reason = "excluded by option" if node in excluded else None
+        if not _has_bfloat16(node):
+            reason = reason or next((why for why, ids in exact.items() if id(node) in ids), None)
+        reason = reason or _reason_kept(node, opsets, form)
         converted += reason is None
         if reason is not None:
             kept.setdefault(reason, Counter())[node.op] += 1

@@ -68,7 +68,12 @@ A layer sums up more. One is an outer product, as that of positions and the freq
 def exact_arithmetic(graph: gs.Graph) -> set[int]:
     """Return the ids of these nodes of a graph and its bodies, with those that read the exact numbers."""
     sizes = shape_arithmetic(graph)
-    return sizes | positions(graph, sizes)
+    return sizes | positions(graph, sizes) | exact_steps(graph)
+
+
+def exact_steps(graph: gs.Graph) -> set[int]:
+    """Return the ids of nodes between numbers of any kind and a result that their rounding would ruin."""
+    return integer_casts(graph) | differences_of_products(graph) | cancelled_sums(graph)
 
 
 def shape_arithmetic(graph: gs.Graph) -> set[int]:
@@ -113,7 +118,7 @@ def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
             if way is not None and way.is_exact(node):
                 found |= {id(node), *map(id, way.nodes)}
                 break
-    return (found | integer_casts(graph) | differences_of_products(graph) | cancelled_sums(graph)) - sizes
+    return found - sizes
 
 
 def _ends(node: gs.Node) -> list[gs.Tensor]:

@@ -37,7 +37,8 @@ from transforms.plan.roots_of_squares import roots_of_squares
 
 QUANTIZE, DEQUANTIZE = "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"
 
-_LEARNED = "ai.onnx.ml"
+LEARNED = "ai.onnx.ml"
+"""Domain of operators that compare or scale numbers by what they have learned."""
 
 Edge = tuple[int, int]
 """``id`` of a node, and which input of it."""
@@ -87,7 +88,7 @@ class RoundingPlan:
         kept = resolve(exclude, graph)
         self.excluded = NodeSet(node for node in kept if not is_saturation(node))  # rounding commutes with it
         self.exact_nodes = exact_arithmetic(graph)
-        self.exact_nodes |= {id(node) for node in walk.nodes(graph) if node.domain == _LEARNED}
+        self.exact_nodes |= {id(node) for node in walk.nodes(graph) if node.domain == LEARNED}
         if element == dtypes.FLOAT16:
             self.exact_nodes |= roots_of_squares(graph) | float16_limits(graph)
         self._owners = owners(graph)
