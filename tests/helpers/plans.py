@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ops.array_types import Feed
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.finetune.output_error import OutputError
+from transforms.graph import walk
 from transforms.lift_constants import lift_constants
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.quant_spec import QuantSite
@@ -68,6 +69,11 @@ def plan(
     """Return the plan for such a model and a scheme, a preset with changes if it is a name."""
     chosen = preset(scheme) if isinstance(scheme, str) else scheme
     return QuantizationPlan(graph(text, weights), chosen.with_(**changes))
+
+
+def made_by(built: gs.Graph, ids: Set[int]) -> set[str]:
+    """Return the first outputs of the nodes with some ids, in bodies too."""
+    return {node.outputs[0].name for node in walk.nodes(built) if id(node) in ids}
 
 
 def reads(planned: QuantizationPlan) -> dict[str, str]:

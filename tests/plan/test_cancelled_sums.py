@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.helpers import plans
-from transforms.graph import walk
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.plan.cancelled_sums import cancelled_sums
 from transforms.run.run_model import open_model
@@ -37,7 +36,7 @@ def _weights(name: str) -> plans.Weights:
 def test_sums_and_what_is_taken_off(name: str) -> None:
     graph = plans.graph(_text(name), _weights(name))
     found = cancelled_sums(graph)
-    assert {n.outputs[0].name for n in walk.nodes(graph) if id(n) in found} == set(FORMS[name][1])
+    assert plans.made_by(graph, found) == set(FORMS[name][1])
 
 
 def test_moves_on_a_grid_are_rounded_by_their_own_size() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.helpers import plans
-from transforms.graph import walk
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.plan.differences_of_products import differences_of_products
 from transforms.run.run_model import open_model
@@ -30,7 +29,7 @@ def test_what_is_below_a_root(name: str) -> None:
     text, expected = FORMS[name]
     graph = plans.loose_graph(ENDS.format(text))
     found = differences_of_products(graph)
-    assert {n.outputs[0].name for n in walk.nodes(graph) if id(n) in found} == set(expected)
+    assert plans.made_by(graph, found) == set(expected)
 
 
 @pytest.mark.parametrize("format", ("with_cast", "simulate_bf16"))

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from tests.helpers import plans
 from transforms import model_io
-from transforms.graph import walk
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
 from transforms.pipelines import inspect_bf16
@@ -46,7 +45,7 @@ def angles(product: str = "m = MatMul(w, p)") -> str:
 def exact(text: str, weights: plans.Weights | None = None) -> set[str]:
     graph = plans.graph(text, weights)
     found = exact_arithmetic(graph)
-    return {node.outputs[0].name for node in walk.nodes(graph) if id(node) in found}
+    return plans.made_by(graph, found)
 
 
 PRODUCTS = {

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.helpers import plans
-from transforms.graph import walk
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.float16_limits import float16_limits
 from transforms.run.run_model import open_model
@@ -38,7 +37,7 @@ def test_nodes_with_constants_that_float16_does_not_have(name: str) -> None:
     text, expected = FORMS[name]
     graph = plans.loose_graph(ENDS.format(text), WEIGHTS)
     found = float16_limits(graph)
-    assert {n.outputs[0].name for n in walk.nodes(graph) if id(n) in found} == set(expected)
+    assert plans.made_by(graph, found) == set(expected)
 
 
 @pytest.mark.parametrize("name", ("added", "floor", "logarithm"))

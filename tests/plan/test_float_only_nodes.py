@@ -14,7 +14,7 @@ from transforms.scheme import preset
 def zone(text: str, weights: plans.Weights | None = None, *, opset: int = 18) -> set[str]:
     graph = plans.graph(text, weights, opset=opset)
     found = float_zone(graph)
-    return {node.outputs[0].name for node in graph.nodes if id(node) in found}
+    return plans.made_by(graph, found)
 
 
 ATTENTION = """(float[2,5,8] x, float[2,1,1,5] mask) => (float[2,4,5,2] y)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.helpers import plans
-from transforms.graph import walk
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.integer_casts import integer_casts
@@ -35,7 +34,7 @@ def _text(name: str) -> str:
 def test_the_steps_before_integers(name: str) -> None:
     graph = plans.graph(_text(name))
     found = integer_casts(graph)
-    assert {n.outputs[0].name for n in walk.nodes(graph) if id(n) in found} == set(FORMS[name][1])
+    assert plans.made_by(graph, found) == set(FORMS[name][1])
 
 
 @pytest.mark.parametrize("format", ("with_cast", "simulate_bf16", "FP16", "BF16"))

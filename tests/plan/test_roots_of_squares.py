@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.helpers import plans
-from transforms.graph import walk
 from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.roots_of_squares import roots_of_squares
 from transforms.run.run_model import open_model
@@ -33,7 +32,7 @@ def test_squares_their_sums_and_roots(name: str) -> None:
     text, expected = FORMS[name]
     graph = plans.graph(ENDS.format(text), {"w": (16, 16)} if "w)" in text else None)
     found = roots_of_squares(graph)
-    assert {node.outputs[0].name for node in walk.nodes(graph) if id(node) in found} == set(expected)
+    assert plans.made_by(graph, found) == set(expected)
 
 
 @pytest.mark.parametrize("size", (1e-4, 1.0, 3e3))

@@ -41,7 +41,7 @@ def _text(floor: str = "Max(b, low)") -> str:
 def zone(text: str) -> set[str]:
     graph = plans.graph(text, _weights())
     found = spectra(graph)
-    return {node.outputs[0].name for node in graph.nodes if id(node) in found}
+    return plans.made_by(graph, found)
 
 
 @pytest.mark.parametrize("floor", ("Max(b, low)", "Clip(b, two)", "Add(b, low)", "Abs(b)", "Sqrt(b)"))

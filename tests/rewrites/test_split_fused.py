@@ -13,7 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from tests.helpers import conversion
+from tests.helpers import fused_models
 from transforms import model_io
 from transforms.graph.selection import Selection, select
 from transforms.model import graph_proto
@@ -81,18 +81,6 @@ def _feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def _operators(model: onnx.ModelProto) -> set[str]:
-    return {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
-
-
-def _check_same(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
-    onnx.checker.check_model(after, full_check=True)
-    feeds = _feeds(before)
-    expected, found = conversion.run(before, feeds), conversion.run(after, feeds)
-    for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-5 * np.abs(array).max())
-
-
 @pytest.mark.parametrize("opset", (13, 20))
 @pytest.mark.parametrize("name", WRITTEN)
 def test_parts_compute_the_same(name: str, opset: int) -> None:
@@ -100,8 +88,8 @@ def test_parts_compute_the_same(name: str, opset: int) -> None:
     graph = model_io.load(model)
     assert split_fused(graph) == 1
     after = graph_proto.export_model(graph)
-    assert not _operators(after)
-    _check_same(model, after)
+    assert not fused_models.runtime_operators(after)
+    fused_models.check_same(model, after, _feeds(model))
     assert split_fused(graph) == 0
 
 
@@ -126,7 +114,7 @@ def test_branches_may_use_one_name() -> None:
     model = _model(CONV, BRANCHES, 17)
     graph = model_io.load(model)
     assert split_fused(graph) == 2
-    _check_same(model, graph_proto.export_model(graph))
+    fused_models.check_same(model, graph_proto.export_model(graph), _feeds(model))
 
 
 SAVED = (
@@ -148,10 +136,10 @@ def test_a_model_that_the_optimizer_saved_is_taken_apart(tmp_path: Path) -> None
     options.optimized_model_filepath = str(tmp_path / "saved.onnx")
     ort.InferenceSession(source.SerializeToString(), options, ["CPUExecutionProvider"])
     saved = onnx.load(tmp_path / "saved.onnx")
-    assert {"FusedConv", "FusedMatMul"} <= _operators(saved)
+    assert {"FusedConv", "FusedMatMul"} <= fused_models.runtime_operators(saved)
     graph = model_io.load(saved)
     notes = prepare(graph, Selection()).notes
     after = graph_proto.export_model(graph)
     assert notes and notes[0].startswith("Operators that ONNX Runtime had put together, taken apart: ")
-    assert not _operators(after)
-    _check_same(source, after)
+    assert not fused_models.runtime_operators(after)
+    fused_models.check_same(source, after, _feeds(source))

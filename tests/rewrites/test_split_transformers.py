@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.helpers import conversion
+from tests.helpers import fused_models
 from transforms import model_io
 from transforms.graph.selection import Selection
 from transforms.model import graph_proto
@@ -108,10 +108,6 @@ def _feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return feeds
 
 
-def _operators(model: onnx.ModelProto) -> set[str]:
-    return {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
-
-
 @pytest.mark.parametrize("opset", (13, 18, 23))
 @pytest.mark.parametrize("name", SAME)
 def test_parts_of_transformers_compute_the_same(name: str, opset: int) -> None:
@@ -119,11 +115,8 @@ def test_parts_of_transformers_compute_the_same(name: str, opset: int) -> None:
     graph = model_io.load(model)
     assert split_fused(graph) == SAME[name].count("ms.") + SAME[name].count("SimplifiedLayerNormalization <")
     after = graph_proto.export_model(graph)
-    assert not _operators(after)
-    onnx.checker.check_model(after, full_check=True)
-    feeds = _feeds(model)
-    expected, found = conversion.run(model, feeds), conversion.run(after, feeds)
-    np.testing.assert_allclose(found["y"], expected["y"], rtol=0, atol=1e-5 * np.abs(expected["y"]).max())
+    assert not fused_models.runtime_operators(after)
+    fused_models.check_same(model, after, _feeds(model))
 
 
 @pytest.mark.parametrize("name", STAY)
@@ -139,8 +132,5 @@ def test_a_norm_that_the_checker_does_not_know_is_always_taken_apart(optimized: 
     graph = model_io.load(model)
     prepare(graph, Selection(), optimized=optimized)
     after = graph_proto.export_model(graph)
-    assert _operators(after) == (set() if optimized else {"Attention"})
-    onnx.checker.check_model(after, full_check=True)
-    feeds = _feeds(model)
-    expected, found = conversion.run(model, feeds)["y"], conversion.run(after, feeds)["y"]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert fused_models.runtime_operators(after) == (set() if optimized else {"Attention"})
+    fused_models.check_same(model, after, _feeds(model))
