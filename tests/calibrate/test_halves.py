@@ -33,6 +33,7 @@ def test_a_tensor_without_numbers_in_a_half_has_the_range_of_all() -> None:
     ]
     assert ranges == [(-3, 2), (0, 1), (-3, 2), (0, 4)]
     assert not calibration.halves_differ(["past"]) and calibration.halves_differ(["x"])
+    assert calibration.halves_differ(["x", "constant"])  # of which nothing is measured
     assert calibration.differences("past") == (1, 1)
 
 
@@ -53,3 +54,14 @@ def test_prompts_and_later_tokens_take_turns() -> None:
     for feed, expected in zip(feeds, wanted, strict=True):
         error = np.square(model.run(feed)["y"] - expected).sum()
         assert error < 1e-2 * np.square(expected).sum()  # 20 dB: 8 bits at five places have some 30
+
+
+def test_an_output_on_one_scale_with_a_constant() -> None:
+    """A Concat joins both, on one scale: the constant was looked for among what was measured."""
+    text = """(float[4,8] x) => (float[4,8] y, float[4,8] r) {
+        r = MatMul(x, v) j = Concat <axis = 1> (r, c) y = MatMul(j, w) }"""
+    graph = plans.graph(text, {"v": (8, 8), "w": (16, 8), "c": (4, 8)})
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.standard_normal((4, 8)).astype(np.float32)} for _ in range(8)]
+    scheme = preset("A8W8").with_(align_concat=True)
+    assert quantize_graph(graph, scheme, CalibrationData(feeds)).choice.startswith("Ranges chosen by outputs")

@@ -157,6 +157,22 @@ def test_expected_error_is_that_of_the_numbers(shape: str, levels: int, share: f
         assert error(make(low, high, levels))[0] / x.size == pytest.approx(wanted, rel=0.02)
 
 
+@pytest.mark.parametrize("highest", [1.0, 0.99, 6.0, 255.0])
+def test_numbers_that_equal_the_highest_count_wherever_bins_begin(highest: float) -> None:
+    """A bin begins at 1, 6 and 255: all of its numbers are the edge, and it has no width within the range."""
+    rng = np.random.default_rng(5)
+    x = np.concatenate([np.full(3000, highest), rng.uniform(0, 0.3, 6000) * highest]).astype(np.float32)
+    observed = observe(x)
+    assert observed.histogram is not None
+    error = mse_range._error_function(observed.histogram, (observed.low, observed.high))
+    low, high = np.array([0.0]), np.array([0.6 * highest])
+    wanted = rounding_error(x, 0.0, float(high[0]), 256, symmetric=False)
+    # clipping a third of the numbers is all but the whole error; 0.99 lies within a bin of 0.002
+    assert error(mse_range._grids(low, high, 256))[0] / x.size == pytest.approx(wanted, rel=0.02)
+    for symmetric in (True, False):
+        assert find(observed, "MSE", "int8", symmetric=symmetric)[1] == pytest.approx(highest, rel=0.01)
+
+
 @pytest.mark.parametrize("shape", ["normal", "laplace", "heavy tails"])
 def test_least_error_clips_more_with_fewer_levels(shape: str) -> None:
     observed = observe(SAMPLES[shape])

@@ -92,8 +92,11 @@ class Calibration:
         return self.observed[name] if found.is_empty else found
 
     def halves_differ(self, names: Iterable[str]) -> bool:
-        """Return whether some tensors together have another range in one half, by 1 percent of either end."""
-        names = list(names)
+        """Return whether some tensors together have another range in one half, by 1 percent of either end.
+
+        Constants among them, of which nothing was measured, are the same in both.
+        """
+        names = [name for name in names if name in self.observed]
         ends = [
             (
                 min(min(self._in_half(name, half).low, 0.0) for name in names),

@@ -88,7 +88,8 @@ def _error_function(
     """Return what gives the sum of squared errors of the counted numbers on each of several grids.
 
     The integral of (v - k)^2, where k is the integer next to v, is k / 12 + (v - k)^3 / 3 from 0 to v, and
-    stays so beyond the last k, where v is clipped. So the errors within a bin need no samples of it.
+    stays so beyond the last k, where v is clipped. So the errors within a bin need no samples of it. A bin
+    has no width if it begins at the highest number: all that it counts is that number, (v - k)^2 each.
     """
     counts = histogram.counts_but_zeros.reshape(-1, _MERGED).sum(axis=1)
     used = np.flatnonzero(counts)
@@ -96,6 +97,7 @@ def _error_function(
     edges = np.clip(histogram.edges[::_MERGED][used[0] : used[-1] + 2], *extremes)
     widths = np.diff(edges)
     weights = np.divide(counts, widths, out=np.zeros(len(counts)), where=widths > 0)
+    highest_counts = counts[-1] if widths[-1] == 0 else 0
 
     scratch = np.empty((3, len(_COARSE), len(edges)))  # pages are made once, not for every operation
 
@@ -108,11 +110,13 @@ def _error_function(
         np.minimum(k, highest, out=k)
         v -= k
         np.multiply(v, v, out=integral)
+        at_highest = highest_counts * integral[:, -1] * grids[0] ** 2
         integral *= v
         integral /= 3
         k /= 12
         integral += k
-        return (np.subtract(integral[:, 1:], integral[:, :-1], out=v[:, 1:]) @ weights) * grids[0] ** 3
+        within = np.subtract(integral[:, 1:], integral[:, :-1], out=v[:, 1:]) @ weights
+        return within * grids[0] ** 3 + at_highest
 
     return _error
 
