@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from transforms.graph import walk
+from transforms.plan.alike_ranges import Joined
 from transforms.plan.quantization_plan import QuantizationPlan
 
 
-def align_concat(plan: QuantizationPlan) -> int:
+def align_concat(plan: QuantizationPlan, *, alike: bool = False) -> int:
     """Give the inputs and the output of each Concat that is quantized one range; return how many changed.
+
+    With ``alike`` none changes until ranges are known: those then share one which lose at most half a bit by
+    it (:mod:`transforms.plan.alike_ranges`).
 
     A Concat whose inputs alone are quantized, before an output of the model, is left unchanged: there each
     part keeps its own scale. So are Concats in bodies and those of other formats, which have no scale.
@@ -17,5 +21,8 @@ def align_concat(plan: QuantizationPlan) -> int:
     for node in walk.nodes(plan.graph):
         tensors = [*node.inputs, *node.outputs]
         if node.op == "Concat" and all(id(tensor) in ranged for tensor in tensors):
-            changed += plan.share(tensors)
+            if alike:
+                plan.share_if_alike(Joined(node, tensors))
+            else:
+                changed += plan.share(tensors)
     return changed

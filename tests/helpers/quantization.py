@@ -54,6 +54,10 @@ class Given:
             raise ValueError(f"tensor '{name}' has no range")
         return self._ranges[name]
 
+    def extremes(self) -> Mapping[str, tuple[float, float]]:
+        """Return the ranges."""
+        return self._ranges
+
     def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
         """Return those of the mean squares that are there."""
         return {key: self._mean_squares[key] for key in channels if key in self._mean_squares}

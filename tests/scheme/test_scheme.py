@@ -52,7 +52,8 @@ def test_a_preset_is_read_by_name_and_survives_toml(name: str, tmp_path: Path) -
 def test_formats_of_presets(name: str, activation: str, weight: str) -> None:
     found = preset(name)
     assert (found.activation, found.weight) == (activation, weight)
-    assert found.align_concat is found.align_eltwise_quant_type is name.startswith(("A", "X"))
+    assert found.align_eltwise_quant_type is name.startswith(("A", "X"))
+    assert found.align_concat == {"A": "auto", "X": True}.get(name[0], False)
     assert not found.fold_relu
 
 

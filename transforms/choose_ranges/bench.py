@@ -45,6 +45,7 @@ class Bench:
         self._samples: list[Sample] = []
         copy = copy_graph(graph)
         plan = plan_of(copy, scheme)
+        plan.settle(calibration.extremes())
         show(copy, floats.views)
         self.switchable = switchable_ranges(plan)
         self._parameters = Parameters(graph, scheme, plan_of, calibration, self.switchable, memory)

@@ -38,12 +38,15 @@ from transforms.requantize_captured import requantize_captured
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
+from transforms.scheme.scheme import AUTO
 
 CORRECTED = "biases of layers corrected by their outputs on samples"
 EQUALIZED = "pairs of layers equalized"
 SCALED = "tensors with channels scaled between layers"
 MOVED = "tensors with outliers moved into weights"
 ROTATED = "tensors with outliers rotated into all channels"
+
+_ALIGNED = "Concats on one scale"
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
@@ -85,7 +88,7 @@ def make_plan(graph: gs.Graph, scheme: Scheme, targets: Targets, done: Quantized
     """Return the plan for a prepared graph, with shared ranges and borders as the scheme wants them."""
     plan = QuantizationPlan(graph, scheme, targets)
     if scheme.align_concat:
-        done.changes["Concats on one scale"] = align_concat(plan)
+        done.changes[_ALIGNED] = align_concat(plan, alike=scheme.align_concat == AUTO)
     if scheme.dual_quant_nodes:
         done.changes["tensors quantized twice, at borders of formats"] = dual_quant_nodes(plan)
     return plan
@@ -100,6 +103,8 @@ def write_plan(
     )
     _note_bodies(plan, done)
     _note_whole(plan, done)
+    if plan.scheme.align_concat == AUTO and ranges is not None:
+        done.changes[_ALIGNED] = plan.settle(ranges.extremes())
     insert_qdq(plan, ranges, memory=memory, grids=done.grids)
 
 

@@ -81,6 +81,8 @@ class QParamsTable:
         The scale of a weight is widened where an int32 bias would overflow. Raises ValueError for a tensor
         without range.
         """
+        if ranges is not None:
+            plan.settle(ranges.extremes())
         self._plan, self._ranges, self._memory = plan, ranges, memory or WeightMemory()
         self._powers = plan.scheme.scale == POWER_OF_TWO
         self._mean_squares = {} if ranges is None else ranges.mean_squares(weighed_inputs(plan))

@@ -30,12 +30,12 @@ def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
 
 def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
     """Symmetric integers for NPUs. A range of both signs cannot replace a Relu: it stays."""
-    return {**_integers(activation, weight), "align_concat": True, "align_eltwise_quant_type": True}
+    return {**_integers(activation, weight), "align_concat": "auto", "align_eltwise_quant_type": True}
 
 
 def _shifted(format: str) -> dict[str, Any]:
     """One power of two for each tensor: channels are brought to like ranges first."""
-    aligned = {**_aligned(format), "per_channel": False}
+    aligned = {**_aligned(format), "align_concat": True, "per_channel": False}
     return {**aligned, "scale": "power_of_two", "calibrate_method": "MSE"}
 
 

@@ -76,7 +76,8 @@ class Scheme:
     ``target`` names a row of :mod:`transforms.scheme.targets`, whose integer kernels decide which operators
     read integers.
 
-    The rest: rewrites to run, ``opset`` of the result (0: that of the model, or the least that the nodes
+    ``align_concat``: one scale for all that a Concat joins (``auto``: where ranges are alike). The rest:
+    rewrites to run, ``opset`` of the result (0: that of the model, or the least that the nodes
     need), ``input_shapes`` (free dimensions of inputs made fixed, by name), and how nodes are written;
     ``qdq_domain`` is that of integer nodes, ``domain`` that of our own operators. The constructor raises
     ValueError naming key, value and the legal values.
@@ -104,7 +105,7 @@ class Scheme:
     exclude_op_types: tuple[str, ...] = ()
     fold_relu: bool = False
     quantize_before_relu: bool = False
-    align_concat: bool = False
+    align_concat: bool | str = False
     align_slice: bool = False
     align_eltwise_quant_type: bool = False
     dual_quant_nodes: bool = False
