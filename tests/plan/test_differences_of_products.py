@@ -1,4 +1,4 @@
-"""Oracle: the nodes listed here, by the tensor that they make; a root that the float model takes."""
+"""Oracle: the nodes listed here, by the tensor that they make; roots and ratios of the float model."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import pytest
 
 from tests.helpers import plans
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.plan.differences_of_products import differences_of_products
 from transforms.run.run_model import open_model
+from transforms.scheme import preset
 
 ENDS = """(float[2,64] x, float[2,64] z) => (float[A,B] y)
-    <float two = {{2.0}}, float four = {{4.0}}, float e = {{1e-5}}, int64[1] a = {{1}}> {{ {} }}"""
+    <float two = {{2.0}}, float four = {{4.0}}, float e = {{1e-5}},
+     int64[1] a = {{1}}, int64 one = {{1}}> {{ {} }}"""
 MOMENTS = """m = ReduceMean(x, a) q = Mul(x, x) n = ReduceMean(q, a) s = Pow(m, two) d = Sub(n, s)
     c = Add(d, e) y = Sqrt(c)"""
+QUOTIENT = MOMENTS.removesuffix(" y = Sqrt(c)")
 FORMS = {
     "discriminant": ("b = Mul(x, x) p = Mul(x, z) q = Mul(p, four) d = Sub(b, q) y = Sqrt(d)", "bpqdy"),
     "moments": (MOMENTS, "mqnsdcy"),
@@ -21,6 +25,21 @@ FORMS = {
     "no product": ("d = Sub(x, z) y = Sqrt(d)", ""),
     "no difference": ("b = Mul(x, x) y = Sqrt(b)", ""),
     "no root": ("b = Mul(x, x) y = Sub(b, z)", ""),
+    "divisor": (f"{QUOTIENT} t = Tanh(x) y = Div(t, c)", "mqnsdcy"),
+    "quotient": (
+        f"{QUOTIENT} p = Mul(x, z) o = ReduceMean(p, a) k = Mul(m, z) l = Sub(o, k) y = Div(l, c)",
+        "mqnsdcpokly",
+    ),
+    "determinant": ("p = Mul(x, z) q = Mul(z, z) d = Sub(p, q) y = Reciprocal(d)", "pqdy"),
+    "bounded divisor": ("p = Mul(x, z) q = Mul(z, z) d = Sub(p, q) c = Clip(d, e) y = Div(x, c)", "pqdcy"),
+    "difference of windows": (
+        "p = Mul(x, x) r = CumSum(p, one) q = Mul(z, z) d = Sub(r, q) y = Div(x, d)",
+        "prqdy",
+    ),
+    "areas": ("p = Mul(x, x) q = Mul(z, z) b = Mul(x, z) s = Add(p, q) d = Sub(s, b) y = Div(b, d)", ""),
+    "scaled": ("p = Mul(x, two) q = Mul(z, four) d = Sub(p, q) y = Div(x, d)", ""),
+    "one product": ("p = Mul(x, z) d = Sub(four, p) y = Div(x, d)", ""),
+    "dividend": ("p = Mul(x, z) q = Mul(z, z) d = Sub(p, q) y = Div(d, x)", ""),
 }
 
 
@@ -40,3 +59,24 @@ def test_deviations_of_numbers_far_from_zero_are_numbers(format: str) -> None:
     wanted = open_model(graph).run({"x": x, "z": x})["y"]
     convert_bf16(graph, Bf16Options(format=format))
     np.testing.assert_allclose(open_model(graph).run({"x": x, "z": x})["y"], wanted, rtol=2**-8)
+
+
+@pytest.mark.parametrize("format", ("BF16", "FP16"))
+def test_slopes_of_windows_far_from_zero(format: str) -> None:
+    """A guided filter divides covariances by variances, each the mean of products less a product of means.
+
+    Sums and ratios of numbers of float32 are left, and the rounding of the slopes.
+    """
+    graph = plans.graph(
+        """(float[1,1,8,8] x, float[1,1,8,8] z) => (float[1,1,6,6] y) <float e = {1e-3}> {
+            m = AveragePool <kernel_shape = [3, 3]> (x) n = AveragePool <kernel_shape = [3, 3]> (z)
+            p = Mul(x, z) q = Mul(x, x)
+            o = AveragePool <kernel_shape = [3, 3]> (p) r = AveragePool <kernel_shape = [3, 3]> (q)
+            s = Mul(m, n) t = Mul(m, m) c = Sub(o, s) v = Sub(r, t) w = Add(v, e) y = Div(c, w) }"""
+    )
+    random = np.random.default_rng(0)
+    x = (24 + random.integers(-4, 5, (1, 1, 8, 8)) / 8).astype(np.float32)
+    feed = {"x": x, "z": x - random.integers(-1, 2, (1, 1, 8, 8)).astype(np.float32) / 8}
+    wanted = open_model(graph).run(feed)["y"]
+    quantize_graph(graph, preset(format))
+    np.testing.assert_allclose(open_model(graph).run(feed)["y"], wanted, rtol=2**-8)

@@ -10,8 +10,9 @@
 * differences between numbers of one input that it looks up and others: of neighbours;
 * what numbers that a net has rounded become by arithmetic on the way to such an end, as lengths of sounds do;
 * the last steps of float numbers to integers (:mod:`transforms.plan.integer_casts`);
-* differences of products of which a root is taken (:mod:`transforms.plan.differences_of_products`), and sums
-  from which an addend is taken off again (:mod:`transforms.plan.cancelled_sums`).
+* differences of products of which a root is taken, or that divide
+  (:mod:`transforms.plan.differences_of_products`), and sums from which an addend is taken off again
+  (:mod:`transforms.plan.cancelled_sums`).
 
 Sin and Cos repeat themselves, so that an angle needs steps far smaller than 1, however large it is: position
 1001 becomes 1000 in bfloat16, and most others 0 or the largest on a grid of 8 bits. Most integers above 256
