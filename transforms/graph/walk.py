@@ -82,6 +82,11 @@ def producer(tensor: gs.Tensor) -> gs.Node | None:
     return tensor.inputs[0] if tensor.inputs else None
 
 
+def is_given(tensor: gs.Tensor) -> bool:
+    """Return whether a tensor is a constant, or an input of a node that is left out."""
+    return isinstance(tensor, gs.Constant) or tensor.is_empty()
+
+
 def way_to(
     ends: Iterable[gs.Tensor],
     is_start: Callable[[gs.Tensor], bool],
@@ -132,7 +137,7 @@ def steps_to(tensor: gs.Tensor, passes: Callable[[gs.Node], bool]) -> Iterator[g
 
 def computed_inputs(node: gs.Node) -> list[gs.Tensor]:
     """Return the inputs of a node that nodes or inputs of the model make: no constants."""
-    return [one for one in node.inputs if not one.is_empty() and not isinstance(one, gs.Constant)]
+    return [one for one in node.inputs if not is_given(one)]
 
 
 def reads(node: gs.Node) -> Iterator[gs.Tensor]:

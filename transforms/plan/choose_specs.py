@@ -154,7 +154,9 @@ class SpecChooser:
         formats, edge = self.formats[node], (id(node), index)
         if role == BIAS:
             int32 = formats.bias is not None and formats.bias.is_integer
-            return formats.other if int32 and not self._has_int32(node) else formats.bias
+            fmt = formats.other if int32 and not self._has_int32(node) else formats.bias
+            is_left = fmt == formats.other and edge not in self._float_edges  # as all of a kept node is
+            return None if is_left else fmt
         if self._is_computed(node, index):
             return formats.weight if role == WEIGHT else formats.activation
         if edge in self.integers.edges and id(node) not in self.integers.layers:

@@ -12,7 +12,8 @@
 * the last steps of float numbers to integers (:mod:`transforms.plan.integer_casts`);
 * differences of products of which a root is taken, or that divide
   (:mod:`transforms.plan.differences_of_products`), and sums from which an addend is taken off again
-  (:mod:`transforms.plan.cancelled_sums`).
+  (:mod:`transforms.plan.cancelled_sums`);
+* inputs less a stored mean, over a stored deviation (:mod:`transforms.plan.standardised_inputs`).
 
 Sin and Cos repeat themselves, so that an angle needs steps far smaller than 1, however large it is: position
 1001 becomes 1000 in bfloat16, and most others 0 or the largest on a grid of 8 bits. Most integers above 256
@@ -33,6 +34,7 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.cancelled_sums import cancelled_sums
 from transforms.plan.differences_of_products import differences_of_products
 from transforms.plan.integer_casts import integer_casts
+from transforms.plan.standardised_inputs import standardised_inputs
 
 _SHAPE_SOURCES = frozenset({"Shape", "Size"})
 
@@ -74,7 +76,8 @@ def exact_arithmetic(graph: gs.Graph) -> set[int]:
 
 def exact_steps(graph: gs.Graph) -> set[int]:
     """Return the ids of nodes between numbers of any kind and a result that their rounding would ruin."""
-    return integer_casts(graph) | differences_of_products(graph) | cancelled_sums(graph)
+    rules = (integer_casts, differences_of_products, cancelled_sums, standardised_inputs)
+    return set[int]().union(*(rule(graph) for rule in rules))
 
 
 def shape_arithmetic(graph: gs.Graph) -> set[int]:

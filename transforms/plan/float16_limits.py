@@ -14,8 +14,9 @@ from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.plan.large_numbers import LARGEST
 
-_LEAST, _LARGEST = 2.0**-14, 65504.0
+_LEAST = 2.0**-14
 _FACTORS = frozenset({"Mul", "Div", "Pow", "BatchNormalization"})
 """Operators that multiply with constants, or divide by them."""
 
@@ -58,7 +59,7 @@ def _is_beyond(values: np.ndarray) -> bool:
     if not values.size:
         return False
     largest = max(float(values.max()), -float(values.min()))
-    return (_LARGEST < largest < np.inf) or (values.size == 1 and 0 < largest < _LEAST)
+    return (LARGEST < largest < np.inf) or (values.size == 1 and 0 < largest < _LEAST)
 
 
 def _makers(node: gs.Node) -> list[gs.Node]:

@@ -42,14 +42,10 @@ def roots_of_squares(graph: gs.Graph) -> set[int]:
     found: set[int] = set()
     for node in walk.nodes(graph):
         if _is_root(node):
-            way = walk.way_to(node.inputs[:1], _is_start, _sums_up, _is_square)
+            way = walk.way_to(node.inputs[:1], walk.is_given, _sums_up, _is_square)
             if way and any(map(_is_square, way.values())):
                 found |= way.keys() | {id(node)}
     return found
-
-
-def _is_start(tensor: gs.Tensor) -> bool:
-    return isinstance(tensor, gs.Constant) or tensor.is_empty()
 
 
 def _sums_up(node: gs.Node) -> bool:
