@@ -23,6 +23,8 @@ FORMS = {
     "no deviation": ("d = Sub(x, m) y = Tanh(d)", ""),
     "dividend": ("d = Sub(x, m) q = Div(one, d) y = Tanh(q)", ""),
     "what a net makes": ("h = Sigmoid(x) d = Sub(h, m) y = Div(d, s)", ""),
+    "mask": ("d = Sub(one, x) q = Mul(d, l) y = Tanh(q)", ""),
+    "mask less one": ("f = Cast <to = 1> (n) d = Sub(f, one) q = Mul(d, l) y = Tanh(q)", ""),
     "no constant": ("h = Neg(x) d = Sub(x, h) y = Div(d, s)", ""),
 }
 WEIGHTS: plans.Weights = {
@@ -32,6 +34,7 @@ WEIGHTS: plans.Weights = {
     "i": np.array([0.05, 0.5], np.float32),
     "p": np.array([123.7, 103.5], np.float32),
     "v": np.array([58.4, 57.4], np.float32),
+    "l": np.array([-10000, -3.4e38], np.float32),
 }
 
 

@@ -25,10 +25,9 @@ def standardised_inputs(graph: gs.Graph) -> set[int]:
     inputs = {id(tensor) for tensor in graph.inputs}
     found: set[int] = set()
     for shift in graph.nodes:
-        mean = _constant(shift, "Sub", "Add")
-        scales = (
-            [] if mean is None else [user for user, _ in walk.uses(shift.outputs[0]) if _is_far(mean, user)]
-        )
+        mean = _mean(shift)
+        users = [] if mean is None else [user for user, _ in walk.uses(shift.outputs[0])]
+        scales = [user for user in users if mean is not None and _is_far(mean, user)]
         if scales:
             way = walk.way_to(
                 walk.computed_inputs(shift),
@@ -37,6 +36,17 @@ def standardised_inputs(graph: gs.Graph) -> set[int]:
             )
             found |= set() if way is None else {id(shift), *map(id, scales), *way}
     return found
+
+
+def _mean(node: gs.Node) -> NDArray | None:
+    """Return what a node takes off a tensor, or adds to it; None for a mask, in which 1 stands for a place.
+
+    1 - mask or mask - 1, times -10000 or the lowest number of all: 0 and 1 are exact in every format, and
+    the product is not to be infinite in float16.
+    """
+    mean = _constant(node, "Sub", "Add")
+    is_taken_from = node.op == "Sub" and isinstance(node.inputs[0], gs.Constant)
+    return None if mean is None or is_taken_from or bool((abs(mean) == 1).all()) else mean
 
 
 def _constant(node: gs.Node, *operators: str) -> NDArray | None:
