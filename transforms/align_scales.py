@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from transforms.graph import walk
-from transforms.plan.alike_ranges import Joined
 from transforms.plan.quantization_plan import QuantizationPlan
 
 
@@ -22,7 +21,7 @@ def align_concat(plan: QuantizationPlan, *, alike: bool = False) -> int:
         tensors = [*node.inputs, *node.outputs]
         if node.op == "Concat" and all(id(tensor) in ranged for tensor in tensors):
             if alike:
-                plan.share_if_alike(Joined(node, tensors))
+                plan.share_if_alike(node)
             else:
                 changed += plan.share(tensors)
     return changed

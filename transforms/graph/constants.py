@@ -20,6 +20,11 @@ _PLAIN_VALUES = {
 }
 
 
+def magnitude(values: NDArray) -> float:
+    """Return the largest magnitude of some numbers, 0 of none, without an array of magnitudes."""
+    return max(float(values.max()), -float(values.min())) if values.size else 0.0
+
+
 class Constants:
     """The constants of a graph and of all graphs nested in it.
 

@@ -82,6 +82,11 @@ def producer(tensor: gs.Tensor) -> gs.Node | None:
     return tensor.inputs[0] if tensor.inputs else None
 
 
+def is_source(tensor: gs.Tensor) -> bool:
+    """Return whether no node makes a tensor: an input of its graph, or what is given."""
+    return producer(tensor) is None
+
+
 def is_given(tensor: gs.Tensor) -> bool:
     """Return whether a tensor is a constant, or an input of a node that is left out."""
     return isinstance(tensor, gs.Constant) or tensor.is_empty()

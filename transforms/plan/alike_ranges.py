@@ -19,14 +19,6 @@ _WIDER = math.sqrt(2)
 
 
 @dataclass(frozen=True)
-class Joined:
-    """Tensors that one node joins, its result among them, which are to have one scale if they are alike."""
-
-    node: gs.Node
-    tensors: Sequence[gs.Tensor]
-
-
-@dataclass(frozen=True)
 class Group:
     """Tensors of one range: lowest and highest number with zero, and whether others read them as well."""
 

@@ -11,10 +11,11 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
-from transforms.plan.large_numbers import LARGEST
+from transforms.plan.large_numbers import is_beyond
 
 _LEAST = 2.0**-14
 _FACTORS = frozenset({"Mul", "Div", "Pow", "BatchNormalization"})
@@ -40,7 +41,7 @@ def float16_limits(graph: gs.Graph) -> set[int]:
         if node.domain not in STANDARD_DOMAINS:
             continue
         constants = [t.values for t in node.inputs if isinstance(t, gs.Constant) and t.dtype == np.float32]
-        if node.op in _FACTORS and any(map(_is_beyond, constants)):
+        if node.op in _FACTORS and any(map(_is_unlike, constants)):
             found.add(id(node))
         elif node.op in _FLOORS and any(map(_is_small, constants)):
             ends = _way_to_ends(node)
@@ -54,12 +55,9 @@ def _is_small(values: np.ndarray) -> bool:
     return values.size == 1 and 0 < float(values.reshape(())) < _LEAST
 
 
-def _is_beyond(values: np.ndarray) -> bool:
+def _is_unlike(values: np.ndarray) -> bool:
     """Return whether a constant has numbers above the largest float16, or is one number next to zero."""
-    if not values.size:
-        return False
-    largest = max(float(values.max()), -float(values.min()))
-    return (LARGEST < largest < np.inf) or (values.size == 1 and 0 < largest < _LEAST)
+    return is_beyond(values) or (values.size == 1 and 0 < magnitude(values) < _LEAST)
 
 
 def _makers(node: gs.Node) -> list[gs.Node]:

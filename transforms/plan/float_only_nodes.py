@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Set
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
+from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import is_dot_product
 from transforms.plan.exact_arithmetic import exact_arithmetic, follow
 
@@ -75,8 +76,7 @@ def _without_float_input(graph: gs.Graph) -> set[int]:
 def _is_mask(tensor: gs.Tensor) -> bool:
     if not isinstance(tensor, gs.Constant) or not dtypes.is_type(tensor, dtypes.FLOAT):
         return False
-    values = tensor.values  # of any size: no array of magnitudes is made
-    return bool(values.size) and max(float(values.max()), -float(values.min())) >= MASK
+    return magnitude(tensor.values) >= MASK
 
 
 def _before(graph: gs.Graph, ends: Iterable[str], passes: Callable[[gs.Node], bool]) -> set[int]:

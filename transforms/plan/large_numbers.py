@@ -11,11 +11,12 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import bias, is_dot_product
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
 
-LARGEST = 65504.0
+_LARGEST = 65504.0
 _MASK = 2.0**24
 """A float32 number to which this is added has no fraction left: such a constant is no offset."""
 
@@ -31,41 +32,42 @@ def large_numbers(graph: gs.Graph) -> set[int]:
     They are steps with constants, and moves. A logarithm of an input of the model is among them with the
     steps before it: models take it where the numbers go over many magnitudes.
     """
-    inputs, outputs = ({id(t) for t in ends} for ends in (graph.inputs, graph.outputs))
     found: set[int] = set()
     for node in graph.nodes:
         if node.domain not in STANDARD_DOMAINS:
             continue
         if node.op == "Log":
-            way = walk.way_to(
-                node.inputs, lambda tensor: id(tensor) in inputs or walk.is_given(tensor), _is_step
-            )
+            way = walk.way_to(node.inputs, walk.is_source, _is_step)
             found |= set() if way is None else {id(node), *way}
-        elif _is_beyond(node):
-            after = _way_back(node, outputs)
+        elif _takes_beyond(node):
+            after = _way_back(node, graph)
             before = [] if is_dot_product(node) or not after else node.inputs
             found |= after | walk.makers(before, _is_step).keys()
     return found
 
 
+def is_beyond(values: np.ndarray) -> bool:
+    """Return whether the largest of some numbers is finite and beyond float16."""
+    return _LARGEST < magnitude(values) < np.inf
+
+
 def _constants(node: gs.Node) -> list[np.ndarray]:
-    """Return the values of the float32 constants that a node reads, of a layer its bias; no empty ones."""
+    """Return the values of the float32 constants that a node reads, of a layer its bias."""
     given = [bias(node)] if is_dot_product(node) else node.inputs
-    constants = (t for t in given if isinstance(t, gs.Constant) and t.dtype == np.float32)
-    return [values for t in constants if (values := t.values).size]
+    return [t.values for t in given if isinstance(t, gs.Constant) and t.dtype == np.float32]
 
 
-def _is_beyond(node: gs.Node) -> bool:
+def _takes_beyond(node: gs.Node) -> bool:
     """Return whether a constant of a node that computes with it is beyond float16, and no mask."""
     if node.op not in _AFFINE and not is_dot_product(node):
         return False
-    beyond = [c for c in _constants(node) if LARGEST < max(float(c.max()), -float(c.min())) < np.inf]
+    beyond = filter(is_beyond, _constants(node))
     return any(node.op not in _SHIFTS or not _is_mask(values) for values in beyond)
 
 
 def _is_mask(values: np.ndarray) -> bool:
     """Return whether numbers are 0 and one other, or leave nothing of what they are added to."""
-    if max(float(values.max()), -float(values.min())) >= _MASK:
+    if magnitude(values) >= _MASK:
         return True
     others = values[values != 0]
     return others.size < values.size and bool((others == others[0]).all())
@@ -85,12 +87,12 @@ def _brings_back(node: gs.Node) -> bool:
     return node.op in _ROOTS or (node.op == "Div" and isinstance(node.inputs[1], gs.Constant))
 
 
-def _way_back(first: gs.Node, outputs: set[int]) -> set[int]:
+def _way_back(first: gs.Node, graph: gs.Graph) -> set[int]:
     """Return the ids of the nodes from one to outputs of the model, or to those that bring numbers back."""
     reached, ends, waiting = {id(first)}, list[gs.Tensor](), [first]
     while waiting:
         node = waiting.pop()
-        if _brings_back(node) or any(id(t) in outputs for t in node.outputs):
+        if _brings_back(node) or any(walk.is_output(t, graph) for t in node.outputs):
             ends += node.outputs
         if not _brings_back(node):
             users = (user for tensor in node.outputs for user, _ in walk.uses(tensor))

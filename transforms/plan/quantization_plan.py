@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
-from transforms.plan.alike_ranges import Extremes, Group, Joined, are_alike, group_of
+from transforms.plan.alike_ranges import Extremes, Group, are_alike, group_of
 from transforms.plan.choose_specs import SpecChooser
 from transforms.plan.node_formats import check_targets
 from transforms.plan.quant_spec import ACTIVATION, BIAS, WEIGHT, QuantSite, QuantSpec
@@ -32,7 +32,7 @@ class QuantizationPlan:
         targets = targets or SchemeTargets(graph, scheme).resolve_in(graph)
         self.specs, self.fixed = SpecChooser(graph, scheme, targets), targets.fixed
         self._shared: dict[int, list[gs.Tensor]] = {}
-        self._joined: list[Joined] = []
+        self._joining: list[gs.Node] = []
         self._alike = 0
         self.quantizations = list(self._find().values())
         check_targets(graph, scheme, targets, self.specs.formats, self.quantizations)
@@ -64,31 +64,34 @@ class QuantizationPlan:
         self._shared.update((id(tensor), merged) for tensor in merged)
         return True
 
-    def share_if_alike(self, joined: Joined) -> None:
-        """Let tensors share a range if :meth:`settle` finds that they lose next to nothing by it."""
-        self._joined.append(joined)
+    def share_if_alike(self, joining: gs.Node) -> None:
+        """Let all that a node reads and makes share a range if :meth:`settle` finds that little is lost."""
+        self._joining.append(joining)
 
     def settle(self, extremes: Extremes) -> int:
         """Let tensors share ranges where they are alike; return how many times, with those of earlier calls.
 
         ``extremes``: the lowest and the highest number of each tensor in all samples.
         """
-        joined, self._joined = self._joined, []
+        joining, self._joining = self._joining, []
         sites: dict[int, list[QuantSite]] = {}
-        for site in self.quantizations if joined else ():
+        for site in self.quantizations if joining else ():
             sites.setdefault(id(self.specs.integers.source(site.tensor)), []).append(site)
-        self._alike += sum(
-            self._is_alike(one, sites, extremes) and self.share([*one.tensors]) for one in joined
-        )
+        for node in joining:
+            if self._is_alike(node, sites, extremes):
+                self._alike += self.share([*node.inputs, *node.outputs])
         return self._alike
 
-    def _is_alike(self, joined: Joined, sites: Mapping[int, Sequence[QuantSite]], extremes: Extremes) -> bool:
+    def _is_alike(
+        self, joining: gs.Node, sites: Mapping[int, Sequence[QuantSite]], extremes: Extremes
+    ) -> bool:
         """Return whether the tensors that a node joins lose next to nothing; ``sites``: by their source."""
+        tensors = *joining.inputs, *joining.outputs
         found: list[Group | None] = []
         symmetric = False
-        for group in {id(group): group for group in map(self.group, joined.tensors)}.values():
+        for group in {id(group): group for group in map(self.group, tensors)}.values():
             own = [site for tensor in group for site in sites.get(id(tensor), ())]
-            is_read = any(self._is_read_by_others(site, joined.node) for site in own)
+            is_read = any(self._is_read_by_others(site, joining) for site in own)
             symmetric |= any(step.symmetric for site in own for step in site.steps)
             found.append(group_of(group, extremes, is_read=is_read))
         known = [group for group in found if group is not None]
@@ -96,7 +99,7 @@ class QuantizationPlan:
 
     def _is_read_by_others(self, site: QuantSite, joining: gs.Node) -> bool:
         """Return whether a joining node makes a tensor, or more than it and what moves it there read it."""
-        if site.is_output or any(site.tensor is tensor for tensor in joining.outputs):
+        if site.is_output or walk.producer(site.tensor) is joining:
             return True
         group = self.group(site.tensor)
         others = (node for node, _ in site.uses if node is not joining)

@@ -34,7 +34,7 @@ def spectra(graph: gs.Graph) -> set[int]:
 
 
 def _is_start(tensor: gs.Tensor) -> bool:
-    return walk.producer(tensor) is None or not dtypes.is_type(tensor, dtypes.FLOAT)
+    return walk.is_source(tensor) or not dtypes.is_type(tensor, dtypes.FLOAT)
 
 
 def _keeps_ratios(node: gs.Node) -> bool:

@@ -22,19 +22,15 @@ def standardised_inputs(graph: gs.Graph) -> set[int]:
     """Return the ids of the shifts and scales of the outermost graph that standardise such inputs, with the
     moves before them.
     """
-    inputs = {id(tensor) for tensor in graph.inputs}
     found: set[int] = set()
     for shift in graph.nodes:
         mean = _mean(shift)
-        users = [] if mean is None else [user for user, _ in walk.uses(shift.outputs[0])]
-        scales = [user for user in users if mean is not None and _is_far(mean, user)]
-        if scales:
-            way = walk.way_to(
-                walk.computed_inputs(shift),
-                lambda tensor: id(tensor) in inputs or walk.is_given(tensor),
-                _moves,
-            )
-            found |= set() if way is None else {id(shift), *map(id, scales), *way}
+        if mean is None:
+            continue
+        scales = [user for user, _ in walk.uses(shift.outputs[0]) if _is_far(mean, user)]
+        way = walk.way_to(shift.inputs, walk.is_source, _moves) if scales else None
+        if way is not None:
+            found |= {id(shift), *map(id, scales), *way}
     return found
 
 
