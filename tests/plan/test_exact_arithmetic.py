@@ -146,6 +146,21 @@ OTHERS = {
         " { f = Cast <to = 1> (n) d = Mul(f, h) y = GridSample(x, d) }",
         {"f", "d", "y"},
     ),
+    "a grid that is given": (
+        "(float[1, 1, 9, 9] x, float[1, 3, 3, 2] n) => (float[1, 1, 3, 3] y)"
+        " { d = Mul(n, h) y = GridSample(x, d) }",
+        {"d", "y"},
+    ),
+    "a grid that is moved by a layer": (
+        "(float[1, 1, 9, 9] x, float[1, 3, 3, 16] z) => (float[1, 1, 3, 3] y)"
+        " { m = MatMul(z, pairs) g = Tanh(m) p = Mul(g, h) d = Add(p, h) i = Relu(x) y = GridSample(i, d) }",
+        {"p", "d", "y"},
+    ),
+    "regions": (
+        "(float[1, 1, 9, 9] x, float[4, 4] n, int64[4] k) => (float[4, 1, 1, 1] y)"
+        " { d = Mul(n, h) y = RoiAlign(x, d, k) }",
+        {"d", "y"},
+    ),
     "lengths of sounds": (
         "(float[1, 16] x) => (float[1, 16] y) { m = MatMul(x, w) e = Exp(m) l = Ceil(e) c = CumSum(l, last)"
         " g = Less(v, c) y = Where(g, x, m) }",
@@ -177,6 +192,7 @@ def test_what_integers_and_inputs_become(name: str) -> None:
         "w": random.standard_normal((16, 16)).astype(np.float32),
         "b": random.standard_normal((3, 16)).astype(np.float32),
         "v": random.standard_normal((1, 16)).astype(np.float32),
+        "pairs": random.standard_normal((16, 2)).astype(np.float32),
         "h": np.array(0.5, np.float32),
         "one": np.array(1, np.int64),
         "last": np.array([1], np.int64),

@@ -2,17 +2,19 @@
 
 * arithmetic on shapes and constants alone;
 * what integers become by arithmetic without weights of a layer, on the way to an angle (the operand of Sin or
-  Cos), to integers again, to a comparison, or to places in an image: positions of tokens, steps in time,
-  indices, lengths;
+  Cos), to integers again, or to a comparison: positions of tokens, steps in time, indices, lengths;
 * the same of float inputs of the model: if it multiplies them with frequencies, on the way to an angle of
   which it takes sine and cosine, as it does with steps in time; or makes or chooses integers by them that
   look numbers up: tokens, the nearest of points;
 * differences between numbers of one input that it looks up and others: of neighbours;
+* what inputs, integers and layers become by such arithmetic on the way to places in an image: grids of
+  samples, regions;
 * what numbers that a net has rounded become by arithmetic on the way to such an end, as lengths of sounds do;
 * the last steps of float numbers to integers (:mod:`transforms.plan.integer_casts`);
 * differences of products of which a root is taken, or that divide
   (:mod:`transforms.plan.differences_of_products`), and sums from which an addend is taken off again
   (:mod:`transforms.plan.cancelled_sums`);
+* running sums on the way to an angle, with what they sum up (:mod:`transforms.plan.summed_phases`);
 * inputs less a stored mean, over a stored deviation (:mod:`transforms.plan.standardised_inputs`).
 
 Sin and Cos repeat themselves, so that an angle needs steps far smaller than 1, however large it is: position
@@ -35,13 +37,16 @@ from transforms.plan.cancelled_sums import cancelled_sums
 from transforms.plan.differences_of_products import differences_of_products
 from transforms.plan.integer_casts import integer_casts
 from transforms.plan.standardised_inputs import standardised_inputs
+from transforms.plan.summed_phases import summed_phases
 
 _SHAPE_SOURCES = frozenset({"Shape", "Size"})
 
 _ANGLES = frozenset({"Sin", "Cos"})
 _COMPARISONS = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"})
 _CHOICES = frozenset({"ArgMax", "ArgMin", "TopK"})
-_PLACES = frozenset({"GridSample", "RoiAlign", "MaxRoiPool"})  # by their second input
+_PLACES = frozenset({"GridSample", "RoiAlign", "MaxRoiPool"})
+"""Operators whose second input is places in an image: of samples, or the corners of regions."""
+
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 _INDICES = dict.fromkeys((*_LOOKUPS, "ScatterElements", "ScatterND"), (1,)) | {"OneHot": (0,)}
 """Which inputs of an operator are indices."""
@@ -76,8 +81,8 @@ def exact_arithmetic(graph: gs.Graph) -> set[int]:
 
 def exact_steps(graph: gs.Graph) -> set[int]:
     """Return the ids of nodes between numbers of any kind and a result that their rounding would ruin."""
-    rules = (integer_casts, differences_of_products, cancelled_sums, standardised_inputs)
-    return set[int]().union(*(rule(graph) for rule in rules))
+    rules = (integer_casts, differences_of_products, cancelled_sums, summed_phases, standardised_inputs)
+    return places(graph).union(*(rule(graph) for rule in rules))
 
 
 def shape_arithmetic(graph: gs.Graph) -> set[int]:
@@ -105,8 +110,7 @@ def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], 
 
 
 def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
-    """Return the ids of nodes that make angles, integers, comparisons, places or differences of integers and
-    inputs.
+    """Return the ids of nodes that make angles, integers, comparisons or differences of integers and inputs.
 
     If anything but such arithmetic is on the way to one, as a layer is or an activation, none of that way is
     among them; nor is arithmetic on ``sizes``, the ids of its nodes.
@@ -125,6 +129,19 @@ def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
     return found - sizes
 
 
+def places(graph: gs.Graph) -> set[int]:
+    """Return the ids of nodes that read places in an image, with the arithmetic that makes these.
+
+    A step of bfloat16 is a pixel from the 128th on, and a quarter of one where coordinates of -1 to 1 stand
+    for 128.
+    """
+    found: set[int] = set()
+    for node in walk.nodes(graph):
+        if node.op in _PLACES and node.domain in STANDARD_DOMAINS:
+            found |= {id(node), *walk.makers(node.inputs[1:2], _is_arithmetic)}
+    return found
+
+
 def _ends(node: gs.Node) -> list[gs.Tensor]:
     """Return the inputs of a node that have to be exact."""
     if node.domain not in STANDARD_DOMAINS:
@@ -132,9 +149,7 @@ def _ends(node: gs.Node) -> list[gs.Tensor]:
     is_choice = node.op in _CHOICES or (node.op in _CASTS and dtypes.is_discrete(node.outputs[0]))
     if node.op in _ANGLES or is_choice:
         return node.inputs[:1]
-    if node.op in _COMPARISONS or node.op == "Sub":
-        return node.inputs[:2]
-    return node.inputs[1:2] if node.op in _PLACES else []
+    return node.inputs[:2] if node.op in _COMPARISONS or node.op == "Sub" else []
 
 
 def _is_computed(tensor: gs.Tensor) -> bool:
