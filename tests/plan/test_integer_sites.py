@@ -138,8 +138,38 @@ def test_a_residual_sum_between_convs() -> None:
 
 
 def test_arithmetic_needs_a_layer_before_it() -> None:
-    text = image("m = Mul(x, x) a = conv(m, w) s = Add(a, x) e = Cos(s) y = Add(e, e)")
-    assert places(text) == {"a.0", "a.1", "s.0", "s.1"}
+    text = image("m = Mul(x, x) a = conv(m, w) s = Add(a, x) d = conv(s, w) e = Cos(d) y = Add(e, e)")
+    assert places(text) == {"a.0", "a.1", "s.0", "s.1", "d.0", "d.1"}
+
+
+UNREAD = {
+    "what a Conv makes is rounded after it, the image is not": ("s = Add(a, x) y = Cos(s)", {"s.0"}),
+    "so are activations": ("t = Tanh(a) s = Sub(x, t) y = Cos(s)", {"t.0", "s.1"}),
+    "and rectifiers": ("t = Relu(a) s = Mul(t, x) y = Cos(s)", {"s.0"}),
+    "sums of sums": ("s = Mul(a, x) t = Div(x, a) p = Add(s, t) y = Cos(p)", {"s.0", "t.1"}),
+    "moved, and then read": (
+        "s = Add(a, x) t = Transpose <perm = [0, 1, 3, 2]> (s) e = MatMul(t, t) y = Cos(e)",
+        {"s.0", "s.1", "e.0", "e.1"},
+    ),
+    "rectified, and then read": (
+        "s = Add(a, x) t = Relu(s) e = MatMul(t, t) y = Cos(e)",
+        {"s.0", "s.1", "e.0", "e.1"},
+    ),
+    "read once of two times": (
+        "s = Add(a, x) e = MatMul(s, s) c = Cos(s) y = Add(e, c)",
+        {"s.0", "s.1", "e.0", "e.1", "y.0", "y.1", "=y"},
+    ),
+    "an output": ("y = Add(a, x)", {"y.0", "y.1", "=y"}),
+    "a bias in its way": ("p = Add(a, bias) s = Add(x, p) y = Cos(s)", {"s.1"}),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_arithmetic_that_nothing_reads_as_integers(name: str) -> None:
+    nodes, expected = UNREAD[name]
+    text = image(f"a = conv(x, w) {nodes}")
+    held = {**KERNELS, **({"bias": (3, 1, 1)} if "bias" in nodes else {})}
+    assert places(text, held) == {"a.0", "a.1"} | expected
 
 
 @pytest.mark.parametrize("op", sorted(ARITHMETIC - {"Clip", "Relu", "Resize", "Concat"}))

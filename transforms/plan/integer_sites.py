@@ -15,6 +15,9 @@ not, nor before a Relu or Clip that alone reads what a dot product, sum, product
 Clip that alone reads a Concat. Outputs of the model are quantized where such a layer makes them, except a
 Concat, or Concats of Concats: their inputs are, so that boxes and scores in one output each keep their own
 scale.
+
+A sum, difference, product or ratio whose result nothing reads as integers computes in float anyway. Of its
+operands those alone are integers that a dot product or an activation makes, whose kernels write integers.
 """
 
 from __future__ import annotations
@@ -47,6 +50,11 @@ SLICES = frozenset({"Slice", "Split"})
 
 _RECTIFIERS = frozenset({"Relu", "Clip"})
 _RECTIFIED = frozenset({*DOT_PRODUCTS, "Add", "Sub", "Mul", "Div"})
+_PLAIN = frozenset({"Add", "Sub", "Mul", "Div"})
+"""Layers that compute in float between DequantizeLinear and QuantizeLinear, if the latter is missing, at no
+cost: a dot product or an activation would lose its kernel of integers.
+"""
+
 _SHAPES = frozenset({"Shape", "Size"})
 _ONE_INPUT = ARITHMETIC - {"Add", "Mul", "Sub", "Div", "Concat"}
 
@@ -78,7 +86,8 @@ class IntegerSites:
         self._find_layers()
         self._last = self._find_last()
         self._moves: set[int] = set()
-        self._find_moves()
+        self._open: set[int] = set()
+        self._find_moves_and_open()
         inputs = [(node, i) for node in graph.nodes for i in range(len(node.inputs))]
         self.edges = {(id(node), i) for node, i in inputs if self._reads(node, i)}
         self.outputs = {id(tensor) for tensor in graph.outputs if self._is_integer_output(tensor)}
@@ -143,13 +152,31 @@ class IntegerSites:
                 found.add(id(node))
         return found
 
-    def _find_moves(self) -> None:
-        """Find the moves that lead to integer layers alone, or from one to an output of the model."""
-        for node in reversed(self._graph.nodes):
+    def _find_moves_and_open(self) -> None:
+        """Find the moves that lead to integer layers alone, or from one to an output of the model, and the
+        layers without a kernel to lose whose result nothing reads as integers.
+        """
+        for node in reversed(self._graph.nodes):  # so that all is known of what reads the results of one
             if _is_move(node) and _keeps(node) and self._takes(node):
                 numbers = [tensor for tensor in node.outputs if dtypes.is_type(tensor, dtypes.FLOAT)]
                 if self._are_integers(numbers):
                     self._moves.add(id(node))
+            elif id(node) in self.layers and self._is_plain(node) and not self._is_rounded(node.outputs[0]):
+                self._open.add(id(node))
+
+    def _is_plain(self, node: gs.Node) -> bool:
+        """Return whether a layer needs no integers to be fast, and is no bias of one that does."""
+        return node.op in _PLAIN and self._continued(node) is None
+
+    def _is_rounded(self, tensor: gs.Tensor) -> bool:
+        """Return whether something reads a tensor as integers, rectified or moved or as it is."""
+        if self._is_integer_output(tensor):
+            return True
+        for node, index in walk.uses(tensor):
+            goes_on = (_is_move(node) and index == 0) or self._continued(node) is tensor
+            if self._reads(node, index) or (goes_on and any(map(self._is_rounded, node.outputs))):
+                return True
+        return False
 
     def _are_integers(self, tensors: list[gs.Tensor]) -> bool:
         """Return whether everything that reads the numbers of some tensors reads integers."""
@@ -168,6 +195,8 @@ class IntegerSites:
         if id(node) not in self.layers or index not in self._data[id(node)]:
             return self.closed_layer(tensor) is not None
         maker = self.maker(tensor)
+        if id(node) in self._open and (maker is None or self._is_plain(maker)):
+            return self.closed_layer(tensor) is not None
         return id(node) not in self._last or maker is None or maker.op != "Concat"
 
     def _is_integer_output(self, tensor: gs.Tensor) -> bool:
