@@ -149,7 +149,7 @@ UNREAD = {
     "sums of sums": ("s = Mul(a, x) t = Div(x, a) p = Add(s, t) y = Cos(p)", {"s.0", "t.1"}),
     "moved, and then read": (
         "s = Add(a, x) t = Transpose <perm = [0, 1, 3, 2]> (s) e = MatMul(t, t) y = Cos(e)",
-        {"s.0", "s.1", "e.0", "e.1"},
+        {"t.0", "s.0", "s.1", "e.0", "e.1"},
     ),
     "rectified, and then read": (
         "s = Add(a, x) t = Relu(s) e = MatMul(t, t) y = Cos(e)",
