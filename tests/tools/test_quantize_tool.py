@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
+from onnx import numpy_helper
 from PIL import Image
 
 from tests.helpers import build, conversion, corpus, plans
@@ -241,6 +242,20 @@ def test_why_nothing_is_to_do(config: str, reason: str, bench: EvaluationSet) ->
     assert (first, second) == (f"  {reason}", f"  Would quantize some of it: --config BF16, {every}")
     assert not bench.target.exists()
     bench.quantize("BF16")
+    assert bench.target.exists()
+
+
+def test_weights_in_a_body_are_offered_as_integers(bench: EvaluationSet) -> None:
+    """A scheme that measures ranges has none inside an If; ``W8`` needs none."""
+    bodies = "then_branch = a () => (float[4, 64] p) { p = MatMul(x, w) }"
+    bodies += ", else_branch = b () => (float[4, 64] q) { q = Identity(x) }"
+    text = f"(bool c, float[4, 64] x) => (float[4, 64] y) {{ y = If (c) <{bodies}> }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> main {text}')
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(64, dtype=np.float32), "w"))
+    onnx.save(model, bench.source)
+    out, _ = bench.quantize("A8W8", code=3)
+    assert "Would quantize some of it: --config W8, --config BFP16, " in out
+    bench.quantize("W8")
     assert bench.target.exists()
 
 

@@ -16,8 +16,10 @@ from transforms.plan.float_only_nodes import float_zone
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme, preset
 
-TRIED = ("A8W8", "BFP16", "BF16")
-"""One preset of each reach: integers, blocks, and a float type, which reaches every value."""
+TRIED = ("A8W8", "W8", "BFP16", "BF16")
+"""One preset of each reach: integers, integers for weights alone, which need no ranges and so reach bodies,
+blocks, and a float type, which reaches every value.
+"""
 
 _EVERY = "quantize_all_op_types"
 
