@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Float64Array
+from ops.array_types import Feed, Float64Array
 from transforms.calibrate.calibration import Calibration
 from transforms.choose_ranges.float_runs import FloatRuns, Sample
 from transforms.choose_ranges.measure_outputs import Score, energies, is_hopeless, signals, sizes
@@ -36,10 +36,13 @@ class Bench:
         floats: FloatRuns,
         run: RunOptions | None,
         memory: WeightMemory,
+        *,
+        switches: bool = False,
     ) -> None:
         """Prepare the model. The graph is not changed.
 
         ``floats``: runs of it, or of another form of the same model. ``memory``: of weights of all forms.
+        ``switches``: whether tensors can be left in float.
         """
         self.floats, self.memory, self._run = floats, memory, run
         self._samples: list[Sample] = []
@@ -47,7 +50,7 @@ class Bench:
         plan = plan_of(copy, scheme)
         plan.settle(calibration.extremes())
         show(copy, floats.views)
-        self.switchable = switchable_ranges(plan)
+        self.switchable = switchable_ranges(plan, switches=switches)
         self._parameters = Parameters(graph, scheme, plan_of, calibration, self.switchable, memory)
 
     def compare_on(self, count: int) -> None:
@@ -64,19 +67,31 @@ class Bench:
 
         None if the first two samples, of which each half has one, show that it is far worse than a rival.
         """
-        halves = [self._parameters.feed(setting, 1 - half) for half in range(2)]
-
-        def _errors(sample: Sample) -> Float64Array:
-            made = self._model.run({**sample.feed, **halves[sample.half]}, self._shown)
-            return energies(sample.expected, made)
-
+        halves = self._halves(setting)
         first, rest = self._samples[:2], self._samples[2:]
-        errors = list(run_each(_errors, first, self._run))
+        errors = list(run_each(lambda one: self._errors(one, halves), first, self._run))
         start = Score(np.array(errors), self._signal[:2], self._sizes[:2], self._count)
         if rival is not None and rest and is_hopeless(start, rival):
             return None
-        errors += run_each(_errors, rest, self._run)
+        errors += run_each(lambda one: self._errors(one, halves), rest, self._run)
         return Score(np.array(errors), self._signal, self._sizes, self._count)
+
+    def score_without(self, setting: Setting, kept: Collection[str], count: int | None = None) -> Score:
+        """Return the errors of a setting, on the first samples, if groups and constants are left in float."""
+        switches = {site.switch: np.asarray(site.group in kept) for site in self.switchable.ranges}
+        constants = {site.input: site.values for site in self.switchable.weights if site.tensor in kept}
+        halves = [feed | switches | constants for feed in self._halves(setting)]
+        samples = self._samples[:count]
+        errors = np.array(list(run_each(lambda one: self._errors(one, halves), samples, self._run)))
+        return Score(errors, self._signal[:count], self._sizes[:count], self._count)
+
+    def _halves(self, setting: Setting) -> list[Feed]:
+        """Return what samples of each half are fed: ranges from the other one."""
+        return [self._parameters.feed(setting, 1 - half) for half in range(2)]
+
+    def _errors(self, sample: Sample, halves: Sequence[Feed]) -> Float64Array:
+        made = self._model.run({**sample.feed, **halves[sample.half]}, self._shown)
+        return energies(sample.expected, made)
 
     def groups_of(self, names: Collection[str]) -> list[str]:
         """Return the groups that hold one of the tensors."""

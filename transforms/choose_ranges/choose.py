@@ -25,6 +25,7 @@ from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
+from transforms.choose_ranges.float_tensors import FEWEST_RUNS, FINE, FloatTensors, float_tensors
 from transforms.choose_ranges.means import Means, affordable
 from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.proposed_form import (
@@ -38,9 +39,17 @@ from transforms.choose_ranges.proposed_form import (
 from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
 from transforms.choose_ranges.steps import Step, settings_of, steps
-from transforms.choose_ranges.work import MOST_COUNTED, runs_to_open, samples_for, too_large
+from transforms.choose_ranges.work import (
+    BIAS_RUNS,
+    MOST_COUNTED,
+    runs_to_open,
+    runs_to_prepare,
+    samples_for,
+    too_large,
+)
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
+from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 
 MOST_SAMPLES = 32
@@ -54,8 +63,8 @@ class Chosen:
     """The scheme with nothing left open, its ranges, and a line that says why.
 
     ``candidate``: what is to be done to the graph first. ``floats``: runs of the float model on the first
-    samples. ``spare``: runs of the quantized model that there is time for besides. Without a calibration the
-    scheme is that of the rules.
+    samples. ``spare``: runs of the quantized model that there is time for besides. ``kept``: tensors that are
+    to stay float. Without a calibration the scheme is that of the rules.
     """
 
     scheme: Scheme
@@ -64,6 +73,7 @@ class Chosen:
     candidate: Candidate | None = None
     floats: FloatRuns | None = None
     spare: int = 0
+    kept: FloatTensors | None = None
 
 
 def choose_settings(
@@ -129,8 +139,14 @@ def choose_settings(
         form = _take(variants[: means.variants], form, search, plan_of, count, again)
     best = _resolved(form.scheme.by_rule(), search.best, form.bench)
     measured = form.calibration.with_(options_of(best))
-    spare = means.runs - most * count - runs_to_open(graph, calibration, samples.count)
-    return Chosen(best, measured, search.line(count), form.candidate, form.bench.floats, max(spare, 0))
+    spare = max(means.runs - most * count - runs_to_open(graph, calibration, samples.count), 0)
+    kept = None
+    if scheme.keep_float and not scheme.target:
+        left = spare - BIAS_RUNS if spare >= BIAS_RUNS else spare
+        runs = left - runs_to_prepare(graph, calibration, samples.count)
+        kept = form.float_tensors(search, count, runs, plan_of, data.run)
+        spare = min(spare, BIAS_RUNS)
+    return Chosen(best, measured, search.line(count), form.candidate, form.bench.floats, spare, kept)
 
 
 @dataclass(frozen=True)
@@ -149,6 +165,18 @@ class _Form:
             return []
         ends = _ends(self.graph, self.bench, self.calibration) if means.rooms else []
         return list(steps(self.scheme, ends, means.methods, together=means.together))
+
+    def float_tensors(
+        self, search: Search, count: int, runs: int, plan_of: PlanOf, run: RunOptions | None
+    ) -> FloatTensors | None:
+        """Return what stays float with the best setting, found in so many runs; None if there is no need."""
+        if search.decibels >= FINE or runs < FEWEST_RUNS:
+            return None
+        floats, memory = self.bench.floats, self.bench.memory
+        ruled = self.scheme.by_rule()
+        bench = Bench(self.graph, ruled, plan_of, self.calibration, floats, run, memory, switches=True)
+        bench.compare_on(count)
+        return float_tensors(bench, search.best, runs)
 
 
 def _take(

@@ -90,6 +90,11 @@ class Search:
             return float("-inf")
         return shown.shrunk(known.expected, known.spread)
 
+    @property
+    def decibels(self) -> float:
+        """The mean over outputs with the best setting so far."""
+        return self._score.mean
+
     def line(self, samples: int) -> str:
         """Say what was chosen, and what it is worth."""
         before, after = self._ruled.mean, self._score.mean

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray
 from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import is_dot_product
 from transforms.graph.rewire import Insertions
 from transforms.graph.selection import label_of
 from transforms.plan.qdq_writer import QdqWriter
@@ -22,13 +23,18 @@ from transforms.plan.write_roundings import import_domains
 class RangeSite:
     """Nodes that put a computed tensor on a grid: the names of the inputs for its scale and zero point.
 
-    ``members``: the tensors that share the scale. ``group``: the name of the first.
+    ``members``: the tensors that share the scale. ``group``: the name of the first. ``tensor``: the name of
+    the one that is put there; ``is_operand``: whether a dot product reads it. ``switch``: the name of the
+    input that leaves the group in float, if there are such inputs.
     """
 
     scale: str
     zero_point: str
     step: QuantSpec
     members: Sequence[gs.Tensor]
+    tensor: str
+    is_operand: bool
+    switch: str = ""
 
     @property
     def group(self) -> str:
@@ -40,13 +46,16 @@ class RangeSite:
 class WeightSite:
     """A constant that is fed as it is read: the name of the input, one of its uses, and the layer of that.
 
-    ``use``: the number of a node, in the order of ``walk.nodes``, and which input of it.
+    ``use``: the number of a node, in the order of ``walk.nodes``, and which input of it. ``tensor``: the name
+    of the constant; ``is_operand``: whether a dot product reads it.
     """
 
     input: str
     values: AnyArray
     use: tuple[int, int]
     layer: str
+    tensor: str
+    is_operand: bool
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,15 @@ class BiasSite:
 
 
 @dataclass(frozen=True)
+class _Named:
+    """What a range site says of its tensor."""
+
+    tensor: str
+    is_operand: bool
+    group: Sequence[gs.Tensor]
+
+
+@dataclass(frozen=True)
 class SwitchableRanges:
     """A graph with inputs for all that a setting decides."""
 
@@ -68,19 +86,21 @@ class SwitchableRanges:
     biases: Sequence[BiasSite]
 
 
-def switchable_ranges(plan: QuantizationPlan) -> SwitchableRanges:
+def switchable_ranges(plan: QuantizationPlan, *, switches: bool = False) -> SwitchableRanges:
     """Write a plan into its graph with inputs in place of scales, zero points and rounded constants.
 
-    Biases stay float: they are as fine as the sums that they are added to.
+    Biases stay float: they are as fine as the sums that they are added to. ``switches``: one more input, a
+    boolean, for each group of tensors, that leaves it in float.
     """
-    return _Writer(plan).write()
+    return _Writer(plan, switches=switches).write()
 
 
 class _Writer:
     """One plan on its way into a graph."""
 
-    def __init__(self, plan: QuantizationPlan) -> None:
+    def __init__(self, plan: QuantizationPlan, *, switches: bool) -> None:
         self._plan, self._graph = plan, plan.graph
+        self._switches: dict[str, gs.Variable] | None = {} if switches else None
         self._writer = QdqWriter(plan.graph, plan.scheme)
         self._insertions = Insertions()
         self._ranges: list[RangeSite] = []
@@ -120,13 +140,15 @@ class _Writer:
         fed = dtypes.variable(name, dtypes.FLOAT, tensor)
         self._graph.inputs.append(fed)
         values = np.asarray(tensor.values, np.float32)
-        self._weights.append(WeightSite(name, values, (self._numbers[id(node)], index), label_of(node)))
+        use, read = (self._numbers[id(node)], index), is_dot_product(node)
+        self._weights.append(WeightSite(name, values, use, label_of(node), str(tensor.name), read))
         site.redirect(fed)
 
     def _write(self, together: list[QuantSite], group: Sequence[gs.Tensor]) -> None:
         """Write the grids of a computed tensor, as :func:`transforms.insert_qdq.insert_qdq` does."""
         together = sorted(together, key=lambda site: not site.is_output)
         first = together[0]
+        name = str(first.tensor.name)
         source = first.split_off(self._writer.names) if first.is_output else first.tensor
         made: dict[tuple[QuantSpec, ...], gs.Tensor] = {(): source}
         nodes: list[gs.Node] = []
@@ -136,28 +158,47 @@ class _Writer:
                 if steps in made:
                     continue
                 target = site.tensor if site.is_output and steps == site.steps else None
-                pair = self._put(made[steps[:-1]], step, target, group)
+                read = any(is_dot_product(node) for node, _ in site.uses)
+                pair = self._put(made[steps[:-1]], step, target, _Named(name, read, group))
                 nodes += pair
                 made[steps] = pair[-1].outputs[0]
             site.redirect(made[site.steps])
         self._insertions.add(first.owner, first.producer, nodes)
 
     def _put(
-        self, source: gs.Tensor, step: QuantSpec, target: gs.Tensor | None, group: Sequence[gs.Tensor]
+        self, source: gs.Tensor, step: QuantSpec, target: gs.Tensor | None, named: _Named
     ) -> list[gs.Node]:
         if not step.needs_range:
             return self._writer.put(source, step, None, target)
-        nodes = self._writer.put(
-            source, step, (np.ones((), np.float32), np.zeros((), step.format.dtype)), target
-        )
+        neutral = np.ones((), np.float32), np.zeros((), step.format.dtype)
+        switch = self._switch(str(named.group[0].name))
+        nodes = self._writer.put(source, step, neutral, None if switch else target)
         inputs = [
             self._input(source, "scale", np.dtype(np.float32)),
             self._input(source, "zero", step.format.dtype),
         ]
         for node in nodes:
             node.inputs[1], node.inputs[2] = inputs
-        self._ranges.append(RangeSite(inputs[0].name, inputs[1].name, step, group))
-        return nodes
+        fed = [str(one.name) for one in (*inputs, switch) if one is not None]
+        self._ranges.append(RangeSite(fed[0], fed[1], step, named.group, named.tensor, named.is_operand, *fed[2:]))
+        return nodes if switch is None else [*nodes, self._choice(switch, source, nodes[-1], target)]
+
+    def _switch(self, group: str) -> gs.Variable | None:
+        """Return the input that leaves a group in float, the same for all its tensors; None without any."""
+        if self._switches is not None and group not in self._switches:
+            name = self._writer.names.derive(group, "in_float")
+            self._switches[group] = gs.Variable(name, np.dtype(np.bool_), ())
+            self._graph.inputs.append(self._switches[group])
+        return None if self._switches is None else self._switches[group]
+
+    def _choice(
+        self, switch: gs.Variable, source: gs.Tensor, rounded: gs.Node, target: gs.Tensor | None
+    ) -> gs.Node:
+        """Return the node that lets the switch choose between a tensor and what is rounded of it."""
+        names = self._writer.names
+        made = target or dtypes.variable(names.derive(source.name, "chosen"), dtypes.FLOAT, source)
+        inputs = [switch, source, rounded.outputs[0]]
+        return gs.Node("Where", names.derive(made.name, "Where"), {}, inputs, [made])
 
     def _input(self, like: gs.Tensor, suffix: str, dtype: np.dtype) -> gs.Variable:
         fed = gs.Variable(self._writer.names.derive(like.name, f"fed_{suffix}"), dtype, ())

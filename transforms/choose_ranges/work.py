@@ -37,6 +37,10 @@ _LOOKED = 1  # models that could be prepared while layers propose what outliers 
 _FEWEST = 4
 _LEAST = 2  # samples without which settings are not compared
 _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
+BIAS_RUNS = 40
+"""Runs that measured biases take: for each of eight samples one of the float model, three of the quantized
+one, and what else takes time."""
+
 MOST_NODES = 3000
 """Nodes of a graph up to which its quantized model is run: opening that takes time in their square."""
 
@@ -95,8 +99,17 @@ def models_to_search(graph: gs.Graph, numbers: float, products: float, count: in
 
 def runs_to_open(graph: gs.Graph, calibration: Calibration, count: int) -> int:
     """Return how many runs take as long as another model of the graph takes to be copied and opened."""
+    return _runs_for_nodes(_OPENED, graph, calibration, count)
+
+
+def runs_to_prepare(graph: gs.Graph, calibration: Calibration, count: int) -> int:
+    """Return how many runs take as long as it takes to prepare a model of the graph for comparisons."""
+    return _runs_for_nodes(_NODE, graph, calibration, count)
+
+
+def _runs_for_nodes(each: float, graph: gs.Graph, calibration: Calibration, count: int) -> int:
     run = _run(graph, sum(_load(graph, calibration)), count)
-    return int(_OPENED * len(graph.nodes) / max(run, 1))
+    return int(each * len(graph.nodes) / max(run, 1))
 
 
 def _run(graph: gs.Graph, load: float, count: int) -> float:

@@ -10,13 +10,12 @@ from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.work import too_large
+from transforms.choose_ranges.work import BIAS_RUNS, too_large
 from transforms.pipelines.quantize_steps import CORRECTED, Quantized
 from transforms.pipelines.settle_biases import SAMPLES, outputs_of_layers, settle_biases
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 
-_RUNS = 5  # for each sample: of the float model, three of the quantized one, and what else takes time
 _FEW_BITS = 8  # weights of fewer get their scales from the outputs of layers afterwards
 
 
@@ -48,7 +47,7 @@ class BiasSamples:
 
     def take(self, graph: gs.Graph, spare: int) -> None:
         """Take them before a float graph is quantized, unless ``spare`` runs are too few to judge by."""
-        if self._samples is None or (self._is_judged and spare < _RUNS * SAMPLES):
+        if self._samples is None or (self._is_judged and spare < BIAS_RUNS):
             return
         feeds = self._samples.again()
         if len(feeds) == SAMPLES:

@@ -45,7 +45,7 @@ from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scale_channels import scale_channels, show_scaled
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme import AUTO, FLOAT32
 from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
@@ -106,6 +106,10 @@ def quantize_graph(
     memory = memory if plan is not None else _weights_of(graph, scheme)
     chosen = _choose(graph, moved, targets, data, done, progress, memory)
     calibration, scheme = chosen.calibration, chosen.scheme
+    if chosen.kept is not None:
+        scheme = scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(chosen.kept.names, FLOAT32)})
+        targets = targets.naming(graph, scheme)
+        done.notes.append(str(chosen.kept))
     biases.take(graph, chosen.spare)
     float_graph = copy_graph(graph) if keep_float or biases.feeds or samples is not None else None
     done.float_graph = float_graph if keep_float else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
@@ -48,6 +49,13 @@ class SchemeTargets:
             for pattern, nodes in matching.items()
         }
         self._places = {name: _places(graph, name) for name in scheme.tensors}
+
+    def naming(self, graph: gs.Graph, scheme: Scheme) -> SchemeTargets:
+        """Return what a scheme names that adds tensors of a graph to this one."""
+        found = copy(self)
+        found._scheme = scheme
+        found._places = {name: self._places.get(name) or _places(graph, name) for name in scheme.tensors}
+        return found
 
     def resolve_in(self, graph: gs.Graph) -> Targets:
         """Return the targets in the prepared graph.

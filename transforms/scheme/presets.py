@@ -24,6 +24,7 @@ def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
         "balance_channels": wide,
         "equalize_layers": False if wide else "auto",
         "move_outliers": not wide,
+        "keep_float": True,
     }
     return {"activation": activation, "weight": weight, **decided, **moved}
 
@@ -36,7 +37,7 @@ def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
 def _shifted(format: str) -> dict[str, Any]:
     """One power of two for each tensor: channels are brought to like ranges first."""
     aligned = {**_aligned(format), "align_concat": True, "per_channel": False}
-    return {**aligned, "scale": "power_of_two", "calibrate_method": "MSE"}
+    return {**aligned, "scale": "power_of_two", "calibrate_method": "MSE", "keep_float": False}
 
 
 def _weights(format: str) -> dict[str, Any]:

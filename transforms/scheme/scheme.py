@@ -113,6 +113,7 @@ class Scheme:
     equalize_layers: bool | str = False
     balance_channels: bool = False
     move_outliers: bool = False
+    keep_float: bool = False
     optimize: bool = True
     target: str = ""
     opset: int = 0
@@ -237,6 +238,7 @@ class Scheme:
             measured_biases=self.measured_biases is True,
             equalize_layers=self.equalizes_by_rule,
             all_codes=OFF,
+            keep_float=False,
         )
 
     def with_(self, **changes: Any) -> Scheme:
