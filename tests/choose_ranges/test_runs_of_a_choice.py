@@ -62,7 +62,8 @@ def cost(
 ) -> tuple[Counter[str], Quantized]:
     """Return what a preset costs beyond its rules, and what it made."""
     found = []
-    for scheme in (preset(name).by_rule().with_(move_outliers=False), preset(name)):
+    chosen = preset(name).with_(keep_float=False)
+    for scheme in (preset(name).by_rule().with_(move_outliers=False), chosen):
         graph = model_io.load(model)
         with counted(monkeypatch) as counts:
             done = quantize_graph(graph, scheme, CalibrationData(feeds))

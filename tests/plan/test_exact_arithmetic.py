@@ -306,7 +306,7 @@ def test_an_attention_knows_where_its_tokens_are(config: str, monkeypatch: pytes
     feeds = [_feed() for _ in range(12)]
 
     def _decibels() -> float:
-        return plans.decibels(_attention(), preset(config), feeds, 4)
+        return plans.decibels(_attention(), preset(config).with_(keep_float=False), feeds, 4)
 
     kept = _decibels()
     monkeypatch.setattr(rule, "positions", lambda graph, sizes: set())

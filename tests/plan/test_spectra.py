@@ -106,7 +106,8 @@ def test_quiet_parts_of_a_spectrum_are_kept(config: str, monkeypatch: pytest.Mon
     feeds = [_sound() for _ in range(24)]
 
     def _decibels() -> float:
-        return plans.decibels(plans.graph(_text(), _weights()), preset(config), feeds)
+        scheme = preset(config).with_(keep_float=False)
+        return plans.decibels(plans.graph(_text(), _weights()), scheme, feeds)
 
     kept = _decibels()
     monkeypatch.setattr(choose_specs, "spectra", lambda graph: set())

@@ -74,7 +74,8 @@ def test_quantizing_writes_that_form(config: str) -> None:
         {"x": random.standard_normal((1, 4)).astype(np.float32), "c": np.array(i % 2 == 0)} for i in range(4)
     ]
     graph = model_io.load(model)
-    quantize_graph(graph, preset(config).with_(quantize_all_op_types=True), CalibrationData(feeds))
+    scheme = preset(config).with_(quantize_all_op_types=True, keep_float=False)
+    quantize_graph(graph, scheme, CalibrationData(feeds))
     moved = next(node for node in walk.nodes(graph) if node.op == "Reshape")
     assert [reader.op for reader in moved.outputs[0].outputs] == ["QuantizeLinear"]
     made = graph_proto.export_model(graph)

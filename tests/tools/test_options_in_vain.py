@@ -217,6 +217,15 @@ WITH_A_SCHEME = [
         "--set percentile goes with integer activations and ca",
     ),
     ("quantize", "U8S8", "--set averaging_constant=0.5", "--set averaging_constant goes with integer activ"),
+    *(
+        ("quantize", config, f"--set keep_float=true {options}", "--set keep_float goes with integer activ")
+        for config, options in (
+            ("MX9", ""),
+            ("INT32", ""),
+            ("U8S8", "--target ort-cpu"),
+            ("S16S8_MIXED_S8S8", "--data d"),
+        )
+    ),
     (
         "quantize",
         "W8",

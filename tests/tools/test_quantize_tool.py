@@ -107,7 +107,7 @@ def as_asked(found: Scheme, asked: Scheme) -> Scheme:
     if not asked.is_open:
         return found
     ranges = "calibrate_method", "calibrate_tensors", "correct_biases", "measured_biases"
-    keys = [*ranges, "per_channel", "weight_method", "equalize_layers"]
+    keys = [*ranges, "per_channel", "weight_method", "equalize_layers", "keep_float", "tensors"]
     keys += ["all_codes"] if found.all_codes == "off" else []  # of --fast
     return found.with_(**{key: getattr(asked, key) for key in keys})
 

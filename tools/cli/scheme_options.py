@@ -156,6 +156,12 @@ def _has_own_operators(scheme: Scheme) -> bool:
 
 _ACTIVATIONS = Need("integer activations", _measures)
 _INTEGERS = Need("integers", _has_integers)
+_DECIDED = Need(
+    f"{_ACTIVATIONS.words}, a key that is 'auto', no target and no mixed precision",
+    lambda scheme: (
+        _measures(scheme) and scheme.is_open and not scheme.target and not scheme.auto_mixed_precision
+    ),
+)
 CALIBRATION = Need(
     _ACTIVATIONS.words,
     lambda scheme: _measures(scheme) or (_has_integers(scheme) and scheme.weight_method == WEIGHTED),
@@ -188,6 +194,7 @@ _OF_FORMATS: Mapping[str, Need] = {
     "correct_biases": CALIBRATION,
     "measured_biases": CALIBRATION,
     "calibrate_tensors": _ACTIVATIONS,
+    "keep_float": _DECIDED,
     "all_codes": Need(_SHIFTABLE, _is_shiftable),
     "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),
     "domain": Need("formats for which ONNX has no operators", _has_own_operators),

@@ -80,7 +80,7 @@ class Bench:
         """Return the errors of a setting, on the first samples, if groups and constants are left in float."""
         switches = {site.switch: np.asarray(site.group in kept) for site in self.switchable.ranges}
         constants = {site.input: site.values for site in self.switchable.weights if site.tensor in kept}
-        halves = [feed | switches | constants for feed in self._halves(setting)]
+        halves = [{**feed, **switches, **constants} for feed in self._halves(setting)]
         samples = self._samples[:count]
         errors = np.array(list(run_each(lambda one: self._errors(one, halves), samples, self._run)))
         return Score(errors, self._signal[:count], self._sizes[:count], self._count)

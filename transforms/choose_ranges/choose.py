@@ -25,7 +25,7 @@ from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.candidate import Candidate
 from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.float_tensors import FEWEST_RUNS, FINE, FloatTensors, float_tensors
+from transforms.choose_ranges.float_tensors import FloatTensors, float_tensors, runs_to_search
 from transforms.choose_ranges.means import Means, affordable
 from transforms.choose_ranges.parameters import PlanOf
 from transforms.choose_ranges.proposed_form import (
@@ -40,17 +40,18 @@ from transforms.choose_ranges.search import Search
 from transforms.choose_ranges.setting import Setting, setting_of
 from transforms.choose_ranges.steps import Step, settings_of, steps
 from transforms.choose_ranges.work import (
-    BIAS_RUNS,
     MOST_COUNTED,
     runs_to_open,
     runs_to_prepare,
     samples_for,
+    spare_beside_biases,
     too_large,
 )
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
+from transforms.scheme.scheme import FLOAT32
 
 MOST_SAMPLES = 32
 """Samples that settings are compared on: the first ones; ranges come from all."""
@@ -63,8 +64,8 @@ class Chosen:
     """The scheme with nothing left open, its ranges, and a line that says why.
 
     ``candidate``: what is to be done to the graph first. ``floats``: runs of the float model on the first
-    samples. ``spare``: runs of the quantized model that there is time for besides. ``kept``: tensors that are
-    to stay float. Without a calibration the scheme is that of the rules.
+    samples. ``spare``: runs of the quantized model that there is time for besides. ``kept``: the tensors that
+    the scheme leaves in float for the outputs. Without a calibration the scheme is that of the rules.
     """
 
     scheme: Scheme
@@ -140,13 +141,16 @@ def choose_settings(
     best = _resolved(form.scheme.by_rule(), search.best, form.bench)
     measured = form.calibration.with_(options_of(best))
     spare = max(means.runs - most * count - runs_to_open(graph, calibration, samples.count), 0)
-    kept = None
-    if scheme.keep_float and not scheme.target:
-        left = spare - BIAS_RUNS if spare >= BIAS_RUNS else spare
-        runs = left - runs_to_prepare(graph, calibration, samples.count)
-        kept = form.float_tensors(search, count, runs, plan_of, data.run)
-        spare = min(spare, BIAS_RUNS)
-    return Chosen(best, measured, search.line(count), form.candidate, form.bench.floats, spare, kept)
+    chosen = Chosen(best, measured, search.line(count), form.candidate, form.bench.floats, spare)
+    if not scheme.keep_float or scheme.target:
+        return chosen
+    left = spare_beside_biases(spare) - runs_to_prepare(graph, calibration, samples.count)
+    runs = runs_to_search(search.decibels, left)
+    kept = form.float_tensors(search.best, count, runs, plan_of, data.run) if runs else None
+    if kept is None:
+        return chosen
+    tensors = {**best.tensors, **dict.fromkeys(kept.names, FLOAT32)}
+    return replace(chosen, scheme=best.with_(tensors=tensors), kept=kept)
 
 
 @dataclass(frozen=True)
@@ -167,16 +171,13 @@ class _Form:
         return list(steps(self.scheme, ends, means.methods, together=means.together))
 
     def float_tensors(
-        self, search: Search, count: int, runs: int, plan_of: PlanOf, run: RunOptions | None
+        self, best: Setting, count: int, runs: int, plan_of: PlanOf, run: RunOptions | None
     ) -> FloatTensors | None:
-        """Return what stays float with the best setting, found in so many runs; None if there is no need."""
-        if search.decibels >= FINE or runs < FEWEST_RUNS:
-            return None
-        floats, memory = self.bench.floats, self.bench.memory
-        ruled = self.scheme.by_rule()
+        """Return what stays float with a setting, by so many samples and in so many runs; None if nothing."""
+        ruled, floats, memory = self.scheme.by_rule(), self.bench.floats, self.bench.memory
         bench = Bench(self.graph, ruled, plan_of, self.calibration, floats, run, memory, switches=True)
         bench.compare_on(count)
-        return float_tensors(bench, search.best, runs)
+        return float_tensors(bench, best, runs)
 
 
 def _take(

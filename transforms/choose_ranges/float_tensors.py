@@ -22,24 +22,26 @@ from transforms.search.largest_shares import Removed, largest_shares
 
 log = logging.getLogger(__name__)
 
-FINE = 40.0
+_FINE = 40.0
 """dB of outputs from which on no tensor is looked for."""
 
-SEARCHED_ON = 8
+_SEARCHED_ON = 8
 """Samples at most that the search runs; all of them decide."""
 
-FEWEST_RUNS = 2 * SEARCHED_ON
+_FEWEST_RUNS = 2 * _SEARCHED_ON
 """Runs without which nothing can be found: of the model as it is, and of one with all tensors in float."""
 
-_PRICE = 2.0
-"""dB that each tensor in float has to bring."""
+_LAST_RUNS = 24 * _SEARCHED_ON
+"""Runs that a model may take whose outputs are of no use otherwise."""
+
+_PRICE = 3.0
+"""dB that each tensor in float has to bring: it halves the error."""
 
 _NEEDED = 1.0
 """dB that are lost without it beside the others."""
 
-_OPERAND_PRICE = 4.0
 _USELESS = 10.0
-"""dB below which operands of dot products are looked at, too."""
+"""dB below which outputs are of no use: operands of dot products are looked at, too."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,21 @@ class FloatTensors:
         )
 
 
+def runs_to_search(decibels: float, spare: int) -> int:
+    """Return how many runs a search may take for outputs of so many dB, 0 if it is not worth them."""
+    runs = max(spare, _LAST_RUNS) if decibels < _USELESS else spare
+    return runs if decibels < _FINE and runs >= _FEWEST_RUNS else 0
+
+
 def float_tensors(bench: Bench, setting: Setting, runs: int) -> FloatTensors | None:
     """Return the tensors that stay float with a setting, None if none do.
 
     ``bench`` has switches. ``runs``: how many runs the search may take.
     """
     search = _Search(bench, setting, runs)
-    kept = search.extended([], search.plain, _PRICE)
+    kept = search.extended([], search.plain)
     if search.score(kept).mean < _USELESS:
-        kept = search.extended(kept, search.groups, _OPERAND_PRICE)
+        kept = search.extended(kept, search.groups)
     kept = search.needed(kept)
     if not kept:
         return None
@@ -90,19 +98,25 @@ class _Search:
 
     def __init__(self, bench: Bench, setting: Setting, runs: int) -> None:
         self._bench, self._setting, self._runs = bench, setting, runs
-        sites = [(site.group, site.is_operand) for site in bench.switchable.ranges]
-        constants = [(site.tensor, site.is_operand) for site in bench.switchable.weights]
-        read = {name for name, is_operand in (*sites, *constants) if is_operand}
-        self.plain = [name for name in dict.fromkeys(name for name, _ in (*sites, *constants)) if name not in read]
-        self.groups = list(dict.fromkeys((*(name for name, _ in sites), *self.plain)))
+        self._known: dict[frozenset[str], Score] = {}
+        ranges = {site.group: False for site in bench.switchable.ranges}
+        found = {**ranges, **{site.tensor: False for site in bench.switchable.weights}}
+        for site in bench.switchable.ranges:
+            found[site.group] |= site.is_operand
+        for weight in bench.switchable.weights:
+            found[weight.tensor] |= weight.is_operand
+        self.plain = [name for name, is_operand in found.items() if not is_operand]
+        self.groups = [*ranges, *(name for name in self.plain if name not in ranges)]
 
     def score(self, kept: Collection[str]) -> Score:
-        """Return the errors with these groups in float."""
-        score = self._bench.score_without(self._setting, kept, SEARCHED_ON)
-        self._runs -= len(score.errors)
-        return score
+        """Return the errors with these groups in float, on the first samples."""
+        key = frozenset(kept)
+        if key not in self._known:
+            self._known[key] = self._bench.score_without(self._setting, kept, _SEARCHED_ON)
+            self._runs -= len(self._known[key].errors)
+        return self._known[key]
 
-    def extended(self, kept: Sequence[str], groups: Sequence[str], price: float) -> list[str]:
+    def extended(self, kept: Sequence[str], groups: Sequence[str]) -> list[str]:
         """Return some groups, and with them those of others that are worth their price."""
         start = self.score(kept)
         before = _by_output(start)
@@ -116,7 +130,7 @@ class _Search:
         if not counted.any():
             return list(kept)
         most = self._runs // len(start.errors)
-        return [*kept, *(others[i] for i in largest_shares(len(others), _left, price, most))]
+        return [*kept, *(others[i] for i in largest_shares(len(others), _left, _PRICE, most))]
 
     def needed(self, kept: Sequence[str]) -> list[str]:
         """Return those of some groups without which the error of the others is clearly larger."""

@@ -68,15 +68,6 @@ class BiasSite:
 
 
 @dataclass(frozen=True)
-class _Named:
-    """What a range site says of its tensor."""
-
-    tensor: str
-    is_operand: bool
-    group: Sequence[gs.Tensor]
-
-
-@dataclass(frozen=True)
 class SwitchableRanges:
     """A graph with inputs for all that a setting decides."""
 
@@ -148,7 +139,6 @@ class _Writer:
         """Write the grids of a computed tensor, as :func:`transforms.insert_qdq.insert_qdq` does."""
         together = sorted(together, key=lambda site: not site.is_output)
         first = together[0]
-        name = str(first.tensor.name)
         source = first.split_off(self._writer.names) if first.is_output else first.tensor
         made: dict[tuple[QuantSpec, ...], gs.Tensor] = {(): source}
         nodes: list[gs.Node] = []
@@ -158,20 +148,24 @@ class _Writer:
                 if steps in made:
                     continue
                 target = site.tensor if site.is_output and steps == site.steps else None
-                read = any(is_dot_product(node) for node, _ in site.uses)
-                pair = self._put(made[steps[:-1]], step, target, _Named(name, read, group))
+                pair = self._put(made[steps[:-1]], step, target, site, group)
                 nodes += pair
                 made[steps] = pair[-1].outputs[0]
             site.redirect(made[site.steps])
         self._insertions.add(first.owner, first.producer, nodes)
 
     def _put(
-        self, source: gs.Tensor, step: QuantSpec, target: gs.Tensor | None, named: _Named
+        self,
+        source: gs.Tensor,
+        step: QuantSpec,
+        target: gs.Tensor | None,
+        site: QuantSite,
+        group: Sequence[gs.Tensor],
     ) -> list[gs.Node]:
         if not step.needs_range:
             return self._writer.put(source, step, None, target)
         neutral = np.ones((), np.float32), np.zeros((), step.format.dtype)
-        switch = self._switch(str(named.group[0].name))
+        switch = self._switch(str(group[0].name))
         nodes = self._writer.put(source, step, neutral, None if switch else target)
         inputs = [
             self._input(source, "scale", np.dtype(np.float32)),
@@ -179,8 +173,10 @@ class _Writer:
         ]
         for node in nodes:
             node.inputs[1], node.inputs[2] = inputs
-        fed = [str(one.name) for one in (*inputs, switch) if one is not None]
-        self._ranges.append(RangeSite(fed[0], fed[1], step, named.group, named.tensor, named.is_operand, *fed[2:]))
+        scale, zero_point, name = (str(one.name) for one in (*inputs, site.tensor))
+        is_operand = any(is_dot_product(node) for node, _ in site.uses)
+        own = "" if switch is None else str(switch.name)
+        self._ranges.append(RangeSite(scale, zero_point, step, group, name, is_operand, own))
         return nodes if switch is None else [*nodes, self._choice(switch, source, nodes[-1], target)]
 
     def _switch(self, group: str) -> gs.Variable | None:

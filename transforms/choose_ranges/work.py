@@ -107,6 +107,11 @@ def runs_to_prepare(graph: gs.Graph, calibration: Calibration, count: int) -> in
     return _runs_for_nodes(_NODE, graph, calibration, count)
 
 
+def spare_beside_biases(spare: int) -> int:
+    """Return how many of some runs are left with those that measured biases take, if they are enough."""
+    return spare - BIAS_RUNS if spare >= BIAS_RUNS else spare
+
+
 def _runs_for_nodes(each: float, graph: gs.Graph, calibration: Calibration, count: int) -> int:
     run = _run(graph, sum(_load(graph, calibration)), count)
     return int(each * len(graph.nodes) / max(run, 1))

@@ -45,7 +45,7 @@ from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scale_channels import scale_channels, show_scaled
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO, FLOAT32
+from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
@@ -106,10 +106,7 @@ def quantize_graph(
     memory = memory if plan is not None else _weights_of(graph, scheme)
     chosen = _choose(graph, moved, targets, data, done, progress, memory)
     calibration, scheme = chosen.calibration, chosen.scheme
-    if chosen.kept is not None:
-        scheme = scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(chosen.kept.names, FLOAT32)})
-        targets = targets.naming(graph, scheme)
-        done.notes.append(str(chosen.kept))
+    targets = targets.naming(graph, scheme)
     biases.take(graph, chosen.spare)
     float_graph = copy_graph(graph) if keep_float or biases.feeds or samples is not None else None
     done.float_graph = float_graph if keep_float else None
@@ -265,8 +262,8 @@ def _choose(
     chosen = choose(graph, scheme, _plan_of, data, memory=memory, searched=moved.searched, known=moved.floats)
     if chosen.candidate is not None and chosen.candidate.rewrite is not None:
         done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
-    done.scheme = chosen.scheme
-    done.choice = chosen.note
+    done.scheme, done.choice = chosen.scheme, chosen.note
+    done.notes += [] if chosen.kept is None else [str(chosen.kept)]
     return chosen
 
 

@@ -51,7 +51,7 @@ class SchemeTargets:
         self._places = {name: _places(graph, name) for name in scheme.tensors}
 
     def naming(self, graph: gs.Graph, scheme: Scheme) -> SchemeTargets:
-        """Return what a scheme names that adds tensors of a graph to this one."""
+        """Return what another scheme names, which may add tensors of a graph to this one."""
         found = copy(self)
         found._scheme = scheme
         found._places = {name: self._places.get(name) or _places(graph, name) for name in scheme.tensors}

@@ -70,11 +70,10 @@ class Scheme:
 
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
     :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
-    tensor, as ``"12:1 308:3 856:own"`` or ``"rotated"``, what is moved, and is what ``move_outliers`` found
-    in the file of a model.
+    tensor, as ``"12:1 308:3 856:own"`` or ``"rotated"``, what was moved. ``keep_float``: without a target,
+    tensors that hold most of the error stay float32 (:mod:`transforms.choose_ranges.float_tensors`).
 
-    ``target`` names a row of :mod:`transforms.scheme.targets`, whose integer kernels decide which operators
-    read integers.
+    ``target``: a row of :mod:`transforms.scheme.targets`, whose kernels decide which operators read integers.
 
     ``align_concat``: one scale for all that a Concat joins (``auto``: where ranges are alike). The rest:
     rewrites to run, ``opset`` of the result (0: that of the model, or the least that the nodes
