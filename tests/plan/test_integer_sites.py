@@ -54,7 +54,8 @@ def test_numbers_before_a_clip_are_cut_off_and_not_rounded(made: str) -> None:
     found = set(
         plans.reads(plans.plan(text, {"w": (4, 4), "v": (4, 4), "u": (8 if "Con" in made else 4, 4)}))
     )
-    assert "c.0" not in found and {"m.0", "m.1", "y.0"} <= found
+    assert "c.0" not in found and {"m.0", "y.0"} <= found
+    assert ("m.1" in found) is (made != "Div(a, d)")
 
 
 @pytest.mark.parametrize("call", ("Relu(a)", "Clip(a, low, high)", "Clip(a, low)", "Clip(a, , high)"))
@@ -146,7 +147,7 @@ UNREAD = {
     "what a Conv makes is rounded after it, the image is not": ("s = Add(a, x) y = Cos(s)", {"s.0"}),
     "so are activations": ("t = Tanh(a) s = Sub(x, t) y = Cos(s)", {"t.0", "s.1"}),
     "and rectifiers": ("t = Relu(a) s = Mul(t, x) y = Cos(s)", {"s.0"}),
-    "sums of sums": ("s = Mul(a, x) t = Div(x, a) p = Add(s, t) y = Cos(p)", {"s.0", "t.1"}),
+    "sums of sums": ("s = Mul(a, x) t = Div(a, x) p = Add(s, t) y = Cos(p)", {"s.0", "t.0"}),
     "moved, and then read": (
         "s = Add(a, x) t = Transpose <perm = [0, 1, 3, 2]> (s) e = MatMul(t, t) y = Cos(e)",
         {"t.0", "s.0", "s.1", "e.0", "e.1"},
@@ -178,8 +179,24 @@ def test_arithmetic_reads_and_makes_integers(op: str) -> None:
     attributes = "<kernel_shape = [1, 1]>" if op == "AveragePool" else ""
     output = "float[1,3,1,1] y" if op == "GlobalAveragePool" else "float[1,3,8,8] y"
     text = image(f"a = conv(x, w) y = {op} {attributes} (a{', x' if binary else ''})", output=output)
-    both = {"y.0", "y.1"} if binary and op != "PRelu" else {"y.0"}
+    both = {"y.0", "y.1"} if binary and op not in ("PRelu", "Div") else {"y.0"}
     assert places(text) == {"a.0", "a.1", "=y"} | both
+
+
+@pytest.mark.parametrize(
+    ("divisor", "target", "expected"),
+    (("n", "", {"y.0"}), ("n", "qnn", {"s.0", "y.0", "y.1"}), ("six", "", {"y.0", "y.1"})),
+)
+def test_a_divisor_is_an_integer_only_where_a_kernel_divides(
+    divisor: str, target: str, expected: set[str]
+) -> None:
+    """A norm is one number for each sample: eight samples hardly show its range."""
+    text = image(
+        f"a = conv(x, w) s = ReduceL2(a, last) n = Clip(s, least) y = Div(a, {divisor})",
+        constants="<float least = {0.001}, float six = {6}, int64[1] last = {3}>",
+    )
+    planned = QuantizationPlan(plans.graph(text, KERNELS), preset("U8S8").with_(target=target))
+    assert set(plans.reads(planned)) == {"a.0", "a.1", "=y"} | expected
 
 
 @pytest.mark.parametrize("op", ("Softmax", "Exp", "ReduceMean", "Gelu", "Pow"))
@@ -246,7 +263,7 @@ def test_what_has_another_scale_than_its_input(call: str) -> None:
     text = f"""(float[1,3,8,8] x, float value) => (float[K,L,M,N] y) <int64[8] pads = {{0,0,1,1,0,0,1,1}},
         float one = {{1}}, int64[4] zero = {{0,0,0,0}}, int64[4] eight = {{1,3,8,4}}> {{
         a = Conv(x, w) m = {call} y = Conv(m, v) }}"""
-    planned = plans.plan(text, KERNELS)
+    planned = plans.plan(text, KERNELS, align_slice=False)
     slice_ = {"m.0"} if "Slice" in call else set()
     assert set(plans.reads(planned)) == {"a.0", "a.1", "y.0", "y.1", "=y"} | slice_
     assert plans.source_names(planned)["m"] == "m"

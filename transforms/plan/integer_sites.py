@@ -8,13 +8,16 @@ Integers are read by
 * arithmetic on what those make: Add, Mul, Concat, AveragePool, GlobalAveragePool, LeakyRelu, Sigmoid, and so
   on, unless in a zone that stays float (:mod:`transforms.plan.float_only_nodes`);
 * operators that only move numbers (Reshape, Transpose, MaxPool, ...) where integers alone read what they
-  move; their result has the scale of their input, except the parts that Slice and Split cut out.
+  move; their result has the scale of their input, that of Slice and Split where the scheme aligns slices.
 
 A layer is quantized once after it: not between a dot product and the bias that an Add puts on it, moved or
 not, nor before a Relu or Clip that alone reads what a dot product, sum, product or ratio makes, nor before a
 Clip that alone reads a Concat. Outputs of the model are quantized where such a layer makes them, except a
 Concat, or Concats of Concats: their inputs are, so that boxes and scores in one output each keep their own
 scale.
+
+A computed divisor is an integer only for targets with a kernel for that: next to zero, steps of one size are
+as large as the numbers, and a norm is a number for each sample, of which few show no range.
 
 A sum, difference, product or ratio whose result nothing reads as integers computes in float anyway. Of its
 operands those alone are integers that a dot product or an activation makes, whose kernels write integers.
@@ -81,7 +84,7 @@ class IntegerSites:
         """
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
         self.zone = float_zone(graph)
-        self._data = {id(node): _data(node) for node in graph.nodes}
+        self._data = {id(node): self._operands(node) for node in graph.nodes}
         self.layers: set[int] = set()
         self._find_layers()
         self._last = self._find_last()
@@ -125,6 +128,12 @@ class IntegerSites:
                 break
             tensor = before
         return tensor
+
+    def _operands(self, node: gs.Node) -> list[int]:
+        """Return which inputs a node computes with; of a ratio no computed divisor if no kernel takes it."""
+        if node.op == "Div" and self._kernels is None and not isinstance(node.inputs[1], gs.Constant):
+            return [0]
+        return _data(node)
 
     def _find_layers(self) -> None:
         """Find the nodes that compute in integers: dot products, and the arithmetic on what those make."""
