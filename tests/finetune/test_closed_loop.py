@@ -42,10 +42,11 @@ def test_the_outputs_that_became_worse_in_a_loop_are_named() -> None:
     """A shift a tenth larger is 0.8 dB worse in every output."""
     float_graph, quantized = (graph_of(recurrent.leaky(shift=shift)) for shift in (0, 0.01))
     judged = JudgedSamples(float_graph, quantized, DATA, FinetuneOptions())
-    assert judged.lost(judged.loop(quantized)) == []
-    assert judged.lost(judged.loop(float_graph)) == []
-    assert judged.lost(judged.loop(graph_of(recurrent.leaky(shift=0.011)))) == ["y", "h_out"]
-    assert judged.lost(judged.loop(float_graph), judged.loop(quantized)) == []
+    worse = graph_of(recurrent.leaky(shift=0.011))
+    assert judged.lost(quantized, judged.each(quantized)) == []
+    assert judged.lost(float_graph, judged.each(float_graph)) == []
+    assert judged.lost(worse, judged.each(worse)) == ["y", "h_out"]
+    assert judged.lost(float_graph, judged.each(float_graph), quantized) == []
 
 
 def shuffled(data: recurrent.Stream) -> recurrent.Stream:

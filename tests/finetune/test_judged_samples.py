@@ -62,10 +62,12 @@ def tuned(
     *by_fold: NDArray[np.float64],
     plain: NDArray[np.float64] | None = None,
     scaled: NDArray[np.float64] | None = None,
+    judge: type[_WrittenDown] | None = None,
 ) -> tuple[TunedModel, list[str]]:
     """Return what becomes of a model whose tuned copies have errors by fold, and which were fitted.
 
-    ``plain``: errors of one without learned roundings, which the others have then.
+    ``judge`` also knows errors by noise, which nothing adds without it. ``plain``: errors of one without
+    learned roundings, which the others have then.
     """
     fitted: list[str] = []
 
@@ -82,7 +84,9 @@ def tuned(
 
     _WrittenDown.found = {f"fold {fold}": errors for fold, errors in enumerate(by_fold)}
     _WrittenDown.found |= {} if plain is None else {"plain": plain}
-    monkeypatch.setattr(judged_samples, "OutputError", _WrittenDown)
+    monkeypatch.setattr(judged_samples, "OutputError", judge or _WrittenDown)
+    if judge is None:
+        _without_noise(monkeypatch)
     monkeypatch.setattr("transforms.finetune.finetune_model.finetune_weights", _tune)
     _WrittenDown.found |= {} if scaled is None else {"scaled": scaled}
     other = gs.Graph(name="scaled")
@@ -126,6 +130,11 @@ def test_a_gain_has_to_be_clear_where_others_could_tell(monkeypatch: pytest.Monk
         assert fitted == [f"fold {fold}" for fold in range(count)] and done.graph.name == kept
 
 
+def _without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out samples with noise, for which no errors are written down."""
+    monkeypatch.setattr(judged_samples, "noisy", lambda _: [])
+
+
 class _WithCopies:
     """Stands for OutputError: errors of the samples, and of their copies, of graphs by name."""
 
@@ -147,6 +156,7 @@ def test_what_copies_gain_is_no_gain_of_samples(
     own: list[float], passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judged_samples, "OutputError", _WithCopies)
+    _without_noise(monkeypatch)
     _WithCopies.found = {"tuned": (np.array(own), np.full(8, 0.3))}
     feeds = [{"x": np.array([i], np.float32)} for i in range(8)]
     judged = JudgedSamples(gs.Graph(), gs.Graph(), feeds, FinetuneOptions())
@@ -168,6 +178,7 @@ def test_others_are_not_asked_where_half_of_few_samples_lose(
 ) -> None:
     """Five models hold out one or two of eight samples each; nor are biases tuned after several."""
     monkeypatch.setattr(judged_samples, "OutputError", _WithCopies)
+    _without_noise(monkeypatch)
     _WithCopies.found = {"tuned": (np.array(unseen), np.array(unseen))}
     fitted = []
 
@@ -223,6 +234,7 @@ def test_a_gain_of_some_of_few_samples_has_to_be_clear(
 ) -> None:
     """Also that of biases alone, after weights: one or two samples are held out from them."""
     monkeypatch.setattr(judged_samples, "OutputError", _WithCopies)
+    _without_noise(monkeypatch)
     scattered = gained * np.array([1.2, 1.2, 0.8, 1.5, 0.7, 1.4, 0.6, 1.0])
     _WithCopies.found = {"tuned": (scattered, scattered)}
     feeds = [{"x": np.array([i], np.float32)} for i in range(8)]
@@ -249,6 +261,29 @@ def test_a_model_that_is_worse_with_its_own_states_is_not_accepted(
     )
     by_fold = [errors(fold, 0.5, seen=0.5 - 0.01 * (2 - fold)) for fold in range(3)]
     done, fitted = tuned(monkeypatch, *by_fold)
+    assert fitted == [f"fold {fold}" for fold in range(count)]
+    assert done.graph.name == ("as it was" if kept is None else f"fold {kept}")
+
+
+@pytest.mark.parametrize(
+    ("worse", "kept", "count"), [((), 0, 1), ((0,), 1, 2), ((0, 1), 2, 3), ((0, 1, 2), None, 3)]
+)
+def test_a_model_that_is_worse_by_noise_is_not_accepted(
+    worse: tuple[int, ...], kept: int | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them halve the errors of samples, 3 dB; with noise on these some have 1.2 times the error."""
+    names = {f"fold {fold}" for fold in worse}
+
+    class _Noise(_WrittenDown):
+        def each(self, graph: gs.Graph) -> Errors:
+            if not self._places or min(self._places) >= 0:
+                return super().each(graph)
+            errors = np.full((len(self._places), 1), 1.2 if graph.name in names else 0.9)
+            return Errors(np.ones_like(errors) if graph.name == "as it was" else errors, np.ones_like(errors))
+
+    by_fold = [errors(fold, 0.5, seen=0.5 - 0.01 * (2 - fold)) for fold in range(3)]
+    monkeypatch.setattr(judged_samples, "noisy", lambda feeds: [{"x": -1 - feed["x"]} for feed in feeds])
+    done, fitted = tuned(monkeypatch, *by_fold, judge=_Noise)
     assert fitted == [f"fold {fold}" for fold in range(count)]
     assert done.graph.name == ("as it was" if kept is None else f"fold {kept}")
 

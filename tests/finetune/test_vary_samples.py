@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import tunable
 from transforms.finetune.output_error import OutputError
-from transforms.finetune.vary_samples import varied, with_bars
+from transforms.finetune.vary_samples import noisy, varied, with_bars
 
 CONV = tunable.conv_net()
 RNG = np.random.default_rng(3)
@@ -74,6 +74,34 @@ def test_samples_without_floats_of_one_shape_are_not_copied() -> None:
     assert varied(tokens) == tokens and len(varied(_images(1, 4)[:1])) == 1
     ragged = [{"x": np.ones((1, size), np.float32)} for size in (2, 3, 4)]
     assert all(made["x"] is feed["x"] for made, feed in zip(varied(ragged)[3:], ragged * 2, strict=True))
+
+
+@pytest.mark.parametrize(("count", "copies"), ((2, 3), (10, 3), (11, 1), (30, 1)))
+def test_noise_is_a_share_of_the_deviation_of_an_input(count: int, copies: int) -> None:
+    """Its own deviation, of 2,000 numbers far from the ends, is known to 5 %: three standard errors."""
+    random = np.random.default_rng(4)
+    data = [np.clip(random.standard_normal((1, 2000)), -1, 1).astype(np.float32) for _ in range(count)]
+    feeds = [{"x": 0.1 * one, "ends": np.array([-9.0, 9.0], np.float32), "ids": np.arange(4)} for one in data]
+    found = noisy(feeds)
+    assert len(found) == copies * count
+    deviation = np.std([feed["x"] for feed in feeds])
+    for place, made in enumerate(found):
+        own = feeds[place // copies]
+        level = (0.1, 0.3, 0.5)[place % 3]
+        inside = np.abs(own["x"]) < 0.05  # two deviations of the noise from the ends
+        difference = (made["x"] - own["x"])[inside]
+        if level == 0.1:
+            assert np.std(difference) == pytest.approx(level * deviation, rel=0.1)
+        assert 0 < np.std(difference) < 1.1 * level * deviation
+        assert made["x"].dtype == np.float32 and np.abs(made["x"]).max() <= np.float32(0.1)
+        assert made["ids"] is own["ids"] and np.abs(made["ends"]).max() <= 9
+    assert all(np.array_equal(one["x"], other["x"]) for one, other in zip(found, noisy(feeds), strict=True))
+
+
+def test_what_takes_no_noise() -> None:
+    """Integers, numbers that are all the same, infinite ones, none at all."""
+    same = [{"ids": np.arange(4), "one": np.ones(3, np.float32), "mask": np.array([0, -np.inf], np.float32)}]
+    assert noisy(same * 3) == noisy([]) == noisy([{"x": np.zeros((0, 4), np.float32)}]) == []
 
 
 def test_errors_of_copies_are_added_to_those_of_their_samples() -> None:

@@ -122,6 +122,12 @@ def gain(before: Errors, after: Errors, part: Mask) -> float:
     return float(_decibels(before, after, part).mean())
 
 
+def gains_of_outputs(before: Errors, after: Errors) -> Float64Array:
+    """Return how much the error of each output on all samples fell, in dB; -inf if it is not finite."""
+    every = np.ones(len(before.errors), np.bool_)
+    return np.nan_to_num(_decibels(before, after, every), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+
+
 def loses(before: Errors, after: Errors, part: Mask) -> bool:
     """Return whether outputs lose more on a part of the samples than chance explains, in the mean over them.
 

@@ -145,7 +145,7 @@ def finetune_model(
 class _Fitted:
     """A tuned model, its layers, and the errors of its outputs on all samples that are compared.
 
-    ``lost``: the outputs that became worse with states of its own.
+    ``lost``: the outputs that became worse with states of its own, or by noise on the samples.
     """
 
     graph: gs.Graph
@@ -156,7 +156,8 @@ class _Fitted:
     @classmethod
     def of(cls, graph: gs.Graph, walked: TunedLayers, judged: JudgedSamples) -> _Fitted:
         """Run a model on these samples."""
-        return cls(graph, walked, judged.each(graph), judged.lost(judged.loop(graph)))
+        errors = judged.each(graph)
+        return cls(graph, walked, errors, judged.lost(graph, errors))
 
 
 class _Best:
@@ -224,7 +225,7 @@ class _Best:
         if not changed:
             return
         before, after = self._kept.errors, self._judged.each(graph)
-        lost = self._judged.lost(self._judged.loop(graph), self._judged.loop(self.model.graph))
+        lost = self._judged.lost(graph, after, self.model.graph)
         if not lost and self._judged.improves(before, after, self._fold):
             held_out = self._judged.of_held_out(after, self._fold)[1]
             self.model = dataclasses.replace(self.model, graph=graph, after=held_out, scales=changed)
