@@ -17,10 +17,12 @@ Concat, or Concats of Concats: their inputs are, so that boxes and scores in one
 scale.
 
 A computed divisor is an integer only for targets with a kernel for that: next to zero, steps of one size are
-as large as the numbers, and a norm is a number for each sample, of which few show no range.
+as large as the numbers, and a norm is a number for each sample, of which few show no range. What is divided
+by a norm of its own stays float with it: cut off at the end of its range, it would have another norm.
 
 A sum, difference, product or ratio whose result nothing reads as integers computes in float anyway. Of its
-operands those alone are integers that a dot product or an activation makes, whose kernels write integers.
+operands those alone are integers that a convolution or an activation makes, whose kernels write integers
+alone; those of Gemm and MatMul write float32 as well.
 """
 
 from __future__ import annotations
@@ -58,6 +60,9 @@ _PLAIN = frozenset({"Add", "Sub", "Mul", "Div"})
 cost: a dot product or an activation would lose its kernel of integers.
 """
 
+_OPEN_ENDS = frozenset({"Gemm", "MatMul"})
+"""Layers that compute in integers also if what they make stays float, where no target says which do."""
+
 _SHAPES = frozenset({"Shape", "Size"})
 _ONE_INPUT = ARITHMETIC - {"Add", "Mul", "Sub", "Div", "Concat"}
 
@@ -83,6 +88,7 @@ class IntegerSites:
         make is an integer for every reader.
         """
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
+        self._ends = _OPEN_ENDS if kernels is None else kernels.open_ends
         self.zone = float_zone(graph)
         self._data = {id(node): self._operands(node) for node in graph.nodes}
         self.layers: set[int] = set()
@@ -131,9 +137,11 @@ class IntegerSites:
 
     def _operands(self, node: gs.Node) -> list[int]:
         """Return which inputs a node computes with; of a ratio no computed divisor if no kernel takes it."""
-        if node.op == "Div" and self._kernels is None and not isinstance(node.inputs[1], gs.Constant):
-            return [0]
-        return _data(node)
+        return [0] if self._divides(node) else _data(node)
+
+    def _divides(self, node: gs.Node) -> bool:
+        """Return whether a node divides by what is computed, and no kernel of integers does."""
+        return node.op == "Div" and self._kernels is None and not isinstance(node.inputs[1], gs.Constant)
 
     def _find_layers(self) -> None:
         """Find the nodes that compute in integers: dot products, and the arithmetic on what those make."""
@@ -146,6 +154,8 @@ class IntegerSites:
         if node.op not in ARITHMETIC or node.domain not in STANDARD_DOMAINS or id(node) in self.zone:
             return False
         if node.op == "AveragePool" and not is_dense(node):
+            return False
+        if self._divides(node) and _is_norm(*node.inputs):
             return False
         if node.op == "Clip" and any(isinstance(t, gs.Variable) for t in node.inputs[1:] if not t.is_empty()):
             return False
@@ -204,7 +214,7 @@ class IntegerSites:
         if id(node) not in self.layers or index not in self._data[id(node)]:
             return self.closed_layer(tensor) is not None
         maker = self.maker(tensor)
-        if id(node) in self._open and (maker is None or self._is_plain(maker)):
+        if id(node) in self._open and (maker is None or self._is_plain(maker) or maker.op in self._ends):
             return self.closed_layer(tensor) is not None
         return id(node) not in self._last or maker is None or maker.op != "Concat"
 
@@ -239,6 +249,12 @@ class IntegerSites:
 def _is_whole_product(node: gs.Node) -> bool:
     """Return whether a node is a dot product, but not of outliers that were taken out of another one."""
     return is_dot_product(node) and not is_of_outliers(node)
+
+
+def _is_norm(tensor: gs.Tensor, divisor: gs.Tensor) -> bool:
+    """Return whether a divisor is made of what is divided, without layers between them."""
+    makers = walk.makers([divisor], lambda node: not is_dot_product(node))
+    return any(read is tensor for maker in makers.values() for read in maker.inputs)
 
 
 def _is_move(node: gs.Node) -> bool:
