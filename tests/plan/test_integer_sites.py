@@ -183,20 +183,53 @@ def test_arithmetic_reads_and_makes_integers(op: str) -> None:
     assert places(text) == {"a.0", "a.1", "=y"} | both
 
 
-@pytest.mark.parametrize(
-    ("divisor", "target", "expected"),
-    (("n", "", {"y.0"}), ("n", "qnn", {"s.0", "y.0", "y.1"}), ("six", "", {"y.0", "y.1"})),
-)
-def test_a_divisor_is_an_integer_only_where_a_kernel_divides(
-    divisor: str, target: str, expected: set[str]
-) -> None:
+DIVISORS = {
+    "of another tensor": ("n = ReduceL2(d, last)", "", {"y.0", "=y"}),
+    "a constant": ("", "", {"y.0", "y.1", "=y"}),
+    "a norm of its own": ("n = ReduceL2(a, last)", "", set[str]()),
+    "a size of its own": ("k = Shape(a) c = Cast <to = 1> (k) n = ReduceProd(c)", "", {"y.0", "=y"}),
+    "a norm of its own, where a kernel divides": (
+        "n = ReduceL2(a, last)",
+        "qnn",
+        {"n.0", "y.0", "y.1", "=y"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIVISORS)
+def test_a_divisor_is_an_integer_only_where_a_kernel_divides(name: str) -> None:
     """A norm is one number for each sample: eight samples hardly show its range."""
+    nodes, target, expected = DIVISORS[name]
     text = image(
-        f"a = conv(x, w) s = ReduceL2(a, last) n = Clip(s, least) y = Div(a, {divisor})",
-        constants="<float least = {0.001}, float six = {6}, int64[1] last = {3}>",
+        f"a = conv(x, w) {nodes} y = Div(a, {'n' if nodes else 'six'})",
+        constants="<float six = {6}, int64[1] last = {3}>",
+        more=", float[1,3,8,8] d",
     )
     planned = QuantizationPlan(plans.graph(text, KERNELS), preset("U8S8").with_(target=target))
-    assert set(plans.reads(planned)) == {"a.0", "a.1", "=y"} | expected
+    assert set(plans.reads(planned)) == {"a.0", "a.1"} | expected
+
+
+@pytest.mark.parametrize(
+    ("layer", "target", "is_integer"),
+    (
+        ("Conv", "", True),
+        ("Gemm", "", False),
+        ("MatMul", "", False),
+        ("MatMul", "ort-cpu", False),
+        ("MatMul", "qnn", True),
+    ),
+)
+def test_layers_that_can_write_floats_do_for_readers_of_floats(
+    layer: str, target: str, is_integer: bool
+) -> None:
+    """What such a layer makes is no operand of a product: a scale of it would serve nothing."""
+    if layer == "Conv":
+        text = image("a = conv(x, w) s = Add(a, x) y = Cos(s)")
+        planned = QuantizationPlan(plans.graph(text, KERNELS), preset("U8S8"))
+    else:
+        text = f"(float[4,4] x) => (float[4,4] y) {{ a = {layer}(x, w) s = Add(a, x) y = Cos(s) }}"
+        planned = QuantizationPlan(plans.graph(text, SQUARE), preset("U8S8").with_(target=target))
+    assert ("s.0" in plans.reads(planned)) is is_integer
 
 
 @pytest.mark.parametrize("op", ("Softmax", "Exp", "ReduceMean", "Gelu", "Pow"))

@@ -84,7 +84,7 @@ class JudgedSamples:
         places = held + _spread(others, judged)
         self._parts = [np.isin(places, part) for part in by_fold[: self.folds]]
         self.fitted, compared = [*feeds], [feeds[i] for i in places]
-        noise = noisy(compared)
+        noise = [] if states else noisy(compared)  # states of its own are what shows that of a recurrent one
         if not (states or self.can_choose):
             self.fitted, compared = with_bars(feeds), varied(compared)
         index, run = options.output_index, options.run

@@ -51,38 +51,26 @@ def varied(feeds: Sequence[Feed]) -> list[Feed]:
 def noisy(feeds: Sequence[Feed]) -> list[Feed]:
     """Return copies of the samples with normal noise on inputs of finite floats, none without such inputs.
 
-    Its deviation is a tenth, three tenths and a half of that of all numbers of the input, within whose range
-    the copies stay: few samples have a copy with each, of many each has one in turn.
+    Its deviation is a tenth, three tenths and a half of that of the numbers of the sample, and copies stay
+    within the range of all samples: few samples have a copy with each, of many each has one in turn.
     """
     names = [name for name in feeds[0] if all(_is_finite(feed[name]) for feed in feeds)] if feeds else []
-    sizes = {name: _deviation([feed[name] for feed in feeds]) for name in names}
-    names = [name for name in names if sizes[name] > 0]
-    if not names:
-        return []
     ends = {name: _ends([feed[name] for feed in feeds if feed[name].size]) for name in names}
-    random = np.random.default_rng(0)
-    levels = (
-        [list(_NOISE)] * len(feeds) if len(feeds) <= _FEW else [[_NOISE[i % 3]] for i in range(len(feeds))]
-    )
+    bounds = {name: pair for name, pair in ends.items() if pair and pair[0] < pair[1]}
+    random, few = np.random.default_rng(0), len(feeds) <= _FEW
 
     def _made(feed: Feed, level: float) -> Feed:
         made = dict(feed)
-        for name in names:
+        for name, pair in bounds.items():
             value = feed[name]
-            noise = level * sizes[name] * random.standard_normal(value.shape)
-            made[name] = np.asarray(np.clip(value + noise, *(ends[name] or (None, None))), value.dtype)
+            size = value.std(dtype=np.float64) if value.size else 0.0
+            noise = level * size * random.standard_normal(value.shape)
+            made[name] = np.asarray(np.clip(value + noise, *pair), value.dtype)
         return made
 
-    return [_made(feed, level) for feed, own in zip(feeds, levels, strict=True) for level in own]
-
-
-def _deviation(values: Sequence[AnyArray]) -> float:
-    """Return the standard deviation of all numbers together."""
-    count = sum(one.size for one in values)
-    if not count:
-        return 0.0
-    mean = sum(float(one.sum(dtype=np.float64)) for one in values) / count
-    return float(np.sqrt(sum(float(np.square(one - mean, dtype=np.float64).sum()) for one in values) / count))
+    levels = [_NOISE if few else (_NOISE[place % len(_NOISE)],) for place in range(len(feeds))]
+    pairs = zip(feeds, levels, strict=True) if bounds else ()
+    return [_made(feed, level) for feed, own in pairs for level in own]
 
 
 def _is_finite(value: AnyArray) -> bool:

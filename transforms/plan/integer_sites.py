@@ -253,7 +253,7 @@ def _is_whole_product(node: gs.Node) -> bool:
 
 def _is_norm(tensor: gs.Tensor, divisor: gs.Tensor) -> bool:
     """Return whether a divisor is made of what is divided, without layers between them."""
-    makers = walk.makers([divisor], lambda node: not is_dot_product(node))
+    makers = walk.makers([divisor], lambda node: not is_dot_product(node) and node.op not in _SHAPES)
     return any(read is tensor for maker in makers.values() for read in maker.inputs)
 
 
