@@ -302,6 +302,17 @@ def test_what_has_another_scale_than_its_input(call: str) -> None:
     assert plans.source_names(planned)["m"] == "m"
 
 
+@pytest.mark.parametrize(("read", "shared"), (("Sigmoid(t)", True), ("MatMul(p, t)", False)))
+def test_parts_that_no_product_reads_have_the_scale_of_the_whole(read: str, shared: bool) -> None:
+    """On a scale of their own they would be rounded twice."""
+    text = f"""(float[4,4] x) => (float[4,4] y) {{
+        a = MatMul(x, w) p, q = Split <axis = 1, num_outputs = 2> (a)
+        t = Transpose(q) y = {read} }}"""
+    planned = plans.plan(text.replace("[4,4] y", "[K,L] y"), SQUARE)
+    assert planned.scheme.align_slice == "auto"
+    assert plans.source_names(planned)["t"] == ("a" if shared else "q")
+
+
 @pytest.mark.parametrize("share", (False, True))
 def test_parts_have_the_scale_of_the_whole_only_where_slices_are_aligned(share: bool) -> None:
     text = """(float[4,4] x) => (float[4,4] y) {

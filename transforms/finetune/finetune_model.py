@@ -27,6 +27,7 @@ from transforms.run.shared_steps import StepSharing, kept_open
 from transforms.scheme.scheme_values import OFF, PADDED
 
 _CLEAR = 1.0  # dB on held-out samples; with less, another way to tune may do better
+_ENOUGH_LOST = 3  # models that became worse by noise or in a loop: no other one is fitted for that
 _GUESSES = 2
 """Choices of layers that are tried with few samples: without those that lead to harmed outputs."""
 
@@ -84,9 +85,8 @@ def finetune_model(
     Raises ValueError if no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
     """
-    options = options or FinetuneOptions()
     _refuse(float_graph, quantized_graph)
-    judged = JudgedSamples(float_graph, quantized_graph, feeds, options)
+    judged = JudgedSamples(float_graph, quantized_graph, feeds, options or FinetuneOptions())
     options = judged.options
     given = float_graph, quantized_graph
     float_graph, spread = shift_alike(*given, formats), 0
@@ -183,10 +183,10 @@ class _Best:
 
     def is_undecided(self, fitted: Sequence[_Fitted]) -> bool:
         """Return whether more samples have to be held out to tell if the first models are better."""
-        judged = self._judged
-        if self._tried or len(fitted) == judged.folds or self._pass(fitted, clearly=True):
+        judged, lost = self._judged, all(one.lost for one in fitted)
+        if self._tried or len(fitted) == judged.folds or (lost and len(fitted) == _ENOUGH_LOST):
             return False
-        return not judged.is_hopeless([one.errors for one in fitted])
+        return not (self._pass(fitted, clearly=True) or judged.is_hopeless([one.errors for one in fitted]))
 
     @property
     def _is_whole(self) -> bool:
@@ -247,9 +247,8 @@ class _Best:
         if gain <= self._gain and self.model.attempt is not None:
             return False
         left = [i for i, one in enumerate(fitted) if not one.lost]
-        fold = max(left, key=lambda i: self._judged.gain_of_all(fitted[i].errors))
-        best, self._fold = fitted[fold], fold
-        self._kept = best
+        self._fold = fold = max(left, key=lambda i: self._judged.gain_of_all(fitted[i].errors))
+        self._kept = best = fitted[fold]
         before, after = self._judged.of_held_out(best.errors, fold)
         self.model, self._gain = TunedModel(best.graph, before, after, attempt, best.walked), gain
         return True
@@ -297,5 +296,5 @@ def _refuse(float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
     for what in ("inputs", "outputs"):
         names = [[t.name for t in getattr(g, what)] for g in (float_graph, quantized_graph)]
         if set(names[0]) != set(names[1]):
-            missing = sorted(set(names[0]) ^ set(names[1]))[0]
-            raise ValueError(f"the models have different {what}: '{missing}' is in one of them only")
+            name = min(set(names[0]) ^ set(names[1]))
+            raise ValueError(f"the models have different {what}: '{name}' is in one of them only")

@@ -79,10 +79,12 @@ class IntegerSites:
         graph: gs.Graph,
         takes: Callable[[gs.Node], bool],
         *,
-        share_slices: bool = False,
+        share_slices: bool | str = False,
         kernels: Target | None = None,
     ) -> None:
         """Walk the outermost graph; ``takes`` says of which nodes the scheme wants integers at all.
+
+        ``share_slices``: whether parts have the scale of the whole; ``auto``: those that no product reads.
 
         With ``kernels`` only the operators of that target compute in integers, and what its closed operators
         make is an integer for every reader.
@@ -104,11 +106,16 @@ class IntegerSites:
     def source(self, tensor: gs.Tensor) -> gs.Tensor:
         """Return the tensor whose scale a tensor has: the one that was moved to where it is."""
         while (node := walk.producer(tensor)) is not None and id(node) in self._moves:
-            apart = node.op in SLICES and not self._share_slices
-            if apart or isinstance(node.inputs[0], gs.Constant):
+            if self._is_apart(node) or isinstance(node.inputs[0], gs.Constant):
                 break
             tensor = node.inputs[0]
         return tensor
+
+    def _is_apart(self, node: gs.Node) -> bool:
+        """Return whether the parts that a node cuts out have scales of their own."""
+        if node.op not in SLICES or self._share_slices is True:
+            return False
+        return not self._share_slices or any(map(_is_operand_moved, node.outputs))
 
     def maker(self, tensor: gs.Tensor) -> gs.Node | None:
         """Return the integer layer that makes a tensor, moved or not; None where something else does."""
@@ -249,6 +256,15 @@ class IntegerSites:
 def _is_whole_product(node: gs.Node) -> bool:
     """Return whether a node is a dot product, but not of outliers that were taken out of another one."""
     return is_dot_product(node) and not is_of_outliers(node)
+
+
+def _is_operand_moved(tensor: gs.Tensor) -> bool:
+    """Return whether a dot product reads a tensor, moved or not."""
+    uses = walk.uses(tensor)
+    if any(is_dot_product(node) and is_operand(node, index) for node, index in uses):
+        return True
+    moved = (out for node, index in uses if _is_move(node) and index == 0 for out in node.outputs)
+    return any(map(_is_operand_moved, moved))
 
 
 def _is_norm(tensor: gs.Tensor, divisor: gs.Tensor) -> bool:

@@ -25,7 +25,7 @@ def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
         "equalize_layers": False if wide else "auto",
         "move_outliers": not wide,
         "keep_float": True,
-        "align_slice": True,
+        "align_slice": "auto",
     }
     return {"activation": activation, "weight": weight, **decided, **moved}
 

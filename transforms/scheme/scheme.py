@@ -105,7 +105,7 @@ class Scheme:
     fold_relu: bool = False
     quantize_before_relu: bool = False
     align_concat: bool | str = False
-    align_slice: bool = False
+    align_slice: bool | str = False
     align_eltwise_quant_type: bool = False
     dual_quant_nodes: bool = False
     keep_weight_nodes: bool = False
