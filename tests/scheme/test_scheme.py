@@ -76,7 +76,10 @@ def test_what_presets_do_to_channels(name: str) -> None:
     assert found.equalizes_by_rule == (blocks or shifted)
     assert found.balance_channels is (blocks or wide)
     assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8", "XINT8"))
-    assert found.keep_float is (wide or plain in ("A8W8", "U8S8", "W4A8"))
+    floats = activation is not None and not (activation.is_integer or "MIXED" in plain)
+    few_bits = plain in ("MX4", "MXFP4E2M1")
+    kept = wide or plain in ("A8W8", "U8S8", "W4A8") or (floats and not few_bits)
+    assert found.keep_float is kept
     per_channel = plain in ("W4A8", "W8", "W4") or ("auto" if found.weight == "int8" else False)
     assert found.block_size == (32 if plain == "W4" else 0)
     assert found.per_channel == (False if shifted else per_channel)

@@ -218,9 +218,10 @@ WITH_A_SCHEME = [
     ),
     ("quantize", "U8S8", "--set averaging_constant=0.5", "--set averaging_constant goes with integer activ"),
     *(
-        ("quantize", config, f"--set keep_float=true {options}", "--set keep_float goes with integer activ")
+        ("quantize", config, f"--set keep_float=true {options}", "--set keep_float goes with activations th")
         for config, options in (
-            ("MX9", ""),
+            ("W8", ""),
+            ("FP16", "--target ort-cuda"),
             ("INT32", ""),
             ("U8S8", "--target ort-cpu"),
             ("S16S8_MIXED_S8S8", "--data d"),

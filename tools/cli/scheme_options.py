@@ -154,13 +154,17 @@ def _has_own_operators(scheme: Scheme) -> bool:
     )
 
 
+def _keeps_float(scheme: Scheme) -> bool:
+    """Return whether outputs can show that a computed tensor has to stay float."""
+    activation = scheme.format(scheme.activation)
+    return scheme.is_open if _measures(scheme) else activation is not None
+
+
 _ACTIVATIONS = Need("integer activations", _measures)
 _INTEGERS = Need("integers", _has_integers)
 _DECIDED = Need(
-    f"{_ACTIVATIONS.words}, a key that is 'auto', no target and no mixed precision",
-    lambda scheme: (
-        _measures(scheme) and scheme.is_open and not scheme.target and not scheme.auto_mixed_precision
-    ),
+    "activations that are not float32, of integers a key that is 'auto', no target and no mixed precision",
+    lambda scheme: _keeps_float(scheme) and not (scheme.target or scheme.auto_mixed_precision),
 )
 CALIBRATION = Need(
     _ACTIVATIONS.words,

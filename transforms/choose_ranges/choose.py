@@ -76,6 +76,13 @@ class Chosen:
     spare: int = 0
     kept: FloatTensors | None = None
 
+    def keeping(self, kept: FloatTensors | None) -> Chosen:
+        """Return it with more tensors in float."""
+        if kept is None:
+            return self
+        tensors = {**self.scheme.tensors, **dict.fromkeys(kept.names, FLOAT32)}
+        return replace(self, scheme=self.scheme.with_(tensors=tensors), kept=kept)
+
 
 def choose_settings(
     graph: gs.Graph,
@@ -147,10 +154,7 @@ def choose_settings(
     left = spare_beside_biases(spare) - runs_to_prepare(graph, calibration, samples.count)
     runs = runs_to_search(search.decibels, left)
     kept = form.float_tensors(search.best, count, runs, plan_of, data.run) if runs else None
-    if kept is None:
-        return chosen
-    tensors = {**best.tensors, **dict.fromkeys(kept.names, FLOAT32)}
-    return replace(chosen, scheme=best.with_(tensors=tensors), kept=kept)
+    return chosen.keeping(kept)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ are left in float only where the outputs are of no use otherwise, since that pro
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,49 +22,50 @@ from transforms.search.largest_shares import Removed, largest_shares
 
 log = logging.getLogger(__name__)
 
-_FINE = 40.0
+FINE = 40.0
 """dB of outputs from which on no tensor is looked for."""
 
-_SEARCHED_ON = 8
+SEARCHED_ON = 8
 """Samples at most that the search runs; all of them decide."""
 
-_FEWEST_RUNS = 2 * _SEARCHED_ON
+_FEWEST_RUNS = 2 * SEARCHED_ON
 """Runs without which nothing can be found: of the model as it is, and of one with all tensors in float."""
 
-_LAST_RUNS = 24 * _SEARCHED_ON
+LAST_RUNS = 24 * SEARCHED_ON
 """Runs that a model may take whose outputs are of no use otherwise."""
 
-_PRICE = 3.0
+PRICE = 3.0
 """dB that each tensor in float has to bring: it halves the error."""
 
 _NEEDED = 1.0
 """dB that are lost without it beside the others."""
 
-_USELESS = 10.0
+USELESS = 10.0
 """dB below which outputs are of no use: operands of dot products are looked at, too."""
 
 
 @dataclass(frozen=True)
 class FloatTensors:
-    """The names of tensors that stay float, and dB of the outputs without and with that."""
+    """The names of tensors that stay float, and dB of the outputs without and with that, and ``where``."""
 
     names: Sequence[str]
     before: float
     after: float
+    where: str = "held-out samples"
 
     def __str__(self) -> str:
         shown = ", ".join(f"'{name}'" for name in self.names[:3])
         more = f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""
         return (
             f"Kept in float for the outputs: {shown}{more} "
-            f"({self.before:.1f} -> {self.after:.1f} dB on held-out samples)"
+            f"({self.before:.1f} -> {self.after:.1f} dB on {self.where})"
         )
 
 
 def runs_to_search(decibels: float, spare: int) -> int:
     """Return how many runs a search may take for outputs of so many dB, 0 if it is not worth them."""
-    runs = max(spare, _LAST_RUNS) if decibels < _USELESS else spare
-    return runs if decibels < _FINE and runs >= _FEWEST_RUNS else 0
+    runs = max(spare, LAST_RUNS) if decibels < USELESS else spare
+    return runs if decibels < FINE and runs >= _FEWEST_RUNS else 0
 
 
 def float_tensors(bench: Bench, setting: Setting, runs: int) -> FloatTensors | None:
@@ -72,17 +73,21 @@ def float_tensors(bench: Bench, setting: Setting, runs: int) -> FloatTensors | N
 
     ``bench`` has switches. ``runs``: how many runs the search may take.
     """
-    search = _Search(bench, setting, runs)
-    kept = search.extended([], search.plain)
-    if search.score(kept).mean < _USELESS:
-        kept = search.extended(kept, search.groups)
+
+    def _score(kept: Collection[str]) -> Score:
+        return bench.score_without(setting, kept, SEARCHED_ON)
+
+    search, (plain, groups) = TensorSearch(_score, runs), _groups(bench)
+    kept = search.extended([], plain)
+    if search.score(kept).mean < USELESS:
+        kept = search.extended(kept, groups)
     kept = search.needed(kept)
     if not kept:
         return None
     before, after = (bench.score_without(setting, one) for one in ((), kept))
     shown, brings = gain(after, before), after.mean - before.mean
     log.info("%d in float: %.2f dB, %+.2f +- %.2f", len(kept), after.mean, shown.decibels, shown.error)
-    if brings < _PRICE * len(kept) or shown.is_loss or drags(after, before) or falls(after, before):
+    if brings < PRICE * len(kept) or shown.is_loss or drags(after, before) or falls(after, before):
         return None
     ranges, constants = bench.switchable.ranges, bench.switchable.weights
     names = [site.tensor for site in ranges if site.group in kept]
@@ -90,29 +95,34 @@ def float_tensors(bench: Bench, setting: Setting, runs: int) -> FloatTensors | N
     return FloatTensors(tuple(dict.fromkeys(names)), before.mean, after.mean)
 
 
-class _Search:
-    """Looks for groups of tensors on a few samples, as long as there are runs.
+def _groups(bench: Bench) -> tuple[list[str], list[str]]:
+    """Return the groups that no dot product reads, and all of them, in the order of the model."""
+    ranges = {site.group: False for site in bench.switchable.ranges}
+    found = {**ranges, **{site.tensor: False for site in bench.switchable.weights}}
+    for site in bench.switchable.ranges:
+        found[site.group] |= site.is_operand
+    for weight in bench.switchable.weights:
+        found[weight.tensor] |= weight.is_operand
+    plain = [name for name, is_operand in found.items() if not is_operand]
+    return plain, [*ranges, *(name for name in plain if name not in ranges)]
 
-    ``groups``: all of them, in the order of the model; ``plain``: those that no dot product reads.
+
+class TensorSearch:
+    """Looks for tensors, or groups of them, that are worth staying float, as long as there are runs.
+
+    ``score`` measures a model with some of them in float on a few samples.
     """
 
-    def __init__(self, bench: Bench, setting: Setting, runs: int) -> None:
-        self._bench, self._setting, self._runs = bench, setting, runs
+    def __init__(self, score: Callable[[Collection[str]], Score], runs: int) -> None:
+        """Measure nothing yet; ``runs``: how many runs may be taken."""
+        self._score, self._runs = score, runs
         self._known: dict[frozenset[str], Score] = {}
-        ranges = {site.group: False for site in bench.switchable.ranges}
-        found = {**ranges, **{site.tensor: False for site in bench.switchable.weights}}
-        for site in bench.switchable.ranges:
-            found[site.group] |= site.is_operand
-        for weight in bench.switchable.weights:
-            found[weight.tensor] |= weight.is_operand
-        self.plain = [name for name, is_operand in found.items() if not is_operand]
-        self.groups = [*ranges, *(name for name in self.plain if name not in ranges)]
 
     def score(self, kept: Collection[str]) -> Score:
-        """Return the errors with these groups in float, on the first samples."""
+        """Return the errors with these in float; what was asked for before is not measured again."""
         key = frozenset(kept)
         if key not in self._known:
-            self._known[key] = self._bench.score_without(self._setting, kept, _SEARCHED_ON)
+            self._known[key] = self._score(kept)
             self._runs -= len(self._known[key].errors)
         return self._known[key]
 
@@ -130,7 +140,7 @@ class _Search:
         if not counted.any():
             return list(kept)
         most = self._runs // len(start.errors)
-        return [*kept, *(others[i] for i in largest_shares(len(others), _left, _PRICE, most))]
+        return [*kept, *(others[i] for i in largest_shares(len(others), _left, PRICE, most))]
 
     def needed(self, kept: Sequence[str]) -> list[str]:
         """Return those of some groups without which the error of the others is clearly larger."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,13 +11,10 @@ from ops.array_types import Feed
 from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import options_of
-from transforms.choose_ranges.candidate import Candidate
-from transforms.choose_ranges.channel_moves import channel_moves
 from transforms.choose_ranges.choose import Chosen, choose_settings
 from transforms.choose_ranges.float_runs import FloatRuns
-from transforms.choose_ranges.proposed_form import Propose
+from transforms.choose_ranges.unsuited_tensors import unsuited_tensors
 from transforms.choose_ranges.work import too_large
-from transforms.equalize_layers import equalize_layers
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.lazy_values import is_weightless
 from transforms.graph.mixed_channels import anew
@@ -26,9 +22,9 @@ from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
 from transforms.pipelines.measure_biases import BiasSamples
+from transforms.pipelines.proposed_rewrites import candidates_of, proposer
 from transforms.pipelines.quantize_steps import (
     EQUALIZED,
-    SCALED,
     Quantized,
     finish_nodes,
     make_plan,
@@ -43,15 +39,11 @@ from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_cache import WeightMemory
-from transforms.scale_channels import scale_channels, show_scaled
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
-
-_EXPECTED, _SPREAD = 1.5, 2.0
-"""dB that scaled channels bring other models, and how much that differs."""
 
 
 def quantize_graph(
@@ -247,52 +239,26 @@ def _choose(
 ) -> Chosen:
     """Return a scheme with nothing left open, and ranges if they were measured to choose it."""
     scheme, known = moved.scheme, moved.plan
-    done.scheme = scheme.by_rule() if scheme.is_open else scheme
-    if not scheme.is_open or data is None or not data.decides:
+    done.scheme = scheme.by_rule() if scheme.is_open else scheme.with_(keep_float=False)
+    if data is None or not data.decides:
         return Chosen(done.scheme)
 
     def _plan_of(variant: gs.Graph, changed: Scheme) -> QuantizationPlan:
         if known is not None and variant is known.graph and changed == known.scheme:
             return known
-        return make_plan(variant, changed, targets.resolve_in(variant), Quantized())
+        named = targets if changed.tensors == scheme.tensors else targets.naming(graph, changed)
+        return make_plan(variant, changed, named.resolve_in(variant), Quantized())
 
-    candidates = list(_candidates(scheme, targets))
-    propose = _proposer(graph, scheme, targets)
-    choose = partial(choose_settings, candidates=candidates, propose=propose, progress=progress)
-    chosen = choose(graph, scheme, _plan_of, data, memory=memory, searched=moved.searched, known=moved.floats)
+    chosen = Chosen(done.scheme)
+    if scheme.is_open:
+        candidates, propose = list(candidates_of(scheme, targets)), proposer(graph, scheme, targets)
+        choose = partial(choose_settings, candidates=candidates, propose=propose, progress=progress)
+        searched, floats = moved.searched, moved.floats
+        chosen = choose(graph, scheme, _plan_of, data, memory=memory, searched=searched, known=floats)
+    if chosen.calibration is None and scheme.keep_float:
+        chosen = chosen.keeping(unsuited_tensors(graph, chosen.scheme, _plan_of, data))
     if chosen.candidate is not None and chosen.candidate.rewrite is not None:
         done.changes[chosen.candidate.label] = chosen.candidate.rewrite(graph)
     done.scheme, done.choice = chosen.scheme, chosen.note
     done.notes += [] if chosen.kept is None else [str(chosen.kept)]
     return chosen
-
-
-def _candidates(scheme: Scheme, targets: SchemeTargets) -> Iterator[Candidate]:
-    """Yield rewrites of the float graph that its outputs decide about.
-
-    A recorded scheme equalizes layers before it moves outliers: not after that here.
-    """
-    if scheme.equalize_layers == AUTO and not scheme.outliers:
-        rewrite = partial(equalize_layers, exclude=targets.excluded)
-        yield Candidate(EQUALIZED, {"equalize_layers": True}, rewrite)
-
-
-def _proposer(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> Propose | None:
-    """Return what scales channels between convolutions, None if the scheme moves none, or names them."""
-    formats = scheme.format(scheme.activation), scheme.format(scheme.weight)
-    if not scheme.move_outliers or scheme.outliers or not all(one and one.is_integer for one in formats):
-        return None
-    activation, weight = (float(2 ** (one.bits - 1) - 1) for one in formats if one)
-    signed = formats[0] is not None and scheme.is_symmetric(formats[0])
-    levels = activation if signed else 2 * activation + 1, weight
-
-    def _propose(floats: FloatRuns) -> Candidate | None:
-        gates, excluded = not scheme.target, targets.excluded
-        moves = channel_moves(graph, floats, levels=levels, exclude=excluded, gates=gates)
-        changes = {"outliers": {name: str(move) for name, move in moves.items()}}
-        rewrite, show = (
-            partial(function, moves=moves, exclude=excluded) for function in (scale_channels, show_scaled)
-        )
-        return Candidate(SCALED, changes, rewrite, _EXPECTED, _SPREAD, show) if moves else None
-
-    return _propose

@@ -11,9 +11,17 @@ def _both(format: str) -> dict[str, Any]:
     return {"activation": format, "weight": format}
 
 
-def _blocks(format: str) -> dict[str, Any]:
-    """Blocks lose small numbers beside large ones: channels are scaled to similar ranges first."""
-    return {**_both(format), "equalize_layers": True, "balance_channels": True}
+def _floats(format: str, weight: str = "") -> dict[str, Any]:
+    return {"activation": format, "weight": weight or format, "keep_float": True}
+
+
+def _blocks(format: str, *, few_bits: bool = False) -> dict[str, Any]:
+    """Blocks lose small numbers beside large ones: channels are scaled to similar ranges first.
+
+    ``few_bits``: all tensors together make outputs poor, not one of them.
+    """
+    found = _both(format) if few_bits else _floats(format)
+    return {**found, "equalize_layers": True, "balance_channels": True}
 
 
 def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
@@ -56,10 +64,10 @@ PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "W4A8": {**_aligned("int8", "int4"), "per_channel": True},
         "W8": _weights("int8"),
         "W4": {**_weights("int4"), "block_size": 32},
-        "FP16": _both("float16"),
-        "BF16": _both("bfloat16"),
+        "FP16": _floats("float16"),
+        "BF16": _floats("bfloat16"),
         "BFP16": _blocks("bfp16"),
-        "MX4": _blocks("mx4"),
+        "MX4": _blocks("mx4", few_bits=True),
         "MX6": _blocks("mx6"),
         "MX9": _blocks("mx9"),
         "MXINT8": _blocks("mxint8"),
@@ -67,9 +75,9 @@ PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "MXFP8E5M2": _blocks("mxfp8_e5m2"),
         "MXFP6E3M2": _blocks("mxfp6_e3m2"),
         "MXFP6E2M3": _blocks("mxfp6_e2m3"),
-        "MXFP4E2M1": _blocks("mxfp4"),
-        "BF16_BFP16": {"activation": "bfloat16", "weight": "bfp16"},
-        "BF16_MXINT8": {"activation": "bfloat16", "weight": "mxint8"},
+        "MXFP4E2M1": _blocks("mxfp4", few_bits=True),
+        "BF16_BFP16": _floats("bfloat16", "bfp16"),
+        "BF16_MXINT8": _floats("bfloat16", "mxint8"),
         "INT32": {**_both("int32"), "calibrate_method": "Wide"},
         "UINT32": {**_both("uint32"), "calibrate_method": "Wide"},
     }
