@@ -211,7 +211,7 @@ def test_what_needs_no_ranges_reads_no_data() -> None:
     model, _, _, _ = digits()
     for name in ("FP16", "BF16", "MX9", "BF16_BFP16"):
         for feeds, notes in ((None, 0), ([{"wrong": np.zeros(3)}], 1)):
-            _, done = quantize(model, name, feeds)
+            _, done = quantize(model, preset(name).with_(keep_float=False), feeds)
             assert len(done.notes) == notes and done.calibrated == 0
     assert done.notes == ["No ranges measured: the formats of this scheme need none"]
 

@@ -76,7 +76,7 @@ def test_what_presets_do_to_channels(name: str) -> None:
     assert found.equalizes_by_rule == (blocks or shifted)
     assert found.balance_channels is (blocks or wide)
     assert found.move_outliers is (plain in ("A8W8", "U8S8", "W4A8", "XINT8"))
-    floats = activation is not None and not (activation.is_integer or "MIXED" in plain)
+    floats = activation is not None and not activation.is_integer
     few_bits = plain in ("MX4", "MXFP4E2M1")
     kept = wide or plain in ("A8W8", "U8S8", "W4A8") or (floats and not few_bits)
     assert found.keep_float is kept

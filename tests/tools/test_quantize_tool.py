@@ -104,10 +104,11 @@ def bare(model: onnx.ModelProto) -> bytes:
 
 def as_asked(found: Scheme, asked: Scheme) -> Scheme:
     """Return a recorded scheme with what the outputs decided put back."""
+    found = found.with_(keep_float=asked.keep_float)
     if not asked.is_open:
         return found
     ranges = "calibrate_method", "calibrate_tensors", "correct_biases", "measured_biases"
-    keys = [*ranges, "per_channel", "weight_method", "equalize_layers", "keep_float", "tensors"]
+    keys = [*ranges, "per_channel", "weight_method", "equalize_layers", "tensors"]
     keys += ["all_codes"] if found.all_codes == "off" else []  # of --fast
     return found.with_(**{key: getattr(asked, key) for key in keys})
 

@@ -19,6 +19,7 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.calibrate.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.sample_statistics import failing
 from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.float_tensors import (
@@ -68,18 +69,20 @@ def unsuited_tensors(
     largest = _largest(graph, halves, replace(data, source=samples.feeds)) if halves else {}
     large = [name for name in halves if _ROOM * largest[name] > _LARGEST]
     near = [name for name in large if largest[name] <= _LARGEST]
-    floats = FloatRuns(graph, samples.again()[:SEARCHED_ON], data.run)
-    if not floats.feeds or not floats.outputs:
-        return None
+    first = samples.named()[:SEARCHED_ON]
+    floats = FloatRuns(graph, [feed for _, feed in first], data.run)
 
     def _score(kept: Collection[str]) -> Score:
         copy, named = copy_graph(graph), dict.fromkeys(kept, FLOAT32)
         insert_qdq(plan_of(copy, scheme.with_(tensors={**scheme.tensors, **named})), None)
         return score_model(copy, floats, floats.samples(len(floats.feeds)), data.run)
 
-    kept, before, after = _best(_score, names, large, near, FINE if halves else USELESS)
+    with failing(f"samples {', '.join(repr(name) for name, _ in first)}"):
+        if not first or not floats.outputs:
+            return None
+        kept, before, after = _best(_score, names, large, near, FINE if halves else USELESS)
     log.info("%d of %d tensors in float: %.2f -> %.2f dB", len(kept), len(names), before.mean, after.mean)
-    where = "1 sample" if len(floats.feeds) == 1 else f"{len(floats.feeds)} samples"
+    where = "1 sample" if len(first) == 1 else f"{len(first)} samples"
     return FloatTensors(kept, before.mean, after.mean, where=where) if kept else None
 
 

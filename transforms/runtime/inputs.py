@@ -91,8 +91,10 @@ def _of_tensor(tensor: gs.Tensor) -> ModelInput:
 
 
 def _same_type(given: np.dtype, wanted: np.dtype) -> bool:
-    """Byte order aside; strings of any length are of one type."""
-    return given.kind == wanted.kind and (given.kind == "U" or given.itemsize == wanted.itemsize)
+    """Byte order aside; strings are of any length, or objects, as the runtime makes them."""
+    if wanted.kind == "U":
+        return given.kind in "UO"
+    return given.kind == wanted.kind and given.itemsize == wanted.itemsize
 
 
 def _fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:

@@ -85,8 +85,8 @@ PLAIN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 MIXED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "BF16_MIXED_BFP16": {**_both("bfloat16"), "auto_mixed_precision": {"target": "bfp16"}},
-        "BF16_MIXED_MXINT8": {**_both("bfloat16"), "auto_mixed_precision": {"target": "mxint8"}},
+        "BF16_MIXED_BFP16": {**_floats("bfloat16"), "auto_mixed_precision": {"target": "bfp16"}},
+        "BF16_MIXED_MXINT8": {**_floats("bfloat16"), "auto_mixed_precision": {"target": "mxint8"}},
         "S16S8_MIXED_S8S8": {
             **PLAIN["A16W8"],
             "auto_mixed_precision": {

@@ -71,8 +71,7 @@ class Scheme:
     Outliers of activations: ``move_outliers`` (:mod:`transforms.move_outliers` and, between convolutions,
     :mod:`transforms.scale_channels`, if the outputs on samples get better by it); ``outliers`` says by
     tensor, as ``"12:1 308:3 856:own"`` or ``"rotated"``, what was moved. ``keep_float``: without a target,
-    tensors that hold most of the error stay float32 (:mod:`transforms.choose_ranges.float_tensors`,
-    :mod:`transforms.choose_ranges.unsuited_tensors`).
+    tensors that hold most of the error stay float32 (``float_tensors``, ``unsuited_tensors`` there).
 
     ``target``: a row of :mod:`transforms.scheme.targets`, whose kernels decide which operators read integers.
 
