@@ -62,6 +62,11 @@ class Bench:
         self._sizes = np.array([sizes(sample.expected) for sample in self._samples])
         self._model = open_model(self.switchable.graph, self.floats.options)
 
+    @property
+    def sample_count(self) -> int:
+        """How many samples settings are compared on."""
+        return len(self._samples)
+
     def score(self, setting: Setting, rival: Score | None = None) -> Score | None:
         """Return the errors of a setting: each sample with ranges from the other half.
 

@@ -84,7 +84,8 @@ def float_tensors(bench: Bench, setting: Setting, runs: int) -> FloatTensors | N
     kept = search.needed(kept)
     if not kept:
         return None
-    before, after = (bench.score_without(setting, one) for one in ((), kept))
+    few = bench.sample_count <= SEARCHED_ON  # the search has run them all
+    before, after = (search.score(one) if few else bench.score_without(setting, one) for one in ((), kept))
     shown, brings = gain(after, before), after.mean - before.mean
     log.info("%d in float: %.2f dB, %+.2f +- %.2f", len(kept), after.mean, shown.decibels, shown.error)
     if brings < PRICE * len(kept) or shown.is_loss or drags(after, before) or falls(after, before):
