@@ -35,5 +35,5 @@ def test_values_that_are_not_rounded_are_bit_for_bit_those_of_the_runtime() -> N
     )
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
     feed = {"x": np.ones((2, 7), np.float32)}
-    found = Interpreter(model).run(feed, Rounded(model.graph))
+    found = Interpreter(model).run(feed, Rounded(model))
     np.testing.assert_array_equal(found["y"], session(model).run(None, feed)[0])

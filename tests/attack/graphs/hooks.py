@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 
 from tests.attack.graphs.interpret import Hook, must_stay_float32
+from transforms.graph import walk
+from transforms.lift_constants import lift_constants
+from transforms.model_io import load
+from transforms.plan.exact_arithmetic import exact_arithmetic
 
 _ROUGH = frozenset({
     "Floor", "Ceil", "Round", "Sign", "ArgMax", "ArgMin", "TopK", "Less", "Greater", "Equal", "LessOrEqual",
@@ -21,11 +27,24 @@ _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DO
 
 
 class Rounded(Hook):
-    """float32 values are rounded on the way into a node and out of the model, but in arithmetic on shapes."""
+    """float32 values are rounded on the way into a node and out of the model, but in exact arithmetic.
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._kept: set[bytes] = set()
-        self._find_kept(graph, set(), set())
+    That is arithmetic on shapes, found here, and on the way to places, integers and comparisons: which nodes
+    these are is what :mod:`transforms.plan.exact_arithmetic` says, and has tests of its own.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        loaded = load(model)
+        lift_constants(loaded)
+        exact = exact_arithmetic(loaded)
+        self._kept = {_key_of(node) for node in walk.nodes(loaded) if id(node) in exact}
+        self._find_kept(model.graph, set(), set())
+        self._computed = {
+            tensor.name
+            for node in walk.nodes(loaded)
+            if _key_of(node) not in self._kept
+            for tensor in node.outputs
+        }
 
     def _find_kept(self, graph: onnx.GraphProto, shapes: set[str], constants: set[str]) -> None:
         constants = constants | {tensor.name for tensor in graph.initializer}
@@ -46,16 +65,23 @@ class Rounded(Hook):
                     self._find_kept(attribute.g, shapes, constants)
 
     def read(self, node: onnx.NodeProto, index: int, value: Any, constant: bool) -> Any:
-        if must_stay_float32(node, index) or _key(node) in self._kept:
-            return value
-        return _bfloat16(value)
+        kept = _key(node) in self._kept and node.input[index] not in self._computed
+        return value if kept or must_stay_float32(node, index) else _bfloat16(value)
 
     def output(self, producer: onnx.NodeProto | None, value: Any) -> Any:
         return value if producer is None or _key(producer) in self._kept else _bfloat16(value)
 
 
 def _key(node: onnx.NodeProto) -> bytes:
-    return ("\0".join((node.op_type, *node.output))).encode()
+    return _named(node.op_type, node.output)
+
+
+def _key_of(node: gs.Node) -> bytes:
+    return _named(node.op, [tensor.name for tensor in node.outputs])
+
+
+def _named(op_type: str, outputs: Iterable[str]) -> bytes:
+    return ("\0".join((op_type, *outputs))).encode()
 
 
 def _bfloat16(value: Any) -> Any:

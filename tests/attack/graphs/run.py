@@ -106,7 +106,7 @@ class Trial:
         if self.expected is None:
             return False
         try:
-            self.interpreter.run(self.built.feeds, Rounded(self.interpreter.model.graph))
+            self.interpreter.run(self.built.feeds, Rounded(self.interpreter.model))
         except Exception:
             return True
         return False
@@ -274,8 +274,8 @@ def _exact(trial: Trial, model: onnx.ModelProto) -> None:
     trial.same_interface(found)
     if trial.expected is None:
         return
-    graph = trial.interpreter.model.graph
-    wrong = difference(found, trial.interpreter.run(trial.built.feeds, Rounded(graph)))
+    rounded = Rounded(trial.interpreter.model)
+    wrong = difference(found, trial.interpreter.run(trial.built.feeds, rounded))
     if wrong:
         raise Fallen(f"not what rounding between nodes gives: {wrong}")
 
