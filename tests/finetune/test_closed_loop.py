@@ -33,9 +33,22 @@ def test_errors_add_up_in_a_loop() -> None:
         state = 0.9 * state + feed["x"] @ weight
         right = 0.9 * right + 0.01
         wrong, power = wrong + 8 * right**2, power + float((state**2).sum())
-    assert loop.errors(graph_of(recurrent.leaky(shift=0.01))) == pytest.approx([wrong / power] * 2, rel=1e-3)
-    assert list(loop.errors(graph_of(recurrent.leaky()))) == [0, 0]
+    (found,) = loop.errors(graph_of(recurrent.leaky(shift=0.01)))
+    assert found == pytest.approx([wrong / power] * 2, rel=1e-3)
+    assert loop.errors(graph_of(recurrent.leaky())).tolist() == [[0, 0]]
     assert right > 0.09
+
+
+def test_samples_that_are_far_apart_are_held() -> None:
+    """The errors are those of samples each of which comes twice."""
+    graph, other = graph_of(recurrent.leaky()), graph_of(recurrent.leaky(shift=0.01))
+    states, names = {"h": "h_out"}, ["y", "h_out"]
+    in_turn, held = ClosedLoop(graph, DATA, states, names, held=True).errors(other).tolist()
+    doubled = [feed for feed in DATA for _ in range(2)]
+    expected = [
+        ClosedLoop(graph, feeds, states, names).errors(other)[0].tolist() for feeds in (DATA, doubled)
+    ]
+    assert [in_turn, held] == expected and held[0] < 0.9 * in_turn[0]
 
 
 def test_the_outputs_that_became_worse_in_a_loop_are_named() -> None:
@@ -52,6 +65,15 @@ def test_the_outputs_that_became_worse_in_a_loop_are_named() -> None:
 def shuffled(data: recurrent.Stream) -> recurrent.Stream:
     """Return samples in another order, in which neighbours are not alike."""
     return [data[i] for i in np.random.default_rng(0).permutation(len(data))]
+
+
+def test_samples_that_are_held_show_what_samples_in_turn_do_not() -> None:
+    """An error of what is kept grows with the state, which is larger then; a shift does not. Not in a stream."""
+    pair = graph_of(recurrent.leaky()), graph_of(recurrent.leaky(shift=0.0042))
+    other = graph_of(recurrent.leaky(keep=0.904))
+    for data, lost in ((shuffled(DATA), ["y", "h_out"]), (DATA, [])):
+        judged = JudgedSamples(*pair, data, FinetuneOptions())
+        assert judged.lost(other, judged.each(other)) == lost
 
 
 def test_a_stream_is_known_by_neighbours_that_are_alike() -> None:

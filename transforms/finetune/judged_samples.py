@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -72,7 +73,8 @@ class JudgedSamples:
         count = len(feeds)
         first = feeds[:_MOST_STEPS]
         states = find_states(float_graph, first, options.run)
-        alike = bool(states) and (count < FEW * options.held_out or is_stream(first))
+        streamed = bool(states) and is_stream(first)
+        alike = bool(states) and (count < FEW * options.held_out or streamed)
         options = dataclasses.replace(options, in_blocks=options.in_blocks or alike)
         self.options = options
         folds = range(min(options.held_out, count))
@@ -94,7 +96,8 @@ class JudgedSamples:
         self._first_in_noise = self._in_noise(quantized_graph)
         steps = [feeds[i] for i in _spread(range(count), min(count, _MOST_STEPS))]
         names = self._errors.names
-        self._loop = ClosedLoop(float_graph, steps, states, names, run) if states else None
+        loop = partial(ClosedLoop, float_graph, steps, states, names, run, held=not streamed)
+        self._loop = loop() if states else None
         self._first_loop = self.loop(quantized_graph)
 
     @property
@@ -112,7 +115,10 @@ class JudgedSamples:
         return self._errors.each(graph)
 
     def loop(self, graph: gs.Graph) -> Float64Array | None:
-        """Return the errors of outputs of a recurrent model with its own states; None for other models."""
+        """Return the errors of outputs of a recurrent model with its own states, [loops, outputs].
+
+        None for other models.
+        """
         return None if self._loop is None else self._loop.errors(graph)
 
     def lost(self, graph: gs.Graph, errors: Errors, than: gs.Graph | None = None) -> list[str]:
@@ -124,7 +130,7 @@ class JudgedSamples:
         after, start = self.loop(graph), self._first_loop if than is None else self.loop(than)
         if after is None or start is None:
             return self._lost_in_noise(graph, errors)
-        lost = [self._errors.names[i] for i in np.flatnonzero(~(after <= _LOST * start))]
+        lost = [self._errors.names[i] for i in np.flatnonzero(~(after <= _LOST * start).all(0))]
         return lost or self._lost_in_noise(graph, errors)
 
     def opened(self, graph: gs.Graph, fold: int) -> Callable[[Feed], Errors]:
