@@ -34,7 +34,7 @@ _FEWEST_RUNS = 2 * SEARCHED_ON
 LAST_RUNS = 24 * SEARCHED_ON
 """Runs that a model may take whose outputs are of no use otherwise."""
 
-PRICE = 3.0
+_PRICE = 3.0
 """dB that each tensor in float has to bring: it halves the error."""
 
 _NEEDED = 1.0
@@ -88,7 +88,7 @@ def float_tensors(bench: Bench, setting: Setting, runs: int) -> FloatTensors | N
     before, after = (search.score(one) if few else bench.score_without(setting, one) for one in ((), kept))
     shown, brings = gain(after, before), after.mean - before.mean
     log.info("%d in float: %.2f dB, %+.2f +- %.2f", len(kept), after.mean, shown.decibels, shown.error)
-    if brings < PRICE * len(kept) or shown.is_loss or drags(after, before) or falls(after, before):
+    if brings < _PRICE * len(kept) or shown.is_loss or drags(after, before) or falls(after, before):
         return None
     ranges, constants = bench.switchable.ranges, bench.switchable.weights
     names = [site.tensor for site in ranges if site.group in kept]
@@ -114,9 +114,9 @@ class TensorSearch:
     ``score`` measures a model with some of them in float on a few samples.
     """
 
-    def __init__(self, score: Callable[[Collection[str]], Score], runs: int) -> None:
-        """Measure nothing yet; ``runs``: how many runs may be taken."""
-        self._score, self._runs = score, runs
+    def __init__(self, score: Callable[[Collection[str]], Score], runs: int, price: float = _PRICE) -> None:
+        """Measure nothing yet; ``runs``: how many runs may be taken; ``price``: dB that each has to bring."""
+        self._score, self._runs, self._price = score, runs, price
         self._known: dict[frozenset[str], Score] = {}
 
     def score(self, kept: Collection[str]) -> Score:
@@ -141,7 +141,7 @@ class TensorSearch:
         if not counted.any():
             return list(kept)
         most = self._runs // len(start.errors)
-        return [*kept, *(others[i] for i in largest_shares(len(others), _left, PRICE, most))]
+        return [*kept, *(others[i] for i in largest_shares(len(others), _left, self._price, most))]
 
     def needed(self, kept: Sequence[str]) -> list[str]:
         """Return those of some groups without which the error of the others is clearly larger."""

@@ -25,7 +25,6 @@ from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.float_tensors import (
     FINE,
     LAST_RUNS,
-    PRICE,
     SEARCHED_ON,
     USELESS,
     FloatTensors,
@@ -48,6 +47,9 @@ _LARGEST = ops.get_format(_FLOAT16).highest
 _ROOM = 4.0
 """How many times as large numbers may be that the samples do not have."""
 
+_PRICE = 6.0
+"""dB that each tensor in float has to bring: it leaves a quarter of the error."""
+
 
 def unsuited_tensors(
     graph: gs.Graph, scheme: Scheme, plan_of: PlanOf, data: CalibrationData
@@ -55,7 +57,7 @@ def unsuited_tensors(
     """Return the tensors that a scheme without integers leaves in float in a prepared graph; None if none.
 
     Those whose numbers on samples come near the largest float16 are among them; with numbers beyond it, and
-    others, only if the outputs on samples are better by 3 dB: the largest float16 is as good as any number
+    others, only if the outputs on samples are better by 6 dB: the largest float16 is as good as any number
     of a mask. The graph is not changed. ``plan_of`` makes the plan of a scheme for it, or for a copy of it.
     Raises as :func:`transforms.calibrate.calibrate.calibrate` does.
     """
@@ -104,15 +106,15 @@ def _best(
     ``large``: those with numbers beyond float16, or ``near`` its largest one.
     ``enough``: dB from which on others are not looked for.
     """
-    search = TensorSearch(score, LAST_RUNS)
+    search = TensorSearch(score, LAST_RUNS, _PRICE)
     before = search.score(())
     kept, after = list(near), before
-    if len(large) > len(near) and _is_better(search.score(large), before, PRICE):
+    if len(large) > len(near) and _is_better(search.score(large), before, _PRICE):
         kept, after = list(large), search.score(large)
     if after.mean < enough:
         more = search.needed(search.extended(kept, names))
         found = [name for name in names if name in more or name in kept]
-        if _is_better(search.score(found), after, PRICE * (len(found) - len(kept))):
+        if _is_better(search.score(found), after, _PRICE * (len(found) - len(kept))):
             kept, after = found, search.score(found)
     return kept, before, after
 
