@@ -68,7 +68,7 @@ def shuffled(data: recurrent.Stream) -> recurrent.Stream:
 
 
 def test_samples_that_are_held_show_what_samples_in_turn_do_not() -> None:
-    """An error of what is kept grows with the state, which is larger then; a shift does not. Not in a stream."""
+    """An error of what is kept grows with the state, which is larger then; a shift does not."""
     pair = graph_of(recurrent.leaky()), graph_of(recurrent.leaky(shift=0.0042))
     other = graph_of(recurrent.leaky(keep=0.904))
     for data, lost in ((shuffled(DATA), ["y", "h_out"]), (DATA, [])):
@@ -101,6 +101,17 @@ def test_samples_of_a_model_without_states_are_not_held_out_in_blocks() -> None:
     graph = graph_of(recurrent.leaky(state="c_12", back="add_7"))
     data = [{"x": feed["x"], "c_12": 0 * feed["h"]} for feed in DATA]
     assert not JudgedSamples(graph, graph, data, FinetuneOptions()).options.in_blocks
+
+
+@pytest.mark.parametrize(
+    ("fed", "shift", "by_noise"), [("h", 0.005, False), ("c_12", 0.005, True), ("c_12", 0.02, False)]
+)
+def test_what_noise_alone_refuses(fed: str, shift: float, by_noise: bool) -> None:
+    """Outputs are harmed on no sample, and there are no states: others may be why a model is refused."""
+    graph, quantized, other = (graph_of(recurrent.leaky(shift=x, state=fed)) for x in (0, 0.01, shift))
+    data = DATA if fed == "h" else [{"x": feed["x"], fed: 0 * feed["h"]} for feed in DATA]
+    judged = JudgedSamples(graph, quantized, data, FinetuneOptions())
+    assert judged.lose_by_noise([judged.each(other)]) == by_noise
 
 
 @pytest.mark.parametrize(

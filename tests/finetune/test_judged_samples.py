@@ -257,7 +257,7 @@ def test_a_model_that_is_worse_with_its_own_states_is_not_accepted(
     """All of them halve the errors of single samples; in a loop some have 1.1 times the error."""
     names = {f"fold {fold}" for fold in lost}
     monkeypatch.setattr(
-        JudgedSamples, "loop", lambda _, graph: np.array([1.1 if graph.name in names else 0.9])
+        JudgedSamples, "loop", lambda _, graph: np.array([[1.1 if graph.name in names else 0.9]])
     )
     by_fold = [errors(fold, 0.5, seen=0.5 - 0.01 * (2 - fold)) for fold in range(3)]
     done, fitted = tuned(monkeypatch, *by_fold)
@@ -293,7 +293,7 @@ def test_scales_are_kept_if_they_do_no_harm_in_a_loop(
     error: float, scales: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        JudgedSamples, "loop", lambda _, graph: np.array([error if graph.name == "scaled" else 1.0])
+        JudgedSamples, "loop", lambda _, graph: np.array([[error if graph.name == "scaled" else 1.0]])
     )
     done, _ = tuned(monkeypatch, errors(0, 0.5), scaled=np.full(COUNT, 0.3))
     assert done.scales == scales

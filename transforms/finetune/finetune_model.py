@@ -264,8 +264,8 @@ class _Best:
         if self._judged.can_choose:
             most = _GUESSES if fitted[0].lost else MOST_TRIALS  # a trial runs through a loop, too
             fitted = fitted[:1]
-        elif len(fitted) > 1 and self._judged.harmed([one.errors for one in fitted]):
-            most = _GUESSES  # what loses by noise alone does so by some of the layers, too
+        elif len(fitted) > 1 and not self._judged.lose_by_noise([one.errors for one in fitted]):
+            most = _GUESSES
         else:
             return
         changed = sorted(frozenset[int]().union(*(one.walked.changed for one in fitted)))

@@ -205,6 +205,10 @@ class JudgedSamples:
         found = harmed(self._first, self._pooled(fitted), self._held(fitted))
         return [self._errors.names[i] for i in found]
 
+    def lose_by_noise(self, fitted: Sequence[Errors]) -> bool:
+        """Return whether noise alone can be why models are refused: then some layers lose by it, too."""
+        return self._loop is None and not self.harmed(fitted)
+
     def harmless_gain(self, graphs: Sequence[gs.Graph]) -> float | None:
         """Return the mean gain of models on all samples, in dB; None if an output became worse."""
         fitted = [self.each(graph) for graph in graphs]
