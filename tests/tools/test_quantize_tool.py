@@ -123,7 +123,7 @@ def test_a_preset_writes_what_the_call_makes(name: str, bench: EvaluationSet) ->
     assert bench.source.read_bytes() == before
     fast = preset(name).with_(move_outliers=False)
     assert bare(bench.result()) == called(bench, fast.by_rule())
-    assert as_asked(bench.scheme(), fast) == fast
+    assert as_asked(bench.scheme(), fast) == fast and not bench.scheme().keep_float
     exact, found = (
         conversion.run(onnx.load(path), bench.feeds[0])["y"] for path in (bench.source, bench.target)
     )

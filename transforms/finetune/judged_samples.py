@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -96,8 +95,7 @@ class JudgedSamples:
         self._first_in_noise = self._in_noise(quantized_graph)
         steps = [feeds[i] for i in _spread(range(count), min(count, _MOST_STEPS))]
         names = self._errors.names
-        loop = partial(ClosedLoop, float_graph, steps, states, names, run, held=not streamed)
-        self._loop = loop() if states else None
+        self._loop = ClosedLoop(float_graph, steps, states, names, run, held=not streamed) if states else None
         self._first_loop = self.loop(quantized_graph)
 
     @property
