@@ -6,24 +6,23 @@ even, and x = (q - zero_point) * scale, both in float32. int4 and uint4 are ml_d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ops._library import dequantize_linear, quantize_linear, scale_errors
+from ops._library import dequantize_linear, quantize_linear
 from ops.array_types import Float32Array
 from ops.bfloat16 import to_bfloat16
 from ops.formats import FLOAT_TYPES, FORMATS, LINEAR_TYPES, Format, get_format
 from ops.powers_of_two import HALVINGS, power_scale
+from ops.squared_errors import squared_errors
 from ops.subnormals import keeps_subnormals
 
 Integers = NDArray[Any]
 
 ALPHAS = np.arange(100, 30, -2) / 100
 _TINY, _HUGE = np.float64(np.finfo(np.float32).tiny), np.float64(np.finfo(np.float32).max)
-CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays made of them
 
 
 @keeps_subnormals
@@ -139,7 +138,7 @@ def weight_scale(
     candidates = _as_scale((HALVINGS if power_of_two else ALPHAS)[:, None] * scale.reshape(-1))
     zeros = np.full(candidates.shape, int(zero_point.flat[0]))
     weights = None if importance is None else _broadcast(importance, w.shape).reshape(shape)
-    errors = _errors(w.reshape(shape), candidates, zeros, fmt, weights)
+    errors = squared_errors(w.reshape(shape), candidates, zeros, fmt, weights)
     return candidates[errors.argmin(0), np.arange(scale.size)].reshape(scale.shape)
 
 
@@ -169,7 +168,7 @@ def weight_range(
         moved = np.repeat(ends[:, None], len(ALPHAS), axis=1)
         moved[i] = ALPHAS[:, None] * (low, high)[i]
         scales, points = range_scale(moved[0], moved[1], fmt, symmetric=False)
-        best = _errors(flat, scales, points.astype(np.float64), fmt, weights).argmin(0)
+        best = squared_errors(flat, scales, points, fmt, weights).argmin(0)
         ends[i] = moved[i][best, np.arange(low.size)]
     scale, point = range_scale(ends[0], ends[1], fmt, symmetric=False)
     return scale.reshape(shape), point.reshape(shape)
@@ -186,27 +185,6 @@ def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Floa
     return low, high
 
 
-def _errors(
-    w: Float32Array,
-    candidates: Float32Array,
-    zeros: NDArray[np.floating],
-    fmt: Format,
-    importance: NDArray[np.floating] | None,
-) -> NDArray[np.float64]:
-    """Return the error of scales and zero points [k, channels] on w [outer, channels, inner], in chunks."""
-    lowest, highest = ((limit - zeros).astype(np.float32) for limit in (fmt.lowest, fmt.highest))
-    errors, counts = np.zeros(candidates.shape), np.zeros((0, 0, 0), np.float32)
-    for chunk in _chunks(w.shape):
-        if importance is not None:
-            counts = np.ascontiguousarray(importance[chunk], np.float32)
-        own = (slice(None), chunk[1])
-        found = np.ascontiguousarray(errors[own])
-        scale, low, high = (np.ascontiguousarray(part[own]) for part in (candidates, lowest, highest))
-        scale_errors(np.ascontiguousarray(w[chunk]), counts, scale, low, high, found)
-        errors[own] = found
-    return errors * np.square(candidates, dtype=np.float64)
-
-
 def _broadcast(importance: NDArray[np.floating], shape: tuple[int, ...]) -> NDArray[np.floating]:
     """Return an importance in the shape of a weight, by a power of two near 1 if it is far from that."""
     try:
@@ -215,18 +193,6 @@ def _broadcast(importance: NDArray[np.floating], shape: tuple[int, ...]) -> NDAr
     except ValueError:
         found = list(np.shape(importance))
         raise ValueError(f"importance {found} does not fit a weight {list(shape)}") from None
-
-
-def _chunks(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice, slice]]:
-    """Cut [outer, channels, inner] into pieces of at most CHUNK elements."""
-    outer, channels, inner = shape
-    i = min(inner, CHUNK)
-    c = min(channels, max(1, CHUNK // i))
-    o = max(1, CHUNK // (i * c))
-    for a in range(0, outer, o):
-        for b in range(0, channels, c):
-            for d in range(0, inner, i):
-                yield slice(a, a + o), slice(b, b + c), slice(d, d + i)
 
 
 def _integer_row(format: str | Format) -> Format:

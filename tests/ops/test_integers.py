@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import ops
-from ops import integers, reference
+from ops import integers, reference, squared_errors
 from ops.integers import dequantize, finite_range, quantize, range_scale, weight_scale
 from tests.helpers.number_patterns import PATTERNS, make_pattern
 
@@ -374,7 +374,7 @@ def test_pieces_do_not_matter(axis: int | None, monkeypatch: pytest.MonkeyPatch)
     w = RNG.standard_t(3, (9, 5, 4, 3)).astype(np.float32)
     whole = weight_scale(w, "int4", axis, method="MSE", importance=w[:1] ** 2)
     for size in (1, 7, 40, 101):
-        monkeypatch.setattr(integers, "CHUNK", size)
+        monkeypatch.setattr(squared_errors, "CHUNK", size)
         assert np.array_equal(weight_scale(w, "int4", axis, method="MSE", importance=w[:1] ** 2), whole)
 
 
@@ -399,7 +399,7 @@ def test_memory(axis: int | None) -> None:
     assert peak(lambda: dequantize(q, scale, 0, axis)) < w.nbytes + slack
     assert peak(lambda: weight_scale(w, "int8", axis)) < slack
     importance = np.ones(2000, np.float32)
-    chunks = 6 * 4 * integers.CHUNK + 3 * 8 * len(integers.ALPHAS) * scale.size
+    chunks = 6 * 4 * squared_errors.CHUNK + 3 * 8 * len(integers.ALPHAS) * scale.size
     if axis == 0:
         work = lambda: weight_scale(w, "int4", axis, method="MSE", importance=importance)  # noqa: E731
     else:

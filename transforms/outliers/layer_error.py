@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
 from ops.integers import range_scale
+from ops.squared_errors import squared_errors
 from transforms.plan.quant_spec import QuantSpec
 from transforms.scheme.outlier_move import OutlierMove
 
@@ -92,27 +93,14 @@ def rounding_error(
 
     ``seen`` gives the range, ``held_out`` the error; ``norms``: of the weights' rows.
     """
-    low, high = float(seen.min(initial=0)), float(seen.max(initial=0))
-    grids = [
-        range_scale(share * low, share * high, grid.format, symmetric=grid.symmetric)
-        for share in (_SHARES if clips else _SHARES[:1])
-    ]
-    best = min(grids, key=lambda pair: float(_squares(seen, grid, *pair).sum())) if clips else grids[0]
-    return float(_squares(held_out, grid, *best) @ norms)
-
-
-def _squares(
-    x: Float32Array, grid: QuantSpec, scale: Float32Array, zero: NDArray[np.generic]
-) -> Float64Array:
-    """Return the mean squared error of rounding, by channel."""
-    step, middle = np.float32(scale), np.float32(zero.astype(np.int64))
-    lowest, highest = np.float32(grid.format.lowest), np.float32(grid.format.highest)
-    rounded = x / step
-    np.rint(rounded, out=rounded)
-    np.clip(rounded, lowest - middle, highest - middle, out=rounded)
-    rounded *= step
-    rounded -= x
-    return _mean_squares(rounded)
+    ends = np.array([[seen.min(initial=0)], [seen.max(initial=0)]], np.float64)
+    shares = _SHARES if clips else _SHARES[:1]
+    scales, zeros = range_scale(*ends * shares, grid.format, symmetric=grid.symmetric)
+    errors = squared_errors(seen.reshape(1, 1, -1), scales[:, None], zeros[:, None], grid.format)
+    best, channels = [int(errors.argmin())], held_out.shape[1]
+    scale, zero = (np.repeat(of[best], channels)[None] for of in (scales, zeros))
+    squares = squared_errors(held_out[..., None], scale, zero, grid.format)[0] / max(1, len(held_out))
+    return float(squares @ norms)
 
 
 def _mean_squares(x: Float32Array) -> Float64Array:
