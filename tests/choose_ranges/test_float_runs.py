@@ -50,17 +50,20 @@ def test_a_sample_is_run_once(most: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert all((array >= 0).all() and array.shape == (1, 16, 12, 12) for array in seen)
 
 
-def test_more_samples_come_after_those_that_were_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_samples_that_were_run_are_not_run_again(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a source yields the second time may differ: outputs stay beside what they were made of."""
     runs, run = list[int](), OpenModel.run
     monkeypatch.setattr(OpenModel, "run", lambda *given: (runs.append(1), run(*given))[1])
     graph = model_io.load(network(0, 0.5, 1.0))
-    floats, others = FloatRuns(graph, FEEDS[:2], None), samples(6, 8)
+    floats, others = FloatRuns(graph, FEEDS[:3], None, step=step), samples(6, 8)
     assert len(floats.samples(2)) == 2 and floats.continued(others) is floats
     made = floats.samples(6)
     assert len(runs) == 6
-    for sample, feed in zip(made, [*FEEDS[:2], *others[2:]], strict=True):
-        assert sample.feed is feed
+    own = {place * step: feed for place, feed in enumerate(FEEDS[:3])}
+    for place, sample in enumerate(made):
+        feed = own.get(place, others[place])
+        assert sample.feed is feed and sample.half == place % 2
         np.testing.assert_allclose(sample.expected["y"], open_model(graph).run(feed)["y"], rtol=1e-5)
 
 

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 from ops import _library
 from ops.array_types import Float32Array
+from ops.formats import get_format
+from ops.integers import dequantize, quantize
+from ops.squared_errors import squared_errors
 
 RNG = np.random.default_rng(11)
 LANES = 16
@@ -83,3 +86,21 @@ def test_without_numbers_there_is_nothing_to_add(shape: tuple[int, int, int]) ->
     scale, errors = np.ones((2, shape[1]), np.float32), np.full((2, shape[1]), 5.0)
     _library.scale_errors(np.zeros(shape, np.float32), NO_COUNTS, scale, -scale, scale, errors)
     assert (errors == 5).all()
+
+
+@pytest.mark.parametrize("name", ["int4", "uint8", "int16"])
+def test_errors_are_those_of_rounded_numbers(name: str) -> None:
+    """Oracle: quantized and dequantized. The kernel rounds ratios of less than 2^11 steps to float32: each is
+    off by 2^-13 of a step at most, and so is the square of half a step.
+    """
+    fmt = get_format(name)
+    x = (RNG.standard_normal((5, 3, 7)) * 40).astype(np.float32)
+    scales = RNG.uniform(0.1, 4, (2, 3)).astype(np.float32)
+    zeros = RNG.integers(int(fmt.lowest), int(fmt.highest), scales.shape).astype(fmt.dtype)
+    importance = RNG.random(x.shape).astype(np.float32)
+    errors = squared_errors(x, scales, zeros, fmt, importance)
+    for scale, zero, found in zip(scales, zeros, errors, strict=True):
+        read = dequantize(quantize(x, scale, zero, fmt, axis=1), scale, zero, axis=1)
+        misses = importance * np.square(x.astype(np.float64) - read)
+        off = np.abs(found - misses.sum((0, 2)))
+        assert (off <= x[:, 0].size * 2.0**-13 * np.square(scale) + 1e-6 * found).all()

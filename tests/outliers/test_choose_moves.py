@@ -74,8 +74,8 @@ def test_moves_that_cannot_be_taken_are_given_up_early(scheme: str, monkeypatch:
     for count, factor in ((0, 1), (1, 3), (1, 20), (4, 3), (9, 3), (4, 20)):
         made = rows(*((channel, factor) for channel in range(count)))
         halves = Rows(made[::2]), Rows(made[1::2])
-        view = choose._View.of(operand, halves)
-        proposed = [choose._candidates(operand, half.numbers) for half in halves]
+        view = choose._View(operand.weights, halves)
+        proposed = [choose._candidates(operand, half.numbers, rotates=False) for half in halves]
         errors = [
             sum(
                 total_error(move, part, view.weights, operand.grid, clips=False)
@@ -83,7 +83,8 @@ def test_moves_that_cannot_be_taken_are_given_up_early(scheme: str, monkeypatch:
             )
             for pair in zip(*proposed, strict=True)
         ]
-        moves, best = choose._candidates(operand, np.concatenate([made[::2], made[1::2]])), min(errors[1:])
+        both = np.concatenate([made[::2], made[1::2]])
+        moves, best = choose._candidates(operand, both, rotates=False), min(errors[1:])
         shares = [choose._ALIKE if move.own else 1 for move in moves]
         alike = next(n for n in range(1, len(moves)) if errors[n] <= shares[n] * best)
         wanted = moves[alike] if best < choose._LEAST_GAIN * errors[0] else None

@@ -19,6 +19,9 @@ from transforms.run.tensor_watch import See
 from transforms.runtime.session import RunOptions
 from transforms.search.output_metrics import is_float_array
 
+_UNPACKED = 8
+"""Samples up to which weights are not put in order for the kernels, which takes as long as it saves."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -32,15 +35,17 @@ class Sample:
 class FloatRuns:
     """Runs a float model on the first samples, on as many as are asked for."""
 
-    def __init__(self, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None) -> None:
+    def __init__(
+        self, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions | None, *, step: int = 1
+    ) -> None:
         """Take samples, which calibration puts into two halves in turn; run none yet.
 
-        The graph may be changed afterwards.
+        The graph may be changed afterwards. ``step``: from one of them to the next in the data.
         """
-        self._graph, self._run = copy_graph(graph), run
+        self._graph, self._run, self._step = copy_graph(graph), run, step
         self.feeds, self.options = feeds, _options(feeds, run)
         self._views = views_of(graph)
-        self._kept, self._made = KeptArrays(), list[Feed]()
+        self._kept, self._made = KeptArrays(), dict[int, Feed]()
         self._model: InstrumentedModel[str] | None = None
 
     def watch(self, names: Collection[str], see: See, most: int) -> None:
@@ -55,14 +60,17 @@ class FloatRuns:
         """Yield what the model makes of as many of them as are asked for: the outputs with their views."""
         assert not self._made, "these were run without being looked at"
         model = self._open(names)
-        for feed in self.feeds:
-            self._made.append(self._kept.keep(model.run(feed, see=see)))
-            yield self._made[-1]
+        for place, feed in enumerate(self.feeds):
+            self._made[place] = self._kept.keep(model.run(feed, see=see))
+            yield self._made[place]
 
     def continued(self, feeds: Sequence[Feed]) -> FloatRuns:
-        """Return it with the samples that come after its own, the first ones, in what was read once more."""
-        self.feeds = [*self.feeds, *feeds[len(self.feeds) :]]  # a source may vary what it yields
-        self.options = _options(self.feeds, self._run)
+        """Return it with the first samples of the data, read once more: its own keep their places."""
+        own = {self._step * place: feed for place, feed in enumerate(self.feeds)}
+        made = {self._step * place: outputs for place, outputs in self._made.items()}
+        self.feeds = [own.get(place, feed) for place, feed in enumerate(feeds)]  # a source may vary its feeds
+        self._made = {place: outputs for place, outputs in made.items() if place < len(feeds)}
+        self._step, self.options = 1, _options(self.feeds, self._run)
         return self
 
     @property
@@ -94,14 +102,15 @@ class FloatRuns:
 
     def samples(self, count: int) -> list[Sample]:
         """Return the first samples, run as far as they were not."""
-        rest = self.feeds[len(self._made) : count]
+        rest = [place for place in range(len(self.feeds[:count])) if place not in self._made]
         if rest:
             model = self._model or self._open()
-            self._made += run_each(lambda feed: self._kept.keep(model.run(feed)), rest, self._run)
+            feeds = [self.feeds[place] for place in rest]
+            runs = run_each(lambda feed: self._kept.keep(model.run(feed)), feeds, self._run)
+            self._made.update(zip(rest, runs, strict=True))
         self._model = None
-        names = self.shown
-        pairs = enumerate(zip(self.feeds[:count], self._made, strict=False))
-        return [Sample(i % 2, feed, {name: made[name] for name in names}) for i, (feed, made) in pairs]
+        names, pairs = self.shown, enumerate(self.feeds[:count])
+        return [Sample(i % 2, feed, {name: self._made[i][name] for name in names}) for i, feed in pairs]
 
     def _floats(self) -> list[str]:
         return [name for name, array in self._first().items() if is_float_array(array)]
@@ -109,7 +118,7 @@ class FloatRuns:
     def _first(self) -> Feed:
         if not self._made:
             self._model = self._open()
-            self._made.append(self._kept.keep(self._model.run(self.feeds[0])))
+            self._made[0] = self._kept.keep(self._model.run(self.feeds[0]))
         return self._made[0]
 
     def _open(self, watched: Collection[str] = ()) -> InstrumentedModel[str]:
@@ -120,5 +129,5 @@ class FloatRuns:
 
 def _options(feeds: Sequence[Feed], run: RunOptions | None) -> RunOptions:
     """Return how models are run on samples."""
-    resting = replace(with_resting_threads(run), simulate=True, prepack=False)
+    resting = replace(with_resting_threads(run), simulate=True, prepack=len(feeds) > _UNPACKED)
     return with_bounded_memory(resting, feeds)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ops.array_types import Float32Array, Float64Array
 from ops.rotations import rotate
 from transforms.graph.channel_layout import Layout
-from transforms.graph.left_operands import rows_of
 from transforms.outliers.layer_error import Halves, LayerWeights, Rows, total_error
 from transforms.outliers.operand import Operand
 from transforms.outliers.sample_rows import Sample
@@ -47,11 +46,10 @@ def choose_moves(
 
 def _choose(operand: Operand, halves: Halves, *, clips: bool) -> OutlierMove | None:
     both = np.concatenate([half.numbers for half in halves])
-    if not is_outlying(both):
-        operand = replace(operand, heads=None)
-    plain = _View.of(operand, halves)
-    rotated = None if operand.heads is None else _View.of(operand, halves, operand.heads.channels)
-    proposed = [_candidates(operand, half.numbers) for half in halves]
+    rotates = operand.heads is not None and is_outlying(both)
+    plain = _View(operand.weights, halves)
+    rotated = _View.rotated(operand, halves) if rotates else None
+    proposed = [_candidates(operand, half.numbers, rotates=rotates) for half in halves]
 
     def _error(move: OutlierMove, tried: Sequence[OutlierMove], most: float) -> float:
         view = rotated if rotated is not None and move.rotated else plain
@@ -63,7 +61,7 @@ def _choose(operand: Operand, halves: Halves, *, clips: bool) -> OutlierMove | N
                 return math.inf
         return total * share
 
-    moves = _candidates(operand, both)
+    moves = _candidates(operand, both, rotates=rotates)
     tries = list(zip(*proposed, strict=True))
     unmoved, errors = _error(moves[0], tries[0], math.inf), list[float]()
     for move, tried in zip(moves[1:], tries[1:], strict=True):
@@ -86,14 +84,12 @@ class _View:
     halves: Halves
 
     @classmethod
-    def of(cls, operand: Operand, halves: Halves, heads: Layout | None = None) -> _View:
-        """Rotate the channels of each head [heads, channels of each]."""
-        weights = [np.asarray(rows_of(node, node.inputs[1].values), np.float32) for node in operand.layers]
-        if heads is not None:
-            halves = Rows(_rotated(halves[0].numbers, heads)), Rows(_rotated(halves[1].numbers, heads))
-            weights = [_rotated(weight.T, heads).T for weight in weights]
-        grids = zip(weights, operand.weight_grids, strict=True)
-        return cls([LayerWeights.of(weight, grid) for weight, grid in grids], halves)
+    def rotated(cls, operand: Operand, halves: Halves) -> _View:
+        """Rotate the channels of each head."""
+        assert operand.heads is not None
+        heads = operand.heads.channels
+        turned = Rows(_rotated(halves[0].numbers, heads)), Rows(_rotated(halves[1].numbers, heads))
+        return cls(operand.measured([_rotated(rows.T, heads).T for rows in operand.rows]), turned)
 
 
 def is_outlying(rows: Float32Array) -> bool:
@@ -109,20 +105,20 @@ def _rotated(rows: Float32Array, heads: Layout) -> Float32Array:
     return found
 
 
-def _candidates(operand: Operand, rows: Float32Array) -> list[OutlierMove]:
+def _candidates(operand: Operand, rows: Float32Array, *, rotates: bool) -> list[OutlierMove]:
     """Return no move, and as many others for any rows: outliers lowered, spread, or with products of their
     own.
     """
-    return [OutlierMove(), *_each_move(operand, np.abs(rows).max(0).astype(np.float64))]
+    return [OutlierMove(), *_each_move(operand, np.abs(rows).max(0).astype(np.float64), rotates)]
 
 
-def _each_move(operand: Operand, ranges: Float64Array) -> Iterator[OutlierMove]:
+def _each_move(operand: Operand, ranges: Float64Array, rotates: bool) -> Iterator[OutlierMove]:
     largest = float(ranges.max())
     for power in _LOWERED:
         limit = max(largest * 2.0**-power, _TINY)
         exponents = np.rint(np.log2(np.maximum(ranges / limit, 1))).astype(int)
         yield OutlierMove({int(i): int(exponents[i]) for i in np.flatnonzero(exponents)})
-    if operand.heads is not None:
+    if rotates:
         yield OutlierMove(rotated=True)
     if operand.may_split:
         order = np.argsort(-ranges, kind="stable")

@@ -41,12 +41,12 @@ Halves = tuple[Rows, Rows]
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """What of a weight [channels, outputs] the errors depend on: magnitudes, the grid, norms of rows.
+    """What of a weight [channels, outputs] the errors depend on: its numbers, the grid, norms of rows.
 
-    ``largest``: of each output, and ``peaks`` the channels that have it.
+    ``largest``: magnitudes of each output, and ``peaks`` the channels that have them.
     """
 
-    magnitudes: Float32Array
+    numbers: Float32Array
     grid: QuantSpec
     norms: Float64Array
     largest: Float32Array
@@ -55,10 +55,9 @@ class LayerWeights:
     @classmethod
     def of(cls, rows: Float32Array, grid: QuantSpec) -> LayerWeights:
         """Measure a weight whose channels are on the first axis."""
-        magnitudes = np.abs(rows)
-        norms = np.einsum("ij,ij->i", magnitudes, magnitudes, dtype=np.float64)
-        peaks = magnitudes.argmax(0)
-        return cls(magnitudes, grid, norms, np.take_along_axis(magnitudes, peaks[None], 0)[0], peaks)
+        norms = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+        peaks = np.abs(rows).argmax(0)
+        return cls(rows, grid, norms, np.abs(np.take_along_axis(rows, peaks[None], 0)[0]), peaks)
 
     def error(self, squares: Float64Array, factors: Float64Array, own: Channels) -> float:
         """Return the mean squared error of what the layer makes that rounding the weight causes.
@@ -69,7 +68,7 @@ class LayerWeights:
         """
         largest = self._largest_without(own)
         raised = np.flatnonzero(factors != 1)
-        scaled = self.magnitudes[raised] * factors[raised, None].astype(np.float32)
+        scaled = np.abs(self.numbers[raised]) * factors[raised, None].astype(np.float32)
         largest = np.maximum(largest, scaled.max(0, initial=0)).astype(np.float64)
         if self.grid.axis is None:
             largest = np.full_like(largest, _CLIPPED * largest.max())
@@ -82,7 +81,7 @@ class LayerWeights:
         """Return the largest magnitude of each output, some channels left out."""
         other = np.isin(self.peaks, own)
         largest = self.largest.copy()
-        largest[other] = np.delete(self.magnitudes[:, other], own, 0).max(0, initial=0)
+        largest[other] = np.abs(np.delete(self.numbers[:, other], own, 0)).max(0, initial=0)
         return largest
 
 
@@ -93,9 +92,9 @@ def rounding_error(
 
     ``seen`` gives the range, ``held_out`` the error; ``norms``: of the weights' rows.
     """
-    ends = np.array([[seen.min(initial=0)], [seen.max(initial=0)]], np.float64)
-    shares = _SHARES if clips else _SHARES[:1]
-    scales, zeros = range_scale(*ends * shares, grid.format, symmetric=grid.symmetric)
+    shares = np.array(_SHARES if clips else _SHARES[:1])
+    low, high = shares * float(seen.min(initial=0)), shares * float(seen.max(initial=0))
+    scales, zeros = range_scale(low, high, grid.format, symmetric=grid.symmetric)
     errors = squared_errors(seen.reshape(1, 1, -1), scales[:, None], zeros[:, None], grid.format)
     best, channels = [int(errors.argmin())], held_out.shape[1]
     scale, zero = (np.repeat(of[best], channels)[None] for of in (scales, zeros))

@@ -46,7 +46,7 @@ Quantize = Callable[[gs.Graph, list[Feed]], None]
 class Settled:
     """The moves of outliers, by the name of a tensor, and how many models were run to find them.
 
-    ``floats``: runs of the float model, if they are of the first samples.
+    ``floats``: runs of the float model on some samples.
     """
 
     moves: Moves = field(default_factory=dict)
@@ -82,20 +82,20 @@ def settle_outliers(
     picked = pick(source)
     if len(picked) < _FEWEST:
         return Settled()
-    floats, affordable = FloatRuns(graph, picked, run), partial(_affordable, plan, picked[0])
+    floats = FloatRuns(graph, picked, run, step=step_of(source))
+    affordable = partial(_affordable, plan, picked[0])
     streams = find_streams(plan, exclude=exclude)
     names = [*(one.tensor.name for one in operands), *(one.name for one in streams)]
     samples, most = _look(floats, list(dict.fromkeys(names)), float_outputs(graph), affordable)
-    known = floats if step_of(source) == 1 else None
     if most < _LEAST_MODELS:
-        return Settled(floats=known)
+        return Settled(floats=floats)
     search = _Search(plan, samples, quantize, run, exclude, recall)
     before = search.trial(graph, [])
     outlying = outlying_streams(streams, operands, samples) if most >= _ROTATED else []
     briefly = len(samples) == _FEWEST < len(picked) or most < _BOTH_HALVES
     scales = most >= _SCALED
     moves = _settled(search, operands, outlying, before, briefly=briefly, scales=scales)
-    return Settled(moves, sum(one.models for one in search.trials), known)
+    return Settled(moves, sum(one.models for one in search.trials), floats)
 
 
 def _look(
