@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate
+from transforms.calibrate.calibrate import Calibration, CalibrationOptions, Progress, calibrate, limit
 from transforms.calibrate.range_statistics import RangeStats, decode, encode
 from transforms.calibrate.sample_statistics import EachSample
 from transforms.files.atomic_write import destination, replacing
@@ -74,7 +74,7 @@ def calibrate_cached(
     ]
     missing = [name for name in axes if name not in known]
     if not missing:
-        return _calibration(options, parts, axes), len(known)
+        return _calibration(graph, options, parts, axes), len(known)
     new = calibrate(
         graph,
         missing,
@@ -89,20 +89,26 @@ def calibrate_cached(
     found = (new.observed, *new.halves)
     for key, part in zip(keys, found, strict=True):
         _add(path, key, part)
-    return _calibration(
-        options, [{**old, **part} for old, part in zip(parts, found, strict=True)], axes
-    ), len(known)
+    parts = [{**old, **part} for old, part in zip(parts, found, strict=True)]
+    return _calibration(graph, options, parts, axes), len(known)
 
 
 def _calibration(
-    options: CalibrationOptions, parts: Sequence[Mapping[str, RangeStats]], names: Collection[str]
+    graph: gs.Graph,
+    options: CalibrationOptions,
+    parts: Sequence[Mapping[str, RangeStats]],
+    names: Collection[str],
 ) -> Calibration:
     whole, *halves = ({name: part[name] for name in names} for part in parts)
+    for one in (whole, *halves):
+        limit(graph, one)
     return Calibration(options, whole, halves)
 
 
 def _is_enough(observed: RangeStats, options: CalibrationOptions, axes: set[int]) -> bool:
-    return axes <= observed.moments.keys() and (not options.needs_histogram or observed.histogram is not None)
+    has_ends = observed.is_empty or observed.ends.count > 0  # entries of earlier versions have none
+    has_histogram = not options.needs_histogram or observed.histogram is not None
+    return has_ends and has_histogram and axes <= observed.moments.keys()
 
 
 def _axes(wanted: set[int], stored: RangeStats | None) -> list[int]:

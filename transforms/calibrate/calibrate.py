@@ -29,6 +29,7 @@ from transforms.calibrate.sample_statistics import (
 )
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
+from transforms.graph.value_limits import limits_of
 from transforms.runtime.session import RunOptions
 
 __all__ = ["Calibration", "CalibrationOptions", "Progress", "calibrate"]
@@ -66,6 +67,7 @@ def calibrate(
     options = options or CalibrationOptions()
     observed = no_statistics(names, channels, histogram=options.needs_histogram)
     constants = _constants(graph, observed)
+    limit(graph, observed)
     for name, values in constants.items():
         add_array([observed[name]], values, options, f"constant '{name}'")
     if observed.keys() == constants.keys():
@@ -88,6 +90,13 @@ def calibrate(
     for name in (observed.keys() - constants.keys()) if halved else ():
         observed[name].histogram = _sum(half[name].histogram for half in halves)
     return Calibration(options, observed, halves)
+
+
+def limit(graph: gs.Graph, observed: Statistics) -> None:
+    """Say of the statistics of tensors of a graph what no number of these is beyond."""
+    known = walk.tensors(graph)
+    for name, one in observed.items():
+        one.limits = limits_of(known[name])
 
 
 def _exceed(observed: Statistics, samples: int, most: int | None) -> bool:

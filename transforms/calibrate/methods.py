@@ -1,6 +1,6 @@
 """From the statistics of a tensor to the range that an integer format covers.
 
-All methods but Wide return a range within the lowest and the highest number observed.
+All methods but Extrapolated and Wide return a range within the lowest and the highest number observed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 
 from ops.formats import Format
 from transforms.calibrate.entropy_range import clip_by_entropy
+from transforms.calibrate.extrapolated_range import extrapolate
 from transforms.calibrate.mse_range import clip_by_error, clip_to_power
 from transforms.calibrate.range_statistics import RangeStats
 
 Range = tuple[float, float]
+
+BEYOND = frozenset({"Extrapolated", "Wide"})
+"""Methods whose ranges are wider than what was observed."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 _ROOMS = ((8, 1.25), (16, 1.5), (32, 16.0))
@@ -58,7 +62,7 @@ class CalibrationOptions:
     @property
     def needs_histogram(self) -> bool:
         """Whether the method looks at more than lowest and highest numbers."""
-        return not {self.method, *self.tensors.values()} <= {"MinMax", "Wide"}
+        return not {self.method, *self.tensors.values()} <= {"MinMax", *BEYOND}
 
 
 def choose_range(
@@ -81,7 +85,7 @@ def choose_range(
         raise ValueError("it had no elements in any sample")
     method = method or options.method
     ends = METHODS[method](observed, format, symmetric, options)
-    if method == "Wide":
+    if method in BEYOND:
         return ends
     low, high = (min(max(end, observed.low), observed.high) for end in ends)
     return low, high
@@ -97,6 +101,12 @@ def _wide(observed: RangeStats, format: Format, symmetric: bool, options: Calibr
     room = next(room for bits, room in _ROOMS if format.bits <= bits)
     low, high = (float(np.clip(end * room, -_LARGEST, _LARGEST)) for end in (observed.low, observed.high))
     return low, high
+
+
+def _extrapolated(
+    observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions
+) -> Range:
+    return extrapolate(observed, round(2**format.bits), symmetric=symmetric)
 
 
 def _percentile(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
@@ -133,6 +143,13 @@ def _least_error(observed: RangeStats, format: Format, symmetric: bool, options:
 
 
 METHODS: Mapping[str, Callable[[RangeStats, Format, bool, CalibrationOptions], Range]] = MappingProxyType(
-    {"MinMax": _min_max, "Percentile": _percentile, "Entropy": _entropy, "MSE": _least_error, "Wide": _wide}
+    {
+        "MinMax": _min_max,
+        "Percentile": _percentile,
+        "Entropy": _entropy,
+        "MSE": _least_error,
+        "Extrapolated": _extrapolated,
+        "Wide": _wide,
+    }
 )
 """What gives a range, by the name of the method."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ops.channel_sums import channel_sums
 from transforms.calibrate.histogram import BINS, Histogram
+from transforms.calibrate.sample_ends import SampleEnds
 
 _LARGEST_ARRAY = 1 << 28  # bytes: a longer one is not a statistic of ours
 _SLICE = 1 << 22  # numbers that are looked at together: copies of the finite ones are small
@@ -76,7 +77,8 @@ class RangeStats:
 
     ``average`` holds the moving averages of the lowest and highest number of each sample, ``moments`` those
     along each axis that was asked for. Infinite numbers never count: whatever stands for them has to be the
-    end of a range. ``count``: how many numbers were seen.
+    end of a range. ``count``: how many numbers were seen. ``ends``: how far those of each sample reach.
+    ``limits``: no number of the tensor is beyond them, in any sample.
     """
 
     low: float = math.inf
@@ -85,6 +87,8 @@ class RangeStats:
     histogram: Histogram | None = None
     moments: dict[int, Moments] = field(default_factory=dict)
     count: int = 0
+    ends: SampleEnds = field(default_factory=SampleEnds)
+    limits: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def is_empty(self) -> bool:
@@ -101,6 +105,7 @@ class RangeStats:
             old_high + averaging_constant * (high - old_high),
         )
         self.low, self.high = min(self.low, low), max(self.high, high)
+        self.ends.add(low, high)
 
     def add_array(self, x: NDArray[np.float32], averaging_constant: float) -> None:
         """Add the numbers of a sample; ValueError when there is NaN among them."""
@@ -111,6 +116,7 @@ class RangeStats:
         return RangeStats(
             histogram=Histogram() if self.histogram else None,
             moments={axis: Moments(axis) for axis in self.moments},
+            limits=self.limits,
         )
 
     def merge(self, sample: RangeStats, averaging_constant: float) -> None:
@@ -167,6 +173,7 @@ def encode(observed: RangeStats) -> dict[str, Any]:
     result: dict[str, Any] = {"numbers": observed.count}
     if not observed.is_empty:
         result |= {"range": [observed.low, observed.high], "average": observed.average}
+        result["ends"] = observed.ends.encode()
     if histogram := observed.histogram:
         result["histogram"] = {"exponent": histogram.exponent, "counts": _pack(histogram.counts)}
     if observed.moments:
@@ -192,6 +199,8 @@ def decode(entry: dict[str, Any]) -> RangeStats:
         observed.average = low, high
         if not -math.inf < observed.low <= observed.high < math.inf:
             raise ValueError(f"range {entry['range']} is none")
+        if "ends" in entry:
+            observed.ends = SampleEnds.decode(entry["ends"])
     if "histogram" in entry:
         stored = entry["histogram"]
         counts = _unpack(stored["counts"], np.dtype(np.int64))

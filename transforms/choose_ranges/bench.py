@@ -103,6 +103,14 @@ class Bench:
         found = (site for site in self.switchable.ranges if any(one.name in names for one in site.members))
         return list(dict.fromkeys(site.group for site in found))
 
+    def reaching_beyond(self) -> list[str]:
+        """Return the groups of tensors whose ranges reach beyond the samples if their ends tell how far."""
+        return [
+            group
+            for group, site in {one.group: one for one in self.switchable.ranges}.items()
+            if any(self._parameters.reaches_beyond(str(tensor.name), site.step) for tensor in site.members)
+        ]
+
     def members(self, group: str) -> list[str]:
         """Return the tensors that share the scale of a group."""
         found = next(site.members for site in self.switchable.ranges if site.group == group)

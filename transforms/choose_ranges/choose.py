@@ -172,7 +172,8 @@ class _Form:
         if not means.steps:
             return []
         ends = _ends(self.graph, self.bench, self.calibration) if means.rooms else []
-        return list(steps(self.scheme, ends, means.methods, together=means.together))
+        beyond = self.bench.reaching_beyond() if means.rooms else []
+        return list(steps(self.scheme, ends, means.methods, beyond=beyond, together=means.together))
 
     def float_tensors(
         self, best: Setting, count: int, runs: int, plan_of: PlanOf, run: RunOptions | None

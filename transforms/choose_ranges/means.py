@@ -31,8 +31,9 @@ class Means:
     def settings(self, scheme: Scheme) -> int:
         """Return how many settings are measured at most."""
         start = setting_of(scheme.by_rule())
-        ends = [["first"], ["last"]] if self.rooms else []
-        found = list(steps(scheme, ends, self.methods, together=self.together)) if self.steps else []
+        ends, beyond = ([["first"], ["last"]], ["any"]) if self.rooms else ([], [])
+        tried = steps(scheme, ends, self.methods, beyond=beyond, together=self.together)
+        found = list(tried) if self.steps else []
         return settings_of(start, found) + self.variants
 
     def least(self, scheme: Scheme) -> int:

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Feed, QParams
 from ops.integers import range_scale
 from transforms.calibrate.calibration import Calibration, options_of
+from transforms.calibrate.extrapolated_range import extrapolate
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.choose_ranges.setting import Setting, WeightKind
 from transforms.choose_ranges.switchable_ranges import BiasSite, RangeSite, SwitchableRanges, WeightSite
@@ -16,6 +17,7 @@ from transforms.graph import walk
 from transforms.plan.bias_correction import corrected, corrected_inputs
 from transforms.plan.fake_quant import FakeQuant, fake_quants
 from transforms.plan.qparams import shared_range
+from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
@@ -59,6 +61,15 @@ class Parameters:
         for site in self._switchable.ranges:
             found[site.scale], found[site.zero_point] = self._grid(site, setting.method_of(site.group), half)
         return found
+
+    def reaches_beyond(self, name: str, step: QuantSpec) -> bool:
+        """Return whether the range of a tensor is wider than what was seen if its ends tell how far."""
+        found = self._calibration.observed.get(name)
+        if found is None or found.is_empty:
+            return False
+        levels = round(2**step.format.bits)
+        low, high = extrapolate(found, levels, symmetric=step.symmetric)
+        return low < found.low or high > found.high
 
     def weights(self, setting: Setting) -> dict[str, AnyArray]:
         """Return the rounded constants of a setting by the names of their inputs."""

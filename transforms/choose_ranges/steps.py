@@ -11,7 +11,7 @@ from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import has_room
 
 _COUNTED = ("MinMax", "MSE")
-_WIDE = "Wide"
+_WIDE, _BEYOND = "Wide", "Extrapolated"
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ _METHOD = {"MinMax": Known(0.1, 0.4, shows=False), "MSE": Known(0.0, 0.5)}
 of unlike contrast, of which held-out samples told nothing, and 1 dB worse on 27 trained ones."""
 _NARROW = Known(-2.0, 3.0)  # of wide ranges: numbers that samples do not show are cut off
 _ROOM = Known(0.3, 1.0, shows=False)  # nothing mostly, and much if an unseen sample is cut off
+_REACH = Known(2.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,14 @@ def steps(
     ends: Sequence[Sequence[str]],
     methods: Sequence[str] = _COUNTED,
     *,
+    beyond: Sequence[str] = (),
     together: bool = False,
 ) -> Iterator[Step]:
     """Yield the steps for what a scheme leaves open.
 
     ``ends``: groups of tensors at the ends of the model, which may get room. ``methods``: of finding ranges,
-    for which there are statistics. ``together``: scales per channel and corrected biases are one step.
+    for which there are statistics. ``beyond``: groups whose ranges may reach beyond the samples.
+    ``together``: scales per channel and corrected biases are one step.
     """
     ranges = scheme.calibrate_method == AUTO and not scheme.moving_average
     wide = ranges and _WIDE in methods
@@ -77,9 +80,10 @@ def steps(
         if scheme.correct_biases == AUTO:
             yield Step(lambda best: [(best.with_(corrected=True), _CORRECTED)])
     if ranges and not wide:
-        if ends:
-            roomy = [dict.fromkeys(groups, _WIDE) for groups in ends]
-            yield Step(lambda best: [(best.with_(methods=one), _ROOM) for one in roomy])
+        roomy = [(dict.fromkeys(groups, _WIDE), _ROOM) for groups in ends]
+        roomy += [(dict.fromkeys(beyond, _BEYOND), _REACH)] if beyond else []
+        if roomy:
+            yield Step(lambda best: [(best.with_(methods=one), known) for one, known in roomy])
         if methods:
             yield found
 

@@ -8,7 +8,7 @@ from typing import Any
 from ops.formats import Format
 from ops.registration import AMD_DOMAIN, DOMAIN
 
-METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Wide")
+METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Extrapolated", "Wide")
 """How the range of a tensor is found."""
 
 _WIDE_BITS = 16

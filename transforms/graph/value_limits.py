@@ -1,0 +1,83 @@
+"""Limits that no number of a tensor is beyond, whatever the inputs are, by the operator that makes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+from transforms.graph.constants import load
+from transforms.graph.rewire import STANDARD_DOMAINS
+
+Limits = tuple[float, float]
+
+NONE: Limits = (-math.inf, math.inf)
+
+_LIMITS: Mapping[str, Limits] = MappingProxyType(
+    {
+        **dict.fromkeys(("Sigmoid", "HardSigmoid", "Softmax", "Hardmax"), (0.0, 1.0)),
+        **dict.fromkeys(("Tanh", "Erf", "Sin", "Cos", "Softsign"), (-1.0, 1.0)),
+        **dict.fromkeys(("Relu", "Softplus", "Exp", "Sqrt", "Abs", "ReduceL2"), (0.0, math.inf)),
+        "LogSoftmax": (-math.inf, 0.0),
+    }
+)
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+"""What these make is between -1 and 1, but for the cells of an LSTM and by activations of other kinds."""
+
+_CELLS = 2  # the output of an LSTM that holds its cells
+_INITIAL = 5  # the input with the state that a recurrent operator begins with
+_KEPT = frozenset(
+    (
+        *("Identity", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"),
+        *("Slice", "Split", "Gather", "GatherElements", "GatherND", "DepthToSpace", "SpaceToDepth"),
+        *("MaxPool", "GlobalMaxPool", "GlobalAveragePool", "ReduceMax", "ReduceMin", "ReduceMean"),
+    )
+)
+"""Operators whose numbers are some of those of their first input, or means of them."""
+
+
+def limits_of(tensor: gs.Tensor) -> Limits:
+    """Return the least and the greatest number that a tensor can hold; infinite where nothing is known."""
+    waiting, seen = [tensor], set[int]()
+    found: list[Limits] = []
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        node = walk.producer(one)
+        if node is None or node.domain not in STANDARD_DOMAINS:
+            return NONE
+        if node.op in _KEPT:
+            waiting.append(node.inputs[0])
+        elif node.op == "Concat":
+            waiting += node.inputs
+        else:
+            found.append(_made_by(node, one))
+    return min(low for low, _ in found), max(high for _, high in found)
+
+
+def _made_by(node: gs.Node, tensor: gs.Tensor) -> Limits:
+    if node.op == "Clip":
+        return _bound(node, 1, -math.inf), _bound(node, 2, math.inf)
+    if node.op in _RECURRENT and not _is_open(node, tensor):
+        return -1.0, 1.0
+    return _LIMITS.get(node.op, NONE)
+
+
+def _is_open(node: gs.Node, tensor: gs.Tensor) -> bool:
+    """Return whether a recurrent operator can make larger numbers: of other activations, of larger states."""
+    cells = any(tensor is one for one in node.outputs[_CELLS:])
+    begins = len(node.inputs) > _INITIAL and not node.inputs[_INITIAL].is_empty()
+    return cells or "activations" in node.attrs or (node.op == "GRU" and begins)
+
+
+def _bound(node: gs.Node, index: int, default: float) -> float:
+    if index >= len(node.inputs) or node.inputs[index].is_empty():
+        return default
+    bound = node.inputs[index]
+    return float(np.asarray(load(bound)).reshape(())) if isinstance(bound, gs.Constant) else default
