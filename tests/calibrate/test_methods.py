@@ -13,7 +13,7 @@ from ops.formats import get_format
 from transforms.calibrate import mse_range
 from transforms.calibrate.entropy_range import clip_by_entropy
 from transforms.calibrate.histogram import BINS, Histogram
-from transforms.calibrate.methods import METHODS, CalibrationOptions, choose_range
+from transforms.calibrate.methods import BEYOND, METHODS, CalibrationOptions, choose_range
 from transforms.calibrate.range_statistics import RangeStats
 
 RANDOM = np.random.default_rng(1)
@@ -234,7 +234,7 @@ def test_entropy_is_not_misled_by_zeros(symmetric: bool) -> None:
     assert with_zeros[1] == pytest.approx(without[1], rel=0.1) and with_zeros[1] > 2
 
 
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"Wide"}))
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - BEYOND))
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("shape", sorted(SAMPLES))
 def test_ranges_never_exceed_what_was_seen(shape: str, symmetric: bool, method: str) -> None:
@@ -244,7 +244,7 @@ def test_ranges_never_exceed_what_was_seen(shape: str, symmetric: bool, method: 
         assert x.min() <= low <= high <= x.max()
 
 
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"Wide"}))
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - BEYOND))
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("values", [[0.0], [0.0, 0.0], [2.5], [-2.5, -2.5], [1e-42], [3e38, -3e38], [-1, 0]])
 def test_few_numbers(values: list[float], symmetric: bool, method: str) -> None:
@@ -252,7 +252,7 @@ def test_few_numbers(values: list[float], symmetric: bool, method: str) -> None:
     assert np.float32(min(values)) <= low <= high <= np.float32(max(values))
 
 
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"Wide"}))
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - BEYOND))
 def test_one_observation_serves_every_format(method: str) -> None:
     observed = observe(SAMPLES["heavy tails"])
     eight, sixteen = (find(observed, method, format) for format in ("int8", "int16"))
@@ -260,7 +260,7 @@ def test_one_observation_serves_every_format(method: str) -> None:
     assert sixteen[1] >= eight[1]
 
 
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"Wide"}))
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - BEYOND))
 def test_nothing_was_seen(method: str) -> None:
     with pytest.raises(ValueError, match="it had no elements in any sample"):
         find(observe(np.zeros((0, 3), np.float32)), method)
@@ -290,7 +290,7 @@ def test_options_out_of_range(options: dict, message: str) -> None:
         CalibrationOptions(**options)
 
 
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"Wide"}))
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - BEYOND))
 def test_ranges_are_quick(method: str) -> None:
     """Hundreds of tensors in seconds, also where others keep the processor busy. Measured: 0.03 s at most."""
     observed = observe(SAMPLES["heavy tails"])

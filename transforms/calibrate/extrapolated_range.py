@@ -11,11 +11,15 @@ import numpy as np
 from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_ends import HIGH, LOW, MAGNITUDE
 
+_LARGEST = float(np.finfo(np.float32).max)
 _FEWEST = 4
 """Samples whose ends tell how those of others scatter."""
 
-_WIDENED = np.linspace(1.0, 2.0, 41)
-"""By how much ranges may be wider than what was seen."""
+_FINE = 1 << 16
+"""Numbers of a grid from which on room for what samples do not tell costs next to nothing."""
+
+_WIDENED = np.geomspace(1.0, 4.0, 81)
+"""By how much ranges may be wider than what was seen: with 8 bits few are worth more than twice of it."""
 
 _CUT = 1 / 3
 """How much of the energy that Gumbel's tail has beyond a range is expected there.
@@ -26,34 +30,41 @@ Most tails are lighter. Of 54 trained networks, with 8 samples, as many gained b
 """
 
 
-def extrapolate(observed: RangeStats, levels: int, *, symmetric: bool) -> tuple[float, float]:
+def extrapolate(observed: RangeStats, levels: int, *, symmetric: bool, room: float) -> tuple[float, float]:
     """Return the range of a grid of ``levels`` numbers with the least expected error of another sample.
 
     Not within what was seen, and not beyond its limits. ``symmetric``: the grid reaches as far on both sides,
-    and so does the range that the far end asks for.
+    and so does the range that the far end asks for. ``room``: by how much it is wider than what was seen at
+    least, if steps are fine or samples too few to tell.
     """
-    low, high = observed.low, observed.high
-    below, above = max(-low, 0.0), max(high, 0.0)
+    below, above = max(-observed.low, 0.0), max(observed.high, 0.0)
     if observed.ends.count < _FEWEST:
-        return low, high
+        return _limited(observed, room * below, room * above)
+    least = room if levels >= _FINE else 1.0
     if symmetric:
         reach = _reach(observed, MAGNITUDE, max(below, above), 2 / levels, 0.0)
-        below, above = (reach, above) if below > above else (below, reach)
+        further = [reach if end == max(below, above) else end for end in (below, above)]
     else:
         step = 1 / (levels - 1)
-        below, above = (
+        further = [
             _reach(observed, LOW, below, step, above * step),
             _reach(observed, HIGH, above, step, below * step),
-        )
+        ]
+    return _limited(observed, max(further[0], least * below), max(further[1], least * above))
+
+
+def _limited(observed: RangeStats, below: float, above: float) -> tuple[float, float]:
+    """Return the range that reaches so far below and above zero, or as far as numbers can."""
     least, most = observed.limits
-    wide = min(low, max(-below, least)), max(high, min(above, most))
-    return wide if np.isfinite(wide).all() else (low, high)
+    low, high = max(-below, least, -_LARGEST), min(above, most, _LARGEST)
+    ends = min(observed.low, low), max(observed.high, high)
+    return ends[0] if below else observed.low, ends[1] if above else observed.high
 
 
 def _reach(observed: RangeStats, end: int, seen: float, step: float, other: float) -> float:
     """Return how far an end reaches; the step of the grid is ``step`` times that, and ``other`` more."""
     found = observed.ends.beyond(end)
-    if found is None or not 0 < seen < np.finfo(np.float32).max:
+    if found is None or seen == 0:
         return seen
     location, scale = found
     reaches = seen * _WIDENED

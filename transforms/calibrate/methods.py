@@ -98,7 +98,7 @@ def _min_max(observed: RangeStats, format: Format, symmetric: bool, options: Cal
 
 def _wide(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:
     """Leave room for numbers beyond those of the samples; zero stays the end of what begins there."""
-    room = next(room for bits, room in _ROOMS if format.bits <= bits)
+    room = _room(format)
     low, high = (float(np.clip(end * room, -_LARGEST, _LARGEST)) for end in (observed.low, observed.high))
     return low, high
 
@@ -106,7 +106,11 @@ def _wide(observed: RangeStats, format: Format, symmetric: bool, options: Calibr
 def _extrapolated(
     observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions
 ) -> Range:
-    return extrapolate(observed, round(2**format.bits), symmetric=symmetric)
+    return extrapolate(observed, round(2**format.bits), symmetric=symmetric, room=_room(format))
+
+
+def _room(format: Format) -> float:
+    return next(room for bits, room in _ROOMS if format.bits <= bits)
 
 
 def _percentile(observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions) -> Range:

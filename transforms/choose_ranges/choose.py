@@ -43,6 +43,7 @@ from transforms.choose_ranges.work import (
     MOST_COUNTED,
     runs_to_open,
     runs_to_prepare,
+    samples_beside_biases,
     samples_for,
     spare_beside_biases,
     too_large,
@@ -136,7 +137,9 @@ def choose_settings(
     bench = Bench(graph, ruled, plan_of, calibration, floats, data.run, memory or WeightMemory())
     form, start = _Form(graph, scheme, calibration, bench), setting_of(ruled)
     most = settings_of(start, form.steps(means)) + means.variants + extra
-    count = samples_for(means.runs, most, samples_for(means.runs, means.least(scheme), len(feeds)))
+    opened = runs_to_open(graph, calibration, samples.count)
+    count = samples_for(means.runs, means.least(scheme), len(feeds))
+    count = samples_beside_biases(means.runs, opened, most, samples_for(means.runs, most, count))
     bench.compare_on(count)
     search = Search(bench, start)
     form = _take(proposed.variants, form, search, plan_of, count, again, known=found)
@@ -147,7 +150,7 @@ def choose_settings(
         form = _take(variants[: means.variants], form, search, plan_of, count, again)
     best = _resolved(form.scheme.by_rule(), search.best, form.bench)
     measured = form.calibration.with_(options_of(best))
-    spare = max(means.runs - most * count - runs_to_open(graph, calibration, samples.count), 0)
+    spare = max(means.runs - most * count - opened, 0)
     chosen = Chosen(best, measured, search.line(count), form.candidate, form.bench.floats, spare)
     if not scheme.keep_float or scheme.target:
         return chosen

@@ -9,8 +9,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Feed, QParams
 from ops.integers import range_scale
 from transforms.calibrate.calibration import Calibration, options_of
-from transforms.calibrate.extrapolated_range import extrapolate
-from transforms.calibrate.methods import CalibrationOptions
+from transforms.calibrate.methods import CalibrationOptions, choose_range
 from transforms.choose_ranges.setting import Setting, WeightKind
 from transforms.choose_ranges.switchable_ranges import BiasSite, RangeSite, SwitchableRanges, WeightSite
 from transforms.graph import walk
@@ -67,8 +66,8 @@ class Parameters:
         found = self._calibration.observed.get(name)
         if found is None or found.is_empty:
             return False
-        levels = round(2**step.format.bits)
-        low, high = extrapolate(found, levels, symmetric=step.symmetric)
+        options = CalibrationOptions("Extrapolated")
+        low, high = choose_range(found, step.format, symmetric=step.symmetric, options=options)
         return low < found.low or high > found.high
 
     def weights(self, setting: Setting) -> dict[str, AnyArray]:

@@ -33,7 +33,7 @@ _BOTH = Known(0.8, 0.9, shows=False)
 _METHOD = {"MinMax": Known(0.1, 0.4, shows=False), "MSE": Known(0.0, 0.5)}
 """MinMax loses less where samples exceed what was seen: it is 0.2 dB better on 64 networks made with samples
 of unlike contrast, of which held-out samples told nothing, and 1 dB worse on 27 trained ones."""
-_NARROW = Known(-2.0, 3.0)  # of wide ranges: numbers that samples do not show are cut off
+_NARROW = Known(-2.0, 3.0)  # of ranges that reach beyond: numbers that samples do not show are cut off
 _ROOM = Known(0.3, 1.0, shows=False)  # nothing mostly, and much if an unseen sample is cut off
 _REACH = Known(2.0, 3.0)
 
@@ -48,7 +48,7 @@ class Step:
 def methods_for(scheme: Scheme, *, counted: bool) -> tuple[str, ...]:
     """Return the methods of finding ranges that are compared; ``counted``: whether there are histograms."""
     found = _COUNTED if counted else ()
-    return (*(found or ("MinMax",)), _WIDE) if has_room(scheme.format(scheme.activation)) else found
+    return (*(found or ("MinMax",)), _BEYOND) if has_room(scheme.format(scheme.activation)) else found
 
 
 def steps(
@@ -66,10 +66,10 @@ def steps(
     ``together``: scales per channel and corrected biases are one step.
     """
     ranges = scheme.calibrate_method == AUTO and not scheme.moving_average
-    wide = ranges and _WIDE in methods
-    narrow = [method for method in methods if method != _WIDE]
-    found = Step(lambda best: [(best.with_(method=one), _NARROW if wide else _METHOD[one]) for one in narrow])
-    if wide:
+    far = ranges and _BEYOND in methods
+    near = [method for method in methods if method != _BEYOND]
+    found = Step(lambda best: [(best.with_(method=one), _NARROW if far else _METHOD[one]) for one in near])
+    if far:
         yield found  # what is cut off hides what weights do
     kind = WeightKind(True, scheme.weight_method)
     if together and scheme.per_channel == AUTO == scheme.correct_biases:
@@ -79,7 +79,7 @@ def steps(
             yield Step(lambda best: [(best.with_(kind=kind), _PER_CHANNEL)])
         if scheme.correct_biases == AUTO:
             yield Step(lambda best: [(best.with_(corrected=True), _CORRECTED)])
-    if ranges and not wide:
+    if ranges and not far:
         roomy = [(dict.fromkeys(groups, _WIDE), _ROOM) for groups in ends]
         roomy += [(dict.fromkeys(beyond, _BEYOND), _REACH)] if beyond else []
         if roomy:

@@ -11,7 +11,7 @@ from ops.registration import AMD_DOMAIN, DOMAIN
 METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Extrapolated", "Wide")
 """How the range of a tensor is found."""
 
-_WIDE_BITS = 16
+_ROOMY_BITS = 16
 """Bits from which on larger steps cost less than numbers that samples do not show."""
 
 ALL_CODES = ADDED, PADDED, FREE, OFF = ("added", "padded", "free", "off")
@@ -43,13 +43,13 @@ _ABOVE_UP_TO: Mapping[str, tuple[float, float]] = {"percentile": (50, 100), "ave
 
 def has_room(activation: Format | None) -> bool:
     """Return whether a format of activations is of integers with bits to spare."""
-    return activation is not None and activation.is_integer and activation.bits >= _WIDE_BITS
+    return activation is not None and activation.is_integer and activation.bits >= _ROOMY_BITS
 
 
 def range_rule(activation: Format | None, weight: str) -> str:
     """Return how activations get their ranges beside weights of a format, as long as no outputs decide."""
     if has_room(activation):
-        return "Wide"
+        return "Extrapolated"
     if activation is None or (activation.name, weight) != ("int8", "int8"):
         return "MinMax"
     return "MSE"  # a symmetric range spends one of 8 bits on a sign that few tensors have
