@@ -299,4 +299,6 @@ def test_16_bits_leave_room_by_rule_too(config: str) -> None:
 
 
 def test_8_bits_keep_their_steps() -> None:
-    assert "ranges Extrapolated" not in quantized(network(*NETWORKS[0]), preset("U8S8"), samples(8, 1))[1].choice
+    assert (
+        "ranges Extrapolated" not in quantized(network(*NETWORKS[0]), preset("U8S8"), samples(8, 1))[1].choice
+    )

@@ -78,6 +78,11 @@ class Calibration:
         """Return how many numbers a tensor has in all samples."""
         return float(self.observed[name].count)
 
+    @property
+    def samples(self) -> int:
+        """How many samples had numbers of the tensor that had them most often; 1 at least."""
+        return max([1, *(one.ends.count for one in self.observed.values())])
+
     def half(self, number: int, options: CalibrationOptions) -> Calibration:
         """Return those of every second sample, from the first (0) or the second (1) on.
 

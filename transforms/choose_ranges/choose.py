@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx_graphsurgeon as gs
 
@@ -175,8 +176,9 @@ class _Form:
         if not means.steps:
             return []
         ends = _ends(self.graph, self.bench, self.calibration) if means.rooms else []
-        beyond = self.bench.reaching_beyond() if means.rooms else []
-        return list(steps(self.scheme, ends, means.methods, beyond=beyond, together=means.together))
+        beyond, samples = self.bench.reaching_beyond() if means.rooms else [], self.calibration.samples
+        how: dict[str, Any] = {"beyond": beyond, "samples": samples, "together": means.together}
+        return list(steps(self.scheme, ends, means.methods, **how))
 
     def float_tensors(
         self, best: Setting, count: int, runs: int, plan_of: PlanOf, run: RunOptions | None

@@ -35,7 +35,14 @@ _METHOD = {"MinMax": Known(0.1, 0.4, shows=False), "MSE": Known(0.0, 0.5)}
 of unlike contrast, of which held-out samples told nothing, and 1 dB worse on 27 trained ones."""
 _NARROW = Known(-2.0, 3.0)  # of ranges that reach beyond: numbers that samples do not show are cut off
 _ROOM = Known(0.3, 1.0, shows=False)  # nothing mostly, and much if an unseen sample is cut off
-_REACH = Known(2.0, 3.0)
+
+
+def _reach(samples: int) -> Known:
+    """Return what ranges beyond the samples bring, which is less the more samples there are.
+
+    Of 67 trained networks, with ranges that every one took: 3 dB with 8 samples, 0.4 with 32.
+    """
+    return Known(16 / samples, 3 * (8 / samples) ** 0.5)
 
 
 @dataclass(frozen=True)
@@ -57,12 +64,13 @@ def steps(
     methods: Sequence[str] = _COUNTED,
     *,
     beyond: Sequence[str] = (),
+    samples: int = 8,
     together: bool = False,
 ) -> Iterator[Step]:
     """Yield the steps for what a scheme leaves open.
 
     ``ends``: groups of tensors at the ends of the model, which may get room. ``methods``: of finding ranges,
-    for which there are statistics. ``beyond``: groups whose ranges may reach beyond the samples.
+    for which there are statistics. ``beyond``: groups whose ranges may reach beyond the ``samples``.
     ``together``: scales per channel and corrected biases are one step.
     """
     ranges = scheme.calibrate_method == AUTO and not scheme.moving_average
@@ -81,7 +89,7 @@ def steps(
             yield Step(lambda best: [(best.with_(corrected=True), _CORRECTED)])
     if ranges and not far:
         roomy = [(dict.fromkeys(groups, _WIDE), _ROOM) for groups in ends]
-        roomy += [(dict.fromkeys(beyond, _BEYOND), _REACH)] if beyond else []
+        roomy += [(dict.fromkeys(beyond, _BEYOND), _reach(samples))] if beyond else []
         if roomy:
             yield Step(lambda best: [(best.with_(methods=one), known) for one, known in roomy])
         if methods:
