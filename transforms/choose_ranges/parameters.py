@@ -10,7 +10,7 @@ from ops.array_types import AnyArray, Feed, QParams
 from ops.integers import range_scale
 from transforms.calibrate.calibration import Calibration, options_of
 from transforms.calibrate.methods import CalibrationOptions, choose_range
-from transforms.choose_ranges.setting import Setting, WeightKind
+from transforms.choose_ranges.setting import EXTRAPOLATED, Setting, WeightKind
 from transforms.choose_ranges.switchable_ranges import BiasSite, RangeSite, SwitchableRanges, WeightSite
 from transforms.graph import walk
 from transforms.plan.bias_correction import corrected, corrected_inputs
@@ -66,7 +66,7 @@ class Parameters:
         found = self._calibration.observed.get(name)
         if found is None or found.is_empty:
             return False
-        options = CalibrationOptions("Extrapolated")
+        options = CalibrationOptions(EXTRAPOLATED)
         low, high = choose_range(found, step.format, symmetric=step.symmetric, options=options)
         return low < found.low or high > found.high
 

@@ -28,7 +28,7 @@ class Search:
         self._bench, self._start = bench, start
         score = bench.score(start)
         assert score is not None, "given up without a rival"
-        self.best, self._score, self._first, self._ruled = start, score, score, score
+        self.best, self._score, self._first, self._ruled, self._within = start, score, score, score, score
         self.variant: Candidate | None = None
         self._taken: list[Known] = []
         self._tried = 1
@@ -47,6 +47,11 @@ class Search:
         if found:
             _, self.best, self._score, known = max(found, key=lambda one: one[0])
             self._taken.append(known)
+            self._remember()
+
+    def _remember(self) -> None:
+        if self.best.within_samples == self.best:
+            self._within = self._score
 
     def confirm(self) -> None:
         """Go back to the start unless all steps together are expected to be better than it, as each was.
@@ -62,6 +67,7 @@ class Search:
         if shown.decibels < -shown.error or expected <= 0:
             log.info("back to %s", self._start)
             self.best, self._score = self._start, self._first
+            self._remember()
 
     def consider(self, candidate: Candidate, bench: Bench) -> bool:
         """Go over to a candidate, on whose bench the best setting is measured, if it is better."""
@@ -72,6 +78,7 @@ class Search:
         self.variant, self._bench, self._score = candidate, bench, score
         if self.best == self._start:
             self._first = score
+        self._remember()
         return True
 
     def _gain(self, label: str, score: Score | None, known: Known) -> float:
@@ -92,8 +99,8 @@ class Search:
 
     @property
     def decibels(self) -> float:
-        """The mean over outputs with the best setting so far."""
-        return self._score.mean
+        """The mean over outputs with the best setting so far whose ranges are within those of samples."""
+        return self._within.mean
 
     def line(self, samples: int) -> str:
         """Say what was chosen, and what it is worth."""

@@ -12,6 +12,8 @@ from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import SPREAD
 
+EXTRAPOLATED = "Extrapolated"
+
 _PER = {False: "tensor", True: "channel", SPREAD: "channel where they differ much"}
 
 
@@ -53,6 +55,15 @@ class Setting:
     def kind_of(self, layer: str) -> WeightKind:
         """Return how the weight of a layer gets its scale."""
         return self.kinds.get(layer, self.kind)
+
+    @property
+    def within_samples(self) -> Setting:
+        """The setting without ranges that follow from how the ends of samples scatter.
+
+        Float is for tensors whose numbers may be anywhere beyond, which these ranges hide: all samples are
+        in them, and one that is not seen may not be.
+        """
+        return self.with_(methods={name: one for name, one in self.methods.items() if one != EXTRAPOLATED})
 
     def with_(self, **changes: Any) -> Setting:
         """Return the setting with other values."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from transforms.choose_ranges.setting import Setting, WeightKind
+from transforms.choose_ranges.setting import EXTRAPOLATED, Setting, WeightKind
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import has_room
 
 _COUNTED = ("MinMax", "MSE")
-_WIDE, _BEYOND = "Wide", "Extrapolated"
+_WIDE = "Wide"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Step:
 def methods_for(scheme: Scheme, *, counted: bool) -> tuple[str, ...]:
     """Return the methods of finding ranges that are compared; ``counted``: whether there are histograms."""
     found = _COUNTED if counted else ()
-    return (*(found or ("MinMax",)), _BEYOND) if has_room(scheme.format(scheme.activation)) else found
+    return (*(found or ("MinMax",)), EXTRAPOLATED) if has_room(scheme.format(scheme.activation)) else found
 
 
 def steps(
@@ -74,8 +74,8 @@ def steps(
     ``together``: scales per channel and corrected biases are one step.
     """
     ranges = scheme.calibrate_method == AUTO and not scheme.moving_average
-    far = ranges and _BEYOND in methods
-    near = [method for method in methods if method != _BEYOND]
+    far = ranges and EXTRAPOLATED in methods
+    near = [method for method in methods if method != EXTRAPOLATED]
     found = Step(lambda best: [(best.with_(method=one), _NARROW if far else _METHOD[one]) for one in near])
     if far:
         yield found  # what is cut off hides what weights do
@@ -89,7 +89,7 @@ def steps(
             yield Step(lambda best: [(best.with_(corrected=True), _CORRECTED)])
     if ranges and not far:
         roomy = [(dict.fromkeys(groups, _WIDE), _ROOM) for groups in ends]
-        roomy += [(dict.fromkeys(beyond, _BEYOND), _reach(samples))] if beyond else []
+        roomy += [(dict.fromkeys(beyond, EXTRAPOLATED), _reach(samples))] if beyond else []
         if roomy:
             yield Step(lambda best: [(best.with_(methods=one), known) for one, known in roomy])
         if methods:
