@@ -119,3 +119,21 @@ def test_fewer_settings_leave_time_for_more_samples() -> None:
     assert [work.samples_for(runs, 3, 32) for runs in (3, 10, 16)] == [2, 3, 4]
     assert work.too_few(11, 6)
     assert not work.too_few(12, 6)
+
+
+@pytest.mark.parametrize(
+    ("runs", "opened", "settings", "most", "found"),
+    [
+        (200, 10, 5, 32, 30),  # four settings leave 22 runs beside 40, five none
+        (400, 10, 5, 32, 32),  # enough for all
+        (150, 10, 5, 32, 32),  # four settings leave none
+        (80, 0, 5, 8, 8),  # enough for all
+        (79, 0, 5, 8, 8),  # 7 samples are too few
+        (100, 0, 5, 14, 12),  # of each half as many
+    ],
+)
+def test_measured_biases_keep_their_runs(
+    runs: int, opened: int, settings: int, most: int, found: int
+) -> None:
+    """By hand: 40 runs for biases, and settings times samples for the comparison."""
+    assert work.samples_beside_biases(runs, opened, settings, most) == found

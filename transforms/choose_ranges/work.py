@@ -36,7 +36,7 @@ _SEARCHED = 5 / 6  # of _PAID: what proposes moves and compares the outputs take
 _LOOKED = 1  # models that could be prepared while layers propose what outliers are moved
 _FEWEST = 4
 _LEAST = 2  # samples without which settings are not compared
-_ENOUGH = 8  # samples of which others tell little more than measured biases bring
+_ENOUGH = 8  # samples beside which others tell little
 _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
 BIAS_RUNS = 40
 """Runs that measured biases take: for each of eight samples one of the float model, three of the quantized
@@ -137,9 +137,13 @@ def samples_for(runs: int, settings: int, most: int) -> int:
 def samples_beside_biases(runs: int, opened: int, settings: int, most: int) -> int:
     """Return on how many samples settings are compared if measured biases are to have their runs besides.
 
-    ``most``, where they would leave few samples. ``opened``: runs that opening their model takes.
+    Fewer than ``most`` if one setting takes their runs, for they bring more than what a few samples tell.
+    ``opened``: runs that opening their model takes.
     """
-    fewer = samples_for(runs - opened - BIAS_RUNS, settings, most)
+    left = runs - opened - BIAS_RUNS
+    if not (settings - 1) * most <= left < settings * most:
+        return most
+    fewer = samples_for(left, settings, most)
     return fewer if fewer >= min(_ENOUGH, most) else most
 
 
