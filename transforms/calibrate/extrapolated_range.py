@@ -12,7 +12,7 @@ from transforms.calibrate.range_statistics import RangeStats
 from transforms.calibrate.sample_ends import HIGH, LOW, MAGNITUDE
 
 _LARGEST = float(np.finfo(np.float32).max)
-_FEWEST = 4
+FEWEST = 4
 """Samples whose ends tell how those of others scatter."""
 
 _FINE = 1 << 16
@@ -39,7 +39,7 @@ def extrapolate(observed: RangeStats, levels: int, *, symmetric: bool, room: flo
     least, if steps are fine or samples too few to tell.
     """
     below, above = max(-observed.low, 0.0), max(observed.high, 0.0)
-    if observed.ends.count < _FEWEST:
+    if observed.ends.count < FEWEST:
         return _limited(observed, room * below, room * above)
     least = room if levels >= _FINE else 1.0
     if symmetric:

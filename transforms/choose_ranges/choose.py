@@ -21,6 +21,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration, options_of
+from transforms.calibrate.extrapolated_range import FEWEST
 from transforms.calibrate.sample_statistics import Progress
 from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.candidate import Candidate
@@ -176,7 +177,9 @@ class _Form:
         if not means.steps:
             return []
         ends = _ends(self.graph, self.bench, self.calibration) if means.rooms else []
-        beyond, samples = self.bench.reaching_beyond() if means.rooms else [], self.calibration.samples
+        samples = self.calibration.samples
+        judged = means.rooms and samples >= 2 * FEWEST  # half of them tell how the ends of others scatter
+        beyond = self.bench.reaching_beyond() if judged else []
         how: dict[str, Any] = {"beyond": beyond, "samples": samples, "together": means.together}
         return list(steps(self.scheme, ends, means.methods, **how))
 
