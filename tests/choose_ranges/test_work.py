@@ -128,8 +128,9 @@ def test_fewer_settings_leave_time_for_more_samples() -> None:
         (400, 10, 5, 32, 32),  # enough for all
         (150, 10, 5, 32, 32),  # four settings leave none
         (80, 0, 5, 8, 8),  # enough for all
-        (79, 0, 5, 8, 8),  # 7 samples are too few
-        (100, 0, 5, 14, 12),  # of each half as many
+        (79, 0, 5, 8, 6),  # of each half as many
+        (89, 0, 9, 8, 8),  # 5 samples are too few
+        (100, 0, 5, 14, 12),
     ],
 )
 def test_measured_biases_keep_their_runs(

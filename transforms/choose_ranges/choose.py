@@ -158,7 +158,7 @@ def choose_settings(
         return chosen
     left = spare_beside_biases(spare) - runs_to_prepare(graph, calibration, samples.count)
     runs = runs_to_search(search.decibels, left)
-    kept = form.float_tensors(search.best.within_samples, count, runs, plan_of, data.run) if runs else None
+    kept = form.float_tensors(search.near, count, runs, plan_of, data.run) if runs else None
     return chosen.keeping(kept)
 
 

@@ -28,7 +28,8 @@ class Search:
         self._bench, self._start = bench, start
         score = bench.score(start)
         assert score is not None, "given up without a rival"
-        self.best, self._score, self._first, self._ruled, self._within = start, score, score, score, score
+        self.best, self._score, self._first, self._ruled = start, score, score, score
+        self._near = start, score
         self.variant: Candidate | None = None
         self._taken: list[Known] = []
         self._tried = 1
@@ -47,11 +48,8 @@ class Search:
         if found:
             _, self.best, self._score, known = max(found, key=lambda one: one[0])
             self._taken.append(known)
-            self._remember()
-
-    def _remember(self) -> None:
-        if self.best.within_samples == self.best:
-            self._within = self._score
+        if near := [one for one in found if not one[1].reaches_beyond]:
+            self._near = max(near, key=lambda one: one[0])[1:3]
 
     def confirm(self) -> None:
         """Go back to the start unless all steps together are expected to be better than it, as each was.
@@ -67,7 +65,7 @@ class Search:
         if shown.decibels < -shown.error or expected <= 0:
             log.info("back to %s", self._start)
             self.best, self._score = self._start, self._first
-            self._remember()
+            self._near = self.best, self._score
 
     def consider(self, candidate: Candidate, bench: Bench) -> bool:
         """Go over to a candidate, on whose bench the best setting is measured, if it is better."""
@@ -78,7 +76,8 @@ class Search:
         self.variant, self._bench, self._score = candidate, bench, score
         if self.best == self._start:
             self._first = score
-        self._remember()
+        if not self.best.reaches_beyond:
+            self._near = self.best, score
         return True
 
     def _gain(self, label: str, score: Score | None, known: Known) -> float:
@@ -98,9 +97,18 @@ class Search:
         return shown.shrunk(known.expected, known.spread)
 
     @property
+    def near(self) -> Setting:
+        """The best setting but for ranges that follow from how the ends of samples scatter.
+
+        Float is for tensors whose numbers may be anywhere beyond, which these ranges hide: all samples are
+        in them, and one that is not seen may not be.
+        """
+        return self.best.with_(methods=self._near[0].methods)
+
+    @property
     def decibels(self) -> float:
-        """The mean over outputs with the best setting so far whose ranges are within those of samples."""
-        return self._within.mean
+        """The mean over outputs with such a setting."""
+        return self._near[1].mean
 
     def line(self, samples: int) -> str:
         """Say what was chosen, and what it is worth."""

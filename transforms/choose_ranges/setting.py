@@ -57,13 +57,9 @@ class Setting:
         return self.kinds.get(layer, self.kind)
 
     @property
-    def within_samples(self) -> Setting:
-        """The setting without ranges that follow from how the ends of samples scatter.
-
-        Float is for tensors whose numbers may be anywhere beyond, which these ranges hide: all samples are
-        in them, and one that is not seen may not be.
-        """
-        return self.with_(methods={name: one for name, one in self.methods.items() if one != EXTRAPOLATED})
+    def reaches_beyond(self) -> bool:
+        """Whether ranges of groups follow from how the ends of samples scatter."""
+        return EXTRAPOLATED in self.methods.values()
 
     def with_(self, **changes: Any) -> Setting:
         """Return the setting with other values."""

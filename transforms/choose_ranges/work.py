@@ -36,7 +36,7 @@ _SEARCHED = 5 / 6  # of _PAID: what proposes moves and compares the outputs take
 _LOOKED = 1  # models that could be prepared while layers propose what outliers are moved
 _FEWEST = 4
 _LEAST = 2  # samples without which settings are not compared
-_ENOUGH = 8  # samples beside which others tell little
+_ENOUGH = 6  # samples that settings are compared on, if others would take the runs of measured biases
 _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
 BIAS_RUNS = 40
 """Runs that measured biases take: for each of eight samples one of the float model, three of the quantized
