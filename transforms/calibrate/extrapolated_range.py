@@ -21,8 +21,9 @@ _FINE = 1 << 16
 _WIDENED = np.geomspace(1.0, 4.0, 81)
 """By how much ranges may be wider than what was seen: with 8 bits few are worth more than twice of it."""
 
-_CUT = 8 / 3
-"""How much of the energy that Gumbel's tail has beyond a range is expected there, times samples.
+_CUT, _LEAST_CUT = 8 / 3, 0.1
+"""How much of the energy that Gumbel's tail has beyond a range is expected there: a share by samples, and the
+least.
 
 Tails of most tensors are lighter, which more samples tell better. Of 54 trained networks with 8 samples
 as many gained by a third of that energy as by all of it (4.6 and 4.7 dB in the mean, 2.7 and 2.7 with
@@ -71,4 +72,5 @@ def _reach(observed: RangeStats, end: int, seen: float, step: float, other: floa
     reaches = seen * _WIDENED
     rounded = observed.count / observed.ends.count * (step * reaches + other) ** 2 / 12
     cut = 2 * scale**2 * np.exp(np.minimum((location - reaches) / scale, 50.0))
-    return float(reaches[np.argmin(rounded + _CUT / observed.ends.count * cut)])
+    share = max(_CUT / observed.ends.count, _LEAST_CUT)
+    return float(reaches[np.argmin(rounded + share * cut)])
