@@ -40,7 +40,7 @@ _ROOM = Known(0.3, 1.0, shows=False)  # nothing mostly, and much if an unseen sa
 def _reach(samples: int) -> Known:
     """Return what ranges beyond the samples bring, which is less the more samples there are.
 
-    Of 67 trained networks, with ranges that every one took: 3 dB with 8 samples, 0.4 with 32.
+    Trained networks that all took them gained 3 dB in the mean with 8 samples (67), and 0.4 with 32 (54).
     """
     return Known(16 / samples, 3 * (8 / samples) ** 0.5)
 
