@@ -105,7 +105,7 @@ def choose_settings(
     ``plan_of`` makes the plan of a scheme for the graph, or for a copy of it. What the scheme says is kept;
     what it leaves ``auto`` is chosen. ``propose`` makes a candidate that goes first. ``memory``: of its
     weights. ``searched``: models that were run to find outliers, for a part of the time. ``known``: runs of
-    the float model on the first samples, maybe before these were moved. Raises as
+    the float model on some samples, maybe before outliers were moved. Raises as
     :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
     """
     ruled = scheme.by_rule()

@@ -39,7 +39,7 @@ def propose_of(
 ) -> Proposed:
     """Run a graph on samples, if there is anything to propose, and return that.
 
-    ``known``: runs of the same float model on the first of them, which serve as well if nothing is proposed.
+    ``known``: runs of the same float model on some of them, which serve as well if nothing is proposed.
     """
     floats = FloatRuns(graph, feeds, run)
     candidate = None if propose is None else propose(floats)

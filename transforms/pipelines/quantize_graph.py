@@ -171,7 +171,7 @@ def _equalize(
 class _Moved:
     """The scheme that says which outliers were moved, and how many models were ``searched`` for them.
 
-    ``floats``: runs of the float model on the first samples. Without moves, the plan of the graph by the
+    ``floats``: runs of the float model on some samples. Without moves, the plan of the graph by the
     rules, with what it ``planned`` to change.
     """
 
