@@ -136,7 +136,7 @@ def weight_scale(
     if method == "MinMax" or w.size == 0:
         return scale
     candidates = _as_scale((HALVINGS if power_of_two else ALPHAS)[:, None] * scale.reshape(-1))
-    zeros = np.full(candidates.shape, int(zero_point.flat[0]))
+    zeros = np.full(candidates.shape, float(zero_point.flat[0]))
     weights = None if importance is None else _broadcast(importance, w.shape).reshape(shape)
     errors = squared_errors(w.reshape(shape), candidates, zeros, fmt, weights)
     return candidates[errors.argmin(0), np.arange(scale.size)].reshape(scale.shape)

@@ -28,7 +28,7 @@ def squared_errors(
     ``x`` is [outer, channels, inner], as is ``importance``; numbers that are not finite count as 0. It is
     taken in chunks, so that little memory is needed beside it.
     """
-    zeros = np.asarray(zero_points).astype(np.float64)
+    zeros = np.asarray(zero_points).astype(np.float64, copy=False)
     lowest, highest = ((limit - zeros).astype(np.float32) for limit in (fmt.lowest, fmt.highest))
     errors, counts = np.zeros(scales.shape), np.zeros((0, 0, 0), np.float32)
     for chunk in _chunks(x.shape):
