@@ -1,4 +1,4 @@
-"""Oracles: numbers that nobody has seen, drawn from the same distribution; SciPy's Gumbel, by its moments."""
+"""Oracles: numbers that nobody has seen, from the same distribution; parameters that were drawn with."""
 
 from __future__ import annotations
 

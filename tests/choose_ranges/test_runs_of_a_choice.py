@@ -95,12 +95,14 @@ def test_a_transformer_whose_outliers_may_be_moved(
     """Trials, two halves of up to three ways, measure ranges on half of the samples and run the other.
 
     What the float model makes of the samples that outliers are looked for in serves the comparison, too.
+    Once no tensor of the moved form has ranges that reach beyond the samples: one setting less.
     """
     words = np.random.default_rng(9).integers(0, WORDS, (8, 1, LENGTH))
     model = pre_norm(factor=factor, width=32 if factor == 1 else 64)
     counts, done = cost(monkeypatch, model, [{"ids": one} for one in words], name)
-    assert any(f"8 held-out samples, {settings} settings" in done.choice for settings in (4, 5))
-    assert counts["runs"] <= 8 + halves * (4 + 4) + 8 * 5 + 4 * codes + MEANS
+    settings = 4 if (name, factor) == ("A8W8", 8.0) else 5
+    assert f"8 held-out samples, {settings} settings" in done.choice
+    assert counts["runs"] <= 8 + halves * (4 + 4) + 8 * settings + 4 * codes + MEANS
     assert counts["sessions"] <= 1 + halves * 2 + 1 + codes + 2
     assert counts["scales of weights"] <= scales
     assert counts["graphs made of models"] == 0

@@ -100,8 +100,7 @@ def _calibration(
     names: Collection[str],
 ) -> Calibration:
     whole, *halves = ({name: part[name] for name in names} for part in parts)
-    for one in (whole, *halves):
-        limit(graph, one)
+    limit(graph, whole, *halves)
     return Calibration(options, whole, halves)
 
 

@@ -92,11 +92,13 @@ def calibrate(
     return Calibration(options, observed, halves)
 
 
-def limit(graph: gs.Graph, observed: Statistics) -> None:
-    """Say of the statistics of tensors of a graph what no number of these is beyond."""
+def limit(graph: gs.Graph, *parts: Statistics) -> None:
+    """Say of statistics of the same tensors of a graph what no number of these is beyond."""
     known = walk.tensors(graph)
-    for name, one in observed.items():
-        one.limits = limits_of(known[name])
+    for name in parts[0]:
+        limits = limits_of(known[name])
+        for part in parts:
+            part[name].limits = limits
 
 
 def _exceed(observed: Statistics, samples: int, most: int | None) -> bool:

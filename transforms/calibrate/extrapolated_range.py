@@ -6,10 +6,11 @@ costs as much as rounding all of them. Of many numbers a wider range costs more 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from transforms.calibrate.range_statistics import RangeStats
-from transforms.calibrate.sample_ends import HIGH, LOW, MAGNITUDE
+from transforms.calibrate.sample_ends import HIGH, LOW, MAGNITUDE, SampleEnds
 
 _LARGEST = float(np.finfo(np.float32).max)
 FEWEST = 4
@@ -32,45 +33,59 @@ symmetric ranges), and 13 cells of 108 lost more than 0.5 dB in place of 18; wit
 """
 
 
-def extrapolate(observed: RangeStats, levels: int, *, symmetric: bool, room: float) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Seen:
+    """What samples show of a tensor: lowest and highest number, how many all have, how far each reaches.
+
+    ``limits``: no number of the tensor is beyond them, in any sample.
+    """
+
+    low: float
+    high: float
+    count: int
+    ends: SampleEnds
+    limits: tuple[float, float]
+
+
+def extrapolate(seen: Seen, levels: int, *, symmetric: bool, room: float) -> tuple[float, float]:
     """Return the range of a grid of ``levels`` numbers with the least expected error of another sample.
 
     Not within what was seen, and not beyond its limits. ``symmetric``: the grid reaches as far on both sides,
     and so does the range that the far end asks for. ``room``: by how much it is wider than what was seen at
     least, if steps are fine or samples too few to tell.
     """
-    below, above = max(-observed.low, 0.0), max(observed.high, 0.0)
-    if observed.ends.count < FEWEST:
-        return _limited(observed, room * below, room * above)
+    below, above = max(-seen.low, 0.0), max(seen.high, 0.0)
+    if seen.ends.count < FEWEST:
+        return _limited(seen, room * below, room * above)
     least = room if levels >= _FINE else 1.0
     if symmetric:
-        reach = _reach(observed, MAGNITUDE, max(below, above), 2 / levels, 0.0)
+        reach = _reach(seen, MAGNITUDE, max(below, above), 2 / levels, 0.0)
         further = [reach if end == max(below, above) else end for end in (below, above)]
     else:
         step = 1 / (levels - 1)
         further = [
-            _reach(observed, LOW, below, step, above * step),
-            _reach(observed, HIGH, above, step, below * step),
+            _reach(seen, LOW, below, step, above * step),
+            _reach(seen, HIGH, above, step, below * step),
         ]
-    return _limited(observed, max(further[0], least * below), max(further[1], least * above))
+    return _limited(seen, max(further[0], least * below), max(further[1], least * above))
 
 
-def _limited(observed: RangeStats, below: float, above: float) -> tuple[float, float]:
+def _limited(seen: Seen, below: float, above: float) -> tuple[float, float]:
     """Return the range that reaches so far below and above zero, or as far as numbers can."""
-    least, most = observed.limits
+    least, most = seen.limits
     low, high = max(-below, least, -_LARGEST), min(above, most, _LARGEST)
-    ends = min(observed.low, low), max(observed.high, high)
-    return ends[0] if below else observed.low, ends[1] if above else observed.high
+    ends = min(seen.low, low), max(seen.high, high)
+    return ends[0] if below else seen.low, ends[1] if above else seen.high
 
 
-def _reach(observed: RangeStats, end: int, seen: float, step: float, other: float) -> float:
+def _reach(seen: Seen, end: int, largest: float, step: float, other: float) -> float:
     """Return how far an end reaches; the step of the grid is ``step`` times that, and ``other`` more."""
-    found = observed.ends.beyond(end)
-    if found is None or seen == 0:
-        return seen
+    found = seen.ends.beyond(end)
+    if found is None or largest == 0:
+        return largest
     location, scale = found
-    reaches = seen * _WIDENED
-    rounded = observed.count / observed.ends.count * (step * reaches + other) ** 2 / 12
+    reaches = largest * _WIDENED
+    rounded = seen.count / seen.ends.count * (step * reaches + other) ** 2 / 12
     cut = 2 * scale**2 * np.exp(np.minimum((location - reaches) / scale, 50.0))
-    share = max(_CUT / observed.ends.count, _LEAST_CUT)
+    share = max(_CUT / seen.ends.count, _LEAST_CUT)
     return float(reaches[np.argmin(rounded + share * cut)])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ops.formats import Format
 from transforms.calibrate.entropy_range import clip_by_entropy
-from transforms.calibrate.extrapolated_range import extrapolate
+from transforms.calibrate.extrapolated_range import Seen, extrapolate
 from transforms.calibrate.mse_range import clip_by_error, clip_to_power
 from transforms.calibrate.range_statistics import RangeStats
 
@@ -106,7 +106,8 @@ def _wide(observed: RangeStats, format: Format, symmetric: bool, options: Calibr
 def _extrapolated(
     observed: RangeStats, format: Format, symmetric: bool, options: CalibrationOptions
 ) -> Range:
-    return extrapolate(observed, round(2**format.bits), symmetric=symmetric, room=_room(format))
+    seen = Seen(observed.low, observed.high, observed.count, observed.ends, observed.limits)
+    return extrapolate(seen, round(2**format.bits), symmetric=symmetric, room=_room(format))
 
 
 def _room(format: Format) -> float:

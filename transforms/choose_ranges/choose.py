@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import onnx_graphsurgeon as gs
 
@@ -180,8 +179,10 @@ class _Form:
         samples = self.calibration.samples
         judged = means.rooms and samples >= 2 * FEWEST  # half of them tell how the ends of others scatter
         beyond = self.bench.reaching_beyond() if judged else []
-        how: dict[str, Any] = {"beyond": beyond, "samples": samples, "together": means.together}
-        return list(steps(self.scheme, ends, means.methods, **how))
+        tried = steps(
+            self.scheme, ends, means.methods, beyond=beyond, samples=samples, together=means.together
+        )
+        return list(tried)
 
     def float_tensors(
         self, best: Setting, count: int, runs: int, plan_of: PlanOf, run: RunOptions | None
