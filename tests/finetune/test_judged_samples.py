@@ -92,7 +92,7 @@ def tuned(
     other = gs.Graph(name="scaled")
     monkeypatch.setattr(
         "transforms.finetune.finetune_model.tune_scales",
-        lambda graph, _, narrow: (graph, 0) if scaled is None else (other, 1),
+        lambda graph, _: (graph, 0) if scaled is None else (other, 1),
     )
     monkeypatch.setattr("transforms.finetune.finetune_model.keep_harmless", lambda *_: ([], frozenset()))
     monkeypatch.setattr(

@@ -51,12 +51,11 @@ def test_powers_of_two_and_formats_without_scales_stay(name: str) -> None:
     assert graph is quantized and not changed
 
 
-def test_few_samples_narrow_no_scale() -> None:
-    """The scale is twice too large: it is narrowed unless other samples may need it."""
+def test_a_scale_that_is_too_large_stays() -> None:
+    """Samples that need no more than half of the range do not say that others do not."""
     float_graph, quantized = tunable.pair(CONV, "A8W8", DATA)
     judge = OutputError(float_graph, DATA)
     _with_first_scale(quantized, 2.0)
     wide = load(_first_scale(quantized)).copy()
-    narrowed, _ = tune_scales(quantized, judge.opened)
-    kept, _ = tune_scales(quantized, judge.opened, narrow=False)
-    assert load(_first_scale(narrowed)) < wide == load(_first_scale(kept))
+    kept, _ = tune_scales(quantized, judge.opened)
+    assert load(_first_scale(kept)) >= wide

@@ -216,12 +216,10 @@ class _Best:
             self._keep([other], attempt)
 
     def tune_scales(self) -> None:
-        """Take other scales of activations for an accepted model if held-out samples confirm them."""
+        """Take larger scales of activations for an accepted model if held-out samples confirm them."""
         if self._kept is None:
             return
-        judged, narrow = self._judged, self._judged.can_choose
-        opened = partial(judged.opened, fold=self._fold)
-        graph, changed = tune_scales(self.model.graph, opened, narrow=narrow)
+        graph, changed = tune_scales(self.model.graph, partial(self._judged.opened, fold=self._fold))
         if not changed:
             return
         before, after = self._kept.errors, self._judged.each(graph)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import ml_dtypes
@@ -31,9 +31,11 @@ class Rounded(Hook):
 
     That is arithmetic on shapes, found here, and on the way to places, integers and comparisons: which nodes
     these are is what :mod:`transforms.plan.exact_arithmetic` says, and has tests of its own.
+
+    ``halves``: inputs and outputs of the model that are float16: the Casts there are nodes like others.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, halves: Collection[str] = ()) -> None:
         loaded = load(model)
         lift_constants(loaded)
         exact = exact_arithmetic(loaded)
@@ -44,7 +46,8 @@ class Rounded(Hook):
             for node in walk.nodes(loaded)
             if _key_of(node) not in self._kept
             for tensor in node.outputs
-        }
+        } | {*halves}
+        self._halves = {*halves}
 
     def _find_kept(self, graph: onnx.GraphProto, shapes: set[str], constants: set[str]) -> None:
         constants = constants | {tensor.name for tensor in graph.initializer}
@@ -69,7 +72,10 @@ class Rounded(Hook):
         return value if kept or must_stay_float32(node, index) else _bfloat16(value)
 
     def output(self, producer: onnx.NodeProto | None, value: Any) -> Any:
-        return value if producer is None or _key(producer) in self._kept else _bfloat16(value)
+        if producer is None:
+            return value
+        is_exact = _key(producer) in self._kept and self._halves.isdisjoint(producer.output)
+        return value if is_exact else _bfloat16(value)
 
 
 def _key(node: onnx.NodeProto) -> bytes:

@@ -60,6 +60,12 @@ class Trial:
         self.deviations: dict[float, dict[str, float]] = {}
 
     @property
+    def halves(self) -> set[str]:
+        """The inputs and outputs that are float16."""
+        ends = *self.built.model.graph.input, *self.built.model.graph.output
+        return {end.name for end in ends if end.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16}
+
+    @property
     def feedable(self) -> bool:
         """Whether a sample on disk can hold the feed."""
         return all("/" not in name for name in self.built.feeds)
@@ -274,7 +280,7 @@ def _exact(trial: Trial, model: onnx.ModelProto) -> None:
     trial.same_interface(found)
     if trial.expected is None:
         return
-    rounded = Rounded(trial.interpreter.model)
+    rounded = Rounded(trial.interpreter.model, trial.halves)
     wrong = difference(found, trial.interpreter.run(trial.built.feeds, rounded))
     if wrong:
         raise Fallen(f"not what rounding between nodes gives: {wrong}")
