@@ -86,7 +86,7 @@ def test_luck_passes_as_rarely_as_it_is_said(tried: int, share: float) -> None:
     passed = 0
     for _ in range(2000):
         noise = np.exp(random.standard_normal((2, len(HELD))))
-        passed += is_significantly_better(errors(noise[0]), errors(noise[1]), HELD, tried)
+        passed += is_significantly_better(errors(noise[0]), errors(noise[1]), HELD, tried, OPEN)
     assert 0.2 * share < passed / 2000 < share + 0.02
 
 
@@ -95,7 +95,7 @@ def test_a_clear_gain_is_of_two_standard_errors(count: int, clear: bool) -> None
     """Gains of 0.25 that scatter by 0.25: those of four samples are 1.7 standard errors, of twenty 4.4."""
     gains = 0.25 + 0.25 * np.where(np.arange(len(HELD)) % 2, 1, -1)
     held, found = np.arange(len(HELD)) < count, errors((1 - gains) / (1 + gains))
-    assert is_sure(errors(1.0), found, held)
+    assert is_sure(errors(1.0), found, held, 0, OPEN)
     assert is_sure(errors(1.0), found, held, 0, clear_of(held)) == clear
 
 
