@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import Feed, Float64Array
 from transforms.finetune.acceptance import (
+    ONE,
     OPEN,
     clear_of,
     gain,
@@ -42,8 +43,7 @@ _MOST_STEPS = 32
 _OF_SAMPLES = 0.05
 """How much the gain of samples counts beside that by noise, which is further from them than other inputs.
 
-By noise alone a loss of nothing would refuse a gain of much. With three times as much, 10 of 399 tuned models
-of 66 networks lost on inputs that were not seen, and with this 7; all gain half a percent less.
+By noise alone a loss of nearly nothing would refuse a large gain.
 """
 
 _LOST = 10**0.01
@@ -166,9 +166,9 @@ class JudgedSamples:
         """Return whether errors of models, fold by fold, are significantly less than those of the original.
 
         Samples without their copies may not have larger ones, and those that are held out have to be sure of
-        the gain by themselves: copies differ from samples, and so may what they gain. Nor may the outputs as
-        they are made lose on all samples, though weights are fitted to most of these: what is measured before
-        a Softmax may gain where it changes nothing.
+        the gain by themselves, by one standard error at least: copies differ from samples, and so may what
+        they gain. Nor may the outputs as they are made lose on all samples, though weights are fitted to most
+        of these: what is measured before a Softmax may gain where it changes nothing.
         ``tried``: how many were rejected before; ``clearly``: by as much as
         :func:`transforms.finetune.acceptance.clear_of` says, as always where some of few are held out.
         """
@@ -179,7 +179,7 @@ class JudgedSamples:
         least = clear_of(held) if clearly else OPEN
         if pooled.own is not None:
             pair = self._first.without_copies, pooled.without_copies
-            if not is_sure(*pair, held, tried, least):
+            if not is_sure(*pair, held, tried, least if clearly else ONE):
                 return False
         return is_significantly_better(self._first, pooled, held, tried, least)
 
