@@ -150,11 +150,17 @@ class _WithCopies:
 
 
 @pytest.mark.parametrize(
-    ("own", "passes"), [([0.5, 1.6, 0.6, 1.5, 0.5, 1.6, 0.5, 1.1], False), ([0.8] * 8, True)]
+    ("own", "passes"),
+    [
+        ([0.5, 1.6, 0.6, 1.5, 0.5, 1.6, 0.5, 1.1], False),
+        ([0.5, 1.3, 0.6, 1.2, 0.6, 1.3, 0.6, 1.0], True),
+        ([0.8] * 8, True),
+    ],
 )
 def test_what_copies_gain_is_no_gain_of_samples(
     own: list[float], passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Samples gain 0.4 standard errors by themselves, or 1.3, or are sure; copies always gain."""
     monkeypatch.setattr(judged_samples, "OutputError", _WithCopies)
     _without_noise(monkeypatch)
     _WithCopies.found = {"tuned": (np.array(own), np.full(8, 0.3))}
