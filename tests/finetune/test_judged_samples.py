@@ -160,7 +160,7 @@ class _WithCopies:
 def test_what_copies_gain_is_no_gain_of_samples(
     own: list[float], passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Samples gain 0.4 standard errors by themselves, or 1.3, or are sure; copies always gain."""
+    """Samples gain 0.7 standard errors by themselves, or 1.3, or are sure; copies always gain."""
     monkeypatch.setattr(judged_samples, "OutputError", _WithCopies)
     _without_noise(monkeypatch)
     _WithCopies.found = {"tuned": (np.array(own), np.full(8, 0.3))}
