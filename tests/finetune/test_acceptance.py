@@ -78,7 +78,7 @@ def test_what_one_sample_wins_is_no_evidence() -> None:
 
 @pytest.mark.parametrize(("tried", "share"), [(0, 0.05), (1, 0.025), (2, 0.0167)])
 def test_luck_passes_as_rarely_as_it_is_said(tried: int, share: float) -> None:
-    """Both models err alike: 1.645 standard errors are passed by luck with probability 0.05, which models share.
+    """Both models err alike: luck passes 1.645 standard errors with probability 0.05, which models share.
 
     The other conditions leave out some more. Of 2000 draws the share scatters by 0.005 at most: four times
     that is the tolerance above.

@@ -72,7 +72,7 @@ def test_all_scales_are_exact_powers_of_two(name: str, changes: dict[str, object
 
 @pytest.mark.parametrize("algorithm", ["auto", "adaquant", "adaround"])
 def test_tuning_keeps_powers_of_two(algorithm: str) -> None:
-    float_graph, quantized = tunable.pair(CONV, "XINT8", DATA)
+    float_graph, quantized = tunable.pair(CONV, "XINT8", DATA, weight="int4")
     done = finetune_model(float_graph, quantized, DATA, FinetuneOptions(algorithm=algorithm))
     assert done.after < done.before
     for scale, zero_point, _ in _pairs(done.graph):

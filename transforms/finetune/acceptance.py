@@ -12,9 +12,10 @@ conditions have to hold.
   the less samples scatter in it.
 
 The threshold for the first model is one standard error, which a model without a gain passes once in six
-times, and 1.6 for tuned weights where nothing else can tell, once in twenty. It rises for later models, so that one of
-many passes by chance no more often than that. That of a loss is one standard error, and rises with the number
-of outputs: of many that stay as they are, one looks worse by chance no more often than a single one.
+times, and 1.6 for tuned weights where nothing else can tell, once in twenty. It rises for later models, so
+that one of many passes by chance no more often than that. That of a loss is one standard error, and rises
+with the number of outputs: of many that stay as they are, one looks worse by chance no more often than a
+single one.
 
 With fewer than six held-out samples their scatter says little: no output may have a larger error. With fewer
 than three, every output that changed has to be sure of its gain.
