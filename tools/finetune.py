@@ -34,7 +34,7 @@ with a bar. Unless fewer than sixteen show clearly that the model is better, oth
 samples held out, one after another: two, of fewer than six one for each fifth. A model whose outputs are
 inputs with the next sample is judged with states of its own, too; of its samples the last third in order is
 held out if they are few or neighbours are alike. Layers that harm an output are put back. At first auto lets
-int8 tensors after a Relu use all codes if biases can take the shift; at last it widens scales of activations
+int8 tensors after a Relu use all codes if biases can take the shift; at last it changes scales of activations
 if outputs are better for it. All layers with a stored weight in a number format are tuned, together with
 their biases.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.parser
 import onnx_graphsurgeon as gs
 import pytest
 
@@ -59,3 +60,21 @@ def test_a_scale_that_is_too_large_stays() -> None:
     wide = load(_first_scale(quantized)).copy()
     kept, _ = tune_scales(quantized, judge.opened)
     assert load(_first_scale(kept)) >= wide
+
+
+@pytest.mark.parametrize("way", ["", "m = Transpose(d) q2 = QuantizeLinear(m, scale, zero) d2 = "])
+@pytest.mark.parametrize(("op", "is_narrowed"), [("Sigmoid", True), ("LeakyRelu", False)])
+def test_a_scale_becomes_less_before_a_function_that_is_level(way: str, op: str, is_narrowed: bool) -> None:
+    """Steps of 0.3 reach to 38: a Sigmoid needs 8 of these, and of another function nobody knows."""
+    back = f"{way}DequantizeLinear(q2, scale, zero) y = {op}(d2)" if way else f"y = {op}(d)"
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[6, 6] x) => (float[6, 6] y)
+        <float scale = {0.3}, int8 zero = {0}>
+        { %s }"""
+    pairs = "q = QuantizeLinear(x, scale, zero) d = DequantizeLinear(q, scale, zero)"
+    float_graph, quantized = (
+        gs.import_onnx(onnx.parser.parse_model(text % nodes))
+        for nodes in (f"m = Transpose(x) y = {op}(m)" if way else f"y = {op}(x)", f"{pairs} {back}")
+    )
+    feeds = [{"x": np.linspace(-4, 4, 36, dtype=np.float32).reshape(6, 6)}]
+    graph, changed = tune_scales(quantized, OutputError(float_graph, feeds).opened)
+    assert changed == is_narrowed and (load(_first_scale(graph)) < 0.29) == is_narrowed

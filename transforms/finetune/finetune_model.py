@@ -216,7 +216,7 @@ class _Best:
             self._keep([other], attempt)
 
     def tune_scales(self) -> None:
-        """Take larger scales of activations for an accepted model if held-out samples confirm them."""
+        """Take other scales of activations for an accepted model if held-out samples confirm them."""
         if self._kept is None:
             return
         graph, changed = tune_scales(self.model.graph, partial(self._judged.opened, fold=self._fold))

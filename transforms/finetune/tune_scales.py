@@ -1,14 +1,14 @@
 """Scales of activations once the weights are tuned: a few factors for each, by their effect on outputs.
 
 Ranges were chosen for weights that were rounded to nearest. With tuned weights clipping may cost more than
-coarser steps do. Scales only become larger: that less range is enough for some samples says little of others,
-and one that is cut off costs more than finer steps bring (a tagger lost 6 dB so). Zero points stay, and
-tensors that share a scale keep it in common.
+coarser steps do. Scales become less only before functions that are level there, as a Sigmoid is: that less
+range is enough for some samples says little of others, and one that is cut off costs more than finer steps
+bring (a tagger lost 6 dB so). Zero points stay, and tensors that share a scale keep it in common.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +20,13 @@ from transforms.finetune.output_error import Errors
 from transforms.graph import walk
 from transforms.graph.constants import load
 from transforms.model.copy_graph import copy_graph
+from transforms.plan.integer_sites import MOVES
 
-_FACTORS = (1.15, 1.3)
-"""One after the other, as long as each is better."""
+_WIDER, _NARROWER = (1.15, 1.3), (0.87,)
+"""One after the other, as long as each is better; narrower ones if wider ones are not."""
+
+_LEVEL = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
+"""Functions that are level beyond some number."""
 
 _LEAST_GAIN = 0.98
 """Share of the error that a factor may leave: less of a gain on a few samples is chance."""
@@ -44,15 +48,19 @@ class _Bias:
 
 @dataclass(frozen=True)
 class _Scale:
-    """A scale, the constants that hold it, and int32 biases in whose scales it is a factor."""
+    """A scale, the constants that hold it, and int32 biases in whose scales it is a factor.
+
+    ``is_level``: whether only functions read it that are level beyond some number.
+    """
 
     value: Float32Array
     holders: Sequence[gs.Constant]
     biases: Sequence[_Bias]
+    is_level: bool
 
 
 def tune_scales(graph: gs.Graph, opened: Callable[[gs.Graph], Opened]) -> tuple[gs.Graph, int]:
-    """Return a copy of a quantized model with larger scales of activations, and how many changed.
+    """Return a copy of a quantized model with other scales of activations, and how many changed.
 
     ``opened`` returns the errors of a model on some samples for what is fed beside them.
     """
@@ -67,11 +75,12 @@ def tune_scales(graph: gs.Graph, opened: Callable[[gs.Graph], Opened]) -> tuple[
     factors = np.ones(len(scales))
     for number, name in enumerate(inputs):
         start = values[name]
-        for factor in _FACTORS:
-            found = errors({**values, name: np.asarray(start * np.float32(factor), np.float32)}).relative
-            if found >= _LEAST_GAIN * least:
-                break
-            least, factors[number] = found, factor
+        for tried in (_WIDER, _NARROWER) if scales[number].is_level else (_WIDER,):
+            for factor in tried if factors[number] == 1 else ():
+                found = errors({**values, name: np.asarray(start * np.float32(factor), np.float32)}).relative
+                if found >= _LEAST_GAIN * least:
+                    break
+                least, factors[number] = found, factor
         values[name] = np.asarray(start * np.float32(factors[number]), np.float32)
         changed += factors[number] != 1
     result = copy_graph(graph)
@@ -90,7 +99,7 @@ def _scales(graph: gs.Graph) -> list[_Scale]:
             if key is None:
                 return []
             groups.setdefault(key, []).append(node)
-    found = [_scale(nodes) for nodes in groups.values()]
+    found = [_scale(nodes, graph) for nodes in groups.values()]
     known = [one for one in found if one is not None]
     return [] if known and all(are_powers(one.value) for one in known) else known
 
@@ -103,9 +112,9 @@ def _key(node: gs.Node) -> tuple[bytes, bytes] | None:
     return parts[0], b"".join(parts[1:])
 
 
-def _scale(nodes: Sequence[gs.Node]) -> _Scale | None:
+def _scale(nodes: Sequence[gs.Node], graph: gs.Graph) -> _Scale | None:
     """Return the scale of nodes, or None if not all that reads it can follow it."""
-    pairs = list(nodes)
+    pairs, readers = list(nodes), list[gs.Node]()
     biases: list[_Bias] = []
     for node in nodes:
         for back, _ in walk.uses(node.outputs[0]):
@@ -113,6 +122,7 @@ def _scale(nodes: Sequence[gs.Node]) -> _Scale | None:
                 return None
             pairs.append(back)
             for reader, index in walk.uses(back.outputs[0]):
+                readers.append(reader)
                 bias = _int32_bias(reader) if index == 0 else None
                 if bias is not None:
                     own = _bias_of(reader, bias)
@@ -128,7 +138,16 @@ def _scale(nodes: Sequence[gs.Node]) -> _Scale | None:
     value = np.asarray(load(holders[0]))
     if value.size != 1 or value.dtype != np.float32:
         return None
-    return _Scale(value, holders, biases)
+    is_end = any(walk.is_output(node.outputs[0], graph) for node in pairs)
+    is_level = not is_end and all(_is_level(node, inside) for node in readers)
+    return _Scale(value, holders, biases, is_level)
+
+
+def _is_level(node: gs.Node, inside: Set[int]) -> bool:
+    """Return whether a reader is level beyond some number, or moves numbers to nodes ``inside`` by their id."""
+    users = [user for tensor in node.outputs for user, _ in walk.uses(tensor)]
+    is_moved = node.op in MOVES and bool(users) and all(id(user) in inside for user in users)
+    return node.op in _LEVEL or is_moved
 
 
 def _int32_bias(node: gs.Node) -> gs.Node | None:
