@@ -144,7 +144,7 @@ def _scale(nodes: Sequence[gs.Node], graph: gs.Graph) -> _Scale | None:
 
 
 def _is_level(node: gs.Node, inside: Set[int]) -> bool:
-    """Return whether a reader is level beyond some number, or moves numbers to nodes ``inside`` by their id."""
+    """Return whether a reader is level beyond some number, or moves numbers to nodes ``inside``, by id."""
     users = [user for tensor in node.outputs for user, _ in walk.uses(tensor)]
     is_moved = node.op in MOVES and bool(users) and all(id(user) in inside for user in users)
     return node.op in _LEVEL or is_moved
