@@ -3,7 +3,8 @@
 Ranges were chosen for weights that were rounded to nearest. With tuned weights clipping may cost more than
 coarser steps do. Scales become less only before functions that are level there, as a Sigmoid is: that less
 range is enough for some samples says little of others, and one that is cut off costs more than finer steps
-bring (a classifier of sequences lost 6 dB so). Zero points stay, and tensors that share a scale keep it in common.
+bring (a classifier of sequences lost 6 dB so). Zero points stay, and tensors that share a scale keep it in
+common.
 """
 
 from __future__ import annotations
