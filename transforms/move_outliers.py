@@ -215,7 +215,8 @@ class _Mover:
         def _moved(values: NDArray[np.float32]) -> NDArray[np.float32]:
             values = np.array(values)
             rows = rows_of(node, values)
-            np.ldexp(rows, exponents[:, None], out=rows)
+            raised = np.flatnonzero(exponents)
+            rows[raised] = np.ldexp(rows[raised], exponents[raised, None])
             rows[own] = 0
             return values
 

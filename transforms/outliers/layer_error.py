@@ -79,6 +79,8 @@ class LayerWeights:
 
     def _largest_without(self, own: Channels) -> Float32Array:
         """Return the largest magnitude of each output, some channels left out."""
+        if not len(own):
+            return self.largest
         other = np.isin(self.peaks, own)
         largest = self.largest.copy()
         largest[other] = np.abs(np.delete(self.numbers[:, other], own, 0)).max(0, initial=0)
