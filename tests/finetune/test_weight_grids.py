@@ -28,7 +28,8 @@ CONV = tunable.conv_net()
 DATA, UNSEEN = tunable.samples(CONV, 120), tunable.samples(CONV, 200)[120:]
 UNSIGNED: list[tuple[str, dict[str, Any]]] = [
     ("U8S8", {"weight": "uint8"}),
-    ("U16S8", {"weight": "uint8", "per_channel": True}),  # finer activations: weights have the errors
+    ("U8S8", {"weight": "uint8", "per_channel": True}),
+    ("U16S8", {"weight": "uint8", "per_channel": True}),
     ("W4A8", {"weight": "uint4", "per_channel": False}),
     ("W4A8", {"weight": "uint4", "per_channel": True}),
     ("W4A8", {"weight": "uint4", "per_channel": True, "keep_weight_nodes": True}),
@@ -132,8 +133,9 @@ def _gain(float_graph: gs.Graph, before: gs.Graph, after: gs.Graph, feeds: Any) 
     return float(10 * np.log10(errors.each(before).relative / errors.each(after).relative))
 
 
-@pytest.mark.parametrize(("name", "changes"), UNSIGNED)
+@pytest.mark.parametrize(("name", "changes"), [one for one in UNSIGNED if one != UNSIGNED[1]])
 def test_weights_with_zero_points_get_better(name: str, changes: dict[str, Any]) -> None:
+    """Not of U8S8 with a scale per channel, where activations make nearly all of the error."""
     float_graph, quantized = tunable.pair(CONV, name, DATA, **changes)
     old = [layer.weight.parameters for layer in match_layers(float_graph, quantized)[0]]
     done = finetune_model(float_graph, quantized, DATA)

@@ -70,9 +70,12 @@ def test_all_scales_are_exact_powers_of_two(name: str, changes: dict[str, object
         assert all(scale.size == 1 for scale, _, _ in pairs)
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "adaquant", "adaround"])
-def test_tuning_keeps_powers_of_two(algorithm: str) -> None:
-    float_graph, quantized = tunable.pair(CONV, "XINT8", DATA, weight="int4")
+@pytest.mark.parametrize(
+    ("algorithm", "weight"),
+    [("auto", "int8"), ("adaround", "int8"), *((one, "int4") for one in ("auto", "adaquant", "adaround"))],
+)
+def test_tuning_keeps_powers_of_two(algorithm: str, weight: str) -> None:
+    float_graph, quantized = tunable.pair(CONV, "XINT8", DATA, weight=weight)
     done = finetune_model(float_graph, quantized, DATA, FinetuneOptions(algorithm=algorithm))
     assert done.after < done.before
     for scale, zero_point, _ in _pairs(done.graph):

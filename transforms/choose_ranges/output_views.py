@@ -14,8 +14,9 @@ from collections.abc import Collection, Iterator
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dot_products, dtypes, walk
+from transforms.graph.value_limits import LEVEL
 
-_SATURATING = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Softsign"})
+_SATURATING = LEVEL | {"Softmax", "LogSoftmax"}
 _MOVES = frozenset(
     {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Concat", "Clip"}
 )

@@ -60,7 +60,7 @@ that were not seen; with this, and noise that counts more (judged_samples), 4 do
 """
 
 ONE = 1.0
-"""Standard errors of a loss, and of a gain that is not all that has to show."""
+"""Standard errors of a loss, and of a gain beside which more has to be shown."""
 
 
 def clear_of(held: Mask) -> float:

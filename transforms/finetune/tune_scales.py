@@ -20,14 +20,12 @@ from ops.powers_of_two import are_powers
 from transforms.finetune.output_error import Errors
 from transforms.graph import walk
 from transforms.graph.constants import load
+from transforms.graph.value_limits import LEVEL
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.integer_sites import MOVES
 
 _WIDER, _NARROWER = (1.15, 1.3), (0.87,)
-"""One after the other, as long as each is better; narrower ones if wider ones are not."""
-
-_LEVEL = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
-"""Functions that are level beyond some number."""
+"""Factors that are tried one after the other, as long as each is better."""
 
 _LEAST_GAIN = 0.98
 """Share of the error that a factor may leave: less of a gain on a few samples is chance."""
@@ -72,23 +70,40 @@ def tune_scales(graph: gs.Graph, opened: Callable[[gs.Graph], Opened]) -> tuple[
     inputs = [_feed(trial, one, names) for one in scales]
     values = {name: one.value for name, one in zip(inputs, scales, strict=True)}
     errors = opened(trial)
-    least, changed = errors(values).relative, 0
-    factors = np.ones(len(scales))
-    for number, name in enumerate(inputs):
-        start = values[name]
-        for tried in (_WIDER, _NARROWER) if scales[number].is_level else (_WIDER,):
-            for factor in tried if factors[number] == 1 else ():
-                found = errors({**values, name: np.asarray(start * np.float32(factor), np.float32)}).relative
-                if found >= _LEAST_GAIN * least:
-                    break
-                least, factors[number] = found, factor
-        values[name] = np.asarray(start * np.float32(factors[number]), np.float32)
-        changed += factors[number] != 1
+    least, factors = errors(values).relative, list[float]()
+    for one, name in zip(scales, inputs, strict=True):
+
+        def _error(factor: float, name: str = name) -> float:
+            return errors({**values, name: _times(values[name], factor)}).relative
+
+        factor, least = _best_factor(_error, least, (_WIDER, _NARROWER) if one.is_level else (_WIDER,))
+        values[name] = _times(values[name], factor)
+        factors.append(factor)
     result = copy_graph(graph)
     for one, factor in zip(_scales(result), factors, strict=True):
         if factor != 1:
             _multiply(one, np.float32(factor))
-    return result, int(changed)
+    return result, sum(factor != 1 for factor in factors)
+
+
+def _best_factor(
+    error: Callable[[float], float], least: float, ways: Sequence[Sequence[float]]
+) -> tuple[float, float]:
+    """Return a factor on the first of the ways that is better, and its error; 1 and ``least`` if none is."""
+    for way in ways:
+        best = 1.0
+        for factor in way:
+            found = error(factor)
+            if found >= _LEAST_GAIN * least:
+                break
+            best, least = factor, found
+        if best != 1:
+            return best, least
+    return 1.0, least
+
+
+def _times(scale: Float32Array, factor: float) -> Float32Array:
+    return np.asarray(scale * np.float32(factor), np.float32)
 
 
 def _scales(graph: gs.Graph) -> list[_Scale]:
@@ -148,7 +163,7 @@ def _is_level(node: gs.Node, inside: Set[int]) -> bool:
     """Return whether a reader is level beyond some number, or moves numbers to nodes ``inside``, by id."""
     users = [user for tensor in node.outputs for user, _ in walk.uses(tensor)]
     is_moved = node.op in MOVES and bool(users) and all(id(user) in inside for user in users)
-    return node.op in _LEVEL or is_moved
+    return node.op in LEVEL or is_moved
 
 
 def _int32_bias(node: gs.Node) -> gs.Node | None:

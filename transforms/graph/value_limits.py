@@ -17,6 +17,9 @@ Limits = tuple[float, float]
 
 NONE: Limits = (-math.inf, math.inf)
 
+LEVEL = frozenset({"Sigmoid", "HardSigmoid", "Tanh", "Softsign"})
+"""Functions of single numbers that are level beyond some number, or nearly."""
+
 _LIMITS: Mapping[str, Limits] = MappingProxyType(
     {
         **dict.fromkeys(("Sigmoid", "HardSigmoid", "Softmax", "Hardmax"), (0.0, 1.0)),

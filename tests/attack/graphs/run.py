@@ -59,11 +59,11 @@ class Trial:
             self.notes.append(f"no oracle: {reason}")
         self.deviations: dict[float, dict[str, float]] = {}
 
-    @property
-    def halves(self) -> set[str]:
-        """The inputs and outputs that are float16."""
+    def rounded(self) -> dict[str, Any]:
+        """Return the outputs of the float model with every value rounded between nodes."""
         ends = *self.built.model.graph.input, *self.built.model.graph.output
-        return {end.name for end in ends if end.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16}
+        halves = {end.name for end in ends if end.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16}
+        return self.interpreter.run(self.built.feeds, Rounded(self.interpreter.model, halves))
 
     @property
     def feedable(self) -> bool:
@@ -112,7 +112,7 @@ class Trial:
         if self.expected is None:
             return False
         try:
-            self.interpreter.run(self.built.feeds, Rounded(self.interpreter.model))
+            self.rounded()
         except Exception:
             return True
         return False
@@ -280,8 +280,7 @@ def _exact(trial: Trial, model: onnx.ModelProto) -> None:
     trial.same_interface(found)
     if trial.expected is None:
         return
-    rounded = Rounded(trial.interpreter.model, trial.halves)
-    wrong = difference(found, trial.interpreter.run(trial.built.feeds, rounded))
+    wrong = difference(found, trial.rounded())
     if wrong:
         raise Fallen(f"not what rounding between nodes gives: {wrong}")
 
