@@ -104,14 +104,14 @@ def test_samples_of_a_model_without_states_are_not_held_out_in_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fed", "shift", "by_noise"), [("h", 0.005, False), ("c_12", 0.005, True), ("c_12", 0.02, False)]
+    ("fed", "shift", "by_probes"), [("h", 0.005, False), ("c_12", 0.005, True), ("c_12", 0.02, False)]
 )
-def test_what_noise_alone_refuses(fed: str, shift: float, by_noise: bool) -> None:
+def test_what_probes_alone_refuse(fed: str, shift: float, by_probes: bool) -> None:
     """Outputs are harmed on no sample, and there are no states: others may be why a model is refused."""
     graph, quantized, other = (graph_of(recurrent.leaky(shift=x, state=fed)) for x in (0, 0.01, shift))
     data = DATA if fed == "h" else [{"x": feed["x"], fed: 0 * feed["h"]} for feed in DATA]
     judged = JudgedSamples(graph, quantized, data, FinetuneOptions())
-    assert judged.lose_by_noise([judged.each(other)]) == by_noise
+    assert judged.lose_by_probes([judged.each(other)]) == by_probes
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,15 @@ Oracle: errors that are written down for each model and sample; a model that doe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 from numpy.typing import NDArray
 
+from ops.array_types import Feed
 from tests.helpers import tunable
 from transforms.finetune import judged_samples
 from transforms.finetune.acceptance import loses
@@ -66,8 +68,8 @@ def tuned(
 ) -> tuple[TunedModel, list[str]]:
     """Return what becomes of a model whose tuned copies have errors by fold, and which were fitted.
 
-    ``judge`` also knows errors by noise, which nothing adds without it. ``plain``: errors of one without
-    learned roundings, which the others have then.
+    ``judge`` also knows errors on probes, of which there are none without it. ``plain``: errors of one
+    without learned roundings, which the others have then.
     """
     fitted: list[str] = []
 
@@ -86,7 +88,7 @@ def tuned(
     _WrittenDown.found |= {} if plain is None else {"plain": plain}
     monkeypatch.setattr(judged_samples, "OutputError", judge or _WrittenDown)
     if judge is None:
-        _without_noise(monkeypatch)
+        _without_probes(monkeypatch)
     monkeypatch.setattr("transforms.finetune.finetune_model.finetune_weights", _tune)
     _WrittenDown.found |= {} if scaled is None else {"scaled": scaled}
     other = gs.Graph(name="scaled")
@@ -130,9 +132,10 @@ def test_a_gain_has_to_be_clear_where_others_could_tell(monkeypatch: pytest.Monk
         assert fitted == [f"fold {fold}" for fold in range(count)] and done.graph.name == kept
 
 
-def _without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out samples with noise, for which no errors are written down."""
-    monkeypatch.setattr(judged_samples, "noisy", lambda _: [])
+def _without_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out probes, for which no errors are written down."""
+    for made in ("noisy", "mosaics"):
+        monkeypatch.setattr(judged_samples, made, lambda _: [])
 
 
 class _WithCopies:
@@ -162,7 +165,7 @@ def test_what_copies_gain_is_no_gain_of_samples(
 ) -> None:
     """Samples gain 0.7 standard errors by themselves, or 1.3, or are sure; copies always gain."""
     monkeypatch.setattr(judged_samples, "OutputError", _WithCopies)
-    _without_noise(monkeypatch)
+    _without_probes(monkeypatch)
     _WithCopies.found = {"tuned": (np.array(own), np.full(8, 0.3))}
     feeds = [{"x": np.array([i], np.float32)} for i in range(8)]
     judged = JudgedSamples(gs.Graph(), gs.Graph(), feeds, FinetuneOptions())
@@ -184,7 +187,7 @@ def test_others_are_not_asked_where_half_of_few_samples_lose(
 ) -> None:
     """Five models hold out one or two of eight samples each; nor are biases tuned after several."""
     monkeypatch.setattr(judged_samples, "OutputError", _WithCopies)
-    _without_noise(monkeypatch)
+    _without_probes(monkeypatch)
     _WithCopies.found = {"tuned": (np.array(unseen), np.array(unseen))}
     fitted = []
 
@@ -240,7 +243,7 @@ def test_a_gain_of_some_of_few_samples_has_to_be_clear(
 ) -> None:
     """Also that of biases alone, after weights: one or two samples are held out from them."""
     monkeypatch.setattr(judged_samples, "OutputError", _WithCopies)
-    _without_noise(monkeypatch)
+    _without_probes(monkeypatch)
     scattered = gained * np.array([1.2, 1.2, 0.8, 1.5, 0.7, 1.4, 0.6, 1.0])
     _WithCopies.found = {"tuned": (scattered, scattered)}
     feeds = [{"x": np.array([i], np.float32)} for i in range(8)]
@@ -271,27 +274,55 @@ def test_a_model_that_is_worse_with_its_own_states_is_not_accepted(
     assert done.graph.name == ("as it was" if kept is None else f"fold {kept}")
 
 
+def _tuned_on_probes(
+    monkeypatch: pytest.MonkeyPatch, found: Callable[[str, str], float]
+) -> tuple[TunedModel, list[str]]:
+    """Return what becomes of models that halve the errors of samples, 3 dB.
+
+    ``found``: their errors on probes, of noise and of mosaics, where the original one has 1.
+    """
+    numbers = {"noisy": -1, "mosaics": -2}
+
+    class _Probed(_WrittenDown):
+        def each(self, graph: gs.Graph) -> Errors:
+            made = [name for name, number in numbers.items() if self._places and self._places[0] == number]
+            if not made:
+                return super().each(graph)
+            powers = np.ones((len(self._places), 1))
+            return Errors(powers * (1.0 if graph.name == "as it was" else found(graph.name, *made)), powers)
+
+    def _probe(feeds: Sequence[Feed], number: int) -> list[Feed]:
+        return [{"x": feed["x"] * 0 + number} for feed in feeds]
+
+    for made, number in numbers.items():
+        monkeypatch.setattr(judged_samples, made, partial(_probe, number=number))
+    return tuned(
+        monkeypatch, *(errors(fold, 0.5, seen=0.5 - 0.01 * (2 - fold)) for fold in range(3)), judge=_Probed
+    )
+
+
+@pytest.mark.parametrize("probe", ["noisy", "mosaics"])
 @pytest.mark.parametrize(
     ("worse", "kept", "count"), [((), 0, 1), ((0,), 1, 2), ((0, 1), 2, 3), ((0, 1, 2), None, 3)]
 )
-def test_a_model_that_is_worse_by_noise_is_not_accepted(
-    worse: tuple[int, ...], kept: int | None, count: int, monkeypatch: pytest.MonkeyPatch
+def test_a_model_that_is_worse_on_probes_is_not_accepted(
+    probe: str, worse: tuple[int, ...], kept: int | None, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them halve the errors of samples, 3 dB; with noise on these some have 1.2 times the error."""
+    """On one kind they have 1.5 times the error, on the other the same as before."""
     names = {f"fold {fold}" for fold in worse}
-
-    class _Noise(_WrittenDown):
-        def each(self, graph: gs.Graph) -> Errors:
-            if not self._places or min(self._places) >= 0:
-                return super().each(graph)
-            errors = np.full((len(self._places), 1), 1.2 if graph.name in names else 0.9)
-            return Errors(np.ones_like(errors) if graph.name == "as it was" else errors, np.ones_like(errors))
-
-    by_fold = [errors(fold, 0.5, seen=0.5 - 0.01 * (2 - fold)) for fold in range(3)]
-    monkeypatch.setattr(judged_samples, "noisy", lambda feeds: [{"x": -1 - feed["x"]} for feed in feeds])
-    done, fitted = tuned(monkeypatch, *by_fold, judge=_Noise)
+    done, fitted = _tuned_on_probes(
+        monkeypatch, lambda name, made: 1.0 if made != probe else 1.5 if name in names else 0.9
+    )
     assert fitted == [f"fold {fold}" for fold in range(count)]
     assert done.graph.name == ("as it was" if kept is None else f"fold {kept}")
+
+
+@pytest.mark.parametrize(("other", "is_kept"), [(0.7, True), (0.8, False)])
+def test_probes_count_together(other: float, is_kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kind errs 1.4 times as much, the other less; samples gain 3 dB, which count a twentieth."""
+    done, _ = _tuned_on_probes(monkeypatch, lambda _, made: 1.4 if made == "mosaics" else other)
+    gains = -10 * np.log10([1.4, other, 0.5])
+    assert (0.475 * (gains[0] + gains[1]) + 0.05 * gains[2] > 0) == is_kept == (done.attempt is not None)
 
 
 @pytest.mark.parametrize(("error", "scales"), [(0.9, 1), (1.1, 0)])

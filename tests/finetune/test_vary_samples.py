@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import tunable
 from transforms.finetune.output_error import OutputError
-from transforms.finetune.vary_samples import noisy, varied, with_bars
+from transforms.finetune.vary_samples import mosaics, noisy, varied, with_bars
 
 CONV = tunable.conv_net()
 RNG = np.random.default_rng(3)
@@ -47,6 +47,37 @@ def test_other_inputs_have_no_bars(shape: tuple[int, ...]) -> None:
 def test_several_images_of_one_sample_have_no_bars() -> None:
     feeds = [{**feed, "part": feed["x"]} for feed in _images(1, 3, 8, 9)]
     assert all(made["x"] is feed["x"] for made, feed in zip(with_bars(feeds), feeds, strict=True))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.uint8])
+@pytest.mark.parametrize(
+    ("shape", "sides", "tiles"), [((2, 3, 8, 9), (2, 3), (4, 4)), ((1, 35, 64, 1), (1, 2), (5, 8))]
+)
+def test_pixels_of_a_mosaic_are_the_means_of_its_tiles(
+    shape: tuple[int, ...], sides: tuple[int, int], tiles: tuple[int, int], kind: type
+) -> None:
+    """Tiles are as large as they have to be for eight of them, and four pixels at least."""
+    (feed,) = ({**feed, "x": (250 * feed["x"]).astype(kind)} for feed in _images(*shape)[:1])
+    given = feed["x"].copy()
+    (made,) = mosaics([feed])
+    assert np.array_equal(feed["x"], given) and made["x"].dtype == kind and made["size"] is feed["size"]
+    for row in range(0, shape[sides[0]], tiles[0]):
+        for column in range(0, shape[sides[1]], tiles[1]):
+            tile = [slice(None)] * 4
+            tile[sides[0]], tile[sides[1]] = slice(row, row + tiles[0]), slice(column, column + tiles[1])
+            mean = given[tuple(tile)].mean(sides, np.float64, keepdims=True)
+            assert np.abs(made["x"][tuple(tile)] - mean).max() <= (0.5 if kind is np.uint8 else 1e-4)
+
+
+def test_what_is_no_image_is_no_mosaic() -> None:
+    """Several images of one sample are, each by itself; a mask with infinities is none."""
+    mask = np.where(np.tri(8, dtype=bool), np.float32(0), np.float32(-np.inf))[None, None]
+    assert mosaics([*_images(1, 8, 9), *_images(1, 5, 8, 5), {"ids": np.arange(4)}, {"mask": mask}]) == []
+    image = np.eye(8)[None, None]
+    (both,) = mosaics([{"x": image, "mask": mask, "y": image + 1}])
+    assert both["mask"] is mask and np.array_equal(both["x"] + 1, both["y"])
+    assert np.array_equal(both["x"][0, 0], np.kron(np.eye(2), np.full((4, 4), 0.25)))
+    assert mosaics([]) == []
 
 
 def test_copies_differ_a_little_and_stay_within_the_range_of_all_samples() -> None:

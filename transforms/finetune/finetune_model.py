@@ -27,7 +27,7 @@ from transforms.run.shared_steps import StepSharing, kept_open
 from transforms.scheme.scheme_values import OFF, PADDED
 
 _CLEAR = 1.0  # dB on held-out samples; with less, another way to tune may do better
-_ENOUGH_LOST = 3  # models that became worse by noise or in a loop: no other one is fitted for that
+_ENOUGH_LOST = 3  # models that became worse on probes or in a loop: no other one is fitted for that
 _GUESSES = 2
 """Choices of layers that are tried with few samples: without those that lead to harmed outputs."""
 
@@ -145,7 +145,7 @@ def finetune_model(
 class _Fitted:
     """A tuned model, its layers, and the errors of its outputs on all samples that are compared.
 
-    ``lost``: the outputs that became worse with states of its own, or by noise on the samples.
+    ``lost``: the outputs that became worse with states of its own, or on probes.
     """
 
     graph: gs.Graph
@@ -262,7 +262,7 @@ class _Best:
         if self._judged.can_choose:
             most = _GUESSES if fitted[0].lost else MOST_TRIALS  # a trial runs through a loop, too
             fitted = fitted[:1]
-        elif len(fitted) > 1 and not self._judged.lose_by_noise([one.errors for one in fitted]):
+        elif len(fitted) > 1 and not self._judged.lose_by_probes([one.errors for one in fitted]):
             most = _GUESSES
         else:
             return

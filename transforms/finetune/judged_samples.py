@@ -26,7 +26,7 @@ from transforms.finetune.closed_loop import ClosedLoop
 from transforms.finetune.find_states import find_states, is_stream
 from transforms.finetune.options import ENOUGH, FEW, FinetuneOptions, LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import Errors, OutputError
-from transforms.finetune.vary_samples import noisy, varied, with_bars
+from transforms.finetune.vary_samples import mosaics, noisy, varied, with_bars
 
 _LEAST_JUDGED, _LEAST_FITTED = 32, 4
 """Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
@@ -41,9 +41,10 @@ _MOST_STEPS = 32
 """Samples that a recurrent model runs through with its own states."""
 
 _OF_SAMPLES = 0.05
-"""How much the gain of samples counts beside that by noise, which is further from them than other inputs.
+"""How much the gain of samples counts beside that by probes: noise on the samples, and mosaics of images.
 
-By noise alone a loss of nearly nothing would refuse a large gain.
+Probes are further from the samples than other inputs are: by them alone a loss of nearly nothing would refuse
+a large gain.
 """
 
 _LOST = 10**0.01
@@ -85,14 +86,15 @@ class JudgedSamples:
         places = held + _spread(others, judged)
         self._parts = [np.isin(places, part) for part in by_fold[: self.folds]]
         self.fitted, compared = [*feeds], [feeds[i] for i in places]
-        noise = [] if states else noisy(compared)  # states of its own are what shows that of a recurrent one
+        # states of its own are what shows unseen inputs of a recurrent one
+        probes = [] if states else [noisy(compared), mosaics(compared)]
         if not (states or self.can_choose):
             self.fitted, compared = with_bars(feeds), varied(compared)
         index, run = options.output_index, options.run
         self._errors = OutputError(float_graph, compared, index, run, samples=len(places))
         self._first = self._errors.each(quantized_graph)
-        self._noise = OutputError(float_graph, noise, index, run) if noise else None
-        self._first_in_noise = self._in_noise(quantized_graph)
+        self._probes = [OutputError(float_graph, probe, index, run) for probe in probes if probe]
+        self._first_by_probe = [probe.each(quantized_graph) for probe in self._probes]
         steps = [feeds[i] for i in _spread(range(count), min(count, _MOST_STEPS))]
         names = self._errors.names
         self._loop = ClosedLoop(float_graph, steps, states, names, run, held=not streamed) if states else None
@@ -120,16 +122,16 @@ class JudgedSamples:
         return None if self._loop is None else self._loop.errors(graph)
 
     def lost(self, graph: gs.Graph, errors: Errors, than: gs.Graph | None = None) -> list[str]:
-        """Return the outputs of a model that became worse in a loop, or by noise on the samples.
+        """Return the outputs of a model that became worse in a loop, or on probes.
 
         ``errors``: its own on the samples. In a loop outputs are worse than those of the original model, or
         of another one, ``than``.
         """
         after, start = self.loop(graph), self._first_loop if than is None else self.loop(than)
         if after is None or start is None:
-            return self._lost_in_noise(graph, errors)
+            return self._lost_by_probes(graph, errors)
         lost = [self._errors.names[i] for i in np.flatnonzero(~(after <= _LOST * start).all(0))]
-        return lost or self._lost_in_noise(graph, errors)
+        return lost or self._lost_by_probes(graph, errors)
 
     def opened(self, graph: gs.Graph, fold: int) -> Callable[[Feed], Errors]:
         """Return the errors of a model on few samples that are not held out, for what is fed beside them."""
@@ -203,8 +205,8 @@ class JudgedSamples:
         found = harmed(self._first, self._pooled(fitted), self._held(fitted))
         return [self._errors.names[i] for i in found]
 
-    def lose_by_noise(self, fitted: Sequence[Errors]) -> bool:
-        """Return whether noise alone can be why models are refused: then some layers lose by it, too."""
+    def lose_by_probes(self, fitted: Sequence[Errors]) -> bool:
+        """Return whether probes alone can be why models are refused: then some layers lose by it, too."""
         return self._loop is None and not self.harmed(fitted)
 
     def harmless_gain(self, graphs: Sequence[gs.Graph]) -> float | None:
@@ -218,15 +220,12 @@ class JudgedSamples:
         """Return the gain of a model on all samples, in dB."""
         return gain(self._first, after, np.ones_like(self._parts[0]))
 
-    def _in_noise(self, graph: gs.Graph) -> Errors | None:
-        return None if self._noise is None else self._noise.each(graph)
-
-    def _lost_in_noise(self, graph: gs.Graph, errors: Errors) -> list[str]:
-        """Return the output that lost most by noise if all together did, in the mean over them."""
-        before, after = self._first_in_noise, self._in_noise(graph)
-        if before is None or after is None:
+    def _lost_by_probes(self, graph: gs.Graph, errors: Errors) -> list[str]:
+        """Return the output that lost most on probes if all together did, in the mean over both."""
+        if not self._probes:
             return []
-        gains = gains_of_outputs(before, after)
+        pairs = zip(self._first_by_probe, self._probes, strict=True)
+        gains = np.mean([gains_of_outputs(first, probe.each(graph)) for first, probe in pairs], 0)
         if (1 - _OF_SAMPLES) * gains.mean() + _OF_SAMPLES * self.gain_of_all(errors) >= 0:
             return []
         return [self._errors.names[int(gains.argmin())]]
