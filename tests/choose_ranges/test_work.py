@@ -71,15 +71,17 @@ def tried(said: str) -> int:
         (True, 0, 1, True),
     ),
 )
+@pytest.mark.parametrize("stored", (0, 6_000_000))
 def test_all_that_is_done_beside_runs_leaves_fewer_of_them(
-    clips: bool, searched: int, variants: int, proposed: bool
+    clips: bool, searched: int, variants: int, proposed: bool, stored: int
 ) -> None:
-    """By hand: 99 nodes, 10 tensors of 1,000 numbers in each of 8 samples."""
-    graph = model_io.load(chain("own", 99))
+    """By hand: 99 nodes, 33 weights of 17 numbers, 10 tensors of 1,000 numbers in each of 8 samples."""
+    graph = _with_weight(model_io.load(chain("own", 99)), stored)
     observed = {f"t{number}": RangeStats(0.0, 1.0, count=8000) for number in range(10)}
     calibration = Calibration(CalibrationOptions(), observed)
     run = 10_000 + 1800 * 99
-    beside = 200_000 * 99 * (4 if searched else 1 + variants + proposed) + (
+    model = 200_000 * 99 + 2 * (33 * 17 + stored)
+    beside = model * (4 if searched else 1 + variants + proposed) + (
         150_000 * 10 * (1 + variants) if clips else 0
     )
     beside += (variants + 2 * proposed) * 80_000 / 4 + 2 * searched * (run + 10_000 / 4)
@@ -88,13 +90,21 @@ def test_all_that_is_done_beside_runs_leaves_fewer_of_them(
     assert work.runs_for(graph, calibration, 8, **asked) == by_hand
 
 
-@pytest.mark.parametrize("nodes", (10, 99, 300, 2000))
-def test_nodes_leave_few_models_for_outliers(nodes: int) -> None:
+def _with_weight(graph: gs.Graph, numbers: int) -> gs.Graph:
+    """Return the graph with a weight of so many numbers at its first node."""
+    if numbers:
+        graph.nodes[0].inputs.append(gs.Constant("more", np.zeros(numbers, np.int8)))
+    return graph
+
+
+@pytest.mark.parametrize("stored", (0, 20_000_000))
+@pytest.mark.parametrize("nodes", (9, 99, 300, 2001))
+def test_nodes_and_weights_leave_few_models_for_outliers(nodes: int, stored: int) -> None:
     """By hand: 8 samples of 100,000 numbers and 30,000 in products, four of which run on a model."""
-    graph = model_io.load(chain("own", nodes))
-    nodes, float_run = len(graph.nodes), 100_000 / 4 + 30_000 / 3
-    one = 200_000 * nodes + 4 * (130_000 + 1800 * nodes + float_run)
-    by_hand = int(max(0, 2.5e8 + 5 * 8 * float_run - 200_000 * nodes) / one)
+    graph, float_run = _with_weight(model_io.load(chain("own", nodes)), stored), 100_000 / 4 + 30_000 / 3
+    model = 200_000 * nodes + 2 * (nodes // 3 * 17 + stored)
+    one = model + 4 * (130_000 + 1800 * nodes + float_run)
+    by_hand = int(max(0, 2.5e8 + 5 * 8 * float_run - model) / one)
     assert work.models_to_search(graph, 100_000, 30_000, 8, 4) == by_hand
 
 

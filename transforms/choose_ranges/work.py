@@ -30,6 +30,7 @@ _FLOAT_RUNS, _FLOAT_PRODUCTS = 4, 3
 _PRODUCTS = 128  # of a dot product
 _NODE = 200_000  # for a node: copies, plans and sessions of two models
 _OPENED = 50_000  # for a node: a copy of a model and its session
+_WEIGHT = 2  # for a number of a stored tensor: rounding it, and copies in two sessions
 _NODE_RUN = 1800  # for a node at every run
 _CLIPPED = 150_000  # for a tensor whose ranges of least error are found, of both halves
 _SEARCHED = 5 / 6  # of _PAID: what proposes moves and compares the outputs takes the rest
@@ -48,8 +49,8 @@ MOST_NODES = 3000
 
 def too_large(graph: gs.Graph) -> bool:
     """Return whether weights are too large for copies in memory, or nodes too many for runs."""
-    weights = sum(tensor._values.nbytes for tensor in walk.constants(graph))
-    return weights > _LARGEST or has_many_nodes(graph)
+    stored = sum(tensor._values.nbytes for tensor in walk.constants(graph))
+    return stored > _LARGEST or has_many_nodes(graph)
 
 
 def has_many_nodes(graph: gs.Graph) -> bool:
@@ -79,7 +80,7 @@ def runs_for(
     floats = numbers / _FLOAT_RUNS + products / _FLOAT_PRODUCTS
     clipped = _CLIPPED * clips * len(calibration.observed)
     models = 1 + variants + proposed + (searched + _LOOKED if searched else 0)
-    prepared = _NODE * len(graph.nodes) * models + (1 + variants) * clipped
+    prepared = _made(graph, _NODE) * models + (1 + variants) * clipped
     calibrated = (variants + 2 * proposed) * floats
     run = _run(graph, numbers + products, count)
     tried = searched * _FEWEST / 2 * (run + floats / max(count, 1))
@@ -93,8 +94,9 @@ def models_to_search(graph: gs.Graph, numbers: float, products: float, count: in
     ``numbers`` and ``products`` are those of one of ``count`` samples, in the same unit.
     """
     float_run = numbers / _FLOAT_RUNS + products / _FLOAT_PRODUCTS
-    one = _NODE * len(graph.nodes) + halves * (_run(graph, numbers + products, 1) + float_run)
-    paid = _SEARCHED * _PAID + _RUNS * count * float_run - _LOOKED * _NODE * len(graph.nodes)
+    made = _made(graph, _NODE)
+    one = made + halves * (_run(graph, numbers + products, 1) + float_run)
+    paid = _SEARCHED * _PAID + _RUNS * count * float_run - _LOOKED * made
     return int(max(paid, 0) / one)
 
 
@@ -115,7 +117,13 @@ def spare_beside_biases(spare: int) -> int:
 
 def _runs_for_nodes(each: float, graph: gs.Graph, calibration: Calibration, count: int) -> int:
     run = _run(graph, sum(_load(graph, calibration)), count)
-    return int(each * len(graph.nodes) / max(run, 1))
+    return int(_made(graph, each) / max(run, 1))
+
+
+def _made(graph: gs.Graph, each: float) -> float:
+    """Return what a model of the graph takes before it runs; ``each``: for a node."""
+    stored = sum(math.prod(tensor.shape) for tensor in walk.constants(graph))
+    return each * len(graph.nodes) + _WEIGHT * stored
 
 
 def _run(graph: gs.Graph, load: float, count: int) -> float:
