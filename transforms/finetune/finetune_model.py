@@ -24,6 +24,7 @@ from transforms.finetune.tune_scales import tune_scales
 from transforms.finetune.tuned_layers import TunedLayers
 from transforms.model.copy_graph import copy_graph
 from transforms.run.shared_steps import StepSharing, kept_open
+from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme.scheme_values import OFF, PADDED
 
 _CLEAR = 1.0  # dB on held-out samples; with less, another way to tune may do better
@@ -55,6 +56,7 @@ class TunedModel:
     added: int = 0
 
 
+@products_on_one_thread()
 def finetune_model(
     float_graph: gs.Graph,
     quantized_graph: gs.Graph,

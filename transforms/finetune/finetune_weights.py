@@ -28,6 +28,7 @@ from transforms.graph import walk
 from transforms.layers.match_layers import match_layers, of_operators
 from transforms.layers.matched_layer import MatchedLayer
 from transforms.run.shared_steps import StepSharing
+from transforms.runtime.product_threads import products_on_one_thread
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Memory:
 Progress = Callable[[LayerReport, int, int], None]
 
 
+@products_on_one_thread()
 def finetune_weights(
     float_graph: gs.Graph,
     quantized_graph: gs.Graph,

@@ -39,6 +39,7 @@ from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_cache import WeightMemory
+from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.scheme_values import OFF
@@ -46,6 +47,7 @@ from transforms.scheme.scheme_values import OFF
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
 
 
+@products_on_one_thread()
 def quantize_graph(
     graph: gs.Graph,
     scheme: Scheme,

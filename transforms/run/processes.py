@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from transforms.runtime.product_threads import keep_products_on_one_thread
+
 _ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 _NO_WARNING = "ignore:resource_tracker"
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -112,7 +114,7 @@ def _start_resource_tracker() -> None:
 
 
 def _begin(end: Connection, parent: int, is_main: bool) -> None:
-    """Ignore interrupts, and end with the parent.
+    """Ignore interrupts, make products on one thread, and end with the parent.
 
     Its end of the pipe closes with it, also before this process looks. On Linux the system kills this
     process, too, if the parent started it in its main thread: code that is not Python's can keep a thread
@@ -124,6 +126,7 @@ def _begin(end: Connection, parent: int, is_main: bool) -> None:
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
+    keep_products_on_one_thread()
 
 
 def _end_with(end: Connection) -> None:
