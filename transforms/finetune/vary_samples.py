@@ -54,12 +54,14 @@ def varied(feeds: Sequence[Feed]) -> list[Feed]:
 
 
 def noisy(feeds: Sequence[Feed]) -> list[Feed]:
-    """Return copies of the samples with normal noise on inputs of finite floats, none without such inputs.
+    """Return copies of the samples with normal noise on inputs of finite floats, and on images of bytes.
+
+    There are none without such inputs.
 
     Its deviation is a tenth, three tenths and a half of that of the numbers of the sample, and copies stay
     within the range of all samples: few samples have a copy with each, of many each has one in turn.
     """
-    names = [name for name in feeds[0] if all(_is_finite(feed[name]) for feed in feeds)] if feeds else []
+    names = [name for name in feeds[0] if all(_takes_noise(feed[name]) for feed in feeds)] if feeds else []
     ends = {name: _ends([feed[name] for feed in feeds if feed[name].size]) for name in names}
     bounds = {name: pair for name, pair in ends.items() if pair and pair[0] < pair[1]}
     random, few = np.random.default_rng(0), len(feeds) <= _FEW
@@ -70,7 +72,7 @@ def noisy(feeds: Sequence[Feed]) -> list[Feed]:
             value = feed[name]
             size = value.std(dtype=np.float64) if value.size else 0.0
             noise = level * size * random.standard_normal(value.shape)
-            made[name] = np.asarray(np.clip(value + noise, *pair), value.dtype)
+            made[name] = _as_pixels(np.clip(value + noise, *pair), value)
         return made
 
     levels = [_NOISE if few else (_NOISE[place % len(_NOISE)],) for place in range(len(feeds))]
@@ -80,6 +82,10 @@ def noisy(feeds: Sequence[Feed]) -> list[Feed]:
 
 def _is_finite(value: AnyArray) -> bool:
     return bool(np.asarray(value).dtype.kind == "f" and np.isfinite(value).all())
+
+
+def _takes_noise(value: AnyArray) -> bool:
+    return _is_finite(value) or (value.dtype == np.uint8 and _sides(value) is not None)
 
 
 def _ends(values: Sequence[AnyArray]) -> tuple[Any, Any] | None:
