@@ -317,6 +317,26 @@ def test_a_model_that_is_worse_on_probes_is_not_accepted(
     assert done.graph.name == ("as it was" if kept is None else f"fold {kept}")
 
 
+@pytest.mark.parametrize(("unseen", "best"), [(0.9, 0), (1.1, 1)])
+def test_the_best_model_errs_no_more_on_the_samples_held_out_from_it(
+    unseen: float, best: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first gains most on all samples; if all err more on their own, it is the best again."""
+    monkeypatch.setattr(judged_samples, "OutputError", _WrittenDown)
+    _without_probes(monkeypatch)
+    feeds = [{"x": np.array([i], np.float32)} for i in range(COUNT)]
+    judged = JudgedSamples(gs.Graph(), gs.Graph(), feeds, FinetuneOptions())
+    _WrittenDown.found = {"first": errors(0, unseen, seen=0.1), "second": errors(1, 0.8)}
+    assert (
+        judged.best({i: judged.each(gs.Graph(name=name)) for i, name in enumerate(_WrittenDown.found)})
+        == best
+    )
+    _WrittenDown.found = {"first": errors(0, 1.1, seen=0.1), "second": errors(1, 1.2)}
+    assert (
+        judged.best({i: judged.each(gs.Graph(name=name)) for i, name in enumerate(_WrittenDown.found)}) == 0
+    )
+
+
 @pytest.mark.parametrize(("other", "is_kept"), [(0.7, True), (0.8, False)])
 def test_probes_count_together(other: float, is_kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One kind errs 1.4 times as much, the other less; samples gain 3 dB, which count a twentieth."""

@@ -246,8 +246,8 @@ class _Best:
         gain = self._judged.gain([one.errors for one in fitted])
         if gain <= self._gain and self.model.attempt is not None:
             return False
-        left = [i for i, one in enumerate(fitted) if not one.lost]
-        self._fold = fold = max(left, key=lambda i: self._judged.gain_of_all(fitted[i].errors))
+        left = {i: one.errors for i, one in enumerate(fitted) if not one.lost}
+        self._fold = fold = self._judged.best(left)
         self._kept = best = fitted[fold]
         before, after = self._judged.of_held_out(best.errors, fold)
         self.model, self._gain = TunedModel(best.graph, before, after, attempt, best.walked), gain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -163,6 +163,15 @@ class JudgedSamples:
         """Return the errors on held-out samples of the original model, and of another one."""
         held = self._parts[fold]
         return self._first.of(held).relative, errors.of(held).relative
+
+    def best(self, fitted: Mapping[int, Errors]) -> int:
+        """Return the fold of the model that gains most on all samples, from errors of models by fold.
+
+        It errs no more on the samples that are held out from it than the original one, if any does so.
+        """
+        pairs = {fold: self.of_held_out(errors, fold) for fold, errors in fitted.items()}
+        left = [fold for fold, (before, after) in pairs.items() if after <= before]
+        return max(left or fitted, key=lambda fold: self.gain_of_all(fitted[fold]))
 
     def passes(self, fitted: Sequence[Errors], tried: int, *, clearly: bool = False) -> bool:
         """Return whether errors of models, fold by fold, are significantly less than those of the original.
