@@ -326,15 +326,10 @@ def test_the_best_model_errs_no_more_on_the_samples_held_out_from_it(
     _without_probes(monkeypatch)
     feeds = [{"x": np.array([i], np.float32)} for i in range(COUNT)]
     judged = JudgedSamples(gs.Graph(), gs.Graph(), feeds, FinetuneOptions())
-    _WrittenDown.found = {"first": errors(0, unseen, seen=0.1), "second": errors(1, 0.8)}
-    assert (
-        judged.best({i: judged.each(gs.Graph(name=name)) for i, name in enumerate(_WrittenDown.found)})
-        == best
-    )
-    _WrittenDown.found = {"first": errors(0, 1.1, seen=0.1), "second": errors(1, 1.2)}
-    assert (
-        judged.best({i: judged.each(gs.Graph(name=name)) for i, name in enumerate(_WrittenDown.found)}) == 0
-    )
+    for first, second, wanted in ((unseen, 0.8, best), (1.1, 1.2, 0)):
+        _WrittenDown.found = {"first": errors(0, first, seen=0.1), "second": errors(1, second)}
+        by_fold = {i: judged.each(gs.Graph(name=name)) for i, name in enumerate(_WrittenDown.found)}
+        assert judged.best(by_fold) == wanted
 
 
 @pytest.mark.parametrize(("other", "is_kept"), [(0.7, True), (0.8, False)])

@@ -210,9 +210,8 @@ def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str] | None) 
 def keep_products_on_one_thread() -> None:
     """Let NumPy's matrix products run on one thread, also where the environment asks for more.
 
-    Those of fine-tuning are many and small: threads that wait for each other cost more than they bring, and
-    how many there are changes the last bits of sums, and what weights are tuned to with them. Takes effect if
-    NumPy has not been imported yet.
+    As :mod:`transforms.runtime.product_threads` does, which says why, for all of a tool and the processes
+    that it starts, and without the import of NumPy: it takes effect if that has not been imported yet.
     """
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"

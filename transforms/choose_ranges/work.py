@@ -49,8 +49,8 @@ MOST_NODES = 3000
 
 def too_large(graph: gs.Graph) -> bool:
     """Return whether weights are too large for copies in memory, or nodes too many for runs."""
-    stored = sum(tensor._values.nbytes for tensor in walk.constants(graph))
-    return stored > _LARGEST or has_many_nodes(graph)
+    weights = sum(tensor._values.nbytes for tensor in walk.constants(graph))
+    return weights > _LARGEST or has_many_nodes(graph)
 
 
 def has_many_nodes(graph: gs.Graph) -> bool:
@@ -122,8 +122,8 @@ def _runs_for_nodes(each: float, graph: gs.Graph, calibration: Calibration, coun
 
 def _made(graph: gs.Graph, each: float) -> float:
     """Return what a model of the graph takes before it runs; ``each``: for a node."""
-    stored = sum(math.prod(tensor.shape) for tensor in walk.constants(graph))
-    return each * len(graph.nodes) + _WEIGHT * stored
+    numbers = sum(math.prod(tensor.shape) for tensor in walk.constants(graph))
+    return each * len(graph.nodes) + _WEIGHT * numbers
 
 
 def _run(graph: gs.Graph, load: float, count: int) -> float:

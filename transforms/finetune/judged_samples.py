@@ -93,8 +93,8 @@ class JudgedSamples:
         index, run = options.output_index, options.run
         self._errors = OutputError(float_graph, compared, index, run, samples=len(places))
         self._first = self._errors.each(quantized_graph)
-        self._probes = [OutputError(float_graph, probe, index, run) for probe in probes if probe]
-        self._first_by_probe = [probe.each(quantized_graph) for probe in self._probes]
+        judges = [OutputError(float_graph, probe, index, run) for probe in probes if probe]
+        self._probes = [(judge, judge.each(quantized_graph)) for judge in judges]
         steps = [feeds[i] for i in _spread(range(count), min(count, _MOST_STEPS))]
         names = self._errors.names
         self._loop = ClosedLoop(float_graph, steps, states, names, run, held=not streamed) if states else None
@@ -215,7 +215,7 @@ class JudgedSamples:
         return [self._errors.names[i] for i in found]
 
     def lose_by_probes(self, fitted: Sequence[Errors]) -> bool:
-        """Return whether probes alone can be why models are refused: then some layers lose by it, too."""
+        """Return whether probes alone can be why models are refused: then some layers lose there, too."""
         return self._loop is None and not self.harmed(fitted)
 
     def harmless_gain(self, graphs: Sequence[gs.Graph]) -> float | None:
@@ -233,8 +233,7 @@ class JudgedSamples:
         """Return the output that lost most on probes if all together did, in the mean over both."""
         if not self._probes:
             return []
-        pairs = zip(self._first_by_probe, self._probes, strict=True)
-        gains = np.mean([gains_of_outputs(first, probe.each(graph)) for first, probe in pairs], 0)
+        gains = np.mean([gains_of_outputs(first, judge.each(graph)) for judge, first in self._probes], 0)
         if (1 - _OF_SAMPLES) * gains.mean() + _OF_SAMPLES * self.gain_of_all(errors) >= 0:
             return []
         return [self._errors.names[int(gains.argmin())]]

@@ -82,7 +82,7 @@ def tune_scales(graph: gs.Graph, opened: Callable[[gs.Graph], Opened]) -> tuple[
     result = copy_graph(graph)
     for one, factor in zip(_scales(result), factors, strict=True):
         if factor != 1:
-            _multiply(one, np.float32(factor))
+            _multiply(one, factor)
     return result, sum(factor != 1 for factor in factors)
 
 
@@ -200,9 +200,9 @@ def _feed(graph: gs.Graph, scale: _Scale, names: walk.Names) -> str:
     return str(fed.name)
 
 
-def _multiply(scale: _Scale, factor: np.float32) -> None:
+def _multiply(scale: _Scale, factor: float) -> None:
     for holder in scale.holders:
-        holder.values = np.asarray(load(holder) * factor, np.float32)
+        holder.values = _times(load(holder), factor)
     for one in scale.biases:
         old, step = load(one.step), np.asarray(load(scale.holders[0]) * load(one.weight), np.float32)
         one.numbers.values = np.rint(load(one.numbers) * (old / step.astype(np.float64))).astype(np.int32)

@@ -56,10 +56,9 @@ def varied(feeds: Sequence[Feed]) -> list[Feed]:
 def noisy(feeds: Sequence[Feed]) -> list[Feed]:
     """Return copies of the samples with normal noise on inputs of finite floats, and on images of bytes.
 
-    There are none without such inputs.
-
-    Its deviation is a tenth, three tenths and a half of that of the numbers of the sample, and copies stay
-    within the range of all samples: few samples have a copy with each, of many each has one in turn.
+    There are no copies without such inputs. The deviation of the noise is a tenth, three tenths and a
+    half of that of the numbers of the sample, and copies stay within the range of all samples: few samples
+    have a copy with each, of many each has one in turn.
     """
     names = [name for name in feeds[0] if all(_takes_noise(feed[name]) for feed in feeds)] if feeds else []
     ends = {name: _ends([feed[name] for feed in feeds if feed[name].size]) for name in names}
@@ -85,7 +84,12 @@ def _is_finite(value: AnyArray) -> bool:
 
 
 def _takes_noise(value: AnyArray) -> bool:
-    return _is_finite(value) or (value.dtype == np.uint8 and _sides(value) is not None)
+    return _is_finite(value) or _image_sides(value) is not None
+
+
+def _image_sides(value: AnyArray) -> tuple[int, int] | None:
+    """Return the axes of rows and columns of an image of finite numbers."""
+    return _sides(value) if np.isfinite(value).all() else None
 
 
 def _ends(values: Sequence[AnyArray]) -> tuple[Any, Any] | None:
@@ -120,23 +124,26 @@ def mosaics(feeds: Sequence[Feed]) -> list[Feed]:
 
     Images are inputs as in :func:`with_bars`, of finite numbers; samples without one have no copy.
     """
-    made = [{name: _mosaic(value) for name, value in feed.items() if _can_be_mosaic(value)} for feed in feeds]
+    made = [
+        {name: _mosaic(value, sides) for name, value in feed.items() if (sides := _image_sides(value))}
+        for feed in feeds
+    ]
     return [{**feed, **images} for feed, images in zip(feeds, made, strict=True) if images]
 
 
-def _can_be_mosaic(value: AnyArray) -> bool:
-    return _sides(value) is not None and bool(np.isfinite(value).all())
-
-
-def _mosaic(value: AnyArray) -> AnyArray:
+def _mosaic(value: AnyArray, sides: tuple[int, int]) -> AnyArray:
     means = value.astype(np.float64)
-    for axis in _sides(value) or ():
+    for axis in sides:
         size = value.shape[axis]
         starts = np.arange(0, size, max(_LEAST_TILE, -(-size // _TILES)))
         counts = np.diff(starts, append=size)
-        sums = np.add.reduceat(means, starts, axis)
-        means = np.repeat(sums / counts.reshape([-1 if i == axis else 1 for i in range(4)]), counts, axis)
+        means = np.repeat(np.add.reduceat(means, starts, axis) / _along(axis, counts), counts, axis)
     return _as_pixels(means, value)
+
+
+def _along(axis: int, values: AnyArray) -> AnyArray:
+    """Return values that lie along an axis of an image."""
+    return values.reshape([-1 if i == axis else 1 for i in range(4)])
 
 
 def _as_pixels(color: Float64Array, value: AnyArray) -> AnyArray:
@@ -151,7 +158,7 @@ def _with_bar(feed: Feed, side: int) -> Feed:
             continue
         color = _as_pixels(value.mean(sides, np.float64, keepdims=True), value)
         size, axis = value.shape[sides[side]], sides[side]
-        is_bar = (np.arange(size) >= size - size // _BAR).reshape([-1 if i == axis else 1 for i in range(4)])
+        is_bar = _along(axis, np.arange(size) >= size - size // _BAR)
         made[name] = np.where(is_bar, color, value)
     return made
 

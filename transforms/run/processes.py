@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from transforms.runtime.product_threads import keep_products_on_one_thread
+from transforms.runtime.product_threads import start_products_on_one_thread
 
 _ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 _NO_WARNING = "ignore:resource_tracker"
@@ -126,7 +126,7 @@ def _begin(end: Connection, parent: int, is_main: bool) -> None:
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
-    keep_products_on_one_thread()
+    start_products_on_one_thread()
 
 
 def _end_with(end: Connection) -> None:

@@ -18,12 +18,12 @@ from threadpoolctl import threadpool_limits
 def products_on_one_thread() -> Iterator[None]:
     """Let NumPy's products of matrices run on one thread meanwhile, in the whole process.
 
-    Also a decorator. Sums of the runtime have their own threads.
+    Also a decorator. ONNX Runtime has threads of its own.
     """
     with threadpool_limits(limits=1, user_api="blas"):
         yield
 
 
-def keep_products_on_one_thread() -> None:
-    """Let them do so for good, in a process that works for another one."""
+def start_products_on_one_thread() -> None:
+    """Let them do so from now on, in a process that works for another one."""
     threadpool_limits(limits=1, user_api="blas")
