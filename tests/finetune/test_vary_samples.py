@@ -145,6 +145,8 @@ def test_images_of_bytes_have_noise() -> None:
 def test_what_takes_no_noise() -> None:
     """Integers, numbers that are all the same, infinite ones, none at all."""
     same = [{"ids": np.arange(4), "one": np.ones(3, np.float32), "mask": np.array([0, -np.inf], np.float32)}]
+    words = [{"words": np.array([["one", "two"]])}] * 2
+    assert noisy(words) == mosaics(words) == []
     assert noisy(same * 3) == noisy([]) == noisy([{"x": np.zeros((0, 4), np.float32)}]) == []
 
 

@@ -89,7 +89,8 @@ def _takes_noise(value: AnyArray) -> bool:
 
 def _image_sides(value: AnyArray) -> tuple[int, int] | None:
     """Return the axes of rows and columns of an image of finite numbers."""
-    return _sides(value) if np.isfinite(value).all() else None
+    sides = _sides(value)
+    return sides if sides and np.isfinite(value).all() else None
 
 
 def _ends(values: Sequence[AnyArray]) -> tuple[Any, Any] | None:
