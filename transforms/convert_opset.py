@@ -19,10 +19,10 @@ from transforms.graph.selection import label_of
 from transforms.lift_constants import lift_constants
 from transforms.model import proto_pass
 from transforms.model.read_model import ModelError
-from transforms.opset.compare_raised import compare_raised
 from transforms.opset.raises import CHECKED, changes, definition
 from transforms.opset.rules import RULES
 from transforms.opset.set_aside import SetAside
+from transforms.runtime.compare_runs import compare_runs
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +71,7 @@ def _raise(model: onnx.ModelProto, graph: gs.Graph, version: int) -> onnx.ModelP
     _refuse_unchecked(graph, aside.least)
     raised = aside.put_back(onnx.version_converter.convert_version(aside.model, aside.least))
     if any(_is_new(node, graph.opset, aside.least) for node in walk.nodes(graph)):
-        hidden = {value.name for value in model.graph.input}
-        weights = {t.name: t._values for t in walk.constants(graph) if t.name in hidden}
-        compare_raised(model, raised, weights)
+        compare_runs(model, raised, proto_pass.hidden_weights(graph, model), change="raised")
     return raised
 
 

@@ -14,8 +14,8 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
 from transforms.model import detached_weights, graph_proto
 from transforms.model.read_model import ModelError
-from transforms.opset.compare_raised import compare_raised
 from transforms.opset.lowers import LEAST, CannotLowerError, lowered
+from transforms.runtime.compare_runs import compare_runs
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def lower_opset(graph: gs.Graph, version: int) -> int:
     import_standard(graph, version)
     graph.ir_version = onnx.helper.find_min_ir_version_for(graph.import_domains, ignore_unknown=True)
     try:
-        compare_raised(original, _light(graph)[0], weights, change="lowered")
+        compare_runs(original, _light(graph)[0], weights, change="lowered")
     except ModelError as error:
         raise ModelError(f"{where}: {error}") from error
     log.debug("opset %d -> %d", before, version)

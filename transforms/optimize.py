@@ -23,6 +23,7 @@ from transforms.model import proto_pass
 from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
+from transforms.runtime.compare_runs import compare_runs
 from transforms.twins.own_functions import TWINS
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     reason and the graph unchanged, if ONNX Runtime cannot load the model, because of an operator of another
     library, for example, or float16 arithmetic, for which its CPU provider would insert Casts (widen such a
     graph first); for a GroupNormalization, whose parts would lose its variance if they were rounded; and if
-    the result does not pass onnx's checker.
+    the result does not pass onnx's checker, does not run, or computes something else on random inputs.
     """
     if any(
         dtypes.is_type(t, dtypes.FLOAT16)
@@ -61,7 +62,7 @@ def optimize(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
     before = sum(1 for _ in walk.nodes(graph))
     names = walk.Names(graph)
     pinned = _pinned(graph, resolve(exclude, graph))
-    proto_pass.apply(graph, lambda model: _optimized(model, names), hide=_is_left_alone, pin=pinned)
+    proto_pass.apply(graph, lambda model: _checked(model, graph, names), hide=_is_left_alone, pin=pinned)
     after = sum(1 for _ in walk.nodes(graph))
     log.debug("optimized: %d nodes -> %d", before, after)
     return abs(before - after)
@@ -74,6 +75,14 @@ def _pinned(graph: gs.Graph, exclude: Container[gs.Node]) -> list[gs.Tensor]:
 
 def _is_left_alone(tensor: gs.Constant) -> bool:
     return all(node.op in _DOT_PRODUCTS and not node.domain for node in tensor.outputs)
+
+
+def _checked(model: onnx.ModelProto, graph: gs.Graph, names: walk.Names) -> onnx.ModelProto | None:
+    """Return the optimized model, which computes what the model does, or None if nothing changed."""
+    optimized = _optimized(model, names)
+    if optimized is not None:
+        compare_runs(model, optimized, proto_pass.hidden_weights(graph, model), change="optimized")
+    return optimized
 
 
 def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto | None:

@@ -8,6 +8,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.lazy_values import Weight
 from transforms.graph.typed import Node, info_of
 from transforms.model import detached_weights, graph_proto
 
@@ -52,6 +53,12 @@ def apply(
     changed.import_domains = [opset for opset in changed.import_domains if opset.domain in used]
     for name in _REPLACED:
         setattr(graph, name, getattr(changed, name))
+
+
+def hidden_weights(graph: gs.Graph, model: onnx.ModelProto) -> dict[str, Weight]:
+    """Return the arrays of the graph that are inputs of the model that a pass gets."""
+    hidden = {value.name for value in model.graph.input}
+    return {t.name: t._values for t in walk.constants(graph) if t.name in hidden}
 
 
 def _restore_documentation(before: gs.Graph, after: gs.Graph) -> None:

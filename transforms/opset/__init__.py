@@ -1,5 +1,5 @@
-"""Raising the standard operator set without changing the meaning: checked raises, rules, a final comparison.
+"""Raising the standard operator set without changing the meaning: checked raises, and rules.
 
-Imports ``graph``, ``model`` and ``run``. Names: ``raises``, ``rules``, ``compare_raised``. The rewrite is
+Imports ``graph``, ``model`` and ``runtime``. Names: ``raises``, ``rules``. The rewrite is
 :func:`transforms.convert_opset.convert_opset`.
 """

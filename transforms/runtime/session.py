@@ -63,7 +63,9 @@ class RunOptions:
     where there are dozens of runs. ``blocked``: convolutions may compute on blocks of channels; tensors
     between them that are looked at are then brought into their own layout late, and live long. ``spin``:
     threads without work look for some in a loop, which is fast where each has a core of its own. ``arena``:
-    memory stays for the next tensor and the next run, and doubles whenever it does not do.
+    memory stays for the next tensor and the next run, and doubles whenever it does not do. ``guarded``:
+    optimizers are left out that compute something else or end the process; users' own sessions have them.
+    ``library``: our operators are registered where a model has some; else it runs by its functions.
     """
 
     provider: str = "CPU"
@@ -74,6 +76,8 @@ class RunOptions:
     blocked: bool = True
     spin: bool = True
     arena: bool = True
+    guarded: bool = True
+    library: bool = True
 
 
 class OpenModel:
@@ -217,7 +221,7 @@ def _start_light(
 ) -> ort.InferenceSession:
     """Return a session on a light model, to which operators are registered if they may be needed."""
     known = all(imported.domain in _BUILT_IN for imported in light.opset_import)
-    settings = session_settings(options, with_operators=not known)
+    settings = session_settings(options, with_operators=options.library and not known)
     if in_order:
         settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     disabled = _without_copies(settings, _share(light, weights, settings), options)
@@ -227,7 +231,8 @@ def _start_light(
             f"the model has {size:,} bytes beside its shared weights, too many to be run from memory: "
             f"the limit is {PROTOBUF_LIMIT:,}"
         )
-    disabled += unsafe_optimizers(light.graph)
+    if options.guarded:
+        disabled += unsafe_optimizers(light.graph)
     return _start(light.SerializeToString(), settings, options, disabled)
 
 

@@ -1,4 +1,4 @@
-"""A final check: a model whose opset was raised computes the same as before, on random inputs."""
+"""Two models on the same random inputs: a rewrite of a whole model computes what it did before."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _OTHERS = 0.01
 """Share of an output's integers, or of its infinities and NaN, that another order of sums may change."""
 
 
-def compare_raised(
+def compare_runs(
     before: onnx.ModelProto,
     after: onnx.ModelProto,
     weights: Mapping[str, Weight],
     *,
-    change: str = "raised",
+    change: str = "changed",
 ) -> bool:
     """Return whether two models with the same inputs could be compared, on the same random numbers.
 
@@ -66,18 +66,18 @@ def compare_raised(
     the error says was done to it.
     """
     if reason := _why_not(before, weights):
-        log.debug("raised model not compared: %s", reason)
+        log.debug("%s model not compared: %s", change, reason)
         return False
     try:
         old = _open(before)
         feed, expected = _first_run(old, {name: load_values(held) for name, held in weights.items()})
-    except Exception as error:  # of the runtime, on the original model: not caused by the raise
-        log.debug("raised model not compared: %s", error)
+    except Exception as error:  # of the runtime, on the original model: not caused by the change
+        log.debug("%s model not compared: %s", change, error)
         return False
     try:
         found = _run(_open(after), feed)
     except (MissingKernelError, TimeoutError) as error:
-        log.debug("raised model not compared: %s", error)  # other runtimes may have the kernels
+        log.debug("%s model not compared: %s", change, error)  # other runtimes may have the kernels
         return False
     except Exception as error:  # the runtime's exceptions share no narrower class
         raise ModelError(f"the {change} model does not run: {' '.join(str(error).split())}") from error

@@ -16,8 +16,8 @@ import pytest
 from tests.helpers import build
 from transforms import model_io
 from transforms.convert_opset import convert_opset
-from transforms.opset import compare_raised as module
-from transforms.opset.compare_raised import compare_raised
+from transforms.runtime import compare_runs as module
+from transforms.runtime.compare_runs import compare_runs
 from transforms.runtime.inputs import ModelInput, random_array
 
 
@@ -40,7 +40,7 @@ def test_another_meaning_is_an_error_that_names_the_output(
     ends: str, old: str, new: str, reason: str
 ) -> None:
     with pytest.raises(model_io.ModelError, match=f"output 'y' differs on random input: .*{reason}"):
-        compare_raised(*_changed(ends, old, new), {})
+        compare_runs(*_changed(ends, old, new), {})
 
 
 @pytest.mark.parametrize(("new", "reason"), [
@@ -58,32 +58,32 @@ def test_numbers_of_classes_are_compared_by_their_names(new: str, reason: str) -
     )
     raised = onnx.parser.parse_model(text.format(17, new))
     if not reason:
-        assert compare_raised(old, raised, {})
+        assert compare_runs(old, raised, {})
         return
     with pytest.raises(model_io.ModelError, match=f"output 'y' differs on random input: {reason}"):
-        compare_raised(old, raised, {})
+        compare_runs(old, raised, {})
 
 
 def test_rounding_is_none() -> None:
     old, new = "a = Mul(x, x) b = Mul(a, x) y = ReduceSum(b)", "a = Mul(x, x) b = Mul(x, a) y = ReduceSum(b)"
-    assert compare_raised(*_changed("(float[N,999] x) => (float[A,B] y)", old, new), {})
-    assert compare_raised(*_changed("(float[0] x) => (float[0] y)", "y = Abs(x)", "y = Neg(x)"), {})
+    assert compare_runs(*_changed("(float[N,999] x) => (float[A,B] y)", old, new), {})
+    assert compare_runs(*_changed("(float[0] x) => (float[0] y)", "y = Abs(x)", "y = Neg(x)"), {})
 
 
-def test_a_raised_model_that_does_not_run_is_an_error() -> None:
+def test_a_changed_model_that_does_not_run_is_an_error() -> None:
     old, new = "a = Reshape(x, s) y = Abs(a)", "a = Reshape(x, t) y = Abs(a)"
     ends = "(float[4] x) => (float[A,B] y) <int64[2] s = {2, 2}, int64[2] t = {3, 2}>"
-    with pytest.raises(model_io.ModelError, match=r"^the raised model does not run: [^\n]*$"):
-        compare_raised(*_changed(ends, old, new), {})
+    with pytest.raises(model_io.ModelError, match=r"^the changed model does not run: [^\n]*$"):
+        compare_runs(*_changed(ends, old, new), {})
 
 
 @pytest.mark.parametrize("ends", ["(float[N,3,H,W] x)", "(float[1,3,H,W] x)"])
 def test_free_sizes_are_made_up(ends: str) -> None:
     """A kernel of 5 x 5 takes no image of 2 x 2; 16 x 16 does."""
     text = f"{ends} => (float[A,B,C,D] y) {{ y = %s <kernel_shape = [5,5]> (x) }}"
-    assert compare_raised(_parse(text % "MaxPool"), _parse(text % "MaxPool", 17), {})
+    assert compare_runs(_parse(text % "MaxPool"), _parse(text % "MaxPool", 17), {})
     with pytest.raises(model_io.ModelError, match="output 'y' differs"):
-        compare_raised(_parse(text % "MaxPool"), _parse(text % "AveragePool", 17), {})
+        compare_runs(_parse(text % "MaxPool"), _parse(text % "AveragePool", 17), {})
 
 
 def test_an_image_of_224_is_tried_with_a_batch_of_one() -> None:
@@ -91,7 +91,7 @@ def test_an_image_of_224_is_tried_with_a_batch_of_one() -> None:
     ends = "(float[N,3,H,W] x) => (float[A,B] y) <int64[2] s = {1, 150528}>"
     old, new = _changed(ends, "a = Reshape(x, s) y = Abs(a)", "a = Reshape(x, s) y = Neg(a)")
     with pytest.raises(model_io.ModelError, match="output 'y' differs"):
-        compare_raised(old, new, {})
+        compare_runs(old, new, {})
 
 
 def test_sizes_that_never_fit_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_sizes_that_never_fit_cost_little(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(module, "random_array", _random)
     text = "(float[A,B,C,D] x) => (float[E] y) <int64[1] s = {24}> { a = Reshape(x, s) y = Abs(a) }"
-    assert not compare_raised(_parse(text), _parse(text, 17), {})
+    assert not compare_runs(_parse(text), _parse(text, 17), {})
     assert len(drawn) >= 4 and sum(drawn) < 1_000_000
 
 
@@ -120,7 +120,7 @@ def test_what_can_not_be_compared_is_passed_over(
 ) -> None:
     """And said in the log of --verbose."""
     with caplog.at_level(logging.DEBUG):
-        compare_raised(_parse(old), _parse(old, 17), {})
+        compare_runs(_parse(old), _parse(old, 17), {})
     assert re.search(reason, caplog.text)
 
 
@@ -152,7 +152,7 @@ def test_a_run_ends_when_its_time_is_up(
             m = Identity(g) r = Neg(s) }> }"""
     start = time.monotonic()
     with caplog.at_level(logging.DEBUG):
-        assert not compare_raised(_parse(text), _parse(text, 17), {})
+        assert not compare_runs(_parse(text), _parse(text, 17), {})
     assert time.monotonic() - start < 10
     assert "a run takes more than 0.2 s" in caplog.text
 
