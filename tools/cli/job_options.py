@@ -184,6 +184,11 @@ class ModelOutput(Options):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelJob(DataOptions, ModelOutput):
+    """A job that reads samples, if any, and writes a model."""
+
+
 TENSORS_OF_A_SAMPLE = (
     "memory for tensors of a sample while ranges are measured, such as 500M or 4G; more of them is an error"
 )
@@ -202,7 +207,7 @@ def deployment() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchemeJob(DataOptions, ModelOutput):
+class SchemeJob(ModelJob):
     """A quantization by a scheme: ``assignments`` are those of ``--set``."""
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 
 import onnx_graphsurgeon as gs
@@ -11,7 +12,8 @@ from tools.cli.job_options import by_name
 from tools.cli.progress import Phases
 from tools.jobs.bf16_options import Bf16Job
 from tools.jobs.load import load_fixed
-from tools.summaries import bf16
+from tools.jobs.written import ENDING, run_once
+from tools.summaries import bf16, running
 from tools.summaries.target import refuse_broken, refuse_free, target_lines
 from transforms import model_io
 from transforms.keep_float.keep import KeptFloat, keep_float
@@ -19,10 +21,8 @@ from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
-from transforms.runtime.session import why_not_on_cpu
 from transforms.scheme.targets import target
 from transforms.search.target import TargetError
-from transforms.twins.attach_functions import has_all_functions
 
 
 def convert_file(tool: str, source: str, job: Bf16Job) -> None:
@@ -34,7 +34,7 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
     external = job.save_as_external_data
     output = model_io.check_output(job.output, job.input, force=job.force, external_data=external)
     chosen = _options(job)
-    phases = Phases("loading", "measuring" if job.min_sqnr is not None else "", "converting", "writing")
+    phases = Phases("loading", "measuring" if job.min_sqnr is not None else "", "converting", *ENDING)
     with phases("loading"):
         graph = load_fixed(job.input, by_name(job.input_shapes))
         if row:
@@ -56,16 +56,17 @@ def convert_file(tool: str, source: str, job: Bf16Job) -> None:
     if row:
         refuse_broken(graph, row)
     entries = provenance.entries(tool, _recorded(chosen, job), graph.source_sha256)
+    with phases("running"):
+        first = run_once(graph, job.input, job, row)
+    about = [*target_lines(graph, row)] if row else []
     with phases("writing"):
-        exported = model_io.export(graph)
-        files = job.save(graph, output, entries, exported)
-    functions = has_all_functions(exported[0])
-    for line in bf16.lines(done, graph, files, why_not_on_cpu(*exported), functions=functions):
-        print(line)
-    for line in target_lines(graph, row) if row else ():
+        files = job.save(graph, output, entries, first.exported)
+    for line in (*bf16.lines(done, graph, files, first), *about):
         print(line)
     for line in bf16.sqnr_lines(kept, job.min_sqnr) if kept and job.min_sqnr is not None else ():
         print(line)
+    for line in running.warnings(first, judged=kept is not None):
+        print(line, file=sys.stderr)
 
 
 def _options(job: Bf16Job) -> Bf16Options:

@@ -11,8 +11,7 @@ from pathlib import Path
 from tools.cli import command_line
 from tools.cli.job_options import (
     SAMPLES_HELP,
-    DataOptions,
-    ModelOutput,
+    ModelJob,
     deployment,
     input_shapes,
     opset,
@@ -34,7 +33,7 @@ _rounded = partial(_converted, needs=(_NOT_SIMULATED,))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bf16Job(DataOptions, ModelOutput):
+class Bf16Job(ModelJob):
     """A conversion to BF16."""
 
     input: str = option("--input MODEL", "the float model; never changed", required=True)

@@ -22,7 +22,8 @@ from tools.cli.progress import Phases
 from tools.cli.worker_options import SharedJob
 from tools.jobs.finetune_options import FinetuneJob
 from tools.jobs.storage import store
-from tools.summaries import tuning
+from tools.jobs.written import ENDING, run_once
+from tools.summaries import running, tuning
 from transforms import model_io
 from transforms.finetune.checkpoint import Checkpoint
 from transforms.finetune.finetune_model import TunedModel, finetune_model
@@ -55,7 +56,7 @@ def finetune_file(job: FinetuneJob) -> None:
     output = model_io.check_output(job.output, job.quantized, force=job.force, external_data=external)
     model_io.check_output(job.output, job.float_model, force=job.force)
     _check_checkpoint(job.checkpoint, output)
-    phases = Phases("loading", "tuning", "writing")
+    phases = Phases("loading", "tuning", *ENDING)
     with phases("loading"):
         quantized = model_io.load(job.quantized)
         twin = float_reference(lambda: model_io.load(job.float_model), quantized)
@@ -65,16 +66,22 @@ def finetune_file(job: FinetuneJob) -> None:
     shared = _shared(job, twin, quantized, feeds)
     done = tune(twin, quantized, data, chosen, phases, shared=shared)
     entries = provenance.entries("finetune", _recorded(job), quantized.source_sha256)
-    with phases("writing"):
+    with phases("running"):
         stored = store(done.graph, job.storage)
-        files = job.save(done.graph, output, entries)
-    for line in (*stored, *tuning.lines(done, len(feeds), quantized.source_files, files)):
+        first = run_once(done.graph, job.float_model, job)
+    with phases("writing"):
+        files = job.save(done.graph, output, entries, first.exported)
+    for line in (
+        *stored,
+        *tuning.lines(done, len(feeds), quantized.source_files, files),
+        *running.kept_lines(first),
+    ):
         print(line)
     for line in tuning.reasons(done) if job.verbose else ():
         print(line)
     broken = tuning.broken_limit(done, job.memory_limit)
-    if broken:
-        print(broken, file=sys.stderr)
+    for line in filter(None, (broken, *tuning.poor(done), *running.warnings(first, judged=True))):
+        print(line, file=sys.stderr)
     if job.checkpoint:
         Path(job.checkpoint).unlink(missing_ok=True)
 

@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tools.cli.job_options import (
-    DataOptions,
-    ModelOutput,
+    ModelJob,
     memory_limit,
     sample_limit,
     samples_folder,
@@ -32,7 +31,7 @@ _running = partial(option, group=RUNNING)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneJob(DataOptions, ModelOutput):
+class FinetuneJob(ModelJob):
     """Fine-tuning of a quantized model."""
 
     float_model: str = option("--float MODEL", "the float model; never changed", required=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from itertools import islice
 
@@ -10,20 +9,16 @@ import onnx_graphsurgeon as gs
 
 from tools.cli.progress import Phases
 from tools.jobs.quantize_options import QuantizeJob
+from tools.summaries import running
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.sample_statistics import failing
 from transforms.finetune.fit_scales import MOST_SAMPLES, FittedScales, fit_scales, has_few_bits, options_for
 from transforms.finetune.float_error import float_error
+from transforms.pipelines.first_run import decibels
 from transforms.scheme import Scheme
-from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme import AUTO
 
-LEAST = 10.0
-"""Signal against error of the outputs, in dB, below which the result is called poor."""
-
 _FEW = 4  # samples that outputs are measured on
-_WIDER = {"A8W8": "A16W8", "U8S8": "U16S8"}
-"""Presets of the same weights whose activations have 16 bits."""
 
 
 def by_outputs(
@@ -37,7 +32,7 @@ def by_outputs(
     """Return the model with weights of few bits on scales chosen by outputs, and say how good it is.
 
     ``reference`` is the float model as it was quantized. Prints a line on the scales, and a warning on stderr
-    if the outputs are below :data:`LEAST`.
+    if the outputs are below :data:`tools.summaries.running.LEAST`.
     """
     if fits_scales(scheme):
         found = _fit(graph, reference, scheme, data, job, phases)
@@ -83,7 +78,7 @@ def _fit(
 
 
 def _scales_line(found: FittedScales) -> str:
-    change = " -> ".join(_decibels(error) for error in (found.before, found.after))
+    change = " -> ".join(decibels(error) for error in (found.before, found.after))
     kept = "" if found.fitted else "; too little gain: not changed"
     samples = "1 held-out sample" if found.samples == 1 else f"{found.samples} held-out samples"
     return (
@@ -92,20 +87,7 @@ def _scales_line(found: FittedScales) -> str:
     )
 
 
-def _decibels(error: float) -> str:
-    if not error:
-        return "inf"
-    return f"{-10 * math.log10(error):.1f}" if math.isfinite(error) else "-inf"
-
-
 def _warn(error: float, samples: int, config: str) -> None:
-    """Print a warning for a relative error of outputs that leaves little of them."""
-    if error <= 10 ** (-LEAST / 10):
-        return
-    name = f"{config}: " if config in PRESETS else ""
-    tuned = f"{config}_ADAQUANT"
-    how = f"tools.finetune or --config {tuned} tunes" if tuned in PRESETS else "tools.finetune tunes"
-    wider = f", --config {_WIDER[config]} has activations of 16 bits" if config in _WIDER else ""
     where = "1 sample" if samples == 1 else f"{samples} samples"
-    outputs = f"{name}outputs at {_decibels(error)} dB on {where}"
-    print(f"Warning: {outputs}; {how} the weights{wider}", file=sys.stderr)
+    for line in running.poor(error, where, config):
+        print(line, file=sys.stderr)

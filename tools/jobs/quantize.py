@@ -87,12 +87,26 @@ def quantize_file(job: QuantizeJob) -> bool:
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
             print(f"  {line}")
         return False
+    judged = data is not None and measures
     if data is not None and measures:
         chosen = by_outputs(graph, made.float_graph(), scheme, data, job, phases)
         made = replace(made, graph=chosen)
     recorded = {"config": job.config, "random_data": job.random_data}
-    finish(made, scheme, output, recorded, job, phases, job, _write_nbits if job.matmul_nbits else None)
-    ranges.write(job, made.done.grids or ())
+    grids = list(made.done.grids or ())
+    finish(
+        made,
+        scheme,
+        output,
+        recorded,
+        job,
+        phases,
+        job,
+        _write_nbits if job.matmul_nbits else None,
+        judged=judged,
+        beside=ranges.writing(job, grids),
+    )
+    for line in ranges.line(job, grids):
+        print(line)
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,33 +17,33 @@ from tools.cli.progress import Phases
 from tools.cli.worker_options import SharedJob
 from tools.jobs.finetune import SharedTuning, tune, tuning_options
 from tools.jobs.storage import store
-from tools.summaries import quantize
+from tools.jobs.written import CPU_TARGET, ENDING, run_once
+from tools.summaries import quantize, running, tuning
 from tools.summaries.target import SATURATES, refuse_broken, target_lines, time_line
-from tools.summaries.tuning import broken_limit, tuning_lines
-from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
 from transforms.compare.quick_time import quick_time
 from transforms.graph.typed import info_of
 from transforms.mix_precision.mix import MixedPrecision, MixingOptions, ProgressHooks, mix_precision
 from transforms.model import provenance
+from transforms.pipelines.first_run import FirstRun
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.run.feeds import open_feeds, random_feeds
+from transforms.run.run_model import open_model
 from transforms.runtime.inputs import model_inputs
 from transforms.runtime.processor import has_vnni
-from transforms.runtime.session import RunOptions, why_not_on_cpu
+from transforms.runtime.session import RunOptions
+from transforms.runtime.trial import open_as_user
 from transforms.scheme import Scheme
 from transforms.scheme.targets import target
 from transforms.search.greedy_search import Step
 from transforms.search.target import LATENCY
-from transforms.twins.attach_functions import has_all_functions
-
-HERE = "ort-cpu"
-"""The target of which the time can be measured here."""
 
 SLOW_HERE = ("int8",)
 FASTER = (
     "ONNX Runtime's CPU provider runs int8 activations slowly: --target ort-cpu makes a faster model for it"
 )
+
+NOTHING_BESIDE: AbstractContextManager[object] = nullcontext()
 
 _SCHEME = provenance.PREFIX + "scheme"
 
@@ -82,9 +83,9 @@ def phases_of(scheme: Scheme, *, has_data: bool, compares: bool = False) -> Phas
     timing = "timing" if rule and rule.strategy == LATENCY else ""
     mixing = ("measuring", timing, "trying") if rule else ("quantizing",)
     measured = ("calibrating", *mixing) if has_data else ()
-    tuning = ("reloading", "tuning") if scheme.finetune else ()
+    tuned = ("reloading", "tuning") if scheme.finetune else ()
     compared = ("comparing",) if compares else ()
-    return Phases("loading", "preparing", *measured, *compared, *tuning, "writing")
+    return Phases("loading", "preparing", *measured, *compared, *tuned, *ENDING)
 
 
 def mix_model(
@@ -117,10 +118,14 @@ def finish(
     phases: Phases,
     shared: SharedJob | None = None,
     last: Callable[[gs.Graph], None] | None = None,
+    *,
+    judged: bool = False,
+    beside: AbstractContextManager[object] = NOTHING_BESIDE,
 ) -> None:
     """Tune a model if ``scheme`` says so, write it with the ``recorded`` options, and print a summary.
 
     ``shared``: says who reads the samples for that; ``last`` is a rewrite of the model as it is written.
+    ``judged``: its outputs were compared. ``beside``: a file that appears with the model or not at all.
     Raises ValueError or OSError; nothing is written then.
     """
     graph, used = made.graph, made.scheme
@@ -137,31 +142,31 @@ def finish(
     if last:
         last(graph)
     row = target(used.target) if used.target else None
-    with phases("writing"):
+    with phases("running"):
         stored = store(graph, job.storage, used.named_formats)
         if row:
             refuse_broken(graph, row)
-        exported = model_io.export(graph)
-        files = job.save(graph, output, entries, exported)
-    functions = has_all_functions(exported[0])
-    summary = quantize.lines(made.done, graph, files, why_not_on_cpu(*exported), functions=functions)
-    *lines, end = (*stored, *summary)
+        first = run_once(graph, job.input, job, row)
+        about = [*target_lines(graph, row)] if row else []
+        if row and row.name == CPU_TARGET:
+            about += _lines_of_here(graph, first, job)
+    with phases("writing"), beside:
+        files = job.save(graph, output, entries, first.exported)
+    *lines, end = (*stored, *running.kept_lines(first), *quantize.lines(made.done, graph, files, first))
     hint = [FASTER] if row is None and used.activation in SLOW_HERE else []
-    for line in (*lines, *hint, end):
+    for line in (*lines, *hint, end, *about):
         print(line)
-    if row:
-        for line in target_lines(graph, row):
-            print(line)
-        for line in _lines_of_here(graph, output, job) if row.name == HERE else ():
-            print(line)
+    for line in running.warnings(first, job.config, judged=judged or scheme.finetune is not None):
+        print(line, file=sys.stderr)
 
 
-def _lines_of_here(graph: gs.Graph, output: Path, job: SchemeJob) -> Iterator[str]:
+def _lines_of_here(graph: gs.Graph, first: FirstRun, job: SchemeJob) -> Iterator[str]:
     """Yield how fast the model runs here beside the float model, and whether its sums may saturate."""
     inputs = model_inputs(graph)
     feeds = open_feeds(job.data, inputs, images=job.images, limit=1) if job.data else random_feeds(inputs, 1)
     feed = next(feed for _, feed in feeds)
-    yield time_line(*quick_time(output, Path(job.input), feed, job.run))
+    models = open_as_user(*first.exported, job.run), open_model(Path(job.input), job.run)
+    yield time_line(*quick_time(*models, feed))
     if has_vnni() is False:
         yield SATURATES
 
@@ -194,11 +199,10 @@ def tune_quantized(
         key = json.dumps([provenance.software(), *models, named.hash(), repr(rule), job.provider])
     work = SharedTuning.of(shared, key) if shared else None
     done = tune(float_graph, graph, feeds, options, phases, formats=scheme.named_formats, shared=work)
-    for line in tuning_lines(done, len(feeds)):
+    for line in tuning.tuning_lines(done, len(feeds)):
         print(line)
-    broken = broken_limit(done, job.memory_limit)
-    if broken:
-        print(broken, file=sys.stderr)
+    for line in filter(None, (tuning.broken_limit(done, job.memory_limit), *tuning.poor(done))):
+        print(line, file=sys.stderr)
     return done.graph
 
 

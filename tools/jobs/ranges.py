@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tools.cli.output_file import check_writable, write_text
+from tools.cli.output_file import check_writable
 from tools.jobs.measured import fits_scales
 from tools.jobs.quantize_options import QuantizeJob
+from transforms.files.atomic_write import replacing
 from transforms.files.named_file import named
 from transforms.plan import range_files
 from transforms.plan.tensor_grids import FixedGrids, TensorGrid
@@ -46,12 +48,19 @@ def _grids(path: Path) -> FixedGrids:
         return found
 
 
-def write(job: QuantizeJob, grids: Iterable[TensorGrid]) -> None:
-    """Write the file of ``--export-ranges``, if it is given."""
+@contextmanager
+def writing(job: QuantizeJob, grids: Collection[TensorGrid]) -> Iterator[None]:
+    """Write the file of ``--export-ranges``, if it is given, which appears if the block succeeds."""
     if not job.export_ranges:
+        yield
         return
-    grids = list(grids)
-    write_text(
-        job.export_ranges, range_files.to_text(grids, encodings=job.export_ranges.suffix == _ENCODINGS)
-    )
-    print(f"Ranges of {len(grids)} tensors written to '{job.export_ranges}'")
+    text = range_files.to_text(grids, encodings=job.export_ranges.suffix == _ENCODINGS)
+    with replacing(job.export_ranges) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        yield
+
+
+def line(job: QuantizeJob, grids: Collection[TensorGrid]) -> Iterator[str]:
+    """Yield what was written, if it was asked for."""
+    if job.export_ranges:
+        yield f"Ranges of {len(grids)} tensors written to '{job.export_ranges}'"

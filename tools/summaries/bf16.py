@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.summaries.operator_library import needed_library
+from tools.summaries import running
 from tools.summaries.words import counted, written
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from transforms.keep_float.keep import KeptFloat
     from transforms.pipelines.convert_bf16 import Conversion
+    from transforms.pipelines.first_run import FirstRun
 
 _TENSORS = {
     "with_cast": "tensors rounded by Casts",
@@ -21,18 +22,14 @@ _TENSORS = {
     "simulate_bf16": "weights and inputs rounded, stored as float32",
     "customqdq": "tensors rounded by ExtendedQuantizeLinear/ExtendedDequantizeLinear",
 }
-_BF16_RUNTIMES = (
-    "a runtime with BF16 kernels, such as ONNX Runtime with CUDA (--target ort-cuda) or with VitisAI, can"
+_NO_KERNELS = (
+    "it has no BF16 kernels; a runtime with BF16 kernels, such as ONNX Runtime with CUDA (--target ort-cuda) "
+    "or with VitisAI, can"
 )
 
 
-def lines(
-    done: Conversion, graph: gs.Graph, files: list[Path], cpu_error: str | None, *, functions: bool
-) -> Iterator[str]:
-    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs.
-
-    ``functions``: whether operators of ours have functions.
-    """
+def lines(done: Conversion, graph: gs.Graph, files: list[Path], first: FirstRun) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs."""
     yield from done.notes
     fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count)
     if fused:
@@ -43,7 +40,8 @@ def lines(
     yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
     yield from _kept(done)
     yield written(graph.source_files, files)
-    yield _runs(done, needed_library(graph, functions=functions) or "none, standard ONNX", cpu_error)
+    no_kernels = _NO_KERNELS if done.format == "bf16" else ""
+    yield running.runs_line(first, graph, standard="none, standard ONNX", no_kernels=no_kernels)
 
 
 def sqnr_lines(kept: KeptFloat, least: float) -> Iterator[str]:
@@ -63,11 +61,3 @@ def _kept(done: Conversion) -> Iterator[str]:
     for reason, ops in done.tally.kept.items():
         names = ", ".join(f"{op} {count}" for op, count in ops.most_common())
         yield f"  {sum(ops.values())} {reason}: {names}"
-
-
-def _runs(done: Conversion, library: str, cpu_error: str | None) -> str:
-    if cpu_error is None:
-        return f"Runs on ONNX Runtime CPU: yes. Operator library needed: {library}"
-    if done.format == "bf16":
-        return f"Runs on ONNX Runtime CPU: no, it has no BF16 kernels; {_BF16_RUNTIMES}. Library: {library}"
-    return f"Runs on ONNX Runtime CPU: no ({cpu_error}). Operator library needed: {library}"

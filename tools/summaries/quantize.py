@@ -8,24 +8,19 @@ from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
-from tools.summaries.operator_library import needed_library
+from tools.summaries import running
 from tools.summaries.words import counted, written
-from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.packed import DOMAIN
+from transforms.pipelines.first_run import FirstRun
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.plan.quant_spec import QUANTIZED_BY
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 
-def lines(
-    done: Quantized, graph: gs.Graph, files: list[Path], cpu_error: str | None, *, functions: bool
-) -> Iterator[str]:
-    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs.
-
-    ``functions``: whether operators of ours have functions.
-    """
+def lines(done: Quantized, graph: gs.Graph, files: list[Path], first: FirstRun) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs."""
     yield from done.notes
     for what, count in done.changes.items():
         if count:
@@ -38,10 +33,8 @@ def lines(
         yield f"Quantized to {name}: " + ", ".join(counted(count, role) for role, count in roles)
     yield _kept(graph)
     yield written(graph.source_files, files)
-    yield _runs(graph, cpu_error, functions=functions)
-    if rounded := rounded_inputs(graph):
-        inputs = counted(len(rounded), "input")
-        yield f"ONNX Runtime may round {inputs} of products to 8 bits: {OPTION} = 1 keeps float32"
+    yield running.runs_line(first, graph)
+    yield from running.rounded_line(first, graph)
 
 
 def _kept(graph: gs.Graph) -> str:
@@ -79,9 +72,3 @@ def _ends_of_layers(graph: gs.Graph) -> set[int]:
         if goes_on and readers and all(id(r) in ends or _quantizes(r) for r in readers):
             ends.add(id(node))
     return ends
-
-
-def _runs(graph: gs.Graph, cpu_error: str | None, *, functions: bool) -> str:
-    needed = needed_library(graph, functions=functions) or "none"
-    answer = "yes" if cpu_error is None else f"no ({cpu_error})"
-    return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"

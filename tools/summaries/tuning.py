@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.cli.output_file import total_bytes
+from tools.summaries import running
 from transforms.finetune.finetune_model import TunedModel
 from transforms.finetune.tuned_layers import LayerReport
 
@@ -21,6 +22,12 @@ def lines(done: TunedModel, samples: int, before: list[Path], after: list[Path])
     yield from tuning_lines(done, samples)
     sizes = total_bytes(before), total_bytes(after)
     yield f"Size: {sizes[0]:,} -> {sizes[1]:,} bytes, written to '{after[0]}'"
+
+
+def poor(done: TunedModel) -> Iterator[str]:
+    """Yield a warning if tuning leaves little of the outputs on held-out samples."""
+    if math.isfinite(done.after):
+        yield from running.poor(done.after, "held-out samples", tuned=True)
 
 
 def broken_limit(done: TunedModel, limit: int | None) -> str | None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Timer
+from typing import Any
 
 import numpy as np
 import onnx
@@ -65,17 +66,17 @@ def compare_runs(
     that differs by more than rounding, or the reason why the changed model does not run; ``change`` is what
     the error says was done to it.
     """
-    if reason := _why_not(before, weights):
+    if reason := too_large(before, weights) or not_repeatable(before.graph):
         log.debug("%s model not compared: %s", change, reason)
         return False
     try:
         old = _open(before)
-        feed, expected = _first_run(old, {name: load_values(held) for name, held in weights.items()})
+        feed, expected = feed_and_run(old, {name: load_values(held) for name, held in weights.items()})
     except Exception as error:  # of the runtime, on the original model: not caused by the change
         log.debug("%s model not compared: %s", change, error)
         return False
     try:
-        found = _run(_open(after), feed)
+        found = run_in_time(_open(after), feed)
     except (MissingKernelError, TimeoutError) as error:
         log.debug("%s model not compared: %s", change, error)  # other runtimes may have the kernels
         return False
@@ -87,17 +88,23 @@ def compare_runs(
     return True
 
 
-def _why_not(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
-    if random := next(_random_operators(model.graph), ""):
-        return f"{random} draws other numbers in each run"
+def too_large(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
+    """Return why running a model with its large weights would take too much, empty if it does not."""
     held = sum(array.nbytes for array in weights.values())
     if held > MOST_WEIGHTS:
         return f"{held:,} bytes of weights, more than {MOST_WEIGHTS:,}"
     for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
+        if value.name not in weights and math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
             return f"tensor '{value.name}' of {shape}"
-    for tensor in model.graph.initializer:
+    return ""
+
+
+def not_repeatable(graph: onnx.GraphProto) -> str:
+    """Return why two runs of a graph need not make the same numbers, empty if they have to."""
+    if random := next(_random_operators(graph), ""):
+        return f"{random} draws other numbers in each run"
+    for tensor in graph.initializer:
         if len(tensor.dims) > 1 and 0 in tensor.dims:  # [0] stands for an input that is left out
             return (
                 f"constant '{tensor.name}' has no elements: a Concat with others may leave memory as it was"
@@ -117,9 +124,9 @@ def _open(model: onnx.ModelProto) -> OpenModel:
     return open_light(model, {}, RunOptions(optimize=False, prepack=False))
 
 
-def _first_run(
+def feed_and_run(
     model: OpenModel, weights: Mapping[str, np.ndarray]
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return a feed that the model accepts and its outputs; raises the runtime's error on the last one."""
     asked = [one for one in model.inputs if one.name not in weights]
     failure: Exception = ValueError("no inputs could be generated")
@@ -127,7 +134,7 @@ def _first_run(
         random = np.random.default_rng(0)
         feed = {one.name: random_array(one, random) for one in inputs}
         try:
-            return feed | dict(weights), _run(model, feed | dict(weights))
+            return feed | dict(weights), run_in_time(model, feed | dict(weights))
         except TimeoutError:
             raise
         except Exception as error:  # the runtime's exceptions share no narrower class
@@ -165,7 +172,8 @@ def _largest(inputs: Sequence[ModelInput]) -> int:
     return max((math.prod(size or 1 for size in one.shape) for one in inputs), default=0)
 
 
-def _run(model: OpenModel, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run_in_time(model: OpenModel, feed: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the outputs for a feed; TimeoutError when the time of a run is up, and the runtime's errors."""
     with _time_limit() as options:
         return dict(zip(model.outputs, model.session.run(None, dict(feed), options), strict=True))
 

@@ -19,6 +19,7 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as KernelMissing
 
 from ops.registration import register_custom_ops
+from transforms.deploy import rounded_inputs
 from transforms.graph import dtypes
 from transforms.graph.lazy_values import Weight
 from transforms.model import detached_weights, graph_proto
@@ -65,7 +66,8 @@ class RunOptions:
     threads without work look for some in a loop, which is fast where each has a core of its own. ``arena``:
     memory stays for the next tensor and the next run, and doubles whenever it does not do. ``guarded``:
     optimizers are left out that compute something else or end the process; users' own sessions have them.
-    ``library``: our operators are registered where a model has some; else it runs by its functions.
+    ``full_inputs``: no input of a product with stored integers is rounded to 8 bits
+    (:mod:`transforms.deploy.rounded_inputs`).
     """
 
     provider: str = "CPU"
@@ -77,7 +79,7 @@ class RunOptions:
     spin: bool = True
     arena: bool = True
     guarded: bool = True
-    library: bool = True
+    full_inputs: bool = False
 
 
 class OpenModel:
@@ -197,6 +199,8 @@ def session_settings(options: RunOptions, *, with_operators: bool = True) -> ort
         settings.add_session_config_entry(_NO_INTEGER_KERNELS, "1")
     if not options.prepack:
         settings.add_session_config_entry(_NO_PREPACKING, "1")
+    if options.full_inputs:
+        settings.add_session_config_entry(rounded_inputs.OPTION, "1")
     settings.enable_cpu_mem_arena = options.arena
     if with_operators:
         register_custom_ops(settings)
@@ -221,7 +225,7 @@ def _start_light(
 ) -> ort.InferenceSession:
     """Return a session on a light model, to which operators are registered if they may be needed."""
     known = all(imported.domain in _BUILT_IN for imported in light.opset_import)
-    settings = session_settings(options, with_operators=options.library and not known)
+    settings = session_settings(options, with_operators=not known)
     if in_order:
         settings.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     disabled = _without_copies(settings, _share(light, weights, settings), options)

@@ -1,0 +1,37 @@
+"""What every tool does that writes a model: run it once as its users will, and only then give it its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from tools.cli.job_options import ModelJob
+from transforms.pipelines.first_run import FirstRun, FirstRunOptions, first_run
+from transforms.run.feeds import open_feeds
+from transforms.runtime.inputs import ModelInput
+from transforms.scheme.targets import Target
+
+ENDING = ("running", "writing")
+"""Phases that end the work of a tool."""
+
+CPU_TARGET = "ort-cpu"
+"""The target whose runtime is at hand."""
+
+
+def run_once(graph: gs.Graph, source: str, job: ModelJob, target: Target | None = None) -> FirstRun:
+    """Export the model of a job and run it once beside the float model in the file ``source``.
+
+    Raises ModelError for a model that ONNX Runtime does not run, or computes wrongly, unless it is made for
+    another runtime.
+    """
+    samples = None if job.data is None else lambda inputs: _samples(job, inputs)
+    mends = target is None or target.name == CPU_TARGET
+    return first_run(graph, FirstRunOptions(Path(source), samples, job.functions, mends, job.threads))
+
+
+def _samples(job: ModelJob, inputs: Sequence[ModelInput]) -> Iterable[tuple[str, Feed]]:
+    assert job.data is not None, "asked for before"
+    return open_feeds(job.data, inputs, images=job.images, limit=1)

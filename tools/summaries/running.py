@@ -1,0 +1,75 @@
+"""Where a model runs, and what its first run showed, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_graphsurgeon as gs
+
+from tools.summaries.operator_library import needed_library
+from tools.summaries.words import counted
+from transforms.deploy.rounded_inputs import OPTION, rounded_inputs
+from transforms.pipelines.first_run import FirstRun, decibels
+from transforms.scheme.presets import PRESETS
+from transforms.twins.attach_functions import has_all_functions
+
+LEAST = 10.0
+"""Signal against error of the outputs, in dB, below which a result is called poor."""
+
+_WIDER = {"A8W8": "A16W8", "U8S8": "U16S8"}
+"""Presets of the same weights whose activations have 16 bits."""
+
+
+def kept_lines(found: FirstRun) -> Iterator[str]:
+    """Yield each node that was left in float since ONNX Runtime computes it wrongly."""
+    return (f"Left in float: {reason}" for reason in found.kept)
+
+
+def runs_line(found: FirstRun, graph: gs.Graph, *, standard: str = "none", no_kernels: str = "") -> str:
+    """Return where a model runs, and which library it needs; ``standard``: what to call none.
+
+    ``no_kernels``: why a model does not run, if that is known beforehand.
+    """
+    needed = needed_library(graph, functions=has_all_functions(found.exported[0])) or standard
+    if found.why_not is not None and no_kernels:
+        return f"Runs on ONNX Runtime CPU: no, {no_kernels}. Library: {needed}"
+    answer = f"no ({found.why_not})" if found.why_not is not None else "yes"
+    if found.not_run:
+        answer = f"opens; not run: {found.not_run}"
+    return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"
+
+
+def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
+    """Yield what ONNX Runtime may do to inputs of products with stored integers, and what prevents it."""
+    if not (rounded := rounded_inputs(graph)):
+        return
+    words = f"ONNX Runtime may round {counted(len(rounded), 'input')} of products to 8 bits"
+    errors = [trial.error if trial else None for trial in (found.rounded, found.trial)]
+    if found.rounded and None not in errors:
+        with_it, without = (decibels(error) for error in errors if error is not None)
+        words += f", outputs at {with_it} dB instead of {without} here"
+    yield f"{words}: {OPTION} = 1 keeps float32"
+
+
+def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:
+    """Yield what is wrong with a model that is written all the same.
+
+    ``judged``: its outputs were compared on more samples before.
+    """
+    yield from (f"Warning: {reason}" for reason in found.wrong)
+    error = found.trial.error if found.trial else None
+    if error is not None and not judged:
+        yield from poor(error, found.sample, config)
+
+
+def poor(error: float, where: str, config: str = "", *, tuned: bool = False) -> Iterator[str]:
+    """Yield a warning for a squared error of outputs by their power that leaves little of them."""
+    if error <= 10 ** (-LEAST / 10):
+        return
+    name = f"{config}: " if config in PRESETS else ""
+    tuning = f"{config}_ADAQUANT"
+    how = f"tools.finetune or --config {tuning} tunes" if tuning in PRESETS else "tools.finetune tunes"
+    ways = [] if tuned else [f"{how} the weights"]
+    ways += [f"--config {_WIDER[config]} has activations of 16 bits"] if config in _WIDER else []
+    what = f"Warning: {name}outputs at {decibels(error)} dB on {where}"
+    yield "; ".join(filter(None, (what, ", ".join(ways))))

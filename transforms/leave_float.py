@@ -1,0 +1,53 @@
+"""Take the quantizations around a node away, so that a runtime computes it in float."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+from transforms.graph.rewire import remove_unused
+
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+
+
+def leave_float(graph: gs.Graph, output: str) -> int:
+    """Remove pairs of QuantizeLinear and DequantizeLinear at the node that makes ``output``.
+
+    Returns how many tensors are float now. A kernel for integers needs quantized numbers on both sides: what
+    the node makes is left in float, or, if that is no quantized tensor already, what it reads. Stored weights
+    keep their format. Does nothing to pairs of which an output of the graph is one end, for a node in a body,
+    and if no node makes a tensor of that name.
+    """
+    node = next((one for one in graph.nodes if any(t.name == output for t in one.outputs)), None)
+    if node is None:
+        return 0
+    ends = walk.outputs(graph)
+    made = sum(_open_after(graph, tensor, ends) for tensor in list(node.outputs))
+    return made or sum(_open_before(graph, tensor, ends) for tensor in list(node.inputs))
+
+
+def _open_after(graph: gs.Graph, tensor: gs.Tensor, ends: set[int]) -> int:
+    """Give the float tensor to the readers of what is dequantized of it."""
+    quantizes = [node for node, place in walk.uses(tensor) if node.op == _QUANTIZE and place == 0]
+    pairs = [_dequantizes(node) for node in quantizes]
+    idle = [node for found in pairs for node in found if id(node.outputs[0]) not in ends]
+    for node in idle:
+        walk.redirect(node.outputs[0], tensor)
+    remove_unused(graph, idle)
+    return int(bool(idle))
+
+
+def _open_before(graph: gs.Graph, tensor: gs.Tensor, ends: set[int]) -> int:
+    node = walk.producer(tensor)
+    if node is None or node.op != _DEQUANTIZE or id(tensor) in ends:
+        return 0
+    quantize = walk.producer(node.inputs[0])
+    if quantize is None or quantize.op != _QUANTIZE:
+        return 0
+    walk.redirect(tensor, quantize.inputs[0])
+    remove_unused(graph, [node])
+    return 1
+
+
+def _dequantizes(node: gs.Node) -> list[gs.Node]:
+    return [reader for reader, place in walk.uses(node.outputs[0]) if reader.op == _DEQUANTIZE and place == 0]

@@ -1,0 +1,168 @@
+"""The first run of a model, before its file gets its name: as its users run it, against the float model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms import model_io
+from transforms.deploy.rounded_inputs import rounded_inputs
+from transforms.leave_float import leave_float
+from transforms.model.read_model import ModelError
+from transforms.model_io import Exported
+from transforms.runtime.compare_runs import feed_and_run, not_repeatable, run_in_time, too_large
+from transforms.runtime.find_fault import find_fault
+from transforms.runtime.inputs import ModelInput
+from transforms.runtime.processor import has_vnni
+from transforms.runtime.session import RunOptions, open_session, why_not_on_cpu
+from transforms.runtime.trial import Outputs, Trial, open_as_user, try_model
+from transforms.twins.attach_functions import attach_functions
+
+_MOST_KEPT = 16
+"""Nodes left in float before a model is refused: each takes twenty sessions to find."""
+
+Samples = Callable[[Sequence[ModelInput]], Iterable[tuple[str, Feed]]]
+"""Returns named feeds for the inputs of a model."""
+
+
+@dataclass(frozen=True)
+class FirstRunOptions:
+    """How a model is run for the first time.
+
+    ``source``: the file of the float model. Without ``samples`` random numbers are fed. ``functions``:
+    whether operators of ours get them. ``mends``: nodes that the runtime computes wrongly are left in float,
+    or the model is refused; else, for a model that is made for another runtime, it is said.
+    """
+
+    source: Path
+    samples: Samples | None = None
+    functions: bool = True
+    mends: bool = True
+    threads: int = 0
+
+
+@dataclass
+class FirstRun:
+    """A model as it is exported, and what its first run showed.
+
+    ``why_not``: why the CPU provider does not open it; ``not_run``: why it was only opened. ``sample``: what
+    it was run on, with the result ``trial``; ``rounded``: the same where ONNX Runtime rounds inputs of
+    products, which a session option prevents. ``kept``: a line on each node that was left in float;
+    ``wrong``: on one that was not.
+    """
+
+    exported: Exported
+    why_not: str | None = None
+    not_run: str = ""
+    sample: str = ""
+    trial: Trial | None = None
+    rounded: Trial | None = None
+    kept: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
+    """Export a graph, and run it once before it is saved.
+
+    A node that ONNX Runtime computes wrongly when it optimizes the model is left in float, in the graph.
+    Raises ModelError, naming node and reason, for a model that does not run although the float model does,
+    or that is computed wrongly all the same; nothing is saved then.
+    """
+    exported = _export(graph, options)
+    found = FirstRun(exported, why_not_on_cpu(*exported), too_large(*exported))
+    if found.why_not is not None or found.not_run:
+        return found
+    run = RunOptions(threads=options.threads)
+    try:
+        found.sample, feed, wanted = _reference(options, run)
+        feed = _fitting(feed, open_as_user(*exported, replace(run, optimize=False)).inputs)
+    except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
+        return replace(found, not_run=f"the float model does not run: {' '.join(str(error).split())}")
+    try:
+        return _run(graph, found, feed, wanted, run, options)
+    except TimeoutError as error:
+        return replace(found, not_run=str(error))
+
+
+def _run(
+    graph: gs.Graph, found: FirstRun, feed: Feed, wanted: Outputs, run: RunOptions, options: FirstRunOptions
+) -> FirstRun:
+    """Run the model, and again after each node that is left in float."""
+    while True:
+        light, weights = found.exported
+        found.trial = try_model(light, weights, feed, {} if not_repeatable(light.graph) else wanted, run)
+        if not _is_broken(found.trial, light):
+            return found
+        if rounded_inputs(graph) and not run.full_inputs:
+            run, found.rounded = replace(run, full_inputs=True), found.trial
+            continue
+        reason, made = _fault(found, feed, run)
+        if not options.mends:
+            return replace(found, wrong=[reason])
+        if len(found.kept) == _MOST_KEPT or not leave_float(graph, made):
+            raise ModelError(reason)
+        found.kept.append(reason)
+        found.exported = _export(graph, options)
+
+
+def _is_broken(trial: Trial, light: onnx.ModelProto) -> bool:
+    """Return whether ONNX Runtime is at fault, and not the processor, nor a model that draws numbers."""
+    can_tell = has_vnni() is not False and not not_repeatable(light.graph)
+    return bool(trial.failure or (trial.wrong and can_tell))
+
+
+def _fault(found: FirstRun, feed: Feed, run: RunOptions) -> tuple[str, str]:
+    """Return what is wrong in words, and the name of the tensor that the node makes, empty if unknown."""
+    trial, (light, weights) = found.trial, found.exported
+    assert trial is not None, "it showed the fault"
+    change = None if trial.failure else max(trial.between[name] for name in trial.wrong)
+    node = find_fault(light, weights, feed, run, change)
+    where = f"'{node.name or node.output[0]}' ({node.op_type})" if node else "the model"
+    what = f"fails: {trial.failure}" if trial.failure else f"computes it wrongly: {_figures(trial)}"
+    words = f"{where}: ONNX Runtime with its default optimization {what}"
+    return words, node.output[0] if node else ""
+
+
+def _figures(trial: Trial) -> str:
+    name = trial.wrong[0]
+    if name not in trial.errors:
+        return f"output '{name}' is {decibels(trial.between[name])} dB from what it is without"
+    with_it, without = decibels(trial.errors[name]), decibels(trial.plain[name])
+    return f"output '{name}' at {with_it} dB, {without} dB without"
+
+
+def decibels(error: float) -> str:
+    """Return a squared error by power as a signal to noise ratio in dB, in words."""
+    if not error:
+        return "inf"
+    return f"{-10 * math.log10(error):.1f}" if math.isfinite(error) else "-inf"
+
+
+def _export(graph: gs.Graph, options: FirstRunOptions) -> Exported:
+    light, weights = model_io.export(graph)
+    if options.functions:
+        attach_functions(light)
+    return light, weights
+
+
+def _reference(options: FirstRunOptions, run: RunOptions) -> tuple[str, Feed, Outputs]:
+    """Return a feed, its name, and what the float model makes of it without optimization."""
+    model = open_session(options.source, replace(run, optimize=False))
+    if options.samples is None:
+        return ("random numbers", *feed_and_run(model, {}))
+    name, feed = next(iter(options.samples(model.inputs)))
+    return f"sample '{name}'", feed, run_in_time(model, feed)
+
+
+def _fitting(feed: Feed, inputs: Sequence[ModelInput]) -> Feed:
+    """Return a feed in the types that a model takes, for 16-bit inputs of a float32 model."""
+    types = {one.name: one.dtype for one in inputs}
+    return {
+        name: array.astype(types[name]) if array.dtype.kind == "f" else array for name, array in feed.items()
+    }

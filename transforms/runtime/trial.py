@@ -1,0 +1,139 @@
+"""One run of a model as its users open it, before its file gets its name.
+
+Users open a model in a session that optimizes it, and ONNX Runtime's optimizer puts kernels in the place of
+nodes that it finds: those for integers between quantizations, for example. A session without optimization
+computes node by node what the file says, and shows what those kernels make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+
+from ops.array_types import Feed
+from transforms.graph.lazy_values import Weight
+from transforms.model.read_model import ModelError
+from transforms.runtime.compare_runs import run_in_time
+from transforms.runtime.session import OpenModel, RunOptions, open_light
+
+Outputs = Mapping[str, object]
+"""What a run makes, by the names of the outputs: arrays, lists of arrays, or None."""
+
+EXPLAINED = 2.0
+"""Times of the error of a session without optimization that one with it may have, in power: 3 dB.
+
+Both round to the same levels. Where two numbers lie next to the middle between levels another order of sums
+takes the other one, which adds a share of the error that rounding makes anyway; all of it once more, at
+most, if it hit every number: independent errors of equal power.
+"""
+
+NOTICED = 1e-6
+"""Error of a session with optimization by the power of an output, up to which orders of sums explain it:
+(1e-3)^2, as where two float models are compared (:mod:`transforms.runtime.compare_runs`)."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a feed shows of a model, by the names of its outputs of float numbers.
+
+    ``errors``: squared error by power in a session as users open it, against the float model; ``plain``: the
+    same without optimization; ``between``: of the one against the other. Without a float model the last
+    alone. ``failure``: why the session with optimization does not open or run, else empty.
+    """
+
+    errors: Mapping[str, float]
+    plain: Mapping[str, float]
+    between: Mapping[str, float]
+    failure: str = ""
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """The outputs that optimization changes by more than rounding explains."""
+        return tuple(name for name, change in self.between.items() if self._is_wrong(name, change))
+
+    @property
+    def error(self) -> float | None:
+        """The mean of ``errors``, None without any."""
+        return float(np.mean(list(self.errors.values()))) if self.errors else None
+
+    def _is_wrong(self, name: str, change: float) -> bool:
+        if name not in self.errors:
+            return change > NOTICED
+        explained = EXPLAINED * self.plain[name] + NOTICED
+        return self.errors[name] > explained and change > NOTICED
+
+
+def try_model(
+    light: onnx.ModelProto,
+    weights: Mapping[str, Weight],
+    feed: Feed,
+    wanted: Outputs,
+    options: RunOptions,
+) -> Trial:
+    """Return what a feed shows of a light model; ``wanted``: outputs of the float model, none if unknown.
+
+    Raises ModelError if the model does not open or run without optimization either, TimeoutError if that
+    takes long.
+    """
+    plain = run_as_user(light, weights, feed, replace(options, optimize=False))
+    try:
+        made = run_as_user(light, weights, feed, options)
+    except ModelError as error:
+        return Trial({}, {}, {}, str(error))
+    floats = [name for name, array in plain.items() if is_float(array)]
+    known = [name for name in floats if is_float(wanted.get(name))]
+    return Trial(
+        {name: relative_error(wanted[name], made[name]) for name in known},
+        {name: relative_error(wanted[name], plain[name]) for name in known},
+        {name: relative_error(plain[name], made[name]) for name in floats},
+    )
+
+
+def open_as_user(light: onnx.ModelProto, weights: Mapping[str, Weight], options: RunOptions) -> OpenModel:
+    """Return a light model opened as users open its file; ModelError if the runtime refuses it.
+
+    Our operators are registered: their functions in the model, which run without, are other nodes.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(light)
+    return open_light(copy, weights, replace(options, guarded=False))
+
+
+def run_as_user(
+    light: onnx.ModelProto, weights: Mapping[str, Weight], feed: Feed, options: RunOptions
+) -> dict[str, object]:
+    """Return the outputs of a light model that is opened as users open it.
+
+    Raises ModelError if it does not open or run, TimeoutError if it runs for long.
+    """
+    model = open_as_user(light, weights, options)
+    try:
+        return run_in_time(model, feed)
+    except TimeoutError:
+        raise
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        raise ModelError(" ".join(str(error).split())) from error
+
+
+def is_float(value: object) -> bool:
+    """Return whether a value is an array of float numbers."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+def relative_error(wanted: object, found: object) -> float:
+    """Return squared error by power of an array; infinite where the other has another shape or NaN.
+
+    Numbers that are NaN or infinite in the first do not count.
+    """
+    assert isinstance(wanted, np.ndarray) and isinstance(found, np.ndarray)
+    if wanted.shape != found.shape:
+        return np.inf
+    counted = np.isfinite(wanted)
+    x, y = wanted[counted].astype(np.float64), found[counted].astype(np.float64)
+    if not np.isfinite(y).all():
+        return np.inf
+    error, power = float(np.square(x - y).sum()), float(np.square(x).sum())
+    return 0.0 if error == 0 else error / power if power else np.inf
