@@ -24,6 +24,7 @@ from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.quiet_settings import quiet_settings
 from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import compare_runs
+from transforms.runtime.survival import how_it_ends, is_risky
 from transforms.twins.own_functions import TWINS
 
 log = logging.getLogger(__name__)
@@ -114,10 +115,13 @@ def _is_same(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
 
 
 def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
+    level, disabled = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC, unsafe_optimizers(model.graph)
+    if is_risky(model.graph) and (end := how_it_ends(model, int(level), disabled)):
+        raise ModelError(end)
     with cleanup.temporary_folder() as folder:
         target = folder / "optimized.onnx"
         options = quiet_settings()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.graph_optimization_level = level
         options.optimized_model_filepath = str(target)
         options.intra_op_num_threads = 1
         if _needs_extensions(model):
@@ -126,7 +130,7 @@ def _optimize_model(model: onnx.ModelProto) -> onnx.ModelProto:
             model.SerializeToString(),
             options,
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=unsafe_optimizers(model.graph),
+            disabled_optimizers=disabled,
         )
         return onnx.load(target)
 

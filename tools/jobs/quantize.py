@@ -66,22 +66,7 @@ def quantize_file(job: QuantizeJob) -> bool:
         graph = load_model(job.input, scheme)
     measures = measures and _may_run(graph, scheme)
     data = _data(graph, job)
-    if scheme.auto_mixed_precision:
-        made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run), phases))
-        for line in mixing.lines(made.mixed) if made.mixed else ():
-            print(line)
-    else:
-        done = _quantize(
-            graph, scheme, data, phases, fixed, keep_float=measures, keep_grids=job.export_ranges is not None
-        )
-        used = (done.scheme or scheme).with_(finetune=scheme.finetune)
-        floats = done.float_graph
-        made = Made(
-            graph,
-            done,
-            used,
-            lambda: floats or float_reference(lambda: model_io.load(job.input), graph, used),
-        )
+    made = _make(graph, scheme, data, phases, fixed, job, keep_float=measures)
     if not made.done.count:
         print(f"Nothing to do: no tensor of '{job.input}' can take a format of this scheme.")
         for line in why_nothing(lambda: model_io.load(job.input), scheme.with_(finetune=None)):
@@ -110,6 +95,31 @@ def quantize_file(job: QuantizeJob) -> bool:
     if job.random_data and made.done.calibrated:
         print(_RANDOM, file=sys.stderr)
     return True
+
+
+def _make(
+    graph: gs.Graph,
+    scheme: Scheme,
+    data: CalibrationData | None,
+    phases: Phases,
+    fixed: FixedGrids,
+    job: QuantizeJob,
+    *,
+    keep_float: bool,
+) -> Made:
+    """Return the quantized model; ``keep_float``: tensors may stay float if its outputs are better for it."""
+    if scheme.auto_mixed_precision:
+        made = Made.of(mix_model(graph, scheme, data, MixingOptions(job.run), phases))
+        for line in mixing.lines(made.mixed) if made.mixed else ():
+            print(line)
+        return made
+    keeps_grids = job.export_ranges is not None
+    done = _quantize(graph, scheme, data, phases, fixed, keep_float=keep_float, keep_grids=keeps_grids)
+    used = (done.scheme or scheme).with_(finetune=scheme.finetune)
+    floats = done.float_graph
+    return Made(
+        graph, done, used, lambda: floats or float_reference(lambda: model_io.load(job.input), graph, used)
+    )
 
 
 def _write_nbits(graph: gs.Graph) -> None:

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from transforms.files.named_file import named
 from transforms.model import detached_weights, graph_proto
 from transforms.model.constant_size import count_constants
+from transforms.model.empty_tensors import unsafe_optimizers
 from transforms.model.read_model import ModelError, parse
 
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -21,26 +22,27 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
 """Bytes above which a model cannot be one protobuf message, with room for what surrounds the weights."""
 
 
-def refuse_bomb(path: Path) -> int:
+def refuse_bomb(path: Path) -> tuple[int, list[str]]:
     """Raise ModelError, naming the file, for what local functions, sparse tensors or constants come to.
 
-    Returns the bytes that its initializers take in runs. Other errors of a file are left to the runtime;
-    OSError if it cannot be opened.
+    Returns the bytes that its initializers take in runs, and the optimizers that a session is to leave out.
+    Other errors of a file are left to the runtime; OSError if it cannot be opened.
     """
     with named(path, ModelError):
         try:
             model = parse(path)
         except DecodeError:
-            return 0
+            return 0, []
+        unsafe = unsafe_optimizers(model.graph)
         claimed = sum(map(_claimed, model.graph.initializer))
         weights = detached_weights.hollow(model)
         light = graph_proto.inline(model)
         try:
             plain = onnx.shape_inference.infer_shapes(light)
         except onnx.shape_inference.InferenceError:
-            return claimed
+            return claimed, unsafe
         count_constants(plain, weights)
-    return claimed
+    return claimed, unsafe
 
 
 def bytes_in_runs(dtype: np.dtype, size: int) -> int:

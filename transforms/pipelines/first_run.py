@@ -80,8 +80,8 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
         return found
     run = RunOptions(threads=options.threads)
     try:
-        found.sample, feed, wanted = _reference(options, run)
-        feed = _fitting(feed, open_as_user(*exported, replace(run, optimize=False)).inputs)
+        inputs = open_as_user(*exported, replace(run, optimize=False)).inputs
+        found.sample, feed, wanted = _reference(options, run, inputs)
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
         return replace(found, not_run=f"the float model does not run: {' '.join(str(error).split())}")
     try:
@@ -151,18 +151,20 @@ def _export(graph: gs.Graph, options: FirstRunOptions) -> Exported:
     return light, weights
 
 
-def _reference(options: FirstRunOptions, run: RunOptions) -> tuple[str, Feed, Outputs]:
-    """Return a feed, its name, and what the float model makes of it without optimization."""
+def _reference(
+    options: FirstRunOptions, run: RunOptions, inputs: Sequence[ModelInput]
+) -> tuple[str, Feed, Outputs]:
+    """Return the name of a feed, the feed for these inputs, and what the float model makes of it.
+
+    The float model is not optimized: it shows what its file says.
+    """
+    feed: Feed
     model = open_session(options.source, replace(run, optimize=False))
+    types, kinds = {one.name: one.dtype for one in inputs}, {one.name: one.dtype for one in model.inputs}
     if options.samples is None:
-        return ("random numbers", *feed_and_run(model, {}))
-    name, feed = next(iter(options.samples(model.inputs)))
-    return f"sample '{name}'", feed, run_in_time(model, feed)
-
-
-def _fitting(feed: Feed, inputs: Sequence[ModelInput]) -> Feed:
-    """Return a feed in the types that a model takes, for 16-bit inputs of a float32 model."""
-    types = {one.name: one.dtype for one in inputs}
-    return {
-        name: array.astype(types[name]) if array.dtype.kind == "f" else array for name, array in feed.items()
-    }
+        sizes = [replace(one, dtype=kinds[one.name]) for one in inputs]
+        name, (feed, wanted) = "random numbers", feed_and_run(model, {}, sizes)
+    else:
+        sample, feed = next(iter(options.samples(model.inputs)))
+        name, wanted = f"sample '{sample}'", run_in_time(model, feed)
+    return name, {one: array.astype(types[one], copy=False) for one, array in feed.items()}, wanted

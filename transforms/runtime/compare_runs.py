@@ -125,10 +125,13 @@ def _open(model: onnx.ModelProto) -> OpenModel:
 
 
 def feed_and_run(
-    model: OpenModel, weights: Mapping[str, np.ndarray]
+    model: OpenModel, weights: Mapping[str, np.ndarray], inputs: Sequence[ModelInput] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return a feed that the model accepts and its outputs; raises the runtime's error on the last one."""
-    asked = [one for one in model.inputs if one.name not in weights]
+    """Return a feed that the model accepts and its outputs; raises the runtime's error on the last one.
+
+    ``inputs``: their sizes, if fewer of them are free than the model says.
+    """
+    asked = [one for one in inputs or model.inputs if one.name not in weights]
     failure: Exception = ValueError("no inputs could be generated")
     for inputs in _sized(asked):
         random = np.random.default_rng(0)

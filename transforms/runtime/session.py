@@ -8,7 +8,6 @@ some weights in place and would compute with the untransposed ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import ml_dtypes
@@ -32,6 +31,7 @@ from transforms.runtime.devices import DEVICES
 from transforms.runtime.devices import provider as device_provider
 from transforms.runtime.inputs import session_input
 from transforms.runtime.on_provider import MissingKernelError, ProviderError, start_on
+from transforms.runtime.run_options import RunOptions
 from transforms.runtime.share_mapped import share_mapped
 from transforms.runtime.weight_arrays import weight_arrays
 
@@ -51,35 +51,6 @@ _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need 
 _SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _TYPED = "ortvalue_from_numpy_with_onnx_type"  # not in the oldest versions
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How a session runs: provider (``provider_name``), threads (0: the runtime chooses), optimization.
-
-    ``simulate``: between quantizations to integers nodes compute in float32, as the model says, and not in
-    kernels for integers. The runtime then leaves weights alone, too, which it would otherwise quantize itself
-    where they are float32 and the rest of a layer is integers: with 16-bit inputs to something useless.
-    ``prepack``: a copy of each weight is put in order for the kernels when the model is opened, which pays
-    where there are dozens of runs. ``blocked``: convolutions may compute on blocks of channels; tensors
-    between them that are looked at are then brought into their own layout late, and live long. ``spin``:
-    threads without work look for some in a loop, which is fast where each has a core of its own. ``arena``:
-    memory stays for the next tensor and the next run, and doubles whenever it does not do. ``guarded``:
-    optimizers are left out that compute something else or end the process; users' own sessions have them.
-    ``full_inputs``: no input of a product with stored integers is rounded to 8 bits
-    (:mod:`transforms.deploy.rounded_inputs`).
-    """
-
-    provider: str = "CPU"
-    threads: int = 0
-    optimize: bool = True
-    simulate: bool = False
-    prepack: bool = True
-    blocked: bool = True
-    spin: bool = True
-    arena: bool = True
-    guarded: bool = True
-    full_inputs: bool = False
 
 
 class OpenModel:
@@ -156,7 +127,8 @@ def start_session(
             return _start_light(light, weights, options), weights
     provider_name(options.provider)
     settings = session_settings(options)
-    disabled = _without_copies(settings, refuse_bomb(Path(source)), options)
+    stored, unsafe = refuse_bomb(Path(source))
+    disabled = _without_copies(settings, stored, options) + (unsafe if options.guarded else [])
     return _start(str(source), settings, options, disabled), {}
 
 

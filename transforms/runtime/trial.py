@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 
 from ops.array_types import Feed
 from transforms.graph.lazy_values import Weight
+from transforms.model.detached_weights import fill
 from transforms.model.read_model import ModelError
 from transforms.runtime.compare_runs import run_in_time
 from transforms.runtime.session import OpenModel, RunOptions, open_light
+from transforms.runtime.survival import how_it_ends, is_risky
 
 Outputs = Mapping[str, object]
 """What a run makes, by the names of the outputs: arrays, lists of arrays, or None."""
@@ -107,8 +110,10 @@ def run_as_user(
 ) -> dict[str, object]:
     """Return the outputs of a light model that is opened as users open it.
 
-    Raises ModelError if it does not open or run, TimeoutError if it runs for long.
+    Raises ModelError if it does not open or run, or would end the process, TimeoutError if it runs for long.
     """
+    if options.optimize and is_risky(light.graph) and (end := _how_it_ends(light, weights)):
+        raise ModelError(end)
     model = open_as_user(light, weights, options)
     try:
         return run_in_time(model, feed)
@@ -116,6 +121,13 @@ def run_as_user(
         raise
     except Exception as error:  # the runtime's exceptions share no narrower class
         raise ModelError(" ".join(str(error).split())) from error
+
+
+def _how_it_ends(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
+    whole = onnx.ModelProto()
+    whole.CopyFrom(light)
+    fill(whole, weights)
+    return how_it_ends(whole, int(ort.GraphOptimizationLevel.ORT_ENABLE_ALL))
 
 
 def is_float(value: object) -> bool:

@@ -1,0 +1,140 @@
+"""The run before a model gets its name. Oracle: ONNX Runtime on the float model, and on the model unoptimized."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.helpers import build, corpus
+from tools import convert_fp32_to_bf16, quantize
+from transforms import model_io
+from transforms.model.read_model import ModelError
+from transforms.pipelines.first_run import FirstRun, FirstRunOptions, first_run
+from transforms.runtime import compare_runs
+from transforms.runtime.session import RunOptions, open_session
+
+_POOL = "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1, count_include_pad = 1"
+"""What ONNX Runtime 1.32 computes wrongly between integers: it divides sums at the border by 9."""
+
+_FLOAT = f"(float[1,1,8,8] x) => (float[1,1,4,4] y) {{ a = Abs(x) p = AveragePool <{_POOL}> (a) y = Neg(p) }}"
+_INTEGERS = f"""(float[1,1,8,8] x) => (float[1,1,4,4] y) <float s = {{0.03}}, uint8 z = {{0}}> {{
+    a = Abs(x) qa = QuantizeLinear(a, s, z) da = DequantizeLinear(qa, s, z)
+    p = AveragePool <{_POOL}> (da)
+    qp = QuantizeLinear(p, s, z) dp = DequantizeLinear(qp, s, z)
+    y = Neg(dp) }}"""
+
+_TURNED = """(float[1,6,7,4] x) => (float[A,B,C,D] y)
+    <int64[4] pads = {1, 2, 1, 0}, int64[2] axes = {2, 3}, float f = {0}> {
+    a = Transpose <perm = [0, 3, 1, 2]> (x) p = Pad(a, pads, f, axes) y = Transpose <perm = [0, 2, 3, 1]> (p) }"""
+"""What ONNX Runtime 1.32 moves Transposes over, forgetting the axes: the result does not run."""
+
+
+def _files(folder: Path, text: str, integers: str | None = None) -> tuple[Path, onnx.ModelProto]:
+    """Return the file of a float model, and the model to try."""
+    model = corpus.parse(text, opset=19)
+    onnx.save(model, folder / "float.onnx")
+    return folder / "float.onnx", corpus.parse(integers, opset=19) if integers else model
+
+
+def _tried(source: Path, model: onnx.ModelProto, **options: bool) -> FirstRun:
+    return first_run(model_io.load(model), FirstRunOptions(source, **options))
+
+
+def test_a_node_that_the_runtime_computes_wrongly_is_left_in_float(tmp_path: Path) -> None:
+    source, model = _files(tmp_path, _FLOAT, _INTEGERS)
+    graph = model_io.load(model)
+    found = first_run(graph, FirstRunOptions(source))
+    assert [line.split(":")[0] for line in found.kept] == ["'p' (AveragePool)"]
+    feed = corpus.feeds(model)
+    model_io.save(graph, tmp_path / "q.onnx")
+    wanted, made = (open_session(path).run(feed)["y"] for path in (source, tmp_path / "q.onnx"))
+    assert np.abs(made - wanted).max() <= 0.015 + 1e-6, "half a step of 0.03, for means round no further"
+    assert found.trial is not None and not found.trial.wrong
+
+
+def test_for_another_runtime_it_is_said(tmp_path: Path) -> None:
+    found = _tried(*_files(tmp_path, _FLOAT, _INTEGERS), mends=False)
+    assert not found.kept and "'p' (AveragePool): ONNX Runtime" in found.wrong[0]
+
+
+def test_what_runs_unoptimized_alone_is_refused_with_the_node(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"^'\w+' \(\w+\): ONNX Runtime with its default optimization fails"):
+        _tried(*_files(tmp_path, _TURNED))
+
+
+def test_a_right_model_is_exported_as_it_is(tmp_path: Path) -> None:
+    found = _tried(*_files(tmp_path, _FLOAT))
+    assert (found.why_not, found.not_run, found.kept, found.wrong) == (None, "", [], [])
+    assert found.trial is not None and found.trial.error == 0
+
+
+@pytest.mark.parametrize("form", ["loop", "plain"])
+def test_an_optimizer_that_ends_the_process_is_survived(form: str, tmp_path: Path) -> None:
+    """QDQPropagation aborts where a body reads what a Transpose makes of dequantized numbers (1.32)."""
+    body = "body (int64 i, bool c, seq(float[N,M]) s0) => (bool more, seq(float[N,M]) s1)"
+    loop = f"q = Loop <body = {body} {{ more = Identity(c) s1 = SequenceInsert(s0, t) }}> (n, go, e)"
+    text = f"""(float[2,3] x) => (float[A,B] y)
+        <int64 n = {{1}}, int64 last = {{-1}}, bool go = {{1}}, float s = {{0.1}}, int8 z = {{0}}> {{
+        i = QuantizeLinear(x, s, z) d = DequantizeLinear(i, s, z) t = Transpose <perm = [1, 0]> (d)
+        e = SequenceEmpty <dtype = 1> () {loop if form == "loop" else "q = SequenceInsert(e, t)"}
+        y = SequenceAt(q, last) }}"""
+    source, model = _files(tmp_path, text)
+    if form == "plain":
+        assert not _tried(source, model).kept
+        return
+    with pytest.raises(ModelError, match=r"\(Loop\): .* fails: its optimizer ends the process with SIGABRT"):
+        _tried(source, model)
+    assert open_session(source, RunOptions()).run(corpus.feeds(model))["y"].shape == (3, 2)
+
+
+def test_a_large_model_is_not_run_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, model = _files(tmp_path, _FLOAT)
+    monkeypatch.setattr(compare_runs, "MOST_WEIGHTS", -1)
+    assert _tried(source, model).not_run == "0 bytes of weights, more than -1"
+    convert_fp32_to_bf16.main(["--input", str(source), "--output", str(tmp_path / "b.onnx")])
+    assert "CPU: opens; not run: 0 bytes of weights, more than -1." in capsys.readouterr().out
+
+
+def test_a_model_that_is_refused_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, _ = _files(tmp_path, _FLOAT)
+    ranges, output = tmp_path / "r.json", tmp_path / "q.onnx"
+
+    def _refuse(*_: object) -> FirstRun:
+        raise ModelError("'p' (AveragePool): ONNX Runtime fails")
+
+    monkeypatch.setattr("tools.jobs.written.first_run", _refuse)
+    options = ["--input", str(source), "--output", str(output), "--config", "A8W8", "--random-data", "2"]
+    options += ["--set", "quantize_all_op_types=true", "--export-ranges", str(ranges)]
+    assert quantize.main(options) == 1
+    assert "'p' (AveragePool): ONNX Runtime fails" in capsys.readouterr().err
+    assert not output.exists() and not ranges.exists()
+
+
+@pytest.mark.parametrize("config", ["A8W8", "A8W8_ADAQUANT", "MX4"])
+@pytest.mark.parametrize("fast", [True, False])
+def test_little_that_is_left_of_the_outputs_is_a_warning(
+    config: str, fast: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A channel 10^5 times as large as the others that the weights leave out: one range for all fails."""
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((16, 4)).astype(np.float32)
+    weight[0] = 0
+    ends = build.value("x", [4, 16]), build.value("y", [4, 4])
+    nodes = [onnx.helper.make_node("Relu", ["x"], ["a"]), onnx.helper.make_node("MatMul", ["a", "w"], ["y"])]
+    build.save(build.model(nodes, ends[:1], ends[1:], {"w": weight}), tmp_path / "m.onnx")
+    (tmp_path / "data").mkdir()
+    for i in range(8):
+        x = random.standard_normal((4, 16)).astype(np.float32)
+        x[:, 0] = 1e5
+        np.savez(tmp_path / "data" / f"{i}.npz", x=x)
+    options = ["--input", str(tmp_path / "m.onnx"), "--output", str(tmp_path / "q.onnx"), "--config", config]
+    options += ["--data", str(tmp_path / "data"), *(["--fast"] if fast else ["--set", "move_outliers=false"])]
+    assert quantize.main(options) == 0
+    assert "Warning: " in capsys.readouterr().err
