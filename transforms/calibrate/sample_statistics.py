@@ -17,6 +17,7 @@ import onnx_graphsurgeon as gs
 from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all
+from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
@@ -183,7 +184,7 @@ def failing(samples: str) -> Iterator[None]:
     except (WatchedTypeError, LimitError):
         raise
     except Exception as error:  # the runtime's exceptions share no narrower class
-        raise ValueError(f"{samples}: the model fails: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{samples}: the model fails: {said_by_runtime(error)}") from error
 
 
 def _measure(
