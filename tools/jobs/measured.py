@@ -11,9 +11,9 @@ import onnx_graphsurgeon as gs
 from tools.cli.progress import Phases
 from tools.jobs.quantize_options import QuantizeJob
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.calibrate.sample_statistics import failing
 from transforms.finetune.fit_scales import MOST_SAMPLES, FittedScales, fit_scales, has_few_bits, options_for
 from transforms.finetune.float_error import float_error
+from transforms.run.failing_samples import failing
 from transforms.scheme import Scheme
 from transforms.scheme.presets import PRESETS
 from transforms.scheme.scheme import AUTO
@@ -21,6 +21,7 @@ from transforms.scheme.scheme import AUTO
 LEAST = 10.0
 """Signal against error of the outputs, in dB, below which the result is called poor."""
 
+_MADE = "the quantized model"
 _FEW = 4  # samples that outputs are measured on
 _WIDER = {"A8W8": "A16W8", "U8S8": "U16S8"}
 """Presets of the same weights whose activations have 16 bits."""
@@ -48,7 +49,7 @@ def by_outputs(
             _warn(found.after, found.samples, job.config)
             return graph
     samples = dict(islice(data.feeds(reference), _FEW))
-    with phases("comparing"), failing(f"samples {', '.join(map(repr, samples))}"):
+    with phases("comparing"), failing(samples, reference, job.run, _MADE):
         error = float_error(reference, graph, list(samples.values()), job.run)
     if error is not None:
         _warn(error, len(samples), job.config)
@@ -74,11 +75,12 @@ def _fit(
     job: QuantizeJob,
     phases: Phases,
 ) -> FittedScales:
-    feeds = [feed for _, feed in data.feeds(reference)]
-    count = min(len(feeds), MOST_SAMPLES)
-    feeds = [feeds[i * len(feeds) // count] for i in range(count)]
+    samples = list(data.feeds(reference))
+    count = min(len(samples), MOST_SAMPLES)
+    samples = [samples[i * len(samples) // count] for i in range(count)]
     options = options_for(job.run, job.memory_limit)
-    with phases("comparing", "layer") as bar:
+    feeds = [feed for _, feed in samples]
+    with phases("comparing", "layer") as bar, failing(dict(samples), reference, job.run, _MADE):
         return fit_scales(reference, graph, feeds, options, formats=scheme.named_formats, progress=bar.show)
 
 
