@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +25,12 @@ from transforms.files.model_files import clear_leftovers
 
 if TYPE_CHECKING:
     from transforms.runtime.session import OpenModel
+
+_LONGEST = 255
+"""Bytes of a name on the file systems of Linux, macOS and Windows."""
+
+_DIGITS = 16
+"""Hexadecimal digits that tell names apart whose ends are cut off: two of 2^32 of them are alike."""
 
 _COMMANDS = """\
 --input m.onnx --data samples --output results
@@ -157,15 +165,38 @@ def _check_outputs(model: OpenModel) -> None:
 
 
 def _output_folders(folder: Path, outputs: Sequence[str]) -> dict[str, Path]:
-    """The folder of each output, named after it as far as file systems allow."""
+    """The folder of each output, named after it as far as file systems allow.
+
+    The names follow from those of the outputs alone: results of two models with the same outputs lie in
+    folders of the same names. No two differ in case alone, and tools.evaluate takes none for litter.
+    """
     if len(outputs) == 1:
         return {outputs[0]: folder}
     folders: dict[str, Path] = {}
+    taken: set[str] = set()
     for i, output in enumerate(outputs):
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", output).strip(".") or f"output_{i}"
-        taken = {path.name.lower() for path in folders.values()}
-        folders[output] = folder / (f"{name}_{i}" if name.lower() in taken else name)
+        name = next(name for name in _proposed(output, i) if _is_free(name, taken))
+        taken.add(name.lower())
+        folders[output] = folder / name
     return folders
+
+
+def _proposed(output: str, i: int) -> Iterator[str]:
+    """Yield names of folders for the output with a number: ends of long ones stand for what is cut off."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", output).strip(".") or f"output_{i}"
+    if len(name) > _LONGEST:
+        end = hashlib.sha256(output.encode()).hexdigest()[:_DIGITS]
+        name = f"{name[: _LONGEST - _DIGITS - 1]}_{end}"
+    yield name
+    for number in itertools.count(i):
+        end = f"_{number}"
+        yield name[: _LONGEST - len(end)] + end
+
+
+def _is_free(name: str, taken: Container[str]) -> bool:
+    from transforms.run.array_files import is_litter
+
+    return name.lower() not in taken and not is_litter(name)
 
 
 if __name__ == "__main__":

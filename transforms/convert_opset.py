@@ -13,6 +13,7 @@ import onnx
 import onnx.version_converter
 import onnx_graphsurgeon as gs
 
+from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
@@ -51,7 +52,7 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
         _write_axes(graph)
         proto_pass.apply(graph, lambda model: _raise(model, graph, version))
     except (RuntimeError, ModelError, onnx.version_converter.ConvertError) as error:
-        message = f"the model cannot be raised from opset {before} to {version}: {error}"
+        message = f"the model cannot be raised from opset {before} to {version}: {said_by_runtime(error)}"
         raise ModelError(message) from error
     lift_constants(graph)
     log.debug("opset %d -> %d, %d nodes", before, graph.opset, sum(1 for _ in walk.nodes(graph)))

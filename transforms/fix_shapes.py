@@ -11,6 +11,7 @@ import onnx.shape_inference
 import onnx_graphsurgeon as gs
 
 from ops.legal_names import refuse_unknown
+from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import walk
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
@@ -138,7 +139,7 @@ def _why_inconsistent(graph: gs.Graph) -> str | None:
     try:
         onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
-        return " ".join(str(error).split())
+        return said_by_runtime(error)
     return None
 
 

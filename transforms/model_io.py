@@ -22,6 +22,7 @@ from transforms.files.atomic_write import destination, naming
 from transforms.files.data_files import data_name
 from transforms.files.model_files import clear_leftovers, put_in_place
 from transforms.files.named_file import named
+from transforms.files.runtime_message import said_by_runtime
 from transforms.files.temporary_files import temporary
 from transforms.graph.lazy_values import PACKED, Weight, stored, stored_bytes
 from transforms.graph.typed import Graph, source_files
@@ -148,7 +149,7 @@ def check(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
     try:
         onnx.checker.check_model(detached_weights.as_inputs(light, weights), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
-        raise ModelError(f"the result does not pass onnx.checker: {error}") from error
+        raise ModelError(f"the result does not pass onnx.checker: {said_by_runtime(error)}") from error
 
 
 def refuse_source(graph: gs.Graph, path: Path) -> None:

@@ -15,6 +15,7 @@ import onnxruntime
 
 from ops.registration import DOMAIN, register_custom_ops
 from transforms.files import cleanup
+from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import dtypes, walk
 from transforms.graph.proto_graphs import each_node
 from transforms.graph.selection import Exclusion, label_of, resolve
@@ -94,14 +95,14 @@ def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto | N
     try:
         optimized = _optimize_model(model)
     except Exception as error:  # the runtime's own exceptions share no narrower class
-        raise ModelError(f"ONNX Runtime cannot load the model: {' '.join(str(error).split())}") from error
+        raise ModelError(f"ONNX Runtime cannot load the model: {said_by_runtime(error)}") from error
     if _is_same(model, optimized):
         return None
     rename_made(optimized.graph, names, reused=_REUSED)
     try:
         onnx.checker.check_model(optimized, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        reason = " ".join(str(error).split())
+        reason = said_by_runtime(error)
         raise ModelError(f"the optimized model does not pass onnx.checker: {reason}") from error
     return optimized
 

@@ -56,6 +56,66 @@ def test_bfloat16_interface_alone_is_widened(tmp_path: Path) -> None:
     assert opened.widened == 2 and opened.run({"x": np.ones((1, 3), np.float32)})["y"].dtype == np.float32
 
 
+@pytest.mark.parametrize(
+    ("op", "attributes", "kind"),
+    [
+        ("RandomNormalLike", {"scale": 1e-12, "mean": 2.0}, TensorProto.BFLOAT16),
+        (
+            "RandomNormalLike",
+            {"scale": 1e-12, "mean": 2.0, "dtype": TensorProto.BFLOAT16},
+            TensorProto.BFLOAT16,
+        ),
+        ("RandomUniformLike", {"low": 2.0, "high": 2.0, "dtype": TensorProto.FLOAT}, TensorProto.FLOAT),
+        ("RandomUniformLike", {"low": 2.0, "high": 2.0}, TensorProto.BFLOAT16),
+        (
+            "RandomNormal",
+            {"scale": 1e-12, "mean": 2.0, "shape": [2, 3], "dtype": TensorProto.BFLOAT16},
+            TensorProto.BFLOAT16,
+        ),
+        (
+            "RandomUniform",
+            {"low": 2.0, "high": 2.0, "shape": [2, 3], "dtype": TensorProto.BFLOAT16},
+            TensorProto.BFLOAT16,
+        ),
+        ("Bernoulli", {}, TensorProto.BFLOAT16),
+        ("Bernoulli", {"dtype": TensorProto.BFLOAT16}, TensorProto.BFLOAT16),
+        ("Bernoulli", {"dtype": TensorProto.FLOAT}, TensorProto.FLOAT),
+        ("Multinomial", {"sample_size": 3}, TensorProto.INT32),
+        ("EyeLike", {"dtype": TensorProto.BFLOAT16}, TensorProto.BFLOAT16),
+    ],
+)
+def test_bfloat16_models_that_draw_random_numbers(
+    op: str, attributes: dict[str, object], kind: int, tmp_path: Path
+) -> None:
+    """Of these ONNX Runtime has kernels for definitions before opset 22. Oracle: draws without any chance;
+    onnx's function of Bernoulli makes 1 where a draw is above the probability."""
+    inputs = [] if op in ("RandomNormal", "RandomUniform") else ["x"]
+    nodes = [helper.make_node(op, inputs, ["r"], name="random", **attributes)]
+    if kind != TensorProto.BFLOAT16:
+        nodes.append(helper.make_node("Cast", ["r"], ["b"], to=TensorProto.BFLOAT16))
+    nodes.append(helper.make_node("Add", ["x", "b" if len(nodes) > 1 else "r"], ["y"], name="both"))
+    model = add_model(TensorProto.BFLOAT16, opset=22)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    ones = np.ones((2, 3), np.float32)
+    drawn = {"Bernoulli": 0 * ones, "Multinomial": 2 * ones, "EyeLike": np.eye(2, 3)}.get(op, 2 * ones)
+    x = np.where([False, False, True], 100, -100 * ones).astype(np.float32) if op == "Multinomial" else ones
+    opened = open_model(saved(model, tmp_path))
+    assert opened.widened and np.array_equal(opened.run({"x": x})["y"], x + drawn)
+
+
+def test_newer_operators_beside_random_numbers_are_no_reason_to_change_a_meaning(tmp_path: Path) -> None:
+    model = add_model(TensorProto.BFLOAT16, opset=24)
+    del model.graph.node[:]
+    nodes = [helper.make_node("RandomNormalLike", ["x"], ["r"], name="random")]
+    nodes.append(helper.make_node("RMSNormalization", ["r", "s"], ["y"], name="norm"))
+    model.graph.node.extend(nodes)
+    scale = helper.make_tensor("s", TensorProto.BFLOAT16, [3], [1.0, 1.0, 1.0])
+    model.graph.initializer.append(scale)
+    with pytest.raises(ValueError, match=r"cannot run the model: .*RandomNormalLike\(22\) node"):
+        open_model(saved(model, tmp_path))
+
+
 def test_graph_in_memory() -> None:
     model = open_model(
         graph_proto.import_model(add_model(TensorProto.FLOAT)), RunOptions(threads=1, optimize=False)

@@ -96,6 +96,44 @@ def test_npz_samples_and_several_outputs(scene: Scene, capsys: pytest.CaptureFix
     assert "one folder for each of 2 outputs" in capsys.readouterr().out
 
 
+LONG = "long" * 80
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (LONG, f"{LONG}x", f"{LONG}y"),
+        ("a" * 255, "A" * 255, "a" * 256),
+        (f"/{'model/layer.0/' * 30}out", f"/{'model/layer.0/' * 30}out_1"),
+        ("a_2", "a", "A", "a_2_3"),
+        (".", "..", "...", "output_1", "\n"),
+        ("\u00e9" * 300, "\u00e8" * 300, "\u4e2d", "\u6587"),
+        ("thumbs.db", "Thumbs.db", "desktop.ini", "__MACOSX", "x.npy", ".x.npy"),
+        ("CON", "con", "a b", "a\tb", "a\\b", "a:b*?"),
+    ],
+    ids=["long", "case of long", "long paths", "numbers", "points", "unicode", "litter", "signs"],
+)
+def test_outputs_of_any_name_are_found_again(
+    names: tuple[str, ...], scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Oracle: each output is its place times the input."""
+    nodes = [
+        helper.make_node("Constant", [], [f"c{i}"], value_floats=[float(i + 1)]) for i in range(len(names))
+    ]
+    nodes += [helper.make_node("Mul", ["x", f"c{i}"], [name]) for i, name in enumerate(names)]
+    scene.save_model(nodes, {"x": (FLOAT, [1])}, {name: (FLOAT, [1]) for name in names})
+    scene.save_npy(s=np.float32([1]))
+    assert scene.infer() == 0
+    found = sorted(np.load(path).item() for path in scene.results.glob("*/s.npy"))
+    assert found == [i + 1 for i in range(len(names))]
+    assert len({path.name.lower() for path in scene.results.iterdir()}) == len(names)
+    first, scene.results = scene.results, scene.results.with_name("other")
+    assert scene.infer() == 0
+    folders = ["--baseline_results_folder", first, "--quantized_results_folder", scene.results]
+    assert evaluate.main(list(map(str, folders))) == 0
+    assert f"Files: {len(names)}, identical: {len(names)}" in capsys.readouterr().out
+
+
 def test_bfloat16_model_says_that_it_is_widened(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     kind = TensorProto.BFLOAT16
     scene.save_model([helper.make_node("Neg", ["x"], ["y"])], {"x": (kind, [3])}, {"y": (kind, [3])})

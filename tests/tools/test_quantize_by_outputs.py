@@ -133,5 +133,5 @@ def test_samples_with_which_the_model_fails(tmp_path: Path, capsys: pytest.Captu
     np.savez(tmp_path / "data" / "far.npz", i=np.array([7]))
     command = ["--input", str(tmp_path / "float.onnx"), "--output", str(tmp_path / "out.onnx")]
     assert main([*command, "--data", str(tmp_path / "data"), "--config", "MX9"]) == 1
-    assert re.search(r"error: samples 'far': the model fails: .*out of data bounds", capsys.readouterr().err)
+    assert re.search(r"error: sample 'far': the model fails: .*out of data bounds", capsys.readouterr().err)
     assert not (tmp_path / "out.onnx").exists()

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from tools.cli import interrupts, streams
 from tools.cli.job_options import Options
 from tools.cli.options import DETAILS, Option, groups_of, options_of
+from transforms.files.runtime_message import is_of_runtime, said_by_runtime
 
 J = TypeVar("J", bound=Options)
 
@@ -227,7 +228,8 @@ def _work(parser: Parser, options: J, work: Callable[[J], int | None]) -> int:
         return _fail(parser, options, _one_line(error) + _of_source(options, error))
     except Exception as error:
         text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
-        return _fail(parser, options, f"{text} ({type(error).__name__}){_of_source(options, error)}")
+        kind = "" if is_of_runtime(error) else f" ({type(error).__name__})"
+        return _fail(parser, options, f"{text}{kind}{_of_source(options, error)}")
     return code or DONE
 
 
@@ -252,7 +254,7 @@ def _of_source(options: Options, error: Exception) -> str:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: '{error.filename}'" if error.filename else error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+    return said_by_runtime(error)
 
 
 def _shown(text: str) -> str:

@@ -11,13 +11,14 @@ from tools.cli.progress import Phases
 from tools.jobs.quantize_options import QuantizeJob
 from tools.summaries import running
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.calibrate.sample_statistics import failing
 from transforms.finetune.fit_scales import MOST_SAMPLES, FittedScales, fit_scales, has_few_bits, options_for
 from transforms.finetune.float_error import float_error
 from transforms.pipelines.first_run import decibels
+from transforms.run.failing_samples import failing
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 
+_MADE = "the quantized model"
 _FEW = 4  # samples that outputs are measured on
 
 
@@ -43,7 +44,7 @@ def by_outputs(
             _warn(found.after, found.samples, job.config)
             return graph
     samples = dict(islice(data.feeds(reference), _FEW))
-    with phases("comparing"), failing(f"samples {', '.join(map(repr, samples))}"):
+    with phases("comparing"), failing(samples, reference, job.run, _MADE):
         error = float_error(reference, graph, list(samples.values()), job.run)
     if error is not None:
         _warn(error, len(samples), job.config)
@@ -69,11 +70,12 @@ def _fit(
     job: QuantizeJob,
     phases: Phases,
 ) -> FittedScales:
-    feeds = [feed for _, feed in data.feeds(reference)]
-    count = min(len(feeds), MOST_SAMPLES)
-    feeds = [feeds[i * len(feeds) // count] for i in range(count)]
+    samples = list(data.feeds(reference))
+    count = min(len(samples), MOST_SAMPLES)
+    samples = [samples[i * len(samples) // count] for i in range(count)]
     options = options_for(job.run, job.memory_limit)
-    with phases("comparing", "layer") as bar:
+    feeds = [feed for _, feed in samples]
+    with phases("comparing", "layer") as bar, failing(dict(samples), reference, job.run, _MADE):
         return fit_scales(reference, graph, feeds, options, formats=scheme.named_formats, progress=bar.show)
 
 

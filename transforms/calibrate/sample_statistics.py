@@ -6,7 +6,7 @@ No tensor leaves the model, and none lives longer than in a run without statisti
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -19,9 +19,9 @@ from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
+from transforms.run.failing_samples import failing
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
 from transforms.run.tensor_sizes import Shapes, TensorSizes, is_small_feed, shapes_of
-from transforms.run.tensor_watch import WatchedTypeError
 from transforms.runtime.session import RunOptions
 
 Statistics = dict[str, RangeStats]
@@ -117,7 +117,7 @@ class SampleStatistics:
         if key not in self._small:
             small = self._has_blocks and is_small_feed(feed) and len(self._all) <= _FEW
             if small:
-                with failing(f"sample '{sample}'"):
+                with self._failing(sample, feed):
                     small = self._sizes.of(feed).total <= _SMALL_TENSORS
             self._small[key] = small
         return self._small[key]
@@ -137,7 +137,7 @@ class SampleStatistics:
 
         ``small``: what ``is_small`` says, where another process has found it: numbers may depend on it.
         Raises ValueError for NaN, for channels that differ from those of the samples before, and if the model
-        fails; LimitError before the run. Statistics are then those of some tensors alone.
+        fails; for a limit of memory before the run. Statistics are then those of some tensors alone.
         """
         refused = dict[str, Refused]()
 
@@ -149,17 +149,20 @@ class SampleStatistics:
                 refused[name] = error
 
         small = self.is_small(sample, feed) if small is None else small
-        with failing(f"sample '{sample}'"):
+        with self._failing(sample, feed):
             self._check_limit(sample, feed)
             self._model(small).run(feed, see=_see)
         first = next((refused[name] for name in self._all if name in refused), None)  # in the graph's order
         if first is not None:
             raise (self._cause(sample, feed) if first.is_nan else None) or first from first
 
+    def _failing(self, sample: str, feed: Mapping[str, np.ndarray]) -> AbstractContextManager[None]:
+        return failing({sample: feed}, self._graph, self._run, "the prepared model")
+
     def _check_limit(self, sample: str, feed: Mapping[str, np.ndarray]) -> None:
         limit = self._options.memory_limit
         if limit is not None and (needed := self._sizes.of(feed).at_once) > limit:
-            raise LimitError(
+            raise ValueError(
                 f"memory limit: {limit:,} bytes cannot hold, "
                 f"sample '{sample}' has tensors of {needed:,} bytes at once"
             )
@@ -173,17 +176,6 @@ class SampleStatistics:
             f"sample '{sample}', {found.kind} '{found.infinite}': it holds inf, "
             f"of which tensor '{found.name}' becomes NaN"
         )
-
-
-@contextmanager
-def failing(samples: str) -> Iterator[None]:
-    """Turn what a run of the model raises into a ValueError that names the samples."""
-    try:
-        yield
-    except (WatchedTypeError, LimitError):
-        raise
-    except Exception as error:  # the runtime's exceptions share no narrower class
-        raise ValueError(f"{samples}: the model fails: {' '.join(str(error).split())}") from error
 
 
 def _measure(
@@ -201,10 +193,6 @@ def _measure(
     run = replace(run or RunOptions(), blocked=False, prepack=False)
     InstrumentedModel(graph, [], run, watched=names).run(feed, see=_see)
     return sizes
-
-
-class LimitError(ValueError):
-    """The tensors of a sample are too large for the limit of memory."""
 
 
 class Refused(ValueError):

@@ -32,6 +32,7 @@ from transforms.calibrate.sample_statistics import (
 )
 from transforms.files import cleanup
 from transforms.files.atomic_write import replacing
+from transforms.graph.typed import source_files
 from transforms.model import provenance
 from transforms.model.provenance import model_hash
 from transforms.run.feeds import Feeds
@@ -172,6 +173,7 @@ def _write(
         "wanted": _kinds(wanted),
         "options": asdict(options),
         "run": asdict(run),
+        "files": [str(path.resolve()) for path in source_files(graph)],
     }
     with replacing(folder / _ABOUT) as temporary:
         temporary.write_text(json.dumps(about), encoding="utf-8")
@@ -186,6 +188,7 @@ def _open(folder: str, written: int) -> tuple[SampleStatistics, dict[str, Any]]:
     channels = [(name, axis) for name, (_, axes) in kinds for axis in axes]
     wanted = no_statistics(about["wanted"], channels, histogram=any(histogram for _, (histogram, _) in kinds))
     graph, options = model_io.load(Path(folder) / _MODEL), CalibrationOptions(**about["options"])
+    graph.source_files = [Path(path) for path in about["files"]]  # of the float model, not of this one
     return SampleStatistics(graph, wanted, options, RunOptions(**about["run"])), about
 
 

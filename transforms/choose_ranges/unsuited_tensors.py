@@ -19,7 +19,6 @@ import onnx_graphsurgeon as gs
 import ops
 from transforms.calibrate.calibrate import calibrate
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.calibrate.sample_statistics import failing
 from transforms.choose_ranges.first_samples import FirstSamples
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.float_tensors import (
@@ -37,6 +36,7 @@ from transforms.choose_ranges.work import too_large
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.run.failing_samples import failing
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import FLOAT32
 
@@ -79,7 +79,7 @@ def unsuited_tensors(
         insert_qdq(plan_of(copy, scheme.with_(tensors={**scheme.tensors, **named})), None)
         return score_model(copy, floats, floats.samples(len(floats.feeds)), data.run)
 
-    with failing(f"samples {', '.join(repr(name) for name, _ in first)}"):
+    with failing(dict(first), graph, data.run, "the quantized model"):
         if not first or not floats.outputs:
             return None
         kept, before, after = _best(_score, names, large, near, FINE if halves else USELESS)

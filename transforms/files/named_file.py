@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from transforms.files.runtime_message import is_of_runtime, said_by_runtime
+
 _IN_WORDS: dict[type[Exception], str] = {
     MemoryError: "it claims too much memory",
     RecursionError: "it is nested too deeply",
@@ -43,7 +45,9 @@ def in_words(error: Exception) -> str:
     for known, words in _IN_WORDS.items():
         if isinstance(error, known):
             return words
-    text, name = " ".join(str(error).split()), type(error).__name__
-    if not text:
+    name = type(error).__name__
+    if not str(error).strip():
         return f"the reader fails ({name})"
-    return text if isinstance(error, ValueError | OSError) else f"{text} ({name})"
+    text = said_by_runtime(error)
+    speaks_for_itself = isinstance(error, ValueError | OSError) or is_of_runtime(error)
+    return text if speaks_for_itself else f"{text} ({name})"

@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms import model_io
 from transforms.deploy.rounded_inputs import rounded_inputs
+from transforms.files.runtime_message import said_by_runtime
 from transforms.leave_float import leave_float
 from transforms.model.read_model import ModelError
 from transforms.model_io import Exported
@@ -83,7 +84,7 @@ def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
         inputs = open_as_user(*exported, replace(run, optimize=False)).inputs
         found.sample, feed, wanted = _reference(options, run, inputs)
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
-        return replace(found, not_run=f"the float model does not run: {' '.join(str(error).split())}")
+        return replace(found, not_run=f"the float model does not run: {said_by_runtime(error)}")
     try:
         return _run(graph, found, feed, wanted, run, options)
     except TimeoutError as error:
@@ -123,7 +124,7 @@ def _fault(found: FirstRun, feed: Feed, run: RunOptions) -> tuple[str, str]:
     assert trial is not None, "it showed the fault"
     change = None if trial.failure else max(trial.between[name] for name in trial.wrong)
     node = find_fault(light, weights, feed, run, change)
-    where = f"'{node.name or node.output[0]}' ({node.op_type})" if node else "the model"
+    where = f"{node.op_type} '{node.name or node.output[0]}'" if node else "the model"
     what = f"fails: {trial.failure}" if trial.failure else f"computes it wrongly: {_figures(trial)}"
     words = f"{where}: ONNX Runtime with its default optimization {what}"
     return words, node.output[0] if node else ""

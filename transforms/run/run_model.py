@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx_graphsurgeon as gs
+import onnxruntime as ort
 
 from transforms import model_io
+from transforms.lower_opset import lower_opset
+from transforms.model.read_model import ModelError
 from transforms.runtime.session import MissingKernelError, OpenModel, RunOptions, start_session
 from transforms.widen_bf16 import widen_bf16
 
@@ -17,13 +22,18 @@ log = logging.getLogger(__name__)
 
 _BFLOAT16 = "tensor(bfloat16)"
 
+_BEFORE_BFLOAT16 = 21
+"""The last opset before many operators took bfloat16, in definitions that say nothing else anew: for some the
+runtime has no other kernels than those of the definitions before."""
+
 
 def open_model(source: str | Path | gs.Graph, options: RunOptions | None = None) -> OpenModel:
     """Return a model of any size, a file or a graph, ready to run; a graph may be changed by this.
 
     Our operators are registered. A model with bfloat16 nodes for which the provider has no kernels is run
     with these nodes between Casts in memory (:func:`transforms.widen_bf16.widen_bf16`); bfloat16 inputs
-    and outputs are then float32. Raises ValueError if the runtime refuses the model or has no such
+    and outputs are then float32. Operators for which it has kernels of older opsets alone, such as
+    RandomNormalLike, run at one of these. Raises ValueError if the runtime refuses the model or has no such
     provider, OSError if the file cannot be read.
     """
     try:
@@ -35,4 +45,20 @@ def open_model(source: str | Path | gs.Graph, options: RunOptions | None = None)
         log.debug("%s", error)
     graph = source if isinstance(source, gs.Graph) else model_io.load(source)
     widened = widen_bf16(graph)
-    return OpenModel(*start_session(graph, options), widened)
+    return OpenModel(*_start_widened(graph, widened, options), widened)
+
+
+def _start_widened(
+    graph: gs.Graph, widened: int, options: RunOptions | None
+) -> tuple[ort.InferenceSession, Mapping[str, np.ndarray]]:
+    """Return a session on a widened graph, at an older opset where the runtime has kernels for that alone."""
+    try:
+        return start_session(graph, options)
+    except MissingKernelError as error:
+        if not widened:
+            raise
+        try:
+            lower_opset(graph, _BEFORE_BFLOAT16)
+        except ModelError:
+            raise error from None
+        return start_session(graph, options)

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight, load_values
 from transforms.model.proto_facts import bodies
 from transforms.model.quiet_settings import SILENT
@@ -81,7 +82,7 @@ def compare_runs(
         log.debug("%s model not compared: %s", change, error)  # other runtimes may have the kernels
         return False
     except Exception as error:  # the runtime's exceptions share no narrower class
-        raise ModelError(f"the {change} model does not run: {' '.join(str(error).split())}") from error
+        raise ModelError(f"the {change} model does not run: {said_by_runtime(error)}") from error
     for name, result in expected.items():
         if difference := _difference(result, found[name]):
             raise ModelError(f"output '{name}' differs on random input: {difference}")

@@ -19,6 +19,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Kernel
 
 from ops.registration import register_custom_ops
 from transforms.deploy import rounded_inputs
+from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import dtypes
 from transforms.graph.lazy_values import Weight
 from transforms.model import detached_weights, graph_proto
@@ -155,7 +156,7 @@ def why_not_on(provider: str, model: onnx.ModelProto) -> str | None:
         settings = session_settings(RunOptions(optimize=False))
         start_on(provider, content, settings)
     except Exception as error:  # the runtime's exceptions share no narrower class
-        return " ".join(str(error).split())
+        return said_by_runtime(error)
     return None
 
 
@@ -222,9 +223,9 @@ def _start(
     except (MissingKernelError, ProviderError):
         raise
     except KernelMissing as error:
-        raise MissingKernelError(f"{provider} cannot run the model: {error}") from error
+        raise MissingKernelError(f"{provider} cannot run the model: {said_by_runtime(error)}") from error
     except Exception as error:  # the runtime's exceptions share no narrower class
-        raise ModelError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
+        raise ModelError(f"ONNX Runtime refuses the model: {said_by_runtime(error)}") from error
 
 
 def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: ort.SessionOptions) -> int:

@@ -15,6 +15,7 @@ import onnx
 import onnxruntime as ort
 
 from ops.array_types import Feed
+from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.lazy_values import Weight
 from transforms.model.detached_weights import fill
 from transforms.model.read_model import ModelError
@@ -120,7 +121,7 @@ def run_as_user(
     except TimeoutError:
         raise
     except Exception as error:  # the runtime's exceptions share no narrower class
-        raise ModelError(" ".join(str(error).split())) from error
+        raise ModelError(said_by_runtime(error)) from error
 
 
 def _how_it_ends(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:

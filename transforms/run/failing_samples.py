@@ -1,0 +1,45 @@
+"""Who is to blame when a run on samples fails: one that the float model fails on, or what was made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.files.runtime_message import said_by_runtime
+from transforms.graph.typed import source_files
+from transforms.model.copy_graph import copy_graph
+from transforms.run.run_model import open_model
+from transforms.runtime.session import RunOptions
+
+Samples = Mapping[str, Feed]
+
+
+@contextmanager
+def failing(samples: Samples, floats: gs.Graph, run: RunOptions | None, made: str) -> Iterator[None]:
+    """Turn what a run raises into a ValueError that names a sample, if the float model fails on it, too.
+
+    Else it names ``made``, the model that runs. The float model is the file that ``floats`` was loaded from,
+    or ``floats`` itself if there is none. A ValueError, as of a model that cannot be opened, passes
+    unchanged.
+    """
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:  # the runtime's exceptions share no narrower class
+        raise ValueError(_blamed(samples, floats, run, made, said_by_runtime(error))) from error
+
+
+def _blamed(samples: Samples, floats: gs.Graph, run: RunOptions | None, made: str, said: str) -> str:
+    file = next((path for path in source_files(floats) if path.is_file()), None)
+    model = open_model(file or copy_graph(floats), run)
+    for name, feed in samples.items():
+        try:
+            model.run(feed)
+        except Exception as error:  # the runtime's exceptions share no narrower class
+            return f"sample '{name}': the model fails: {said_by_runtime(error)}"
+    runs = f"'{file}'" if file else "the float model"
+    return f"{made} fails: {said}; {runs} runs on the same samples"
