@@ -21,10 +21,12 @@ from transforms.graph import walk
 from transforms.graph.lazy_values import Weight, become_constant
 from transforms.graph.typed import Graph, ModelInfo, info_of
 from transforms.graph.unique_names import rename_hiding
+from transforms.model.attribute_defaults import write_defaults
 from transforms.model.constant_size import count_constants
 from transforms.model.declared_shapes import clear_negative, infer_mended
 from transforms.model.detached_weights import fill, sparse_to_dense, split, without_data
 from transforms.model.export_graph import export_graph
+from transforms.model.function_opsets import align_opsets
 from transforms.model.function_types import all_sizes_known, infer_types
 from transforms.model.inlined_size import refuse_explosion
 from transforms.model.metadata import (
@@ -84,7 +86,8 @@ def inline(light: onnx.ModelProto) -> onnx.ModelProto:
     if not light.functions:
         return light
     refuse_explosion(light)
-    light = onnx.inliner.inline_local_functions(light)
+    align_opsets(light)
+    light = onnx.inliner.inline_local_functions(write_defaults(light))
     sparse_to_dense(light.graph)
     return light
 
