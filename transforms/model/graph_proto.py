@@ -47,7 +47,16 @@ _MOST_SIZES = 1 << 23
 """Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""
 
 
-def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingProxyType({})) -> Graph:
+Compare = Callable[[onnx.ModelProto, onnx.ModelProto, Mapping[str, Weight]], list[str]]
+"""What holds a light model without local functions against the one with them, and returns notes."""
+
+
+def import_model(
+    model: onnx.ModelProto,
+    mapped: Mapping[str, Weight] = MappingProxyType({}),
+    *,
+    compare_inlined: Compare | None = None,
+) -> Graph:
     """Return the model as a graph, with types and shapes inferred. The model is not changed.
 
     Initializers in ``mapped`` have no data in the model.
@@ -55,24 +64,26 @@ def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingP
     Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
     that is also a graph input (the rule in IR version 3) becomes a constant, and so do packed weights. Raises
     ModelError for a model that inlining, sparse tensors or constants would make too large, or whose nodes
-    have no order.
+    have no order, and what ``compare_inlined`` does, which gets models that have local functions.
     """
-    light, weights = split(model, mapped)
-    clear_negative(light)
-    unpack_calls(light, weights)
-    light = inline(light)
+    whole, weights = split(model, mapped)
+    clear_negative(whole)
+    unpack_calls(whole, weights)
+    light = inline(whole)
     refuse_tangles(light.graph)
-    inferred, mended = infer(light, weights)
+    inferred, notes = infer(light, weights)
     info = read_info(light)
-    info.mended = mended
+    info.notes = notes
+    if light is not whole and compare_inlined is not None:
+        info.notes += compare_inlined(whole, inferred, weights)
     return _import_inferred(inferred, weights, info)
 
 
 def import_light(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo | None = None) -> Graph:
     """Return a light model with its weights as a graph, with types and shapes inferred."""
-    inferred, mended = infer(light, weights)
+    inferred, notes = infer(light, weights)
     info = info or ModelInfo()
-    info.mended += mended
+    info.notes += notes
     return _import_inferred(inferred, weights, info)
 
 

@@ -57,34 +57,43 @@ def compare_raised(
     *,
     change: str = "raised",
 ) -> bool:
-    """Return whether two models with the same inputs could be compared, on the same random numbers.
+    """Return whether two models with the same inputs could be compared, as :func:`why_not_compared` does."""
+    reason = why_not_compared(before, after, weights, change=change)
+    if reason is not None:
+        log.debug("%s model not compared: %s", change, reason)
+    return reason is None
 
-    ``weights`` are arrays, used without a copy, or lazy values for inputs that hold weights. The sessions do
-    not optimize. Not compared are models that are large, whose inputs cannot be generated, whose original
-    ONNX Runtime does not run, that draw random numbers or run too long. Raises ModelError naming an output
-    that differs by more than rounding, or the reason why the changed model does not run; ``change`` is what
-    the error says was done to it.
+
+def why_not_compared(
+    before: onnx.ModelProto, after: onnx.ModelProto, weights: Mapping[str, Weight], *, change: str
+) -> str | None:
+    """Return why two models with the same inputs could not be compared, None if they could and agree.
+
+    They run on the same random numbers, in sessions that do not optimize. ``weights`` are arrays, used
+    without a copy, or lazy values for inputs that hold weights. Not compared are models that are large, whose
+    inputs cannot be generated, whose original ONNX Runtime does not run, that draw random numbers or run too
+    long. Raises ModelError naming an output that differs by more than rounding, or the reason why the changed
+    model does not run; ``change`` is what the error says was done to it.
     """
-    if reason := _why_not(before, weights):
-        log.debug("raised model not compared: %s", reason)
-        return False
+    if reason := _why_not(before, weights) or _why_not(after, weights):
+        return reason
     try:
         old = _open(before)
         feed, expected = _first_run(old, {name: load_values(held) for name, held in weights.items()})
-    except Exception as error:  # of the runtime, on the original model: not caused by the raise
-        log.debug("raised model not compared: %s", error)
-        return False
+    except Exception as error:  # of the runtime, on the original model: not caused by the change
+        log.debug("the original model does not run: %s", error)
+        is_clear = isinstance(error, TimeoutError | ValueError) and not isinstance(error, ModelError)
+        return str(error) if is_clear else "ONNX Runtime does not run the original on random numbers"
     try:
         found = _run(_open(after), feed)
     except (MissingKernelError, TimeoutError) as error:
-        log.debug("raised model not compared: %s", error)  # other runtimes may have the kernels
-        return False
+        return str(error)  # other runtimes may have the kernels
     except Exception as error:  # the runtime's exceptions share no narrower class
         raise ModelError(f"the {change} model does not run: {' '.join(str(error).split())}") from error
     for name, result in expected.items():
         if difference := _difference(result, found[name]):
             raise ModelError(f"output '{name}' differs on random input: {difference}")
-    return True
+    return None
 
 
 def _why_not(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
