@@ -29,6 +29,7 @@ from transforms.finetune.finetune_model import TunedModel, finetune_model
 from transforms.finetune.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.tuned_layers import LayerReport
+from transforms.graph.typed import info_of
 from transforms.model import provenance
 from transforms.run.feeds import Feeds, batch_feeds
 from transforms.run.shared_steps import StepSharing, remove_left
@@ -68,7 +69,11 @@ def finetune_file(job: FinetuneJob) -> None:
     with phases("writing"):
         stored = store(done.graph, job.storage)
         files = job.save(done.graph, output, entries)
-    for line in (*stored, *tuning.lines(done, len(feeds), quantized.source_files, files)):
+    for line in (
+        *info_of(quantized).notes,
+        *stored,
+        *tuning.lines(done, len(feeds), quantized.source_files, files),
+    ):
         print(line)
     for line in tuning.reasons(done) if job.verbose else ():
         print(line)

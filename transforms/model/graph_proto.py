@@ -24,11 +24,13 @@ from transforms.graph.unique_names import rename_hiding
 from transforms.model.attribute_defaults import write_defaults
 from transforms.model.constant_size import count_constants
 from transforms.model.declared_shapes import clear_negative, infer_mended
-from transforms.model.detached_weights import fill, sparse_to_dense, split, without_data
+from transforms.model.detached_weights import fill, sparse_tensors, sparse_to_dense, split, without_data
 from transforms.model.export_graph import export_graph
 from transforms.model.function_opsets import align_opsets
 from transforms.model.function_types import all_sizes_known, infer_types
 from transforms.model.inlined_size import refuse_explosion
+from transforms.model.left_out import notes_on_left_out
+from transforms.model.local_functions import key_of
 from transforms.model.metadata import (
     attach_metadata,
     bodies_of,
@@ -73,7 +75,10 @@ def import_model(
     refuse_tangles(light.graph)
     inferred, notes = infer(light, weights)
     info = read_info(light)
-    info.notes = notes
+    kept = set(map(key_of, light.functions))
+    inlined = [function for function in whole.functions if key_of(function) not in kept]
+    sparse = sum(1 for _ in sparse_tensors(model.graph.node, model.graph))
+    info.notes = notes + notes_on_left_out(model, inlined, sparse)
     if light is not whole and compare_inlined is not None:
         info.notes += compare_inlined(whole, inferred, weights)
     return _import_inferred(inferred, weights, info)
