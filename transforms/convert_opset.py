@@ -15,12 +15,13 @@ import onnx_graphsurgeon as gs
 
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph import walk
+from transforms.graph.definitions import changes, definition
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.selection import label_of
 from transforms.lift_constants import lift_constants
 from transforms.model import proto_pass
 from transforms.model.read_model import ModelError
-from transforms.opset.raises import CHECKED, changes, definition
+from transforms.opset.raises import CHECKED
 from transforms.opset.rules import RULES
 from transforms.opset.set_aside import SetAside
 from transforms.runtime.compare_runs import compare_runs

@@ -30,6 +30,7 @@ from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT
 from transforms.model.read_model import ModelError, check_opsets, read
 from transforms.model.wire_format import Piece, pieces
+from transforms.opset.compare_inlined import compare_inlined
 from transforms.twins.attach_functions import attach_functions
 
 __all__ = ["ModelError", "check", "check_output", "export", "load", "refuse_source", "save"]
@@ -47,10 +48,10 @@ def load(source: str | Path | onnx.ModelProto) -> Graph:
     """
     if isinstance(source, onnx.ModelProto):
         check_opsets(source)
-        return graph_proto.import_model(source)
+        return graph_proto.import_model(source, compare_inlined=compare_inlined)
     file = read(Path(source))
     with named(source, ModelError):
-        graph = graph_proto.import_model(file.model, file.mapped)
+        graph = graph_proto.import_model(file.model, file.mapped, compare_inlined=compare_inlined)
     graph.source_sha256, graph.source_files = file.digest, file.files
     return graph
 

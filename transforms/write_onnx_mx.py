@@ -16,12 +16,12 @@ from transforms.convert_opset import convert_opset
 from transforms.graph import dtypes, walk
 from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants, exportable
+from transforms.graph.definitions import changes
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.lazy_values import constant, derived, load_values
 from transforms.graph.rewire import STANDARD_DOMAINS, detach
 from transforms.graph.selection import label_of
 from transforms.model.read_model import ModelError
-from transforms.opset.raises import changes
 from transforms.packed import DOMAIN
 from transforms.packed.block_scale import BLOCK_SCALE
 from transforms.packed.native_types import NATIVE, SCALE, least_opset, native_weight

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from transforms.opset.raises import definition
+from transforms.graph.definitions import definition
 
 OLDEST, NEWEST = 7, 22
 

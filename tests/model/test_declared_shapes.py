@@ -26,7 +26,7 @@ WRONG = ("1, 4, 8, 8", "1, 3, 64", "N, 3, 8, 9")
 @pytest.mark.parametrize("text", (OUTPUT, INNER, BODY))
 def test_a_wrong_shape_is_mended_with_a_word(text: str, shape: str) -> None:
     graph = model_io.load(onnx.parser.parse_model(HEAD + text.format(shape)))
-    (note,) = graph.info.mended
+    (note,) = graph.info.notes
     assert f"[{shape}]" in note and "[1, 3, 8, 8]" in note
     model = graph_proto.export_model(graph)
     onnx.checker.check_model(model, full_check=True)
@@ -38,7 +38,7 @@ def test_a_wrong_shape_is_mended_with_a_word(text: str, shape: str) -> None:
 @pytest.mark.parametrize("shape", ("1, 3, 8, 8", "N, C, 8, 8", "N, 3, H, W"))
 def test_a_right_shape_stays_as_declared(shape: str) -> None:
     graph = model_io.load(onnx.parser.parse_model(HEAD + OUTPUT.format(shape)))
-    assert graph.info.mended == []
+    assert graph.info.notes == []
     (output,) = graph_proto.export_model(graph).graph.output
     dims = [d.dim_param or d.dim_value for d in output.type.tensor_type.shape.dim]
     assert [str(dim) for dim in dims] == shape.split(", ")
@@ -47,7 +47,7 @@ def test_a_right_shape_stays_as_declared(shape: str) -> None:
 def test_what_another_domain_makes_is_believed() -> None:
     """Nothing is inferred of such an operator, so that what follows from its declared shape stays known."""
     text = "(float[2, 3] x) => (float[2, 5] y) <float[2, 5] a> { a = own.Op(x) y = Relu(a) }"
-    assert model_io.load(onnx.parser.parse_model(HEAD + text)).info.mended == []
+    assert model_io.load(onnx.parser.parse_model(HEAD + text)).info.notes == []
 
 
 def test_a_size_of_minus_one_is_an_unknown_one() -> None:
@@ -59,7 +59,7 @@ def test_a_size_of_minus_one_is_an_unknown_one() -> None:
         for size in value.type.tensor_type.shape.dim:
             size.dim_value = -1
     graph = model_io.load(model)
-    assert graph.info.mended == []
+    assert graph.info.notes == []
     assert graph.inputs[0].shape == [None] * 4
     assert all(isinstance(t.shape[2], str | None) for node in graph.nodes[:2] for t in node.outputs)
     feeds = {"x": np.ones((2, 3, 6, 6), np.float32), "w": np.ones((4, 3, 1, 1), np.float32)}
@@ -105,7 +105,7 @@ def test_a_shape_that_a_later_opset_tells_to_be_wrong(
     model = onnx.parser.parse_model(LATE)
     onnx.checker.check_model(model, full_check=True)  # opset 12 tells nothing of it
     onnx.save(model, source)
-    assert model_io.load(source).info.mended == []
+    assert model_io.load(source).info.notes == []
     arguments = ["--input", str(source), "--output", str(target), *options]
     assert tool.main(arguments) == 0  # type: ignore[attr-defined]
     assert "The declared shape of 'y' was wrong: [1, L], its node makes [" in capsys.readouterr().out

@@ -30,6 +30,7 @@ from transforms.finetune.finetune_model import TunedModel, finetune_model
 from transforms.finetune.float_reference import float_reference
 from transforms.finetune.options import FinetuneOptions
 from transforms.finetune.tuned_layers import LayerReport
+from transforms.graph.typed import info_of
 from transforms.model import provenance
 from transforms.run.feeds import Feeds, batch_feeds
 from transforms.run.shared_steps import StepSharing, remove_left
@@ -72,6 +73,7 @@ def finetune_file(job: FinetuneJob) -> None:
     with phases("writing"):
         files = job.save(done.graph, output, entries, first.exported)
     for line in (
+        *info_of(quantized).notes,
         *stored,
         *tuning.lines(done, len(feeds), quantized.source_files, files),
         *running.kept_lines(first),

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 @dataclass
 class ModelInfo:
-    """What a model says of itself beside its graph; ``mended``: notes on wrong shapes that it declared."""
+    """What a model says of itself beside its graph; ``notes``: what was mended or left out in loading it."""
 
     domain: str = ""
     model_version: int = 0
@@ -22,7 +22,7 @@ class ModelInfo:
     graph_metadata: dict[str, str] = field(default_factory=dict)
     annotations: list[onnx.TensorAnnotation] = field(default_factory=list)
     interface: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
-    mended: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 class Graph(gs.Graph):

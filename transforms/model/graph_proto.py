@@ -21,12 +21,16 @@ from transforms.graph import walk
 from transforms.graph.lazy_values import Weight, become_constant
 from transforms.graph.typed import Graph, ModelInfo, info_of
 from transforms.graph.unique_names import rename_hiding
+from transforms.model.attribute_defaults import write_defaults
 from transforms.model.constant_size import count_constants
 from transforms.model.declared_shapes import clear_negative, infer_mended
-from transforms.model.detached_weights import fill, sparse_to_dense, split, without_data
+from transforms.model.detached_weights import fill, sparse_tensors, sparse_to_dense, split, without_data
 from transforms.model.export_graph import export_graph
+from transforms.model.function_opsets import align_opsets
 from transforms.model.function_types import all_sizes_known, infer_types
 from transforms.model.inlined_size import refuse_explosion
+from transforms.model.left_out import notes_on_left_out
+from transforms.model.local_functions import key_of
 from transforms.model.metadata import (
     attach_metadata,
     bodies_of,
@@ -45,7 +49,16 @@ _MOST_SIZES = 1 << 23
 """Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""
 
 
-def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingProxyType({})) -> Graph:
+Compare = Callable[[onnx.ModelProto, onnx.ModelProto, Mapping[str, Weight]], list[str]]
+"""What holds a light model without local functions against the one with them, and returns notes."""
+
+
+def import_model(
+    model: onnx.ModelProto,
+    mapped: Mapping[str, Weight] = MappingProxyType({}),
+    *,
+    compare_inlined: Compare | None = None,
+) -> Graph:
     """Return the model as a graph, with types and shapes inferred. The model is not changed.
 
     Initializers in ``mapped`` have no data in the model.
@@ -53,24 +66,29 @@ def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingP
     Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
     that is also a graph input (the rule in IR version 3) becomes a constant, and so do packed weights. Raises
     ModelError for a model that inlining, sparse tensors or constants would make too large, or whose nodes
-    have no order.
+    have no order, and what ``compare_inlined`` does, which gets models that have local functions.
     """
-    light, weights = split(model, mapped)
-    clear_negative(light)
-    unpack_calls(light, weights)
-    light = inline(light)
+    whole, weights = split(model, mapped)
+    clear_negative(whole)
+    unpack_calls(whole, weights)
+    light = inline(whole)
     refuse_tangles(light.graph)
-    inferred, mended = infer(light, weights)
+    inferred, notes = infer(light, weights)
     info = read_info(light)
-    info.mended = mended
+    kept = set(map(key_of, light.functions))
+    inlined = [function for function in whole.functions if key_of(function) not in kept]
+    sparse = sum(1 for _ in sparse_tensors(model.graph.node, model.graph))
+    info.notes = notes + notes_on_left_out(model, inlined, sparse)
+    if light is not whole and compare_inlined is not None:
+        info.notes += compare_inlined(whole, inferred, weights)
     return _import_inferred(inferred, weights, info)
 
 
 def import_light(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo | None = None) -> Graph:
     """Return a light model with its weights as a graph, with types and shapes inferred."""
-    inferred, mended = infer(light, weights)
+    inferred, notes = infer(light, weights)
     info = info or ModelInfo()
-    info.mended += mended
+    info.notes += notes
     return _import_inferred(inferred, weights, info)
 
 
@@ -84,7 +102,8 @@ def inline(light: onnx.ModelProto) -> onnx.ModelProto:
     if not light.functions:
         return light
     refuse_explosion(light)
-    light = onnx.inliner.inline_local_functions(light)
+    align_opsets(light)
+    light = onnx.inliner.inline_local_functions(write_defaults(light))
     sparse_to_dense(light.graph)
     return light
 

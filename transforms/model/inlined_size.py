@@ -14,6 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 
 from transforms.graph.proto_graphs import bodies_in
+from transforms.model.local_functions import Key, called, key_of, nodes_in, shown
 from transforms.model.read_model import ModelError
 
 MOST_NODES = 1 << 15
@@ -27,8 +28,6 @@ MOST_LEVELS = 30
 
 MOST_CALLS = 100
 """Functions that call each other in a row, as many as onnx inlines."""
-
-_Key = tuple[str, str, str]
 
 
 @dataclass
@@ -54,11 +53,11 @@ def refuse_explosion(model: onnx.ModelProto) -> None:
     """Raise ModelError for functions that call themselves, or that inlining would make too large."""
     if not model.functions:
         return
-    functions = {_key(f.domain, f.name, f.overload): f for f in model.functions}
-    sizes: dict[_Key, _Size] = {}
+    functions = {key_of(function): function for function in model.functions}
+    sizes: dict[Key, _Size] = {}
     for key in _callees_first(functions):
         sizes[key] = _measure(functions[key].node, functions, sizes)
-        _refuse(sizes[key], f"function '{'::'.join(filter(None, key))}'")
+        _refuse(sizes[key], f"function '{shown(key)}'")
     _refuse(_measure(model.graph.node, functions, sizes), "the graph")
 
 
@@ -75,17 +74,9 @@ def _refuse(size: _Size, what: str) -> None:
             )
 
 
-def _key(domain: str, name: str, overload: str) -> _Key:
-    return "" if domain == "ai.onnx" else domain, name, overload
-
-
-def _called(node: onnx.NodeProto) -> _Key:
-    return _key(node.domain, node.op_type, node.overload)
-
-
-def _callees_first(functions: dict[_Key, onnx.FunctionProto]) -> Iterable[_Key]:
+def _callees_first(functions: dict[Key, onnx.FunctionProto]) -> Iterable[Key]:
     calls = {
-        key: {_called(node) for node in _nodes(function.node)} & functions.keys()
+        key: {called(node) for node in _inner_nodes(function)} & functions.keys()
         for key, function in functions.items()
     }
     try:
@@ -94,21 +85,22 @@ def _callees_first(functions: dict[_Key, onnx.FunctionProto]) -> Iterable[_Key]:
         raise ModelError(f"function '{error.args[1][0][1]}' calls itself") from None
 
 
-def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for body in bodies_in(attribute):
-                yield from _nodes(body.node)
+def _inner_nodes(function: onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a function, and those of graphs that are defaults of its attributes."""
+    yield from nodes_in(function.node)
+    for attribute in function.attribute_proto:
+        for body in bodies_in(attribute):
+            yield from nodes_in(body.node)
 
 
 def _measure(
-    nodes: Iterable[onnx.NodeProto], functions: dict[_Key, onnx.FunctionProto], sizes: dict[_Key, _Size]
+    nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto], sizes: dict[Key, _Size]
 ) -> _Size:
     total = _Size()
     for node in nodes:
-        key = _called(node)
-        inside = {a.name: _inside(a, functions, sizes) for a in node.attribute}
+        key = called(node)
+        defaults = functions[key].attribute_proto if key in sizes else ()
+        inside = {a.name: _inside(a, functions, sizes) for a in (*defaults, *node.attribute)}
         if key not in sizes:
             total.nodes += 1
             for size in inside.values():
@@ -120,7 +112,7 @@ def _measure(
 
 
 def _inside(
-    attribute: onnx.AttributeProto, functions: dict[_Key, onnx.FunctionProto], sizes: dict[_Key, _Size]
+    attribute: onnx.AttributeProto, functions: dict[Key, onnx.FunctionProto], sizes: dict[Key, _Size]
 ) -> _Size:
     """Return the size of an attribute's bodies, and which attribute of the function it refers to."""
     size = _Size()
@@ -142,7 +134,7 @@ def _add_call(
     total.calls = max(total.calls, body.calls + 1)
     given = {attribute.name: attribute for attribute in (*function.attribute_proto, *node.attribute)}
     for name, attribute in given.items():
-        times, size = body.references[name], inside.get(name, _Size())
+        times, size = body.references[name], inside[name]
         total.bytes += times * attribute.ByteSize()
         total.add(size, times=times, deeper=body.levels)
         for outer, count in size.references.items():

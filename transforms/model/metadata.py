@@ -57,6 +57,8 @@ def write_info(info: ModelInfo, model: onnx.ModelProto) -> None:
             value.CopyFrom(before)
         elif _is_declared(before.type.tensor_type, value.type.tensor_type):
             value.type.tensor_type.shape.CopyFrom(before.type.tensor_type.shape)
+        if before.type.denotation:
+            value.type.denotation = before.type.denotation
         if before.doc_string:
             value.doc_string = before.doc_string
         value.metadata_props.extend(before.metadata_props)

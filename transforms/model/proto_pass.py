@@ -45,8 +45,8 @@ def apply(
     changed = graph_proto.import_light(light, weights | shown)
     changed.outputs = changed.outputs[: len(outputs)]
     _restore_documentation(graph, changed)
-    known = info_of(graph).mended
-    known += [note for note in info_of(changed).mended if note not in known]
+    known = info_of(graph).notes
+    known += [note for note in info_of(changed).notes if note not in known]
     used = (
         {node.domain or "" for node in walk.nodes(changed)} | {o.domain for o in graph.import_domains} | {""}
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx
 
 from transforms.graph import walk
+from transforms.graph.definitions import changes
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.model.proto_facts import Facts, bodies
 from transforms.model.read_model import ModelError
-from transforms.opset.raises import changes
 from transforms.opset.rules import RULES, least_opset
 
 _DOMAIN = "set.aside"

@@ -53,7 +53,7 @@ def prepare(
     in ``exclude`` are fused only among themselves. ``newest``: no fusion into an operator of a later opset,
     if not 0. Raises ModelError if the opset cannot be raised.
     """
-    done = Preparation(notes=list(info_of(graph).mended))
+    done = Preparation(notes=list(info_of(graph).notes))
     convert_opset(graph, CAST_TO_BFLOAT16)
     if count := split_fused(graph, exclude=exclude, only_unknown=not optimized):
         done.notes.append(f"Operators that ONNX Runtime had put together, taken apart: {count}")
@@ -71,7 +71,7 @@ def prepare(
 
 def note_mended(graph: gs.Graph, notes: list[str]) -> None:
     """Add notes on declared shapes that later opsets told to be wrong."""
-    notes += [note for note in info_of(graph).mended if note not in notes]
+    notes += [note for note in info_of(graph).notes if note not in notes]
 
 
 def _hardswishes(graph: gs.Graph) -> int:

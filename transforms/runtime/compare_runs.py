@@ -59,34 +59,44 @@ def compare_runs(
     *,
     change: str = "changed",
 ) -> bool:
-    """Return whether two models with the same inputs could be compared, on the same random numbers.
-
-    ``weights`` are arrays, used without a copy, or lazy values for inputs that hold weights. The sessions do
-    not optimize. Not compared are models that are large, whose inputs cannot be generated, whose original
-    ONNX Runtime does not run, that draw random numbers or run too long. Raises ModelError naming an output
-    that differs by more than rounding, or the reason why the changed model does not run; ``change`` is what
-    the error says was done to it.
-    """
-    if reason := too_large(before, weights) or not_repeatable(before.graph):
+    """Return whether two models with the same inputs could be compared, as :func:`why_not_compared` does."""
+    reason = why_not_compared(before, after, weights, change=change)
+    if reason is not None:
         log.debug("%s model not compared: %s", change, reason)
-        return False
+    return reason is None
+
+
+def why_not_compared(
+    before: onnx.ModelProto, after: onnx.ModelProto, weights: Mapping[str, Weight], *, change: str
+) -> str | None:
+    """Return why two models with the same inputs could not be compared, None if they could and agree.
+
+    They run on the same random numbers, in sessions that do not optimize. ``weights`` are arrays, used
+    without a copy, or lazy values for inputs that hold weights. Not compared are models that are large, whose
+    inputs cannot be generated, whose original ONNX Runtime does not run, that draw random numbers or run too
+    long. Raises ModelError naming an output that differs by more than rounding, or the reason why the changed
+    model does not run; ``change`` is what the error says was done to it.
+    """
+    for model in (before, after):  # functions of the one are bodies of the other
+        if reason := too_large(model, weights) or not_repeatable(model.graph):
+            return reason
     try:
         old = _open(before)
         feed, expected = feed_and_run(old, {name: load_values(held) for name, held in weights.items()})
     except Exception as error:  # of the runtime, on the original model: not caused by the change
-        log.debug("%s model not compared: %s", change, error)
-        return False
+        log.debug("the original model does not run: %s", error)
+        is_clear = isinstance(error, TimeoutError | ValueError) and not isinstance(error, ModelError)
+        return str(error) if is_clear else "ONNX Runtime does not run the original on random numbers"
     try:
         found = run_in_time(_open(after), feed)
     except (MissingKernelError, TimeoutError) as error:
-        log.debug("%s model not compared: %s", change, error)  # other runtimes may have the kernels
-        return False
+        return str(error)  # other runtimes may have the kernels
     except Exception as error:  # the runtime's exceptions share no narrower class
         raise ModelError(f"the {change} model does not run: {said_by_runtime(error)}") from error
     for name, result in expected.items():
         if difference := _difference(result, found[name]):
             raise ModelError(f"output '{name}' differs on random input: {difference}")
-    return True
+    return None
 
 
 def too_large(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:

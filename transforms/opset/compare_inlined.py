@@ -1,0 +1,48 @@
+"""A check of inlining: a model without its local functions computes the same as with them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+
+import onnx
+import onnx.inliner
+
+from transforms.graph.lazy_values import Weight
+from transforms.model.attribute_defaults import write_defaults
+from transforms.model.local_functions import key_of, shown
+from transforms.model.read_model import ModelError
+from transforms.runtime.compare_runs import why_not_compared
+
+
+def compare_inlined(
+    before: onnx.ModelProto, after: onnx.ModelProto, weights: Mapping[str, Weight]
+) -> list[str]:
+    """Run a light model with local functions, and what inlining made of it; return notes for the user.
+
+    There is one if the models could not be compared, with the reason: they are as large, as slow or as
+    peculiar as :func:`transforms.runtime.compare_runs.why_not_compared` says. Raises ModelError naming the
+    output that differs by more than rounding, and the function.
+    """
+    try:
+        reason = why_not_compared(before, after, weights, change="inlined")
+    except ModelError as error:
+        raise ModelError(f"inlining function '{_culprit(before, weights)}': {error}") from error
+    return [f"Inlining of local functions not checked by a run: {reason}"] if reason else []
+
+
+def _culprit(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
+    """Return the function with which the first functions, inlined alone, make a difference; or the last."""
+    keys = list(dict.fromkeys(map(key_of, model.functions)))
+    bound = write_defaults(model)
+
+    def _differs(count: int) -> bool:
+        names = [(domain, name) for domain, name, _ in keys[:count]]
+        part = onnx.inliner.inline_selected_functions(bound, names)
+        try:
+            why_not_compared(model, part, weights, change="inlined")
+        except ModelError:
+            return True
+        return False
+
+    return shown(keys[bisect_left(range(1, len(keys)), True, key=_differs)])
