@@ -27,23 +27,23 @@ def saturate(graph: gs.Graph, *, exclude: Exclusion = None, names: list[str] | N
     meant = meant_infinities(graph) if infinite else {}
     found: list[str] = []
     for tensor in beyond:
-        clipped = _finite_clipped if id(tensor) in meant else _clipped
+        clipped = clip_finite if id(tensor) in meant else clip
         if id(tensor) not in meant or _exceeds(_finite(tensor.values)):
             become_constant(tensor, derived(tensor._values, clipped, np.float32))
             found.append(tensor.name)
-    found += _saturate_fills(graph, excluded)
+    found += saturate_fills(graph, exclude=excluded)
     if names is not None:
         names += found
     return len(found)
 
 
-def _saturate_fills(graph: gs.Graph, exclude: NodeSet) -> list[str]:
-    """Clip the numbers that tensors are filled with at run time; return the names of these tensors."""
-    found = []
+def saturate_fills(graph: gs.Graph, *, exclude: Exclusion = None) -> list[str]:
+    """Clip the finite numbers that a ConstantOfShape fills in; return the names of the tensors it makes."""
+    found, kept = [], resolve(exclude, graph)
     for node in walk.nodes(graph):
-        value = node.attrs.get("value") if node.op == "ConstantOfShape" and node not in exclude else None
+        value = node.attrs.get("value") if node.op == "ConstantOfShape" and node not in kept else None
         if value is not None and dtypes.is_type(value, dtypes.FLOAT) and _exceeds(_finite(value.values)):
-            node.attrs["value"] = gs.Constant(value.name, _finite_clipped(value.values))
+            node.attrs["value"] = gs.Constant(value.name, clip_finite(value.values))
             found.append(node.outputs[0].name)
     return found
 
@@ -58,12 +58,14 @@ def _has_nan(values: np.ndarray) -> bool:
     return bool(values.size) and bool(np.isnan(values.max()))
 
 
-def _clipped(values: np.ndarray) -> np.ndarray:
+def clip(values: np.ndarray) -> np.ndarray:
+    """Return float32 numbers in the range of BF16, infinities among them; NaN is kept."""
     return np.asarray(np.clip(values, -dtypes.BFLOAT16_MAX, dtypes.BFLOAT16_MAX))
 
 
-def _finite_clipped(values: np.ndarray) -> np.ndarray:
-    return np.where(np.isinf(values), values, _clipped(values))
+def clip_finite(values: np.ndarray) -> np.ndarray:
+    """Return finite float32 numbers in the range of BF16; infinities and NaN are kept."""
+    return np.where(np.isinf(values), values, clip(values))
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

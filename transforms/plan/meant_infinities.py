@@ -8,10 +8,10 @@ of large numbers becomes a row of equal shares. What tells an infinity from a nu
 * a Where that it is data of;
 * a Softmax, unless the infinities are all in one added constant that leaves a number in each row.
 
-Infinities come from constants. Others come with inputs, from logarithms and quotients, or from sums of numbers
-next to the largest one (``computed``): any model might have those. They count where the model itself expects
-them: before an IsInf, a comparison with an infinity or a number of that size, and before an IsNaN where they
-become NaN, in a Softmax or a difference.
+Infinities come from constants. Others come with inputs, from logarithms and quotients, or from sums of
+numbers next to the largest one (``computed``): any model might have those. They count where the model itself
+expects them: before an IsInf, a comparison with an infinity or a number of that size, and before an IsNaN
+where they become NaN, in a Softmax or a difference.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Meant:
         return {key: tensor for key, tensor in before.items() if key in reached}
 
     def _tells(self, node: gs.Node) -> bool:
-        """Return whether a node tells stored infinities from large numbers, or makes NaN that another does."""
+        """Return whether a node tells infinities from large numbers, or makes NaN that another does."""
         return node.op in _TELLING or (node.op not in MOVES and self._is_before_nan(node))
 
     def _expects(self, node: gs.Node) -> bool:
