@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, schemas, walk
 from transforms.graph.rewire import detach
 from transforms.graph.selection import Exclusion, resolve
+from transforms.graph.slots import Slot, slots
 from transforms.insert_cast import cast_pair
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 from transforms.plan.write_roundings import RoundingPair
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """The indices at which one value passes through a node; None if it does not pass there."""
-
-    bodies: tuple[gs.Graph, ...]
-    node_input: int | None
-    body_input: int | None
-    body_output: int | None
-    node_output: int | None
 
 
 def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) -> int:
@@ -43,47 +30,16 @@ def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) ->
     for inner in walk.graphs(graph):
         outputs = {id(tensor) for tensor in inner.outputs}
         for node in inner.nodes:
-            if node.op in _SLOTS and node not in kept and schemas.allows(node, pair.element, opsets):
-                for slot in list(_SLOTS[node.op](node)):
+            found = slots(node)
+            if found and node not in kept and schemas.allows(node, pair.element, opsets):
+                for slot in found:
                     count += _convert(node, slot, pair, names, outputs)
     for inner in walk.graphs(graph):
         inner.nodes = [node for node in inner.nodes if node.outputs]  # without the Casts that moved
     return count
 
 
-def _if_slots(node: gs.Node) -> Iterator[_Slot]:
-    bodies = (node.attrs["then_branch"], node.attrs["else_branch"])
-    for index in range(len(node.outputs)):
-        yield _Slot(bodies, None, None, index, index)
-
-
-def _loop_slots(node: gs.Node) -> Iterator[_Slot]:
-    body = node.attrs["body"]
-    states = len(body.inputs) - 2  # after the iteration number and the condition
-    for index in range(len(node.outputs)):
-        carried = index < states
-        yield _Slot((body,), index + 2 if carried else None, index + 2 if carried else None, index + 1, index)
-
-
-def _scan_slots(node: gs.Node) -> Iterator[_Slot]:
-    body = node.attrs["body"]
-    states = len(node.inputs) - node.attrs["num_scan_inputs"]
-    for index in range(states):
-        yield _Slot((body,), index, index, index, index)
-    for index in range(states, len(node.inputs)):
-        yield _Slot((body,), index, index, None, None)
-    for index in range(states, len(node.outputs)):
-        yield _Slot((body,), None, None, index, index)
-
-
-_SLOTS: dict[str, Callable[[gs.Node], Iterator[_Slot]]] = {
-    "If": _if_slots,
-    "Loop": _loop_slots,
-    "Scan": _scan_slots,
-}
-
-
-def _convert(node: gs.Node, slot: _Slot, pair: RoundingPair, names: walk.Names, outputs: set[int]) -> int:
+def _convert(node: gs.Node, slot: Slot, pair: RoundingPair, names: walk.Names, outputs: set[int]) -> int:
     if not _is_rounded_around(node, slot, pair.element, outputs):
         return 0
     if slot.node_input is not None:
@@ -98,7 +54,7 @@ def _convert(node: gs.Node, slot: _Slot, pair: RoundingPair, names: walk.Names, 
     return 1
 
 
-def _is_rounded_around(node: gs.Node, slot: _Slot, element: int, outputs: set[int]) -> bool:
+def _is_rounded_around(node: gs.Node, slot: Slot, element: int, outputs: set[int]) -> bool:
     if slot.node_input is not None:
         source = node.inputs[slot.node_input]
         if not dtypes.is_type(source, dtypes.FLOAT) or not any(is_upcast(n, element) for n in source.inputs):
@@ -108,7 +64,7 @@ def _is_rounded_around(node: gs.Node, slot: _Slot, element: int, outputs: set[in
     return all(_is_rounded_inside(body, slot, element) for body in slot.bodies)
 
 
-def _is_rounded_inside(body: gs.Graph, slot: _Slot, element: int) -> bool:
+def _is_rounded_inside(body: gs.Graph, slot: Slot, element: int) -> bool:
     if slot.body_output is not None and not dtypes.is_type(body.outputs[slot.body_output], dtypes.FLOAT):
         return False
     if slot.body_input is None:

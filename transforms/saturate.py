@@ -1,4 +1,4 @@
-"""Infinite and huge weights brought into the range of BF16."""
+"""Infinite and huge weights brought into the range of BF16, except infinities that mean something."""
 
 from __future__ import annotations
 
@@ -8,22 +8,44 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.selection import Exclusion, NodeSet, resolve
+from transforms.plan.infinite_tensors import has_infinity
+from transforms.plan.meant_infinities import meant_infinities
 
 
-def saturate(graph: gs.Graph, *, exclude: Exclusion = None) -> int:
+def saturate(graph: gs.Graph, *, exclude: Exclusion = None, names: list[str] | None = None) -> int:
     """Clip float32 initializers to +-3.38953139e38, infinities included; return how many tensors changed.
 
     The -Inf of attention masks becomes finite, too: BF16 hardware does not guarantee to carry an infinity
-    through a Softmax. NaN is kept: see :func:`tensors_with_nan`. Does nothing to tensors that only nodes in
-    ``exclude`` use, and to types other than float32.
+    through a Softmax. Infinities that the model tells from large numbers stay infinite
+    (:mod:`transforms.plan.meant_infinities`), as do those that a ConstantOfShape fills in, whose finite value
+    is clipped. NaN is kept: see :func:`tensors_with_nan`. Does nothing to tensors that only nodes in
+    ``exclude`` use, and to types other than float32. ``names`` receives those of the tensors that changed.
     """
-    changed = 0
-    for tensor in _float_constants(graph, resolve(exclude, graph)):
-        values = tensor.values
-        if values.size and _exceeds(values):
-            become_constant(tensor, derived(tensor._values, _clipped, np.float32))
-            changed += 1
-    return changed
+    excluded = resolve(exclude, graph)
+    beyond = [tensor for tensor in _float_constants(graph, excluded) if _exceeds(tensor.values)]
+    infinite = any(has_infinity(tensor.values) for tensor in beyond)
+    meant = meant_infinities(graph) if infinite else {}
+    found: list[str] = []
+    for tensor in beyond:
+        clipped = clip_finite if id(tensor) in meant else clip
+        if id(tensor) not in meant or _exceeds(_finite(tensor.values)):
+            become_constant(tensor, derived(tensor._values, clipped, np.float32))
+            found.append(tensor.name)
+    found += saturate_fills(graph, exclude=excluded)
+    if names is not None:
+        names += found
+    return len(found)
+
+
+def saturate_fills(graph: gs.Graph, *, exclude: Exclusion = None) -> list[str]:
+    """Clip the finite numbers that a ConstantOfShape fills in; return the names of the tensors it makes."""
+    found, kept = [], resolve(exclude, graph)
+    for node in walk.nodes(graph):
+        value = node.attrs.get("value") if node.op == "ConstantOfShape" and node not in kept else None
+        if value is not None and dtypes.is_type(value, dtypes.FLOAT) and _exceeds(_finite(value.values)):
+            node.attrs["value"] = gs.Constant(value.name, clip_finite(value.values))
+            found.append(node.outputs[0].name)
+    return found
 
 
 def tensors_with_nan(graph: gs.Graph) -> list[str]:
@@ -36,13 +58,23 @@ def _has_nan(values: np.ndarray) -> bool:
     return bool(values.size) and bool(np.isnan(values.max()))
 
 
-def _clipped(values: np.ndarray) -> np.ndarray:
+def clip(values: np.ndarray) -> np.ndarray:
+    """Return float32 numbers in the range of BF16, infinities among them; NaN is kept."""
     return np.asarray(np.clip(values, -dtypes.BFLOAT16_MAX, dtypes.BFLOAT16_MAX))
+
+
+def clip_finite(values: np.ndarray) -> np.ndarray:
+    """Return finite float32 numbers in the range of BF16; infinities and NaN are kept."""
+    return np.where(np.isinf(values), values, clip(values))
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return values[np.isfinite(values)]
 
 
 def _exceeds(values: np.ndarray) -> bool:
     # fmax and fmin ignore NaN, and make no temporary of the size of the tensor
-    return bool(
+    return bool(values.size) and bool(
         np.fmax.reduce(values, axis=None) > dtypes.BFLOAT16_MAX
         or np.fmin.reduce(values, axis=None) < -dtypes.BFLOAT16_MAX
     )

@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import Insertions
 from transforms.graph.selection import Exclusion
+from transforms.plan.meant_infinities import meant_infinities
 from transforms.plan.rounding_plan import Rounding, RoundingPlan, is_saturation
 
 
@@ -16,14 +17,17 @@ def saturate_activations(graph: gs.Graph, *, exclude: Exclusion = None, keep_io_
 
     To be called before :func:`transforms.insert_cast.insert_cast` and its like: no sum that overflows BF16
     then becomes infinite. Does nothing to weights (see :func:`transforms.saturate.saturate`), to tensors
-    that are clipped to the range already, and to inputs that are bfloat16 themselves with ``keep_io_types``
-    false. Raises ValueError below opset 12, in which Clip does not take bounds as inputs for all types.
+    that are clipped to the range already, to those whose infinities mean something
+    (:mod:`transforms.plan.meant_infinities`), and to inputs that are bfloat16 themselves with
+    ``keep_io_types`` false. Raises ValueError below opset 12, in which Clip does not take bounds as inputs
+    for all types.
     """
     if graph.opset < 12:
         raise ValueError(f"activations can be saturated from opset 12 on, the model has {graph.opset}")
     plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude)
-    inputs = [] if keep_io_types else graph.inputs
-    roundings = [r for r in plan.roundings if _is_open(r) and not any(r.tensor is t for t in inputs)]
+    left = {id(tensor) for tensor in (() if keep_io_types else graph.inputs)}
+    left |= meant_infinities(graph, computed=True).keys()
+    roundings = [r for r in plan.roundings if _is_open(r) and id(r.tensor) not in left]
     names = walk.Names(graph)
     bounds = [
         gs.Constant(names.derive("", "bf16_min"), np.array(-dtypes.BFLOAT16_MAX)),

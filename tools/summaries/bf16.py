@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tools.summaries import running
 from tools.summaries.words import counted, written
+from transforms.graph.some_names import some_names
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -35,7 +36,8 @@ def lines(done: Conversion, graph: gs.Graph, files: list[Path], first: FirstRun)
     if fused:
         yield f"Fused: {fused}"
     if done.saturated:
-        yield f"Saturated: {done.saturated} weights held values beyond +-3.38953139e38"
+        count, names = len(done.saturated), some_names(done.saturated)
+        yield f"Saturated: {count} weights held values beyond +-3.38953139e38: {names}"
     assert done.tally is not None
     yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
     yield from _kept(done)

@@ -18,6 +18,7 @@ from ops.array_types import Float64Array
 from transforms.choose_ranges.bench import Bench
 from transforms.choose_ranges.measure_outputs import Score, drags, falls, gain
 from transforms.choose_ranges.setting import Setting
+from transforms.graph.some_names import some_names
 from transforms.search.largest_shares import Removed, largest_shares
 
 log = logging.getLogger(__name__)
@@ -54,10 +55,8 @@ class FloatTensors:
     where: str = "held-out samples"
 
     def __str__(self) -> str:
-        shown = ", ".join(f"'{name}'" for name in self.names[:3])
-        more = f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""
         return (
-            f"Kept in float for the outputs: {shown}{more} "
+            f"Kept in float for the outputs: {some_names(self.names)} "
             f"({self.before:.1f} -> {self.after:.1f} dB on {self.where})"
         )
 

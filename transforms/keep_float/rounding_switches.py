@@ -15,7 +15,9 @@ from transforms.graph import dtypes, walk
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied
 from transforms.graph.rewire import Insertions, detach
 from transforms.insert_cast import cast_pair
+from transforms.plan.meant_infinities import meant_infinities
 from transforms.plan.rounding_plan import Edge, Rounding, RoundingPlan, reach
+from transforms.saturate import clip, clip_finite
 
 
 def add_switches(
@@ -27,7 +29,7 @@ def add_switches(
     part. The nodes of a part that is on compute in float32 as nodes do that a conversion excludes: they read
     inputs of the model, weights and what other such nodes make as they are, all else rounded. The plan must
     be one with ``round_before_relu``, which changes no number. ``clipped``: values are brought into
-    the range of BF16 before they are rounded, as weights are anyway.
+    the range of BF16 before they are rounded, as weights are anyway, except infinities that mean something.
     """
     return _Writer(graph, plan, parts, clipped).write()
 
@@ -40,7 +42,8 @@ class _Writer:
     ) -> None:
         self._graph, self._plan = graph, plan
         self._names = walk.Names(graph)
-        self._round = _Round(self._names, clipped)
+        self._round = _Round(self._names)
+        self._clipped, self._infinite = clipped, meant_infinities(graph, computed=clipped)
         self._switches = [add_switch(graph, f"part{i}", self._names) for i in range(len(parts))]
         owned = zip(self._switches, parts, strict=True)
         self._switch = {id(node): switch for switch, nodes in owned for node in nodes}
@@ -77,9 +80,9 @@ class _Writer:
     def _low(self, rounding: Rounding, source: gs.Tensor) -> gs.Tensor:
         """Return the tensor rounded; nodes that round it will stand after what makes it."""
         if isinstance(source, gs.Constant):
-            return gs.Constant(self._names.derive(source.name, "low"), _rounded(source.values))
+            return gs.Constant(self._names.derive(source.name, "low"), self._values(source))
         low = _like(source, "low", self._names)
-        self._insertions.add(rounding.owner, rounding.producer, self._round.nodes(source, low))
+        self._insertions.add(rounding.owner, rounding.producer, self._nodes(rounding.tensor, source, low))
         return low
 
     def _new(self, node: gs.Node) -> gs.Node:
@@ -113,8 +116,17 @@ class _Writer:
                     results.append(raw)
                     continue
                 results.append(_like(raw, "result", self._names))
-                nodes += self._handed_on(raw, results[-1]) if is_on else self._round.nodes(raw, results[-1])
+                nodes += self._handed_on(raw, results[-1]) if is_on else self._nodes(tensor, raw, results[-1])
         return Branch(nodes, results)
+
+    def _nodes(self, tensor: gs.Tensor, source: gs.Tensor, target: gs.Tensor) -> list[gs.Node]:
+        """Return nodes that make the target, which is a tensor rounded, of the source."""
+        clipped = self._clipped and id(tensor) not in self._infinite
+        return self._round.nodes(source, target, clipped=clipped)
+
+    def _values(self, constant: gs.Constant) -> np.ndarray:
+        clipped = clip_finite if id(constant) in self._infinite else clip
+        return np.asarray(ops.from_bfloat16(ops.to_bfloat16(clipped(constant.values))))
 
     def _handed_on(self, source: gs.Tensor, target: gs.Tensor) -> list[gs.Node]:
         return [gs.Node("Identity", self._names.derive(target.name, "copy"), {}, [source], [target])]
@@ -123,20 +135,20 @@ class _Writer:
 class _Round:
     """Writes the nodes that round a tensor."""
 
-    def __init__(self, names: walk.Names, clipped: bool) -> None:
-        self._names, self._clipped, self._pair = names, clipped, cast_pair("bfloat16")
+    def __init__(self, names: walk.Names) -> None:
+        self._names, self._pair = names, cast_pair("bfloat16")
 
-    def nodes(self, source: gs.Tensor, target: gs.Tensor) -> list[gs.Node]:
-        """Return nodes that make the target of the source."""
+    def nodes(self, source: gs.Tensor, target: gs.Tensor, *, clipped: bool) -> list[gs.Node]:
+        """Return nodes that make the target of the source, brought into the range of BF16 if ``clipped``."""
         nodes = []
-        if self._clipped:
+        if clipped:
             limits = (np.array(-dtypes.BFLOAT16_MAX), np.array(dtypes.BFLOAT16_MAX))
             bounds = [gs.Constant(self._names.derive(target.name, "bound"), limit) for limit in limits]
-            clipped = _like(source, "clipped", self._names)
+            within = _like(source, "clipped", self._names)
             nodes = [
-                gs.Node("Clip", self._names.derive(clipped.name, "clip"), {}, [source, *bounds], [clipped])
+                gs.Node("Clip", self._names.derive(within.name, "clip"), {}, [source, *bounds], [within])
             ]
-            source = clipped
+            source = within
         low = dtypes.variable(self._names.derive(target.name, "bf16"), dtypes.BFLOAT16, source)
         nodes.append(self._pair.downcast(self._names, source, low))
         nodes.append(self._pair.upcast(self._names, low, target))
@@ -159,8 +171,3 @@ def _read_raw(graph: gs.Graph, plan: RoundingPlan) -> set[int]:
 
 def _like(tensor: gs.Tensor, suffix: str, names: walk.Names) -> gs.Variable:
     return gs.Variable(names.derive(tensor.name, suffix), tensor.dtype, tensor.shape)
-
-
-def _rounded(values: np.ndarray) -> np.ndarray:
-    clipped = np.clip(values, -dtypes.BFLOAT16_MAX, dtypes.BFLOAT16_MAX)
-    return np.asarray(ops.from_bfloat16(ops.to_bfloat16(clipped)))

@@ -16,6 +16,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.convert_bf16 import Bf16Options, Conversion, prepare_bf16
 from transforms.plan.rounding_plan import RoundingPlan
 from transforms.runtime.session import open_session
+from transforms.saturate import saturate_fills
 from transforms.simulate_bf16 import input_tensors
 
 
@@ -34,6 +35,7 @@ class SwitchedRounding:
         loaded = copy_graph(graph)
         exclude = prepare_bf16(graph, options, Conversion(options.format)).resolve_in(graph)
         exclude |= NodeSet(_new_casts(loaded, graph))
+        saturate_fills(graph, exclude=exclude)
         self.parts = find_fused_groups(loaded, graph, kept.resolve_in(loaded), exclude)
         plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=exclude, round_before_relu=True)
         if options.format == "simulate_bf16":

@@ -62,7 +62,7 @@ class Conversion:
 
     format: str
     tensors: int = 0
-    saturated: int = 0
+    saturated: list[str] = field(default_factory=list)
     fused: Counter[str] = field(default_factory=Counter)
     tally: inspect_bf16.Tally | None = None
     notes: list[str] = field(default_factory=list)
@@ -79,7 +79,7 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
     _raise_opset(graph, options)
     note_mended(graph, done.notes)
     kept = exclude.resolve_in(graph)  # once: later, inserted nodes would belong to the selection
-    done.saturated = saturate(graph, exclude=kept)
+    saturate(graph, exclude=kept, names=done.saturated)
     if options.saturate_activations:
         saturate_activations(graph, exclude=kept, keep_io_types=options.keep_io_types)
     done.tensors = _write_format(graph, kept, options)

@@ -16,6 +16,7 @@ from transforms.fold_relu import fold_relu
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.mixed_channels import Recall, anew
+from transforms.graph.some_names import some_names
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.leave_out_dilations import leave_out_dilations
 from transforms.leave_out_zero_points import leave_out_zero_points
@@ -29,6 +30,7 @@ from transforms.pipelines.prepare import note_mended, prepare
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
+from transforms.plan.saturated_constants import saturated_constants
 from transforms.plan.scheme_targets import SchemeTargets, Targets
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.plan.weight_cache import WeightMemory
@@ -103,6 +105,7 @@ def write_plan(
     )
     _note_bodies(plan, done)
     _note_whole(plan, done)
+    _note_infinite(plan, done)
     if plan.scheme.align_concat == AUTO and ranges is not None:
         done.changes[_ALIGNED] = plan.settle(ranges.extremes())
     insert_qdq(plan, ranges, memory=memory, grids=done.grids)
@@ -158,7 +161,11 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
     if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):
-        done.changes["weights saturated at +-3.38953139e38"] = saturate(graph, exclude=targets.excluded)
+        names: list[str] = []
+        done.changes["weights saturated at +-3.38953139e38"] = saturate(
+            graph, exclude=targets.excluded, names=names
+        )
+        done.notes += [f"Saturated at +-3.38953139e38: {some_names(names)}"] if names else []
     if scheme.equalize_layers is True:
         done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)
     if scheme.balance_channels:
@@ -207,6 +214,14 @@ def _note_whole(plan: QuantizationPlan, done: Quantized) -> None:
         count = "1 weight" if whole == 1 else f"{whole} weights"
         what = "per channel" if plan.scheme.per_channel else "for each weight"
         done.notes.append(f"One scale {what}, no blocks of {size}: {count}, sums too short or in groups")
+
+
+def _note_infinite(plan: QuantizationPlan, done: Quantized) -> None:
+    """Say what a float type saturates, and which tensors stay out of it for their infinities."""
+    if names := saturated_constants(plan):
+        done.notes.append(f"Saturated at +-65504: {some_names(names)}")
+    if names := plan.specs.infinite:
+        done.notes.append(f"Kept in float32, where an infinity means something: {some_names(names)}")
 
 
 def _note_bodies(plan: QuantizationPlan, done: Quantized) -> None:

@@ -8,7 +8,8 @@ Each value is put on a grid where it is read: in the format of the node that rea
   outermost graph: ranges are not measured inside bodies of If, Loop and Scan.
 * bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
 * ``quantize_all_op_types`` lets every format reach what those two reach.
-* Blocks leave out tensors that may hold infinities (:mod:`transforms.plan.infinite_tensors`).
+* Blocks leave out tensors that may hold infinities (:mod:`transforms.plan.infinite_tensors`), float16, which
+  has none in our operators, those whose infinities mean something (:mod:`transforms.plan.meant_infinities`).
 * No format reaches the arithmetic of sizes, positions and angles (:mod:`transforms.plan.exact_arithmetic`).
 * Biases are int32 where both operands are integers and there is one number for each output channel, or one
   scale for all; they take another format only where the scheme gives them one.
@@ -29,6 +30,7 @@ from transforms.graph.selection import NodeSet
 from transforms.plan.exact_arithmetic import exact_arithmetic
 from transforms.plan.infinite_tensors import infinite_tensors
 from transforms.plan.integer_sites import IntegerSites
+from transforms.plan.meant_infinities import meant_infinities
 from transforms.plan.node_formats import FormatTable
 from transforms.plan.quant_spec import (
     ACTIVATION,
@@ -38,6 +40,7 @@ from transforms.plan.quant_spec import (
     QuantSpec,
     block_axis,
     is_unquantized_float,
+    saturates,
     scale_axis,
     scale_block_axis,
 )
@@ -59,6 +62,10 @@ class SpecChooser:
         self._main = {id(node) for node in graph.nodes}
         self._exact = exact_arithmetic(graph)
         self._infinite = infinite_tensors(graph) if scheme.quantize_all_op_types else set[int]()
+        formats = [*scheme.named_formats, *filter(None, [scheme.other_format])]
+        self._meant = meant_infinities(graph, computed=True) if any(map(saturates, formats)) else {}
+        self.infinite: list[str] = []
+        """Names of the tensors that stay float32 because float16 would make their infinities finite."""
         self._spectra = set() if scheme.quantize_all_op_types else spectra(graph)
         self.integers = IntegerSites(
             graph, self._takes_integers, share_slices=scheme.align_slice, kernels=scheme.kernels
@@ -250,8 +257,15 @@ class SpecChooser:
             axis = scale_axis(node, index, tensor, per_channel) if weight else None
             return QuantSpec(fmt, axis, symmetric, method=method)
         if fmt.is_float:
-            return QuantSpec(fmt)
+            return self._float_spec(fmt, tensor)
         return None if id(tensor) in self._infinite else QuantSpec(fmt, block_axis(node, index, tensor))
+
+    def _float_spec(self, fmt: ops.Format, tensor: gs.Tensor) -> QuantSpec | None:
+        if not (saturates(fmt) and id(tensor) in self._meant):
+            return QuantSpec(fmt)
+        if tensor.name not in self.infinite:
+            self.infinite.append(tensor.name)
+        return None
 
 
 def _role(node: gs.Node, index: int) -> str:

@@ -51,6 +51,11 @@ class QuantSite(Rounding):
     role: str = ACTIVATION
 
 
+def saturates(fmt: ops.Format) -> bool:
+    """Return whether an infinity becomes the largest number in a float type, as our operators round to it."""
+    return fmt.is_float and fmt.name == "float16"
+
+
 def is_unquantized_float(tensor: gs.Tensor) -> bool:
     """Return whether a tensor is float32, holds numbers and is not on a grid already."""
     if tensor.is_empty() or not dtypes.is_type(tensor, dtypes.FLOAT):

@@ -1,0 +1,70 @@
+"""How values pass through If, Loop and Scan: into a body, out of it, and from one round to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The indices at which one value passes through a node; None if it does not pass there."""
+
+    bodies: tuple[gs.Graph, ...]
+    node_input: int | None
+    body_input: int | None
+    body_output: int | None
+    node_output: int | None
+
+
+def slots(node: gs.Node) -> list[Slot]:
+    """Return the slots of an If, a Loop or a Scan; none of other nodes."""
+    return list(_SLOTS[node.op](node)) if node.op in _SLOTS else []
+
+
+def passed_on(node: gs.Node) -> Iterator[tuple[gs.Tensor, gs.Tensor]]:
+    """Yield each tensor that is handed to a body, to the next round or out, with what it is called there."""
+    for slot in slots(node):
+        given = None if slot.node_input is None else node.inputs[slot.node_input]
+        made = None if slot.node_output is None else node.outputs[slot.node_output]
+        if given is not None and made is not None:
+            yield given, made  # without any round
+        for body in slot.bodies:
+            read = None if slot.body_input is None else body.inputs[slot.body_input]
+            result = None if slot.body_output is None else body.outputs[slot.body_output]
+            pairs = (given, read), (result, read), (result, made)
+            yield from ((a, b) for a, b in pairs if a is not None and b is not None)
+
+
+def _if_slots(node: gs.Node) -> Iterator[Slot]:
+    bodies = (node.attrs["then_branch"], node.attrs["else_branch"])
+    for index in range(len(node.outputs)):
+        yield Slot(bodies, None, None, index, index)
+
+
+def _loop_slots(node: gs.Node) -> Iterator[Slot]:
+    body = node.attrs["body"]
+    states = len(body.inputs) - 2  # after the iteration number and the condition
+    for index in range(len(node.outputs)):
+        carried = index < states
+        yield Slot((body,), index + 2 if carried else None, index + 2 if carried else None, index + 1, index)
+
+
+def _scan_slots(node: gs.Node) -> Iterator[Slot]:
+    body = node.attrs["body"]
+    states = len(node.inputs) - node.attrs["num_scan_inputs"]
+    for index in range(states):
+        yield Slot((body,), index, index, index, index)
+    for index in range(states, len(node.inputs)):
+        yield Slot((body,), index, index, None, None)
+    for index in range(states, len(node.outputs)):
+        yield Slot((body,), None, None, index, index)
+
+
+_SLOTS: dict[str, Callable[[gs.Node], Iterator[Slot]]] = {
+    "If": _if_slots,
+    "Loop": _loop_slots,
+    "Scan": _scan_slots,
+}
