@@ -8,6 +8,7 @@ import pytest
 
 from transforms import model_io
 from transforms.opset import compare_inlined as module
+from transforms.runtime import compare_runs
 
 LEAKY = "D <k: float = 0.5> (x) => (y) { y = LeakyRelu <alpha: float = @k> (x) }"
 PLAIN = "P (x) => (y) { y = Neg (x) }"

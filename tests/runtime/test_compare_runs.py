@@ -133,8 +133,8 @@ def test_large_weights_are_not_run(caplog: pytest.LogCaptureFixture, monkeypatch
 
 def test_weights_beside_the_model_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[dict[str, np.ndarray]] = []
-    run = module._run
-    monkeypatch.setattr(module, "_run", lambda model, feed: (found.append(dict(feed)), run(model, feed))[1])
+    run = module.run_in_time
+    monkeypatch.setattr(module, "run_in_time", lambda model, feed: (found.append(dict(feed)), run(model, feed))[1])
     graph = model_io.load(build.dense(256, opset=11))
     (weight,) = [t.values for t in graph.tensors().values() if t.name == "weight0"]
     convert_opset(graph, 13)
