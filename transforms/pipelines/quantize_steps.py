@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 
 import onnx_graphsurgeon as gs
 
@@ -17,6 +18,7 @@ from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.mixed_channels import Recall, anew
 from transforms.insert_qdq import insert_qdq, raise_opset
+from transforms.leave_out_biases import leave_out_biases
 from transforms.leave_out_dilations import leave_out_dilations
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
@@ -24,8 +26,10 @@ from transforms.lower_opset import lower_opset
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
 from transforms.move_outliers import move_outliers
+from transforms.part_biases import part_biases
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import note_mended, prepare
+from transforms.plan.node_formats import FormatTable
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -151,6 +155,7 @@ def _refuse_quantized(graph: gs.Graph) -> None:
 
 
 def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
+    leave_out_biases(graph)
     names = tensors_with_nan(graph)
     if names:
         raise ModelError(f"NaN in {len(names)} weights, '{names[0]}' the first: no format can stand for it")
@@ -159,6 +164,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
     if any(fmt.name == "bfloat16" for fmt in (*scheme.named_formats, scheme.other_format) if fmt):
         done.changes["weights saturated at +-3.38953139e38"] = saturate(graph, exclude=targets.excluded)
+    done.changes["masks in biases that an Add after the layer adds"] = _part_biases(graph, scheme, targets)
     if scheme.equalize_layers is True:
         done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)
     if scheme.balance_channels:
@@ -172,6 +178,13 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     move_named_outliers(graph, scheme, targets, done)
     raise_opset(graph, scheme)
     note_mended(graph, done.notes)
+
+
+def _part_biases(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> int:
+    """Part the biases that may become integers; formats are looked at where masks are found."""
+    mixes = bool(scheme.auto_mixed_precision) and any(fmt.is_integer for fmt in scheme.named_formats)
+    table = cache(lambda: FormatTable(graph, scheme, targets.resolve_in(graph)))
+    return part_biases(graph, lambda node: mixes or table()[node].wants_integers)
 
 
 def move_named_outliers(
