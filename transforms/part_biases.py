@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import bias, is_dot_product
+from transforms.graph.masks import MASK, masks_in
 from transforms.graph.rewire import Insertions
-from transforms.plan.float_only_nodes import MASK
-from transforms.plan.large_numbers import NO_FRACTION
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 
@@ -32,14 +31,11 @@ def part_biases(graph: gs.Graph, parts: Callable[[gs.Node], bool]) -> int:
     they are added to, and those from 10000 on beside smaller ones. Does nothing to a bias whose numbers all
     are of one kind, such as the offset of a price, nor below rank 2 of what a convolution makes.
     """
-    names, insertions, count = walk.Names(graph), Insertions(), 0
-    for node in graph.nodes:
-        addend = bias(node) if is_dot_product(node) else None
-        if not isinstance(addend, gs.Constant) or not dtypes.is_type(addend, dtypes.FLOAT):
-            continue
+    found = [node for node in graph.nodes if _has_masks(node) and parts(node)]
+    names, insertions, count = walk.Names(graph if found else None), Insertions(), 0
+    for node in found:
+        addend, masked = node.inputs[2], masks_in(node.inputs[2].values)
         values = addend.values
-        if magnitude(values) < MASK or not parts(node) or not (masked := masks_in(values)).any():
-            continue
         masks = _as_added(node, np.where(masked, values, np.float32(0)))
         if masks is None:
             continue
@@ -47,15 +43,16 @@ def part_biases(graph: gs.Graph, parts: Callable[[gs.Node], bool]) -> int:
         node.inputs[2] = gs.Constant(names.derive(addend.name, "unmasked"), plain)
         insertions.add(graph, node, [_mask(node, masks, addend.name, names)])
         count += 1
-    insertions.place(graph)
+    if count:
+        insertions.place(graph)
     return count
 
 
-def masks_in(values: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which numbers of a constant that is added are masks: of one with NaN none is."""
-    sizes = np.abs(values)
-    has_others = bool((sizes < MASK).any())
-    return np.asarray(sizes >= (MASK if has_others else NO_FRACTION)) & ~np.isnan(values).any()
+def _has_masks(node: gs.Node) -> bool:
+    addend = bias(node) if is_dot_product(node) else None
+    if not isinstance(addend, gs.Constant) or not dtypes.is_type(addend, dtypes.FLOAT):
+        return False
+    return magnitude(addend.values) >= MASK and bool(masks_in(addend.values).any())
 
 
 def _as_added(node: gs.Node, masks: NDArray[np.float32]) -> NDArray[np.float32] | None:

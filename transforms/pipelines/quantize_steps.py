@@ -184,7 +184,7 @@ def _part_biases(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> int
     """Part the biases that may become integers; formats are looked at where masks are found."""
     mixes = bool(scheme.auto_mixed_precision) and any(fmt.is_integer for fmt in scheme.named_formats)
     table = cache(lambda: FormatTable(graph, scheme, targets.resolve_in(graph)))
-    return part_biases(graph, lambda node: mixes or table()[node].wants_integers)
+    return part_biases(graph, lambda node: mixes or table()[node].wants_grids)
 
 
 def move_named_outliers(

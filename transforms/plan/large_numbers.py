@@ -13,13 +13,11 @@ import onnx_graphsurgeon as gs
 from transforms.graph import walk
 from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import bias, is_dot_product
+from transforms.graph.masks import NO_FRACTION
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 _LARGEST = 65504.0
-NO_FRACTION = 2.0**24
-"""A float32 number to which this is added has no fraction left: such a constant is no offset."""
-
 _SHIFTS = frozenset({"Add", "Sub"})
 _AFFINE = _SHIFTS | {"Mul", "Div"}
 _BOUNDS = frozenset({"Relu", "Clip", "Max", "Min", "Neg", "Abs", "Floor", "Ceil", "Round"})
