@@ -184,15 +184,20 @@ def _dropped(graph: gs.Graph, found: dict[int, Bounds]) -> set[tuple[int, int]]:
 def _drops(
     node: gs.Node, index: int, side: int, found: dict[int, Bounds], dropped: set[tuple[int, int]]
 ) -> bool:
-    """Return whether a node, or all that goes on with it, drops the numbers of one side of an input."""
+    """Return whether a node, or all that goes on with it, drops the numbers of one side of an input.
+
+    Not where they meet those of another tensor: the end of the range of one is a number in that of the other.
+    """
     if node.domain not in STANDARD_DOMAINS:
         return False
     if side in _DROPPED.get(node.op, ()) or _LARGEST.get(node.op) == side:
         return True
-    goes_on = node.op in _MOVES or node.op in _LARGEST or index in _PLACED.get(node.op, ())
-    if goes_on or node.op in ("Concat", "Add", "Max", "Min"):
-        return all((id(t), side) in dropped or np.isnan(found.get(id(t), _NONE)[side]) for t in node.outputs)
-    if node.op in ("Sub", "Neg", "Mul"):
-        turned = side if node.op == "Sub" and index == 0 else 1 - side
-        return id(node.outputs[0]) in found and (id(node.outputs[0]), turned) in dropped
-    return False
+    if node.op in ("Neg", "Mul"):
+        side = 1 - side
+    elif node.op in _PLACED:
+        others = [node.inputs[i] for i in _PLACED[node.op] if i != index and i < len(node.inputs)]
+        if index not in _PLACED[node.op] or not all(isinstance(tensor, gs.Constant) for tensor in others):
+            return False
+    elif node.op not in _MOVES and node.op not in _LARGEST:
+        return False
+    return all((id(t), side) in dropped for t in node.outputs if id(t) in found) and id(node.outputs[0]) in found
