@@ -54,12 +54,16 @@ class FloatTensors:
     where: str = "held-out samples"
 
     def __str__(self) -> str:
-        shown = ", ".join(f"'{name}'" for name in self.names[:3])
-        more = f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""
         return (
-            f"Kept in float for the outputs: {shown}{more} "
+            f"Kept in float for the outputs: {listed(self.names)} "
             f"({self.before:.1f} -> {self.after:.1f} dB on {self.where})"
         )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names in words, and how many more there are."""
+    shown = ", ".join(f"'{name}'" for name in names[:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def runs_to_search(decibels: float, spare: int) -> int:
