@@ -124,6 +124,19 @@ def sums(baseline: ArrayLike, other: ArrayLike) -> Sums:
     return result
 
 
+def sums_of_numbers(baseline: ArrayLike, other: ArrayLike) -> Sums:
+    """Return the ``Sums`` of the elements that are numbers in the baseline, without its NaN and infinities.
+
+    What stands for no number has no error. ValueError if the shapes differ.
+    """
+    found = sums(baseline, other)
+    if not found.baseline_non_finite:
+        return found
+    x, y = _flat_pair(baseline, other)
+    numbers = np.isfinite(x)
+    return sums(x[numbers], y[numbers])
+
+
 def cosine(baseline: ArrayLike, other: ArrayLike) -> float:
     """Return the cosine of the angle between two arrays of one shape, taken as vectors.
 

@@ -7,6 +7,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
 from transforms.graph.channel_scaling import LayerPair, PairFinder
+from transforms.graph.masks import masks_in
 from transforms.graph.scaled_layer import Exponents, Ranges
 from transforms.graph.selection import Exclusion, resolve
 
@@ -107,5 +108,6 @@ def _least_shift(pair: LayerPair) -> Exponents:
     offsets = np.zeros(len(pair.first.out_shift))
     for companion in pair.companions:
         offsets += companion.magnitudes() if companion.is_offset else 0
+    offsets[masks_in(offsets)] = 0  # no channel is as large as a mask
     now = np.ldexp(offsets, -pair.first.out_shift) / max(offsets.max(), _LEAST)
     return np.ceil(np.log2(np.maximum(now, _LEAST))).astype(np.int64)

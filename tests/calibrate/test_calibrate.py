@@ -250,11 +250,16 @@ def test_infinite_numbers_do_not_count(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["MinMax", "MSE"])
-@pytest.mark.parametrize("values", [[], [INF, -INF]])
-def test_a_tensor_of_which_no_number_was_seen(values: list[float], method: str) -> None:
-    found = run(corpus.build("relu only"), ["x"], [{"x": np.array(values, np.float32)}], method)
+def test_a_tensor_of_which_no_number_was_seen(method: str) -> None:
+    found = run(corpus.build("relu only"), ["x"], [{"x": np.empty(0, np.float32)}], method)
     with pytest.raises(ValueError, match="tensor 'x' has no range: it had no elements in any sample"):
         int8(found, "x")
+
+
+@pytest.mark.parametrize("method", ["MinMax", "MSE", "Entropy", "Percentile", "Extrapolated", "Wide"])
+def test_a_tensor_of_infinities_alone_has_the_range_of_zero(method: str) -> None:
+    found = run(corpus.build("relu only"), ["x"], [{"x": np.float32([INF, -INF])}], method)
+    assert int8(found, "x") == (0, 0)
 
 
 def test_a_tensor_that_was_not_calibrated() -> None:
@@ -269,26 +274,50 @@ def test_a_format_without_ranges() -> None:
         found.range("y", get_format("mx9"), symmetric=True)
 
 
-HIDDEN = {
+REACHING = {
     "in the output": "y = Sqrt(x)",
     "by Relu": "a = Sqrt(x) y = Relu(a)",
-    "by a comparison": "a = Sqrt(x) b = Less(a, x) y = Cast <to = 1> (b)",
     "by Add, then Relu": "a = Sqrt(x) b = Add(a, x) y = Relu(b)",
     "behind a tensor that is not watched": "c = Sqrt(x) a = Neg(c) y = Relu(a)",
-    "by Mul, then Max": "a = Sqrt(x) b = Mul(a, a) y = Max(b, x)",
+}
+
+
+@pytest.mark.parametrize("place", [0, 16])
+@pytest.mark.parametrize("case", sorted(REACHING))
+def test_nan_that_reaches_an_output_is_an_error(case: str, place: int) -> None:
+    model = corpus.parse(f"(float[N] x) => (float[N] y) {{ {REACHING[case]} }}")
+    good, bad = np.ones(17, np.float32), np.ones(17, np.float32)
+    bad[place] = -1
+    tensor = "y" if case == "in the output" else "a"
+    with pytest.raises(ValueError, match="sample 's1', tensor 'y': it holds NaN"):
+        run(model, [tensor], [{"x": good}, {"x": bad}])
+
+
+UNSEEN = {
+    "a comparison": "a = Sqrt(x) b = Less(a, x) y = Cast <to = 1> (b)",
+    "a guard": "a = Sqrt(x) b = IsNaN(a) y = Where(b, x, a)",
+    "rows that are cut off": "a = Sqrt(x) y = Slice(a, one, end)",
 }
 
 
 @pytest.mark.parametrize("method", ["MinMax", "MSE"])
-@pytest.mark.parametrize("place", [0, 5, 16])
-@pytest.mark.parametrize("case", sorted(HIDDEN))
-def test_nan_is_an_error_wherever_it_hides(case: str, place: int, method: str) -> None:
-    model = corpus.parse(f"(float[N] x) => (float[N] y) {{ {HIDDEN[case]} }}")
-    good, bad = np.ones(17, np.float32), np.ones(17, np.float32)
-    bad[place] = -1
-    tensor = "y" if case == "in the output" else "a"
-    with pytest.raises(ValueError, match=f"sample 's1', tensor '{tensor}': it holds NaN"):
-        run(model, [tensor], [{"x": good}, {"x": bad}], method)
+@pytest.mark.parametrize("case", sorted(UNSEEN))
+def test_nan_that_no_output_sees_is_left_out(case: str, method: str) -> None:
+    inits = "<int64[1] one = {1}, int64[1] end = {99}>"
+    model = corpus.parse(f"(float[N] x) => (float[M] y) {inits} {{ {UNSEEN[case]} }}")
+    feeds = [{"x": np.float32([-1, 4, 9])}, {"x": np.float32([-2, 16, 25])}]
+    one = run(model, ["a"], feeds, method, channels=[("a", 0)]).observed["a"]
+    assert (one.low, one.high, one.has_nan) == (2, 5, True)
+    assert one.moments[0].total is not None
+    np.testing.assert_array_equal(one.moments[0].total, [0, 6, 8])
+
+
+def test_the_infinity_that_is_told_is_on_the_way_to_the_output() -> None:
+    """A guarded quotient of infinities has nothing to do with the root of a negative number."""
+    text = "{ e = Exp(h) d = Div(e, e) g = IsNaN(d) z = Where(g, h, d) y = Sqrt(x) }"
+    model = corpus.parse(f"(float[N] x, float[N] h) => (float[N] z, float[N] y) {text}")
+    with pytest.raises(ValueError, match="sample 's0', tensor 'y': it holds NaN"):
+        run(model, ["z"], [{"x": np.float32([-1]), "h": np.float32([1000])}])
 
 
 def test_nan_in_an_output_that_nobody_asked_for() -> None:

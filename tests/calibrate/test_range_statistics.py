@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from transforms.calibrate import range_statistics
 from transforms.calibrate.histogram import Histogram
-from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all, encode
+from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all, decode, encode
 
 RANDOM = np.random.default_rng(5)
 
@@ -65,8 +66,17 @@ def test_several_statistics_of_a_tensor_are_those_that_are_made_one_by_one() -> 
             one.add_array(x, 0.3)
     assert [encode(one) for one in together] == [encode(one) for one in kinds]
     add_to_all([], samples[0], 0.3)
-    with pytest.raises(ValueError, match="NaN"):
-        add_to_all(together, np.float32([np.nan]), 0.3)
+
+
+def test_nan_and_infinities_are_left_out_of_all_statistics() -> None:
+    spoilt = np.float32([[1, np.nan, np.inf], [3, -4, np.nan]])
+    one, other = (RangeStats(histogram=Histogram(), moments={0: Moments(0)}) for _ in range(2))
+    one.add_array(spoilt, 0.3)
+    other.add_array(np.float32([[1], [3]]), 0.3)
+    assert (one.low, one.high, one.has_nan, other.has_nan) == (-4, 3, True, False)
+    assert one.histogram is not None and one.histogram.counts.sum() == 3
+    assert decode(json.loads(json.dumps(encode(one)))).has_nan
+    np.testing.assert_array_equal(one.moments[0].mean, np.float64([1, -1]) / 3)
 
 
 @pytest.mark.parametrize("width", [1, 3, 100])

@@ -19,6 +19,7 @@ from transforms.convert_opset import convert_opset
 from transforms.runtime import compare_runs as module
 from transforms.runtime.compare_runs import compare_runs
 from transforms.runtime.inputs import ModelInput, random_array
+from transforms.runtime.session import OpenModel
 
 
 def _parse(text: str, opset: int = 13) -> onnx.ModelProto:
@@ -134,7 +135,9 @@ def test_large_weights_are_not_run(caplog: pytest.LogCaptureFixture, monkeypatch
 def test_weights_beside_the_model_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[dict[str, np.ndarray]] = []
     run = module.run_in_time
-    monkeypatch.setattr(module, "run_in_time", lambda model, feed: (found.append(dict(feed)), run(model, feed))[1])
+    monkeypatch.setattr(
+        module, "run_in_time", lambda model, feed: (found.append(dict(feed)), run(model, feed))[1]
+    )
     graph = model_io.load(build.dense(256, opset=11))
     (weight,) = [t.values for t in graph.tensors().values() if t.name == "weight0"]
     convert_opset(graph, 13)

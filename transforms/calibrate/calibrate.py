@@ -60,15 +60,17 @@ def calibrate(
     that ``run`` says. ``halved``: statistics of every second sample are kept, too. ``most``: numbers of all
     samples together, as the first tells, up to which histograms are made.
 
-    Raises ValueError, naming tensor and sample, for a name that is not there, is inside a body or no float32
-    tensor, for NaN in a tensor or an output, with the infinity that it comes of, and without any feed at
-    all.
+    NaN and infinities are left out. Raises ValueError, naming tensor and sample, for a name that is not
+    there, is inside a body or no float32 tensor, for NaN in an output, with the infinity that it comes of,
+    and without any feed at all.
     """
     options = options or CalibrationOptions()
     observed = no_statistics(names, channels, histogram=options.needs_histogram)
     constants = _constants(graph, observed)
     limit(graph, observed)
     for name, values in constants.items():
+        if np.isnan(values).any():
+            raise ValueError(f"constant '{name}': it holds NaN")
         add_array([observed[name]], values, options, f"constant '{name}'")
     if observed.keys() == constants.keys():
         return Calibration(options, observed)

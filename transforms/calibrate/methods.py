@@ -76,13 +76,15 @@ def choose_range(
     """Return the range of an observed tensor for an integer format.
 
     ``symmetric`` is whether zero will be in the middle of what the format covers: clipping is then decided by
-    magnitudes. ``method``: in place of that of the options. ValueError for a format that has no scale, and a
-    tensor without elements in all samples.
+    magnitudes. ``method``: in place of that of the options. Of a tensor without any finite number it is that of
+    zero. ValueError for a format that has no scale, and a tensor without elements in all samples.
     """
     if not format.is_integer:
         raise ValueError(f"format '{format.name}' has no scale and needs no range")
-    if observed.is_empty:
+    if observed.is_empty and not observed.count:
         raise ValueError("it had no elements in any sample")
+    if observed.is_empty:  # all that was there is infinite or NaN, and has no place in any range
+        return 0.0, 0.0
     method = method or options.method
     ends = METHODS[method](observed, format, symmetric, options)
     if method in BEYOND:

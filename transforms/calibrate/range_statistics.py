@@ -77,8 +77,9 @@ class RangeStats:
 
     ``average`` holds the moving averages of the lowest and highest number of each sample, ``moments`` those
     along each axis that was asked for. Infinite numbers never count: whatever stands for them has to be the
-    end of a range. ``count``: how many numbers were seen. ``ends``: how far those of each sample reach.
-    ``limits``: no number of the tensor is beyond them, in any sample.
+    end of a range. Nor does NaN; ``has_nan``: whether there was any. ``count``: how many numbers were seen.
+    ``ends``: how far those of each sample reach. ``limits``: no number of the tensor is beyond them, in any
+    sample.
     """
 
     low: float = math.inf
@@ -89,10 +90,11 @@ class RangeStats:
     count: int = 0
     ends: SampleEnds = field(default_factory=SampleEnds)
     limits: tuple[float, float] = (-math.inf, math.inf)
+    has_nan: bool = False
 
     @property
     def is_empty(self) -> bool:
-        """Whether no number was ever seen."""
+        """Whether no finite number was ever seen."""
         return self.low > self.high
 
     def add_range(self, low: float, high: float, averaging_constant: float) -> None:
@@ -108,7 +110,7 @@ class RangeStats:
         self.ends.add(low, high)
 
     def add_array(self, x: NDArray[np.float32], averaging_constant: float) -> None:
-        """Add the numbers of a sample; ValueError when there is NaN among them."""
+        """Add the numbers of a sample; ValueError when they do not fit the moments."""
         add_to_all([self], x, averaging_constant)
 
     def alike(self) -> RangeStats:
@@ -126,6 +128,7 @@ class RangeStats:
         """
         self.add_range(sample.low, sample.high, averaging_constant)
         self.count += sample.count
+        self.has_nan |= sample.has_nan
         if self.histogram and sample.histogram:
             self.histogram.merge(sample.histogram)
         for axis, moments in sample.moments.items():
@@ -135,18 +138,18 @@ class RangeStats:
 def add_to_all(parts: Sequence[RangeStats], x: NDArray[np.float32], averaging_constant: float) -> None:
     """Add the numbers of a sample to several statistics of one tensor, with moments of the same axes.
 
-    ValueError when there is NaN among them.
+    ValueError when they do not fit the moments.
     """
     low, high = _range(x)
-    if math.isnan(low):
-        raise ValueError("it holds NaN")
-    is_finite = not (math.isinf(low) or math.isinf(high))
+    has_nan, is_finite = math.isnan(low), math.isfinite(low) and math.isfinite(high)
+    is_finite |= x.size == 0
     if not is_finite:
         low, high = _finite_range(x)
     sums = {axis: Moments(axis) for one in parts for axis in one.moments}
     counted = x if is_finite or not sums else np.where(np.isfinite(x), x, 0)
     for one in parts:
         one.count += x.size
+        one.has_nan |= has_nan
         one.add_range(low, high, averaging_constant)
         if one.histogram:
             one.histogram.add(x, low, high, finite=is_finite)
@@ -171,6 +174,8 @@ def _range(x: NDArray[np.float32]) -> tuple[float, float]:
 def encode(observed: RangeStats) -> dict[str, Any]:
     """Return the statistics as what ``json`` can write."""
     result: dict[str, Any] = {"numbers": observed.count}
+    if observed.has_nan:
+        result["nan"] = True
     if not observed.is_empty:
         result |= {"range": [observed.low, observed.high], "average": observed.average}
         result["ends"] = observed.ends.encode()
@@ -192,7 +197,7 @@ def decode(entry: dict[str, Any]) -> RangeStats:
 
     ValueError, KeyError, TypeError or AttributeError for what it did not make.
     """
-    observed = RangeStats()
+    observed = RangeStats(has_nan=entry.get("nan") is True)
     if "range" in entry:
         observed.low, observed.high = (float(end) for end in entry["range"])
         low, high = (float(end) for end in entry["average"])

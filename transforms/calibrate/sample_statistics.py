@@ -19,6 +19,7 @@ from transforms.calibrate.methods import CalibrationOptions
 from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import TensorAxis
+from transforms.plan.stand_ins import stand_ins
 from transforms.run.failing_samples import failing
 from transforms.run.instrumented_model import InstrumentedModel, float_outputs
 from transforms.run.tensor_sizes import Shapes, TensorSizes, is_small_feed, shapes_of
@@ -93,9 +94,11 @@ class SampleStatistics:
         Constants among them are passed over, outputs of the model looked at for NaN.
         """
         self._graph, self._wanted, self._options, self._run = graph, wanted, options, run
-        outputs = set(float_outputs(graph))
-        variables = [name for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)]
-        self._all = [name for name in variables if name in wanted or name in outputs]
+        self._outputs = set(float_outputs(graph))
+        variables = {name: t for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)}
+        self._all = [name for name in variables if name in wanted or name in self._outputs]
+        bounds = stand_ins(graph).bounds
+        self._bounds = {name: bounds[id(t)] for name, t in variables.items() if id(t) in bounds}
         self._sizes = TensorSizes(graph, self._all, partial(_measure, graph, run))
         operators = [node.op for node in walk.nodes(graph)]
         blocked, products = (sum(op in some for op in operators) for some in (_BLOCKED, _PRODUCTS))
@@ -136,15 +139,20 @@ class SampleStatistics:
         """Add the numbers of each tensor to statistics when it is made, so that one at a time is in memory.
 
         ``small``: what ``is_small`` says, where another process has found it: numbers may depend on it.
-        Raises ValueError for NaN, for channels that differ from those of the samples before, and if the model
-        fails; for a limit of memory before the run. Statistics are then those of some tensors alone.
+        NaN and numbers that stand for nothing (:mod:`transforms.plan.stand_ins`) are left out. Raises
+        ValueError for NaN in an output of the model, for channels that differ from those of the samples
+        before, and if the model fails; for a limit of memory before the run. Statistics are then those of
+        some tensors alone.
         """
         refused = dict[str, Refused]()
 
         def _see(name: str, array: np.ndarray) -> None:
-            wanted = into(sample, name) if name in self._wanted else (RangeStats(),)  # NaN alone matters
+            place = f"sample '{sample}', tensor '{name}'"
             try:
-                add_array(wanted, array, self._options, f"sample '{sample}', tensor '{name}'")
+                if name in self._outputs:
+                    _refuse_nan(array, place)
+                if name in self._wanted:
+                    add_array(into(sample, name), self._numbers(name, array), self._options, place)
             except Refused as error:
                 refused[name] = error
 
@@ -152,9 +160,17 @@ class SampleStatistics:
         with self._failing(sample, feed):
             self._check_limit(sample, feed)
             self._model(small).run(feed, see=_see)
-        first = next((refused[name] for name in self._all if name in refused), None)  # in the graph's order
+        first = next((name for name in self._all if name in refused), None)  # in the graph's order
         if first is not None:
-            raise (self._cause(sample, feed) if first.is_nan else None) or first from first
+            error = refused[first]
+            raise (self._cause(sample, feed, first) if error.is_nan else None) or error from error
+
+    def _numbers(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Return an array with infinities in the places of numbers that stand for nothing."""
+        if name not in self._bounds:
+            return array
+        low, high = self._bounds[name]
+        return np.where((array <= low) | (array >= high), np.float32(np.inf), array)
 
     def _failing(self, sample: str, feed: Mapping[str, np.ndarray]) -> AbstractContextManager[None]:
         return failing({sample: feed}, self._graph, self._run, "the prepared model")
@@ -167,9 +183,9 @@ class SampleStatistics:
                 f"sample '{sample}' has tensors of {needed:,} bytes at once"
             )
 
-    def _cause(self, sample: str, feed: Mapping[str, np.ndarray]) -> ValueError | None:
-        """Return the cause of a NaN, if it is an infinity."""
-        found = first_nan(self._graph, feed, self._run)
+    def _cause(self, sample: str, feed: Mapping[str, np.ndarray], output: str) -> ValueError | None:
+        """Return the cause of NaN in an output, if it is an infinity."""
+        found = first_nan(self._graph, feed, self._run, output)
         if found is None or found.infinite is None:
             return None
         return ValueError(
@@ -211,7 +227,12 @@ def add_array(
     try:
         add_to_all(parts, array, options.averaging_constant)
     except ValueError as error:
-        raise Refused(f"{place}: {error}", bool(np.isnan(array.min(initial=0)))) from error
+        raise Refused(f"{place}: {error}") from error
+
+
+def _refuse_nan(array: np.ndarray, place: str) -> None:
+    if np.isnan(array.min(initial=0)):
+        raise Refused(f"{place}: it holds NaN", is_nan=True)
 
 
 @dataclass(frozen=True)
@@ -226,14 +247,18 @@ class FirstNaN:
     kind: str
 
 
-def first_nan(graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions | None) -> FirstNaN | None:
-    """Return the first tensor of the main graph that holds NaN for a feed; None where no float32 tensor does.
+def first_nan(
+    graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions | None, output: str
+) -> FirstNaN | None:
+    """Return the first tensor on the way to an output that holds NaN for a feed; None if no float32 one does.
 
     Nothing but one number a tensor leaves the model. None below opset 10, too.
     """
     if graph.opset < _OPSET:
         return None
-    floats = [tensor for tensor in _in_order(graph) if dtypes.is_type(tensor, dtypes.FLOAT)]
+    end = next(tensor for tensor in graph.outputs if tensor.name == output)
+    on_the_way = _ancestors(end) | {id(end)}
+    floats = [t for t in _in_order(graph) if id(t) in on_the_way and dtypes.is_type(t, dtypes.FLOAT)]
     names = [tensor.name for tensor in floats if isinstance(tensor, gs.Variable)]
     probes = [(name, probe) for name in names for probe in ("nan", "inf")]
     found = InstrumentedModel(graph, probes, run).run(feed)

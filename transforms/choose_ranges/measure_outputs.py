@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.array_types import AnyArray, Feed, Float64Array
-from ops.metrics import Sums
+from ops.metrics import sums_of_numbers
 
 _WORST = 1e30  # error energy of an output that is not finite
 _LEAST = 1e-30  # share of the signal below which an error is none
@@ -40,9 +40,8 @@ def sizes(expected: Feed) -> Float64Array:
 def _energy(expected: AnyArray, found: AnyArray) -> float:
     if found.shape != expected.shape:
         return _WORST
-    sums = Sums()
-    sums.add(expected, found)
-    return sums.error_energy if np.isfinite(sums.error_energy) else _WORST
+    error = sums_of_numbers(expected, found).error_energy
+    return error if np.isfinite(error) else _WORST
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ class GramStats:
         spoil the sums.
         """
         counts = None if weights is None else self._there(weights)
-        moments, cross, yy = _products(self._there(x), self._there(y), counts)
+        with np.errstate(invalid="ignore", over="ignore"):
+            moments, cross, yy = _products(self._there(x), self._there(y), counts)
         if not all(bool(np.isfinite(part[:, 0]).all()) for part in (moments, cross)):  # sums of all numbers
             finite = np.isfinite(x).all((0, 2)) & np.isfinite(y).all((0, 2))
             if not finite.all():

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Feed, Float64Array
-from ops.metrics import Sums
+from ops.metrics import sums_of_numbers
 from transforms.graph import walk
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.kept_arrays import KeptArrays
@@ -192,7 +192,10 @@ def _scores_of(node: gs.Node) -> gs.Tensor | None:
 
 
 def compare(wanted: Value, found: Value) -> tuple[float, float]:
-    """Return error and power of an output, of a sequence those of its tensors."""
+    """Return error and power of an output, of a sequence those of its tensors.
+
+    NaN and infinities that the float model makes are no numbers and count for neither.
+    """
     if isinstance(wanted, list) and isinstance(found, list):
         if len(wanted) != len(found):
             return np.inf, 1.0
@@ -204,6 +207,5 @@ def compare(wanted: Value, found: Value) -> tuple[float, float]:
         return np.inf, 1.0
     if wanted.dtype.kind != "f":
         return float((wanted != found).sum()), float(wanted.size)
-    sums = Sums()
-    sums.add(wanted, found)
+    sums = sums_of_numbers(wanted, found)
     return sums.error_energy, sums.baseline_energy

@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.graph import dot_products
 from transforms.graph.constants import Constants
+from transforms.graph.masks import masks_in
 from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer
 from transforms.layers.matched_layer import Bias
 from transforms.layers.stored_constant import ROUNDING, trace_constant
@@ -19,7 +20,8 @@ _ROUNDING = ROUNDING | {"Clip"}
 def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | None:
     """Return where the bias of a layer is or can be, or None if it cannot have one.
 
-    A MatMul can be followed by an Add unless one adds a constant already, and if the output's rank is known.
+    A MatMul can be followed by an Add unless one adds a constant already, and if the output's rank is known:
+    an Add of masks is none.
     """
     if node.op != "MatMul":
         if layer.bias_gain == 0:
@@ -33,14 +35,17 @@ def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | Non
         if not _is_per_output(stored.shape, layer, 2):
             raise UnsupportedLayer(f"its bias {list(stored.shape)} is not one number for each output")
         return Bias(node, 2, stored, layer.bias_gain)
+    extra = None if node.outputs[0].shape is None else Bias(node, 1, None, is_extra=True)
     found = added_constant(node.outputs[0], Constants(graph), through=True)
     if found is None:
-        return None if node.outputs[0].shape is None else Bias(node, 1, None, is_extra=True)
+        return extra
     add, index = found
     try:
         stored = trace_constant(graph, add, index, (), 0)
     except UnsupportedLayer:
         return None
+    if masks_in(stored.values()).any():
+        return extra
     rank = max(2, len(layer.shape)) if node.outputs[0].shape is None else len(node.outputs[0].shape)
     return Bias(add, index, stored) if _is_per_output(stored.shape, layer, rank) else None
 

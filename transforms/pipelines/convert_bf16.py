@@ -16,6 +16,7 @@ from transforms.fold_weights import fold_weights
 from transforms.graph.selection import NodeSet, Selection, select
 from transforms.insert_bf16_qdq import insert_bf16_qdq
 from transforms.insert_cast import insert_cast
+from transforms.leave_out_biases import leave_out_biases
 from transforms.lower_opset import lower_opset
 from transforms.model.read_model import ModelError
 from transforms.pipelines import inspect_bf16
@@ -74,6 +75,7 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
     Raises ValueError for names that match nothing and, if ``strict``, for NaN in weights.
     """
     done = Conversion(options.format)
+    leave_out_biases(graph)
     _check_nan(graph, options, done)
     exclude = prepare_bf16(graph, options, done)
     _raise_opset(graph, options)

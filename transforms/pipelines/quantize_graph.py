@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.calibrate.calibrate import Progress
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
-from transforms.calibrate.calibration import options_of
+from transforms.calibrate.calibration import Calibration, options_of
 from transforms.choose_ranges.choose import Chosen, choose_settings
 from transforms.choose_ranges.float_runs import FloatRuns
 from transforms.choose_ranges.unsuited_tensors import unsuited_tensors
@@ -18,6 +18,7 @@ from transforms.choose_ranges.work import too_large
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.lazy_values import is_weightless
 from transforms.graph.mixed_channels import anew
+from transforms.graph.some_names import some_names
 from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
@@ -34,14 +35,15 @@ from transforms.pipelines.quantize_steps import (
 )
 from transforms.pipelines.settle_equalized import decides_by_rule, settle_equalized
 from transforms.pipelines.settle_outliers import Quantize, settle_outliers
-from transforms.plan.quant_spec import BIAS
+from transforms.plan.guarded_nan import guarded_nan
+from transforms.plan.quant_spec import ACTIVATION, BIAS
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_cache import WeightMemory
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme import Scheme
-from transforms.scheme.scheme import AUTO
+from transforms.scheme.scheme import AUTO, FLOAT32
 from transforms.scheme.scheme_values import OFF
 
 __all__ = ["Quantized", "finish_nodes", "make_plan", "prepare_for", "quantize_graph", "write_plan"]
@@ -112,6 +114,7 @@ def quantize_graph(
         halved = samples is not None  # shifts look at what ends differ
         calibration = calibrate_plan(plan, data, progress=progress, halved=halved, most=0 if halved else None)
         calibration = calibration and calibration.with_(options_of(scheme))
+    scheme, plan = _without_guarded_nan(plan, targets, calibration, done)
     if calibration is not None:
         done.calibrated = len(calibration.observed)
     elif data is not None:
@@ -213,6 +216,21 @@ def _choose_moves(
     chosen = scheme.with_(outliers={name: str(move) for name, move in settled.moves.items()})
     move_named_outliers(graph, chosen, targets, done, recall)
     return _Moved(chosen, searched=settled.models, floats=settled.floats)
+
+
+def _without_guarded_nan(
+    plan: QuantizationPlan, targets: SchemeTargets, calibration: Calibration | None, done: Quantized
+) -> tuple[Scheme, QuantizationPlan]:
+    """Return the scheme and the plan in which tensors stay float that held NaN which the model looks for."""
+    scheme, graph = plan.scheme, plan.graph
+    held = {name for name, one in calibration.observed.items() if one.has_nan} if calibration else set()
+    sites = [site.tensor for site in plan.quantizations if held and site.role == ACTIVATION]
+    names = guarded_nan(graph, [t.name for t in sites if any(one.name in held for one in plan.group(t))])
+    if not names:
+        return scheme, plan
+    done.notes.append(f"Kept in float for NaN that the model looks for: {some_names(names)}")
+    scheme = scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(names, FLOAT32)})
+    return scheme, make_plan(graph, scheme, targets.naming(graph, scheme).resolve_in(graph), done)
 
 
 def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:

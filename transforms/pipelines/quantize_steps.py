@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 
 import onnx_graphsurgeon as gs
 
@@ -18,6 +19,7 @@ from transforms.graph.dot_products import is_dot_product
 from transforms.graph.mixed_channels import Recall, anew
 from transforms.graph.some_names import some_names
 from transforms.insert_qdq import insert_qdq, raise_opset
+from transforms.leave_out_biases import leave_out_biases
 from transforms.leave_out_dilations import leave_out_dilations
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
@@ -25,8 +27,10 @@ from transforms.lower_opset import lower_opset
 from transforms.model import provenance
 from transforms.model.read_model import ModelError
 from transforms.move_outliers import move_outliers
+from transforms.part_biases import part_biases
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.prepare import note_mended, prepare
+from transforms.plan.node_formats import FormatTable
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -154,9 +158,11 @@ def _refuse_quantized(graph: gs.Graph) -> None:
 
 
 def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quantized) -> None:
-    names = tensors_with_nan(graph)
-    if names:
-        raise ModelError(f"NaN in {len(names)} weights, '{names[0]}' the first: no format can stand for it")
+    leave_out_biases(graph)
+    if unknown := tensors_with_nan(graph):
+        raise ModelError(
+            f"NaN in {len(unknown)} weights, '{unknown[0]}' the first: no format can stand for it"
+        )
     prepared = prepare(graph, targets.excluded, optimized=scheme.optimize, newest=scheme.opset)
     done.notes += prepared.notes
     done.changes.update({f"{op} put together": count for op, count in prepared.fused.items()})
@@ -166,6 +172,7 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
             graph, exclude=targets.excluded, names=names
         )
         done.notes += [f"Saturated at +-3.38953139e38: {some_names(names)}"] if names else []
+    done.changes["masks in biases that an Add after the layer adds"] = _part_biases(graph, scheme, targets)
     if scheme.equalize_layers is True:
         done.changes[EQUALIZED] = equalize_layers(graph, exclude=targets.excluded)
     if scheme.balance_channels:
@@ -179,6 +186,13 @@ def _prepare(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets, done: Quan
     move_named_outliers(graph, scheme, targets, done)
     raise_opset(graph, scheme)
     note_mended(graph, done.notes)
+
+
+def _part_biases(graph: gs.Graph, scheme: Scheme, targets: SchemeTargets) -> int:
+    """Part the biases that may become integers; formats are looked at where masks are found."""
+    mixes = bool(scheme.auto_mixed_precision) and any(fmt.is_integer for fmt in scheme.named_formats)
+    table = cache(lambda: FormatTable(graph, scheme, targets.resolve_in(graph)))
+    return part_biases(graph, lambda node: mixes or table()[node].wants_grids)
 
 
 def move_named_outliers(

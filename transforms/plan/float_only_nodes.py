@@ -16,10 +16,8 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import is_dot_product
+from transforms.graph.masks import MASK
 from transforms.plan.exact_arithmetic import exact_arithmetic, follow
-
-MASK = 1e4
-"""Magnitude from which a constant is taken for a mask; -10000 is the least that exporters write."""
 
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Exp"})
 _SCALINGS = frozenset(
@@ -53,16 +51,24 @@ _NORMALIZATIONS = frozenset(
 _SUMS = frozenset({"Add"})
 
 
-def float_zone(graph: gs.Graph) -> set[int]:
-    """Return the ids of the nodes of the outermost graph that never compute in integers."""
-    zone = exact_arithmetic(graph) | _without_float_input(graph)
-    zone |= {id(node) for node in graph.nodes if node.op != "Clip" and any(map(_is_mask, node.inputs))}
+def float_zone(graph: gs.Graph, masking: Set[int] | None = None) -> set[int]:
+    """Return the ids of the nodes of the outermost graph that never compute in integers.
+
+    ``masking``: what ``given_masks`` has found, if it was asked before.
+    """
+    masking = given_masks(graph) if masking is None else masking
+    zone = exact_arithmetic(graph) | without_float_input(graph) | masking
     zone |= _before(graph, _SOFTMAX, lambda node: node.op in _SCALINGS)
     zone |= _before(graph, _NORMALIZATIONS, lambda node: node.op in _SUMS)
     return zone
 
 
-def _without_float_input(graph: gs.Graph) -> set[int]:
+def given_masks(graph: gs.Graph) -> set[int]:
+    """Return the ids of the nodes of the outermost graph that read a mask, other than as a bound."""
+    return {id(node) for node in graph.nodes if node.op != "Clip" and any(map(_is_mask, node.inputs))}
+
+
+def without_float_input(graph: gs.Graph) -> set[int]:
     """Return the nodes that make numbers of integers, booleans and constants alone."""
 
     def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:

@@ -13,13 +13,11 @@ import onnx_graphsurgeon as gs
 from transforms.graph import walk
 from transforms.graph.constants import magnitude
 from transforms.graph.dot_products import bias, is_dot_product
+from transforms.graph.masks import NO_FRACTION
 from transforms.graph.moved_axis import MOVES
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 _LARGEST = 65504.0
-_MASK = 2.0**24
-"""A float32 number to which this is added has no fraction left: such a constant is no offset."""
-
 _SHIFTS = frozenset({"Add", "Sub"})
 _AFFINE = _SHIFTS | {"Mul", "Div"}
 _BOUNDS = frozenset({"Relu", "Clip", "Max", "Min", "Neg", "Abs", "Floor", "Ceil", "Round"})
@@ -67,7 +65,7 @@ def _takes_beyond(node: gs.Node) -> bool:
 
 def _is_mask(values: np.ndarray) -> bool:
     """Return whether numbers are 0 and one other, or leave nothing of what they are added to."""
-    if magnitude(values) >= _MASK:
+    if magnitude(values) >= NO_FRACTION:
         return True
     others = values[values != 0]
     return others.size < values.size and bool((others == others[0]).all())

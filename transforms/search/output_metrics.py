@@ -1,8 +1,8 @@
 """The error of a model's outputs against the float model over a set of samples, in one number.
 
 Outputs of floating types are compared, all of a sample as one vector; an output of another shape than in the
-float model counts as NaN. NaN and infinities give the worst value of the metric, never NaN. Everything is
-summed in float64, sample after sample, so that no sample has to be kept.
+float model counts as NaN. NaN and infinities give the worst value of the metric, never NaN; those that the
+float model makes are no numbers, of which there is no error. Everything is summed in float64, sample after sample, so that no sample has to be kept.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ def _sums(pairs: Iterable[OutputsPair]) -> Sums:
     totals = Sums()
     for pair in pairs:
         for f, q in _floats(pair):
-            totals.add(f, q)
+            numbers = np.isfinite(f)
+            totals.add(f, q) if numbers.all() else totals.add(f[numbers], q[numbers])
     return totals
 
 
@@ -195,7 +196,8 @@ def _divergences(f: NDArray[Any], q: NDArray[Any]) -> NDArray[np.float64]:
     with np.errstate(all="ignore"):
         probable = bool((x >= 0).all() and (abs(x.sum(axis=1) - 1) <= _SUM_SLACK).all())
         log_p, log_q = (_log_shares(z) if probable else _log_softmax(z) for z in (x, y))
-        divergence = (np.exp(log_p) * (log_p - log_q)).sum(axis=1)
+        p = np.exp(log_p)
+        divergence = np.where(p == 0, 0, p * (log_p - log_q)).sum(axis=1)
     return np.maximum(divergence, 0.0)  # below zero by rounding only
 
 

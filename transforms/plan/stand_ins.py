@@ -1,0 +1,205 @@
+"""Numbers that stand for nothing: infinities, the lowest float, -1e9 and the like, where they are put.
+
+A Pad before a MaxPool, a Where before the largest of all tokens, a mask that is added: no result is meant to
+hold such a number. To the range of a tensor it counts for as little as an infinity does, if all that reads
+the tensor drops it, for it may be cut off at the end of that range. Where something else reads it as a number
+beside ordinary ones, no range suits both: what computes with it stays in float
+(:mod:`transforms.plan.integer_sites`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.graph import dtypes, walk
+from transforms.graph.constants import load
+from transforms.graph.masks import MASK, masks_in
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.plan.float_only_nodes import without_float_input
+
+Bounds = tuple[float, float]
+"""Numbers up to the first and from the second on stand for nothing; NaN where none does on that side."""
+
+LOW, HIGH = 0, 1
+
+_NONE: Bounds = (np.nan, np.nan)
+_HALF = 0.5  # a mask may be added to numbers of its other sign, and is then a little nearer to zero
+
+_MOVES = frozenset(
+    {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Gather", "GatherElements", "GatherND"}
+    | {"DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Identity", "Slice", "Split", "Trilu", "Dropout"}
+)
+_PLACED = {"Pad": (0, 2), "Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2)}
+"""Operators that put numbers of one input beside those of another, and which inputs these are."""
+
+_LARGEST = {"MaxPool": LOW, "GlobalMaxPool": LOW, "ReduceMax": LOW, "ReduceMin": HIGH}
+"""Operators that take the largest or the least of numbers, and the side of those that they drop."""
+
+_DROPPED = {"Relu": (LOW,), "Shape": (LOW, HIGH), "Size": (LOW, HIGH)}
+"""Operators to which the end of a range, which zero is always in, does as well, and on which side.
+
+Softmax, Sigmoid and Clip are none: at the end of a range they make a number that a mask does not.
+"""
+
+
+@dataclass(frozen=True)
+class StandIns:
+    """``bounds``: of numbers that all readers of a tensor drop, by the id of the tensor.
+
+    ``counted``: ids of tensors with other such numbers: something reads them, or they are an output.
+    """
+
+    bounds: dict[int, Bounds] = field(default_factory=dict)
+    counted: set[int] = field(default_factory=set)
+
+
+def stand_ins(graph: gs.Graph) -> StandIns:
+    """Return where numbers that stand for nothing are in the outermost graph, and which of them are dropped.
+
+    They come of constants: what a Pad pads with, branches of Where, parts of Concat and Scatter, masks that
+    are added or that multiply what is made of integers alone. Moves carry them, and signs that change.
+    """
+    found = _found(graph)
+    if not found:
+        return StandIns()
+    dropped = _dropped(graph, found)
+    result = StandIns()
+    for key, bounds in found.items():
+        kept = [np.isnan(end) or (key, side) in dropped for side, end in enumerate(bounds)]
+        if all(kept):
+            low, high = np.where(np.isnan(bounds), (-np.inf, np.inf), bounds)
+            result.bounds[key] = float(low), float(high)
+        else:
+            result.counted.add(key)
+    return result
+
+
+def _found(graph: gs.Graph) -> dict[int, Bounds]:
+    """Return the bounds of all tensors that hold such numbers, by id."""
+    found: dict[int, Bounds] = {}
+    discrete = cache(lambda: without_float_input(graph))
+    for node in graph.nodes:
+        if node.domain not in STANDARD_DOMAINS:
+            continue
+        bounds = _made(node, found, discrete)
+        if not np.isnan(bounds).all():
+            found.update((id(tensor), bounds) for tensor in node.outputs)
+    return found
+
+
+def _made(node: gs.Node, found: dict[int, Bounds], discrete: Callable[[], set[int]]) -> Bounds:
+    """Return the bounds of what a node makes; ``discrete`` finds the ids of nodes that read no floats."""
+
+    def _placed(tensor: gs.Tensor) -> Bounds:
+        return _of(tensor, MASK) if isinstance(tensor, gs.Constant) else found.get(id(tensor), _NONE)
+
+    def _added(tensor: gs.Tensor) -> Bounds:
+        return _of(tensor, None) if isinstance(tensor, gs.Constant) else found.get(id(tensor), _NONE)
+
+    if node.op in _MOVES:
+        return _placed(node.inputs[0]) if node.inputs else _NONE
+    if node.op in _PLACED:
+        return _together(_placed(node.inputs[i]) for i in _PLACED[node.op] if i < len(node.inputs))
+    if node.op == "Concat":
+        return _together(map(_placed, node.inputs))
+    if node.op == "ConstantOfShape" and isinstance(node.attrs.get("value"), gs.Constant):
+        return _of(node.attrs["value"], MASK)
+    if node.op in _LARGEST:
+        return _without(found.get(id(node.inputs[0]), _NONE), _LARGEST[node.op])
+    if node.op in ("Max", "Min"):
+        parts = [_placed(tensor) for tensor in node.inputs]
+        side = LOW if node.op == "Max" else HIGH
+        every = all(not np.isnan(part[side]) for part in parts)
+        return _together(parts) if every else _without(_together(parts), side)
+    if node.op == "Add":
+        return _together(map(_added, node.inputs))
+    if node.op in ("Sub", "Neg"):
+        first, *second = map(_added, node.inputs)
+        return _turned(first) if node.op == "Neg" else _together([first, *map(_turned, second)])
+    return _multiplied(node, found, discrete) if node.op == "Mul" else _NONE
+
+
+def _multiplied(node: gs.Node, found: dict[int, Bounds], discrete: Callable[[], set[int]]) -> Bounds:
+    """Return the bounds of a product: of a mask with what is made of integers, and of numbers with -1."""
+    constants = [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
+    if len(constants) != 1 or len(node.inputs) != 2:
+        return _NONE
+    (computed,) = walk.computed_inputs(node)
+    if id(computed) in found:
+        is_turn = constants[0].values.size == 1 and constants[0].values.item() == -1
+        return _turned(found[id(computed)]) if is_turn else _NONE
+    masks = _of(constants[0], MASK)
+    return _NONE if np.isnan(masks).all() or id(node) not in discrete() else masks
+
+
+def _of(tensor: gs.Constant, least: float | None) -> Bounds:
+    """Return the bounds of the numbers of a constant from ``least`` on; of the masks in it without."""
+    if not dtypes.is_type(tensor, dtypes.FLOAT):
+        return _NONE
+    values = load(tensor)
+    masks = values[masks_in(values) if least is None else np.abs(values) >= least]
+    low, high = masks[masks < 0], masks[masks > 0]
+    return (
+        float(low.max()) * _HALF if low.size else np.nan,
+        float(high.min()) * _HALF if high.size else np.nan,
+    )
+
+
+def _together(parts: Iterable[Bounds]) -> Bounds:
+    lows, highs = zip(*parts, strict=True)
+    return float(np.fmax.reduce(lows)), float(np.fmin.reduce(highs))
+
+
+def _turned(bounds: Bounds) -> Bounds:
+    return -bounds[HIGH], -bounds[LOW]
+
+
+def _without(bounds: Bounds, side: int) -> Bounds:
+    return (np.nan, bounds[HIGH]) if side == LOW else (bounds[LOW], np.nan)
+
+
+def _dropped(graph: gs.Graph, found: dict[int, Bounds]) -> set[tuple[int, int]]:
+    """Return the ids of tensors, with the side, of whose numbers nothing of what is read is an ordinary one."""
+    dropped: set[tuple[int, int]] = set()
+    outputs = walk.outputs(graph)
+    main = {id(node) for node in graph.nodes}
+    for node in reversed(graph.nodes):
+        for tensor in node.outputs:
+            if id(tensor) not in found or id(tensor) in outputs:
+                continue
+            uses = walk.uses(tensor)
+            if not all(id(user) in main for user, _ in uses):
+                continue
+            for side in (LOW, HIGH):
+                if all(_drops(user, index, side, found, dropped) for user, index in uses):
+                    dropped.add((id(tensor), side))
+    return dropped
+
+
+def _drops(
+    node: gs.Node, index: int, side: int, found: dict[int, Bounds], dropped: set[tuple[int, int]]
+) -> bool:
+    """Return whether a node, or all that goes on with it, drops the numbers of one side of an input.
+
+    Not where they meet those of another tensor: the end of the range of one is a number in that of the other.
+    """
+    if node.domain not in STANDARD_DOMAINS:
+        return False
+    if side in _DROPPED.get(node.op, ()) or _LARGEST.get(node.op) == side:
+        return True
+    if node.op in ("Neg", "Mul"):
+        side = 1 - side
+    elif node.op in _PLACED:
+        others = [node.inputs[i] for i in _PLACED[node.op] if i != index and i < len(node.inputs)]
+        if index not in _PLACED[node.op] or not all(isinstance(tensor, gs.Constant) for tensor in others):
+            return False
+    elif node.op not in _MOVES and node.op not in _LARGEST:
+        return False
+    return (
+        all((id(t), side) in dropped for t in node.outputs if id(t) in found) and id(node.outputs[0]) in found
+    )
