@@ -19,7 +19,6 @@ from transforms.convert_opset import convert_opset
 from transforms.runtime import compare_runs as module
 from transforms.runtime.compare_runs import compare_runs
 from transforms.runtime.inputs import ModelInput, random_array
-from transforms.runtime.session import OpenModel
 
 
 def _parse(text: str, opset: int = 13) -> onnx.ModelProto:

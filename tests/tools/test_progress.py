@@ -86,13 +86,13 @@ def test_a_phase_that_fails_has_no_line(caplog: pytest.LogCaptureFixture) -> Non
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PHASES = {
-    "auto_mixed_precision": "loading preparing calibrating measuring trying writing",
-    "convert_fp32_to_bf16": "loading measuring converting writing",
+    "auto_mixed_precision": "loading preparing calibrating measuring trying running writing",
+    "convert_fp32_to_bf16": "loading measuring converting running writing",
     "evaluate": "comparing",
-    "finetune": "loading tuning writing",
+    "finetune": "loading tuning running writing",
     "formats": "measuring",
     "infer": "loading running",
-    "quantize": "loading preparing calibrating quantizing reloading tuning writing",
+    "quantize": "loading preparing calibrating quantizing reloading tuning running writing",
     "report": "loading results matching layers histograms timing",
 }
 OPTIONS = {

@@ -11,9 +11,10 @@ import onnxruntime
 import pytest
 
 from tests.helpers import plans, tunable
-from tools.jobs import measured
 from tools.quantize import main
+from tools.summaries import running
 from transforms.choose_ranges import work
+from transforms.runtime import compare_runs
 
 MODEL = tunable.conv_net()
 
@@ -79,7 +80,7 @@ def test_fast_is_the_way_of_a_named_method(folder: Path) -> None:
 def test_poor_outputs_are_said_with_the_preset_that_tunes(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured, "LEAST", 60.0)
+    monkeypatch.setattr(running, "LEAST", 60.0)
     _quantize(folder, "--config", "MX4")
     warning = capsys.readouterr().err
     assert re.search(
@@ -101,7 +102,7 @@ def test_poor_outputs_are_said_with_the_preset_that_tunes(
 def test_poor_outputs_without_scales_to_choose(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured, "LEAST", 60.0)
+    monkeypatch.setattr(running, "LEAST", 60.0)
     _quantize(folder, "--config", "MX4", "--limit", "1")
     assert re.search(r"Warning: MX4: outputs at \d+\.\d dB on 1 sample; ", capsys.readouterr().err)
 
@@ -117,13 +118,15 @@ def test_outputs_of_many_nodes_are_not_compared(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening a quantized model of 14,400 nodes takes ONNX Runtime eight times as long as quantizing it."""
-    monkeypatch.setattr(measured, "LEAST", 1000.0)
+    monkeypatch.setattr(running, "LEAST", 1000.0)
     _quantize(folder, "--config", "A8W8")
     assert "Warning: A8W8: outputs at" in capsys.readouterr().err
     monkeypatch.setattr(work, "MOST_NODES", 1)
+    monkeypatch.setattr(compare_runs, "MOST_NODES", 1)
     _quantize(folder, "--config", "A8W8")
     said = capsys.readouterr()
     assert "Outputs not compared: more than" in said.out and not said.err
+    assert re.search(r"CPU: opens; not run: \d+ nodes, more than 1\.", said.out)
 
 
 def test_samples_with_which_the_model_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

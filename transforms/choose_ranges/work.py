@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration import Calibration
 from transforms.graph import dot_products, walk
+from transforms.runtime.compare_runs import MOST_NODES
 
 _PAID = 3e8
 """Numbers that all runs together may make, beyond those that the samples pay for: about two seconds.
@@ -42,9 +43,6 @@ _LARGEST = 1 << 28  # bytes of weights: each kind of them is another copy
 BIAS_RUNS = 40
 """Runs that measured biases take: for each of eight samples one of the float model, three of the quantized
 one, and what else takes time."""
-
-MOST_NODES = 3000
-"""Nodes of a graph up to which its quantized model is run: opening that takes time in their square."""
 
 
 def too_large(graph: gs.Graph) -> bool:

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 MOST_WEIGHTS = 200_000_000
 """Bytes of large weights above which models are not compared."""
 
+MOST_NODES = 3000
+"""Nodes of a graph up to which it is run beside what was made of it: opening takes time in their square."""
+
 _MOST_ELEMENTS = 1 << 26
 """Elements of a tensor, as far as they are known, above which models are not compared."""
 
@@ -104,6 +107,8 @@ def too_large(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> str:
     held = sum(array.nbytes for array in weights.values())
     if held > MOST_WEIGHTS:
         return f"{held:,} bytes of weights, more than {MOST_WEIGHTS:,}"
+    if len(model.graph.node) > MOST_NODES:
+        return f"{len(model.graph.node):,} nodes, more than {MOST_NODES:,}"
     for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         if value.name not in weights and math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
