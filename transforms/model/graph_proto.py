@@ -23,6 +23,7 @@ from transforms.graph.typed import Graph, ModelInfo, info_of
 from transforms.graph.unique_names import rename_hiding
 from transforms.model.constant_size import count_constants
 from transforms.model.declared_shapes import clear_negative, infer_mended
+from transforms.model.default_axes import write_default_axes
 from transforms.model.detached_weights import fill, sparse_to_dense, split, without_data
 from transforms.model.export_graph import export_graph
 from transforms.model.function_types import all_sizes_known, infer_types
@@ -60,6 +61,7 @@ def import_model(model: onnx.ModelProto, mapped: Mapping[str, Weight] = MappingP
     unpack_calls(light, weights)
     light = inline(light)
     refuse_tangles(light.graph)
+    write_default_axes(light.graph)
     inferred, mended = infer(light, weights)
     info = read_info(light)
     info.mended = mended
