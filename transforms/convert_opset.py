@@ -50,7 +50,6 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
         if all(node.domain not in STANDARD_DOMAINS for node in walk.nodes(graph)):
             import_standard(graph, version)  # nothing to convert, and maybe no import to convert from
             return 1
-        _write_axes(graph)
         proto_pass.apply(graph, lambda model: _raise(model, graph, version))
     except (RuntimeError, ModelError, onnx.version_converter.ConvertError) as error:
         message = f"the model cannot be raised from opset {before} to {version}: {said_by_runtime(error)}"
@@ -58,13 +57,6 @@ def convert_opset(graph: gs.Graph, version: int) -> int:
     lift_constants(graph)
     log.debug("opset %d -> %d, %d nodes", before, graph.opset, sum(1 for _ in walk.nodes(graph)))
     return 1
-
-
-def _write_axes(graph: gs.Graph) -> None:
-    """Write default axes of MeanVarianceNormalization, which onnx's checker needs from opset 13 on."""
-    for node in walk.nodes(graph):
-        if node.op == "MeanVarianceNormalization" and node.domain in STANDARD_DOMAINS:
-            node.attrs.setdefault("axes", [0, 2, 3])
 
 
 def _raise(model: onnx.ModelProto, graph: gs.Graph, version: int) -> onnx.ModelProto:
@@ -81,6 +73,8 @@ def _refuse_unchecked(graph: gs.Graph, version: int) -> None:
     for node in walk.nodes(graph):
         if node.domain not in STANDARD_DOMAINS:
             continue
+        if definition(node.op, graph.opset) is None:
+            raise ModelError(f"{node.op} '{label_of(node)}': opset {graph.opset} has no such operator")
         ruled = RULES[node.op].steps if node.op in RULES else ()
         for opset in changes(node.op, graph.opset, version):
             if (node.op, opset) not in CHECKED and opset not in ruled:

@@ -147,6 +147,11 @@ def _beside(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> Mapping[st
 
 def check(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
     """Raise ModelError if a light model does not pass ``onnx.checker.check_model(full_check=True)``."""
+    for value in light.graph.output:
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            raise ModelError(
+                f"output '{value.name}' has no shape: the model declares none, and its operators tell none"
+            )
     try:
         onnx.checker.check_model(detached_weights.as_inputs(light, weights), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:

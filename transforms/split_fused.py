@@ -48,10 +48,10 @@ def split_fused(graph: gs.Graph, *, exclude: Exclusion = None, only_unknown: boo
     """Take the operators of :data:`FUSED` apart, in the bodies of If, Loop and Scan too; return how many.
 
     The parts compute the same up to rounding inside; GELU, LayerNormalization and RMSNormalization are single
-    nodes from opsets 20, 17 and 23 on. A node stays if it is in ``exclude``, if statistics of a norm are
-    used, if an attention has past keys, causality or a mask of four axes, if a rank or width that its parts
-    need is not known, and below opset 13. ``only_unknown``: only those that lie in ONNX's own domain, where
-    ONNX has no such operator and onnx.checker refuses the model.
+    nodes from opsets 20, 17 and 23 on. A node stays if it is in ``exclude``, if statistics of a norm with a
+    sum are used, if an attention has past keys, causality or a mask of four axes, if a rank or width that its
+    parts need is not known, if ONNX has no such activation, and below opset 13. ``only_unknown``: only those
+    that lie in ONNX's own domain, where ONNX has no such operator and onnx.checker refuses the model.
     """
     if graph.opset < OPSET:
         log.debug("fused operators stay below opset %d, the graph has %d", OPSET, graph.opset)

@@ -228,3 +228,12 @@ def test_default_axes_of_a_normalisation_are_written() -> None:
     feed = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 4)).astype(np.float32)}
     before, after = (ort.InferenceSession(m.SerializeToString()).run(None, feed)[0] for m in (model, raised))
     assert np.array_equal(before, after)
+
+
+def test_operators_that_onnx_does_not_know_are_named() -> None:
+    text = '<ir_version: 9, opset_import: ["": 17]> main (float[2,3] x) => (float[2,3] y) { y = Odd(x) }'
+    model = onnx.parser.parse_model(text)
+    model.graph.node[0].name = "it"
+    reason = r"raised from opset 17 to 22: Odd 'it': opset 17 has no such operator$"
+    with pytest.raises(model_io.ModelError, match=reason):
+        convert_opset(model_io.load(model), 22)

@@ -93,6 +93,14 @@ def test_an_invalid_graph_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_output_of_unknown_shape_is_named(tmp_path: Path) -> None:
+    text = "(float[2] x) => (float[2] y) { y = own.Odd(x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "own": 1]> main {text}')
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(model_io.ModelError, match=r"^output 'y' has no shape: the model declares none"):
+        model_io.save(model_io.load(model), tmp_path / "out.onnx")
+
+
 def test_same_bytes_twice(tmp_path: Path) -> None:
     for name in ("a", "b"):
         model_io.save(

@@ -75,7 +75,7 @@ STAY = {
     "causal": f"y = ms.Attention <num_heads={HEADS}, unidirectional=1> (x, w, b)",
     "past": f"y, p = ms.Attention <num_heads={HEADS}> (x, w, b, , past)",
     "vector of a caller": f"{ATTENTION} (x, w, b, counts)",
-    "statistics": "t, m = SimplifiedLayerNormalization (x, g) y = Add(t, m)",
+    "statistics": "t, m = ms.SkipLayerNormalization (x, x, g) y = Add(t, m)",
     "width unknown": f"a = own.Odd(x) {CROSS} (a, a, a)",
 }
 

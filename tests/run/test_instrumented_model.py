@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
 from tests.helpers import build, corpus
@@ -100,3 +101,20 @@ def test_every_probe_is_one_number_or_float32() -> None:
 def test_outputs_that_matter_for_nan() -> None:
     names = {name: float_outputs(graph_proto.import_model(corpus.build(name))) for name in corpus.MODELS}
     assert names["integers"] == ["y"] and names["half output"] == ["z"] and names["weight is output"] == ["y"]
+
+
+@pytest.mark.parametrize("shown", ["scores", "mixed", "y"])
+@pytest.mark.parametrize("watched", [[], ["scores"]], ids=["shown", "watched"])
+def test_outputs_whose_type_the_runtime_does_not_infer(shown: str, watched: list[str]) -> None:
+    """It infers none of the scores of MultiHeadAttention, whether they stay an output or not."""
+    text = """<ir_version: 9, opset_import: ["": 17, "com.microsoft": 1]>
+        main (float[1,3,8] x) => (float[1,3,8] y, float[1,2,3,3] scores) {
+        mixed, , , scores = com.microsoft.MultiHeadAttention <num_heads = 2> (x, x, x) y = Neg(mixed) }"""
+    model = onnx.parser.parse_model(text)
+    x = np.random.default_rng(0).standard_normal((1, 3, 8)).astype(np.float32)
+    y, scores = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    seen: dict[str, np.ndarray] = {}
+    opened = InstrumentedModel(graph_proto.import_model(model), [shown], watched=watched)
+    found = opened.run({"x": x}, see=lambda name, array: seen.setdefault(name, array.copy()))
+    assert np.array_equal(found[shown], {"scores": scores, "mixed": -y, "y": y}[shown])
+    assert all(np.array_equal(seen[name], scores) for name in watched)

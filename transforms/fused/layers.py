@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from transforms.fused.parts import Parts
+from transforms.graph.schemas import find_schema
 
 _PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"Relu": (), "Tanh": (), "Sigmoid": (), "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}
@@ -25,6 +26,8 @@ def split_conv(parts: Parts) -> bool:
     made = parts.add("Conv", *(inputs if inputs[2] else inputs[:2]), **attributes)
     if parts.given(3):
         made = parts.add("Add", made, parts.given(3))
+    if len(parameters) != (2 if activation == "Clip" else len(_PARAMETERS.get(activation, ()))):
+        return False
     if activation == "Clip":
         bounds = [parts.constant(value, end) for value, end in zip(parameters, ("min", "max"), strict=True)]
         parts.add("Clip", made, *bounds)
@@ -38,6 +41,8 @@ def split_gemm(parts: Parts) -> bool:
     """Take a FusedGemm apart: Gemm and an activation."""
     attributes = dict(parts.attributes)
     activation = attributes.pop("activation", b"").decode()
+    if activation and find_schema(activation, "", parts.known.opset) is None:
+        return False
     own = {key: value for key, value in attributes.items() if not key.startswith("activation_")}
     made = parts.add("Gemm", *(name for name in parts.node.input if name), **own)
     if activation:

@@ -19,17 +19,16 @@ _EPSILON, _SKIP_EPSILON = 1e-5, 1e-12
 
 def split_layer_norm(parts: Parts) -> bool:
     """Take a LayerNormalization apart that a model has before opset 17."""
-    if _uses_statistics(parts):
-        return False
     x, gamma, beta = (parts.given(place) for place in range(3))
-    return _normalize(parts, x, gamma, beta, _EPSILON)
+    return _normalize(parts, x, gamma, beta, _EPSILON, mean=parts.made(1), inverse=parts.made(2))
 
 
 def split_rms_norm(parts: Parts) -> bool:
-    """Take a SimplifiedLayerNormalization apart: x over the root of its mean square, times a gain."""
-    if _uses_statistics(parts):
-        return False
-    return _normalize_rms(parts, parts.given(0), parts.given(1), _EPSILON)
+    """Take a SimplifiedLayerNormalization apart: x over the root of its mean square, times a gain.
+
+    Its second output is one over that root.
+    """
+    return _normalize_rms(parts, parts.given(0), parts.given(1), _EPSILON, inverse=parts.made(1))
 
 
 def split_skip_norm(parts: Parts) -> bool:
@@ -78,7 +77,7 @@ def _sum(parts: Parts, places: tuple[int, ...]) -> str:
 
 
 def _uses_statistics(parts: Parts) -> bool:
-    """Return whether anything reads the mean or the variance, which no standard node would make."""
+    """Return whether anything reads the mean or the variance, which ONNX Runtime may not compute."""
     return bool(parts.made(1) or parts.made(2))
 
 
@@ -89,8 +88,13 @@ def _axes(parts: Parts) -> list[int] | None:
     return list(range(first, 0)) if first < 0 else None
 
 
-def _normalize(parts: Parts, x: str, gamma: str, beta: str, epsilon: float) -> bool:
-    """Add (x - mean) / sqrt(variance + epsilon), times gamma, plus beta."""
+def _normalize(
+    parts: Parts, x: str, gamma: str, beta: str, epsilon: float, *, mean: str = NONE, inverse: str = NONE
+) -> bool:
+    """Add (x - mean) / sqrt(variance + epsilon), times gamma, plus beta.
+
+    ``mean`` and ``inverse``, below opset 17: what the mean and one over the root are named.
+    """
     axes, epsilon = _axes(parts), float(parts.attributes.get("epsilon", epsilon))
     if axes is None:
         return False
@@ -98,25 +102,29 @@ def _normalize(parts: Parts, x: str, gamma: str, beta: str, epsilon: float) -> b
         inputs = [x, gamma, beta] if beta else [x, gamma]
         parts.add("LayerNormalization", *inputs, axis=axes[0], epsilon=epsilon)
         return parts.end()
-    centred = parts.add("Sub", x, parts.reduce("ReduceMean", x, axes))
+    centred = parts.add("Sub", x, parts.reduce("ReduceMean", x, axes, to=mean))
     variance = parts.reduce("ReduceMean", parts.add("Mul", centred, centred), axes)
     deviation = parts.add("Sqrt", parts.add("Add", variance, parts.constant(epsilon, "epsilon")))
+    if inverse:
+        parts.add("Reciprocal", deviation, to=inverse)
     made = parts.add("Mul", parts.add("Div", centred, deviation), gamma)
     if beta:
         parts.add("Add", made, beta)
     return parts.end()
 
 
-def _normalize_rms(parts: Parts, x: str, gamma: str, epsilon: float) -> bool:
-    """Add x / sqrt(mean of squares + epsilon), times gamma."""
+def _normalize_rms(parts: Parts, x: str, gamma: str, epsilon: float, *, inverse: str = NONE) -> bool:
+    """Add x / sqrt(mean of squares + epsilon), times gamma; ``inverse``: what one over the root is named."""
     axes, epsilon = _axes(parts), float(parts.attributes.get("epsilon", epsilon))
     if axes is None:
         return False
-    if parts.known.opset >= _RMS_NORM:
+    if parts.known.opset >= _RMS_NORM and not inverse:
         parts.add("RMSNormalization", x, gamma, axis=axes[0], epsilon=epsilon)
         return parts.end()
     squares = parts.add("Pow", x, parts.constant(2.0, "two"))
     mean = parts.reduce("ReduceMean", squares, axes)
     root = parts.add("Sqrt", parts.add("Add", mean, parts.constant(epsilon, "epsilon")))
+    if inverse:
+        parts.add("Reciprocal", root, to=inverse)
     parts.add("Mul", parts.add("Div", x, root), gamma)
     return parts.end()

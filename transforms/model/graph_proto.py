@@ -24,6 +24,7 @@ from transforms.graph.unique_names import rename_hiding
 from transforms.model.attribute_defaults import write_defaults
 from transforms.model.constant_size import count_constants
 from transforms.model.declared_shapes import clear_negative, infer_mended
+from transforms.model.default_axes import write_default_axes
 from transforms.model.detached_weights import fill, sparse_tensors, sparse_to_dense, split, without_data
 from transforms.model.export_graph import export_graph
 from transforms.model.function_opsets import align_opsets
@@ -73,6 +74,7 @@ def import_model(
     unpack_calls(whole, weights)
     light = inline(whole)
     refuse_tangles(light.graph)
+    write_default_axes(light.graph)
     inferred, notes = infer(light, weights)
     info = read_info(light)
     kept = set(map(key_of, light.functions))

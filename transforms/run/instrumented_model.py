@@ -20,6 +20,7 @@ from ops.array_types import Feed
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.lazy_values import Weight
+from transforms.graph.rewire import RUNTIME_DOMAIN
 from transforms.model import graph_proto
 from transforms.run.tensor_watch import See, TensorWatch
 from transforms.runtime.session import RunOptions, open_light
@@ -89,8 +90,11 @@ def show_tensors(
     _insert_after(light.graph, after)
     light.graph.node.extend(watch.end())
     outputs = dict.fromkeys((*(place for place in places.values() if place not in fed), *watch.outputs))
+    hidden = [value.name for value in light.graph.output if value.name not in outputs]
+    light.graph.value_info.extend(filter(None, (_declared(known[name]) for name in hidden)))
     del light.graph.output[:]  # types of the new ones are the runtime's to infer
-    light.graph.output.extend(onnx.ValueInfoProto(name=place) for place in outputs)
+    declared = {place: _declared(known.get(place)) for place in outputs}
+    light.graph.output.extend(one or onnx.ValueInfoProto(name=name) for name, one in declared.items())
     return ShownModel(light, weights, places, constants, watch)
 
 
@@ -138,6 +142,17 @@ class InstrumentedModel(Generic[Key]):
             made = self._model.run(feed, [*outputs, *(self._watch.outputs if see else ())])
         found = {key: feed[place] if place in feed else made[place] for key, place in places.items()}
         return found | {key: self._constants[key] for key in keys if key in self._constants}
+
+
+def _declared(tensor: gs.Tensor | None) -> onnx.ValueInfoProto | None:
+    """Return a tensor with its type if one of ONNX Runtime's own operators makes it, else None.
+
+    Of some of their outputs, such as the scores of MultiHeadAttention, the runtime does not infer a type.
+    """
+    if tensor is None or all(node.domain != RUNTIME_DOMAIN for node in tensor.inputs):
+        return None
+    element = dtypes.element_type(tensor)
+    return None if element is None else helper.make_tensor_value_info(tensor.name, element, None)
 
 
 def float_outputs(graph: gs.Graph) -> list[str]:
