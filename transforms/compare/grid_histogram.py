@@ -10,6 +10,8 @@ _ZOOM_REACH = 10
 """Grid values to either side of the centre of the close look."""
 _ZOOM_QUANTILE = 0.75
 """Where the centre lies among the magnitudes: the finest values of a float grid are too dense to see."""
+_FINEST = 2.0**-20
+"""Of a large number, how much of it is shown on either side: float64 still tells bins of that apart."""
 _SLICE = 1 << 20
 """Values that are counted at a time, in float64: 8 MiB."""
 
@@ -25,7 +27,7 @@ class GridHistogram:
     def __init__(self, low: float, high: float) -> None:
         """Take the range of the values to count; what lies outside goes to the outermost bins."""
         if not low < high:
-            low, high = low - 0.5, low + 0.5
+            low, high = low - _margin(low), low + _margin(low)
         self.edges = np.linspace(low, high, _BINS + 1)
         self.original = np.zeros(_BINS, np.int64)
         self.rounded = np.zeros(_BINS, np.int64)
@@ -68,6 +70,11 @@ def _counts(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
 
 
+def _margin(value: float) -> float:
+    """Return how much is shown on either side of a single number: 0.5, or what can be told beside it."""
+    return max(0.5, abs(float(value)) * _FINEST)
+
+
 def _window(values: np.ndarray) -> tuple[float, float]:
     """The range of some neighbouring grid values around a typical one, half a step more on either side."""
     grid = np.unique(values)
@@ -75,5 +82,5 @@ def _window(values: np.ndarray) -> tuple[float, float]:
     typical = np.quantile(sizes, _ZOOM_QUANTILE) if sizes.size else 0.0
     centre = int(np.searchsorted(grid, typical if typical <= grid[-1] else -typical))
     near = grid[max(0, centre - _ZOOM_REACH) : centre + _ZOOM_REACH + 1]
-    margin = 0.5 * (near[-1] - near[0]) / max(1, near.size - 1) or 0.5
+    margin = 0.5 * (near[-1] - near[0]) / max(1, near.size - 1) or _margin(near[0])
     return float(near[0] - margin), float(near[-1] + margin)
