@@ -51,7 +51,7 @@ Quantize, by a plan of the room plan:
     ``quantize_before_relu``   quantizes a layer's result before its Relu or Clip, too
     ``requantize_captured``    quantizes anew what ONNX Runtime cannot move into bodies
     ``leave_out_zero_points``  removes default zero points that ONNX Runtime fails on
-    ``leave_out_dilations``    removes dilations of AveragePool that change nothing
+    ``leave_out_pool_attributes``  removes attributes of AveragePool that change nothing
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
 
 Store, as the last step:

@@ -17,7 +17,7 @@ from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.mixed_channels import Recall, anew
 from transforms.insert_qdq import insert_qdq, raise_opset
-from transforms.leave_out_dilations import leave_out_dilations
+from transforms.leave_out_pool_attributes import leave_out_pool_attributes
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
 from transforms.lower_opset import lower_opset
@@ -118,7 +118,7 @@ def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
         qdq_to_cast(graph)
     requantize_captured(graph)
     leave_out_zero_points(graph)
-    leave_out_dilations(graph)
+    leave_out_pool_attributes(graph)
 
 
 def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) -> SchemeTargets:

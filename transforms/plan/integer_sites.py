@@ -16,6 +16,9 @@ Clip that alone reads a Concat. Outputs of the model are quantized where such a 
 Concat, or Concats of Concats: their inputs are, so that boxes and scores in one output each keep their own
 scale.
 
+What ONNX Runtime's kernels of integers compute wrongly stays float, and what it reads
+(:mod:`transforms.plan.integer_kernels`).
+
 A computed divisor is an integer only for targets with a kernel for that: next to zero, steps of one size are
 as large as the numbers, and a norm is a number for each sample, of which few show no range. What is divided
 by a norm of its own stays float with it: cut off at the end of its range, it would have another norm.
@@ -36,6 +39,7 @@ from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_opera
 from transforms.graph.left_operands import is_of_outliers
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.float_only_nodes import float_zone
+from transforms.plan.integer_kernels import needing_floats
 from transforms.scheme.targets import Target
 
 ARITHMETIC = frozenset(
@@ -92,6 +96,7 @@ class IntegerSites:
         self._graph, self._takes, self._share_slices, self._kernels = graph, takes, share_slices, kernels
         self._ends = _OPEN_ENDS if kernels is None else kernels.open_ends
         self.zone = float_zone(graph)
+        self.floats = needing_floats(graph, _is_move)
         self._data = {id(node): self._operands(node) for node in graph.nodes}
         self.layers: set[int] = set()
         self._find_layers()
@@ -158,9 +163,9 @@ class IntegerSites:
                 self.layers.add(id(node))
 
     def _is_arithmetic(self, node: gs.Node) -> bool:
-        if node.op not in ARITHMETIC or node.domain not in STANDARD_DOMAINS or id(node) in self.zone:
+        if node.op not in ARITHMETIC or node.domain not in STANDARD_DOMAINS:
             return False
-        if node.op == "AveragePool" and not is_dense(node):
+        if id(node) in self.zone or id(node) in self.floats:
             return False
         if self._divides(node) and _is_norm(*node.inputs):
             return False
@@ -214,6 +219,8 @@ class IntegerSites:
     def _reads(self, node: gs.Node, index: int) -> bool:
         """Return whether an input of a node is an integer; of moves only those found so far are known."""
         tensor = node.inputs[index]
+        if id(node) in self.floats:
+            return False
         if id(node) in self._moves:
             return index == 0 and not isinstance(tensor, gs.Constant)
         if self._continued(node) is not None:
@@ -291,8 +298,3 @@ def _keeps(node: gs.Node) -> bool:
         return True
     value = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
     return value is None or (isinstance(value, gs.Constant) and not value.values.any())
-
-
-def is_dense(node: gs.Node) -> bool:
-    """Return whether the windows of a pool have no holes, as in what integers of 8 bits are pooled by."""
-    return all(step == 1 for step in node.attrs.get("dilations", ()))
