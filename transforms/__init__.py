@@ -16,6 +16,7 @@ Prepare:
     ``convert_opset``          raises the version of the standard operator set
     ``lower_opset``            lowers it, if no node changes its meaning
     ``fix_shapes``             free dimensions of inputs become fixed
+    ``write_out_axes``         Pad, Resize and CenterCropPad of some axes become those of all
     ``optimize``               ONNX Runtime's offline optimizer, at its basic level
     ``fuse_matmul``            products of one input with several weights become one, then a Split
     ``fuse_layernorm``         decomposed layer normalization becomes one node

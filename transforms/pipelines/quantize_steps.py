@@ -39,6 +39,7 @@ from transforms.saturate import saturate, tensors_with_nan
 from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
+from transforms.write_out_axes import write_out_axes
 
 CORRECTED = "biases of layers corrected by their outputs on samples"
 EQUALIZED = "pairs of layers equalized"
@@ -130,6 +131,7 @@ def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) 
     lift_constants(graph)
     _refuse_quantized(graph)
     fix_shapes(graph, scheme.input_shapes)
+    write_out_axes(graph)
     if scheme.opset:
         lower_opset(graph, scheme.opset)
     targets = SchemeTargets(graph, scheme)

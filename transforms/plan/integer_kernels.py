@@ -3,36 +3,53 @@
 A default session of version 1.32 puts a node between a DequantizeLinear and a QuantizeLinear into an operator
 on integers of its own. All that this package quantizes was compared with sessions without optimization, in
 every form of its attributes: the others differ by two steps at most.
+
+Without pads, :mod:`transforms.leave_out_pool_attributes` takes the attribute away that it stumbles over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 import onnx_graphsurgeon as gs
 
+from transforms.graph.dot_products import is_dot_product
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.graph.shapes import shape_of
+
+_SCALES = 2  # input of Resize
 
 
 def needing_floats(graph: gs.Graph, is_move: Callable[[gs.Node], bool]) -> set[int]:
     """Return the ids of the nodes of the outermost graph that may not read what was an integer.
 
     A default session would fail on them, or make other numbers. So are the moves in front of them, behind
-    which it moves a DequantizeLinear.
+    which it moves a DequantizeLinear; and in front of a node without a kernel for channels that are last, all
+    back to the layers, behind which it moves the Transposes of these.
     """
-    found: set[int] = set()
+    wrong, transposed = set[int](), set[int]()
     for node in reversed(graph.nodes):
-        leads = is_move(node) and any(id(user) in found for t in node.outputs for user in t.outputs)
-        if leads or _is_computed_wrongly(node):
-            found.add(id(node))
-    return found
+        readers = {id(user) for tensor in node.outputs for user in tensor.outputs}
+        if _takes_no_last_channels(node) or (readers & transposed and not is_dot_product(node)):
+            transposed.add(id(node))
+        elif _is_pooled_wrongly(node) or (readers & wrong and is_move(node)):
+            wrong.add(id(node))
+    return wrong | transposed
 
 
-def _is_computed_wrongly(node: gs.Node) -> bool:
-    rules = FAULTS.get(node.op, ()) if node.domain in STANDARD_DOMAINS else ()
-    return any(rule(node) for rule in rules)
+def _is_pooled_wrongly(node: gs.Node) -> bool:
+    """Return whether an integer kernel of pools has no dilations, or divides by more than a window holds."""
+    if node.op != "AveragePool" or node.domain not in STANDARD_DOMAINS:
+        return False
+    return not is_dense(node) or (has_pads(node) and counts_pads_of_cut_windows(node))
+
+
+def _takes_no_last_channels(node: gs.Node) -> bool:
+    """Return whether a Resize is cubic and shrinks, or may: with channels last, the runtime refuses it."""
+    if node.op != "Resize" or node.domain not in STANDARD_DOMAINS or node.attrs.get("mode") != "cubic":
+        return False
+    (scales,) = node.inputs[_SCALES : _SCALES + 1] or [None]
+    return not (isinstance(scales, gs.Constant) and scales.values.size and (scales.values >= 1).all())
 
 
 def is_dense(pool: gs.Node) -> bool:
@@ -65,18 +82,3 @@ def _fits(pool: gs.Node) -> bool:
         return False
     padded = zip(sizes, pads, pads[len(kernel) :], kernel, strides, strict=False)
     return all(isinstance(n, int) and (n + a + b - k) % s == 0 for n, a, b, k, s in padded)
-
-
-FAULTS: Mapping[str, tuple[Callable[[gs.Node], bool], ...]] = MappingProxyType(
-    {
-        "AveragePool": (
-            lambda node: not is_dense(node),  # refused: its QLinearAveragePool has no dilations
-            # it divides the sums of such windows by the size of the whole kernel
-            lambda node: has_pads(node) and counts_pads_of_cut_windows(node),
-        ),
-    }
-)
-"""What a default session gets wrong, by operator.
-
-Without pads, :mod:`transforms.leave_out_pool_attributes` takes the attribute away that it stumbles over.
-"""
