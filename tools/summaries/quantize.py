@@ -41,7 +41,8 @@ def lines(
     yield _runs(graph, cpu_error, functions=functions)
     if rounded := rounded_inputs(graph):
         inputs = counted(len(rounded), "input")
-        yield f"ONNX Runtime may round {inputs} of products to 8 bits: {OPTION} = 1 keeps float32"
+        option = f"session option {OPTION} = 1 prevents it"
+        yield f"ONNX Runtime may round {inputs} of products to 8 bits: {option}"
 
 
 def _kept(graph: gs.Graph) -> str:
