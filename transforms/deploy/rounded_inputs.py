@@ -22,7 +22,7 @@ from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS
 OPTION = "session.qdq_matmulnbits_accuracy_level"
 
 _TYPES = onnx.TensorProto
-_BYTES = frozenset({_TYPES.INT8, _TYPES.UINT8})
+_BYTES: frozenset[int | None] = frozenset({_TYPES.INT8, _TYPES.UINT8})
 _STORED = _BYTES | {_TYPES.INT4, _TYPES.UINT4}
 _DOMAINS = (*STANDARD_DOMAINS, RUNTIME_DOMAIN)  # of DequantizeLinear
 
@@ -55,8 +55,9 @@ def _has_float_input(node: gs.Node, graph: gs.Graph) -> bool:
         return False
     if not dtypes.is_type(data, dtypes.FLOAT):
         return False
-    narrow = before is not None and _is_dequantized(before)
-    return not narrow or dtypes.element_type(before.inputs[0]) not in _BYTES
+    if before is None or not _is_dequantized(before):
+        return True
+    return dtypes.element_type(before.inputs[0]) not in _BYTES
 
 
 def _is_dequantized(made: gs.Node) -> bool:

@@ -28,6 +28,8 @@ def needing_floats(graph: gs.Graph, is_move: Callable[[gs.Node], bool]) -> set[i
     back to the layers, behind which it moves the Transposes of these.
     """
     wrong, transposed = set[int](), set[int]()
+    if not any(_takes_no_last_channels(node) or _is_pooled_wrongly(node) for node in graph.nodes):
+        return wrong
     for node in reversed(graph.nodes):
         readers = {id(user) for tensor in node.outputs for user in tensor.outputs}
         if _takes_no_last_channels(node) or (readers & transposed and not is_dot_product(node)):
