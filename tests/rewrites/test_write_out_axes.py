@@ -9,14 +9,17 @@ import pytest
 
 from tests.helpers import corpus
 from transforms import model_io
+from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.graph import walk
 from transforms.lift_constants import lift_constants
 from transforms.lower_opset import lower_opset
 from transforms.model.graph_proto import export_model
 from transforms.optimize import optimize
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
+from transforms.pipelines.quantize_graph import quantize_graph
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
+from transforms.scheme import preset
 from transforms.write_out_axes import write_out_axes
 
 CONSTANTS = """<int64[2] last = {3, 2}, int64[2] minus = {-1, -2}, int64[4] all = {0, 1, 3, 2},
@@ -155,3 +158,15 @@ def test_conversions_write_axes_out(optimized: bool) -> None:
     expected = open_model(model_io.load(model), PLAIN).run(feed)["y"]
     step = 2.0**-8  # of bfloat16
     np.testing.assert_allclose(open_model(graph).run(feed)["y"], expected, rtol=step)
+
+
+@pytest.mark.parametrize("node", ("Pad (a, p, , last)", "Resize <axes = [3, 2]> (a, , , sizes)"))
+def test_between_layers_of_integers(node: str) -> None:
+    text = f"""(float[1,1,8,8] x) => (float[A,B,C,D] y) {CONSTANTS[:-1]}, float[1,2,1,1] k = {{0.5, 2}}> {{
+        a = Conv(x, kernel) b = {node} y = Conv(b, k) }}"""
+    model = corpus.parse(text, opset=19)
+    graph, feed = model_io.load(model), corpus.feeds(model)
+    quantize_graph(graph, preset("U8S8"), CalibrationData([feed]))
+    found, expected = (open_model(g).run(feed)["y"] for g in (graph, model_io.load(model)))
+    few = 0.05 * np.abs(expected).max()
+    assert np.abs(found - expected).max() < few, "a few steps of 1/127 of the largest"
