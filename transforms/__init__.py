@@ -16,6 +16,7 @@ Prepare:
     ``convert_opset``          raises the version of the standard operator set
     ``lower_opset``            lowers it, if no node changes its meaning
     ``fix_shapes``             free dimensions of inputs become fixed
+    ``write_out_axes``         Pad, Resize and CenterCropPad of some axes become those of all
     ``optimize``               ONNX Runtime's offline optimizer, at its basic level
     ``fuse_matmul``            products of one input with several weights become one, then a Split
     ``fuse_layernorm``         decomposed layer normalization becomes one node
@@ -51,7 +52,7 @@ Quantize, by a plan of the room plan:
     ``quantize_before_relu``   quantizes a layer's result before its Relu or Clip, too
     ``requantize_captured``    quantizes anew what ONNX Runtime cannot move into bodies
     ``leave_out_zero_points``  removes default zero points that ONNX Runtime fails on
-    ``leave_out_dilations``    removes dilations of AveragePool that change nothing
+    ``leave_out_pool_attributes``  removes attributes of AveragePool that change nothing
     ``leave_float``            removes the quantizations around a node
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
 

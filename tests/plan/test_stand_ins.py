@@ -62,7 +62,7 @@ DROPPED = {
     "Pad": (IMAGE, f"a = Conv(x, w) q = Pad(a, p, v) m1 = {POOL}(q) y = Conv(m1, w2)", "q"),
     "two Pads": (
         IMAGE,
-        f"a = Conv(x, w) q0 = Pad(a, p, v) q = Pad(q0, p, v) m1 = MaxPool <kernel_shape = [5, 5]> (q) y = Conv(m1, w2)",
+        "a = Conv(x, w) q0 = Pad(a, p, v) q = Pad(q0, p, v) m1 = MaxPool <kernel_shape = [5, 5]> (q) y = Conv(m1, w2)",
         "q q0",
     ),
     "Pad, then Transpose": (

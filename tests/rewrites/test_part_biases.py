@@ -51,7 +51,9 @@ def quantized(source: onnx.ModelProto, scheme: Scheme) -> tuple[Quantized, float
     samples, graph = feeds(source), model_io.load(source)
     done = quantize_graph(graph, scheme, CalibrationData(samples))
     float_model, result = open_model(model_io.load(source)), open_model(graph)
-    wanted, found = (np.array([one.run(feed)["y"] for feed in samples], np.float64) for one in (float_model, result))
+    wanted, found = (
+        np.array([one.run(feed)["y"] for feed in samples], np.float64) for one in (float_model, result)
+    )
     numbers = np.abs(wanted) < 5000
     error = np.square(wanted[numbers] - found[numbers]).sum()
     return done, 10 * np.log10(np.square(wanted)[numbers].sum() / error), wanted[0], found[0]
@@ -95,7 +97,12 @@ def test_what_is_before_the_masks_is_no_output() -> None:
 
 def test_offsets_ordinary_numbers_and_layers_that_stay_float_are_left_alone() -> None:
     """A price is no mask: all of its offsets are large."""
-    for values, parts in ((np.full(12, 180000), True), (bias(9999), True), (bias(-INF), False), (bias(), True)):
+    for values, parts in (
+        (np.full(12, 180000), True),
+        (bias(9999), True),
+        (bias(-INF), False),
+        (bias(), True),
+    ):
         graph = model_io.load(model(GEMM, np.asarray(values)))
         assert part_biases(graph, lambda node, parts=parts: parts) == 0
         assert [node.op for node in graph.nodes] == ["Gemm"]

@@ -48,7 +48,7 @@ def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
     if found.rounded and None not in errors:
         with_it, without = (decibels(error) for error in errors if error is not None)
         words += f", outputs at {with_it} dB instead of {without} here"
-    yield f"{words}: {OPTION} = 1 keeps float32"
+    yield f"{words}: session option {OPTION} = 1 prevents it"
 
 
 def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:

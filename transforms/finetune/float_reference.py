@@ -13,6 +13,7 @@ from transforms.pipelines.prepare import prepare
 from transforms.pipelines.quantize_steps import prepare_for
 from transforms.scheme import Scheme
 from transforms.scheme.recorded_scheme import recorded_scheme
+from transforms.write_out_axes import write_out_axes
 
 
 def float_reference(
@@ -35,6 +36,7 @@ def float_reference(
     as_it_is, prepared = load(), load()
     lift_constants(as_it_is)
     lift_constants(prepared)
+    write_out_axes(prepared)
     prepare(prepared, Selection())
     counts = [len(match_layers(graph, quantized_graph)[0]) for graph in (as_it_is, prepared)]
     return prepared if counts[1] > counts[0] else as_it_is

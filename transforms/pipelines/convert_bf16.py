@@ -24,6 +24,7 @@ from transforms.pipelines.prepare import note_mended, prepare
 from transforms.saturate import saturate, tensors_with_nan
 from transforms.saturate_activations import saturate_activations
 from transforms.simulate_bf16 import simulate_bf16
+from transforms.write_out_axes import write_out_axes
 
 BFLOAT16_OPSET = 22
 """First opset in which Conv, pooling and recurrent operators take bfloat16."""
@@ -92,6 +93,7 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
 def prepare_bf16(graph: gs.Graph, options: Bf16Options, done: Conversion) -> Selection:
     """Prepare a graph in place, before anything is rounded; return the nodes that stay float."""
     fix_shapes(graph, options.input_shapes)
+    write_out_axes(graph)
     if options.opset:
         lower_opset(graph, options.opset)
     exclude = select(graph, names=options.exclude_node, op_types=options.exclude_op)

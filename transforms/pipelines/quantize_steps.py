@@ -20,7 +20,7 @@ from transforms.graph.mixed_channels import Recall, anew
 from transforms.graph.some_names import some_names
 from transforms.insert_qdq import insert_qdq, raise_opset
 from transforms.leave_out_biases import leave_out_biases
-from transforms.leave_out_dilations import leave_out_dilations
+from transforms.leave_out_pool_attributes import leave_out_pool_attributes
 from transforms.leave_out_zero_points import leave_out_zero_points
 from transforms.lift_constants import lift_constants
 from transforms.lower_opset import lower_opset
@@ -45,6 +45,7 @@ from transforms.saturate import saturate, tensors_with_nan
 from transforms.scale_channels import scale_channels
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
+from transforms.write_out_axes import write_out_axes
 
 CORRECTED = "biases of layers corrected by their outputs on samples"
 EQUALIZED = "pairs of layers equalized"
@@ -125,7 +126,7 @@ def finish_nodes(graph: gs.Graph, scheme: Scheme, done: Quantized) -> None:
         qdq_to_cast(graph)
     requantize_captured(graph)
     leave_out_zero_points(graph)
-    leave_out_dilations(graph)
+    leave_out_pool_attributes(graph)
 
 
 def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) -> SchemeTargets:
@@ -137,6 +138,7 @@ def prepare_for(graph: gs.Graph, scheme: Scheme, done: Quantized | None = None) 
     lift_constants(graph)
     _refuse_quantized(graph)
     fix_shapes(graph, scheme.input_shapes)
+    write_out_axes(graph)
     if scheme.opset:
         lower_opset(graph, scheme.opset)
     targets = SchemeTargets(graph, scheme)

@@ -207,11 +207,17 @@ class SpecChooser:
         formats = self.formats[node]
         if self._scheme.quantize_all_op_types:
             fmt = self._computed(node)
-            return None if fmt is not None and fmt.is_integer and self._is_for_bodies(node) else fmt
+            if fmt is not None and fmt.is_integer and self._reads_floats(node):
+                return None
+            return fmt
         if formats.other is not None:
             return formats.other
         producer = walk.producer(node.inputs[edge[1]])
         return self.formats[producer].other if producer is not None else None
+
+    def _reads_floats(self, node: gs.Node) -> bool:
+        """Return whether ONNX Runtime fails on a node, or computes it wrongly, if it reads integers."""
+        return id(node) in self.integers.floats or self._is_for_bodies(node)
 
     def _is_for_bodies(self, node: gs.Node) -> bool:
         """Return whether bodies alone read what a node makes.

@@ -19,6 +19,9 @@ scale.
 What computes with numbers that stand for nothing, beside ordinary ones, stays float
 (:mod:`transforms.plan.stand_ins`).
 
+What ONNX Runtime's kernels of integers compute wrongly stays float, and what it reads
+(:mod:`transforms.plan.integer_kernels`).
+
 A computed divisor is an integer only for targets with a kernel for that: next to zero, steps of one size are
 as large as the numbers, and a norm is a number for each sample, of which few show no range. What is divided
 by a norm of its own stays float with it: cut off at the end of its range, it would have another norm.
@@ -39,6 +42,7 @@ from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product, is_opera
 from transforms.graph.left_operands import is_of_outliers
 from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.plan.float_only_nodes import float_zone, given_masks
+from transforms.plan.integer_kernels import needing_floats
 from transforms.plan.stand_ins import stand_ins
 from transforms.scheme.targets import Target
 
@@ -98,6 +102,7 @@ class IntegerSites:
         self._masking = given_masks(graph)
         self.zone = float_zone(graph, self._masking)
         self._counted = stand_ins(graph).counted
+        self.floats = needing_floats(graph, _is_move)
         self._data = {id(node): self._operands(node) for node in graph.nodes}
         self.layers: set[int] = set()
         self._find_layers()
@@ -164,9 +169,9 @@ class IntegerSites:
                 self.layers.add(id(node))
 
     def _is_arithmetic(self, node: gs.Node) -> bool:
-        if node.op not in ARITHMETIC or node.domain not in STANDARD_DOMAINS or id(node) in self.zone:
+        if node.op not in ARITHMETIC or node.domain not in STANDARD_DOMAINS:
             return False
-        if node.op == "AveragePool" and not is_dense(node):
+        if id(node) in self.zone or id(node) in self.floats:
             return False
         if any(id(tensor) in self._counted for tensor in node.inputs):
             return False
@@ -222,6 +227,8 @@ class IntegerSites:
     def _reads(self, node: gs.Node, index: int) -> bool:
         """Return whether an input of a node is an integer; of moves only those found so far are known."""
         tensor = node.inputs[index]
+        if id(node) in self.floats:
+            return False
         if id(node) in self._moves:
             return index == 0 and not isinstance(tensor, gs.Constant)
         if self._continued(node) is not None:
@@ -306,8 +313,3 @@ def _keeps(node: gs.Node) -> bool:
         return True
     value = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
     return value is None or (isinstance(value, gs.Constant) and not value.values.any())
-
-
-def is_dense(node: gs.Node) -> bool:
-    """Return whether the windows of a pool have no holes, as in what integers of 8 bits are pooled by."""
-    return all(step == 1 for step in node.attrs.get("dilations", ()))

@@ -1,0 +1,186 @@
+"""Pad, Resize and CenterCropPad of some axes, written as those of all axes.
+
+Version 1.32 of ONNX Runtime moves Transposes over such a node, as its kernels of integers bring them along,
+too: what it has for each axis is put in the new order as if it were of all axes, and the model fails, or has
+other outputs. Over reductions, Slice, Split, Squeeze, normalizations and all others it moves them correctly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.graph import walk
+from transforms.graph.constants import Constants
+from transforms.graph.rewire import STANDARD_DOMAINS
+from transforms.graph.shapes import Shape, shape_of
+from transforms.plan.exact_arithmetic import shape_arithmetic
+
+_ROI, _SCALES, _SIZES = 1, 2, 3  # inputs of Resize
+_PADS, _PAD_AXES = 1, 3  # of Pad
+_CROP = "tf_crop_and_resize"  # what alone reads the roi
+_POLICIES = {"not_larger": min, "not_smaller": max}
+
+
+def write_out_axes(graph: gs.Graph) -> int:
+    """Write Pad, Resize and CenterCropPad with axes, also in bodies, without them; return how many.
+
+    The axes left out have pads of 0, scales of 1 and sizes of the input. Each node computes the same. It is
+    left as it is if its rank is not known, if its axes, region or scales are computed of other than shapes,
+    or if it keeps an aspect ratio by which its sizes are not whole, or along axes counted from the end, for
+    which ONNX Runtime keeps another one than the standard says.
+    """
+    found = [[node for node in inner.nodes if _has_axes(node)] for inner in walk.graphs(graph)]
+    if not any(found):
+        return 0
+    writer = _Writer(graph)
+    written = sum(writer.write(node) for nodes in found for node in nodes)
+    for inner, nodes in zip(walk.graphs(graph), found, strict=True):
+        if nodes:
+            inner.nodes = [one for node in inner.nodes for one in (*writer.made.get(id(node), ()), node)]
+    return written
+
+
+def _has_axes(node: gs.Node) -> bool:
+    if node.domain not in STANDARD_DOMAINS:
+        return False
+    if node.op == "Pad":
+        return len(node.inputs) > _PAD_AXES and not node.inputs[_PAD_AXES].is_empty()
+    return node.op in ("Resize", "CenterCropPad") and "axes" in node.attrs
+
+
+class _Writer:
+    """Writes the axes out of the nodes of a graph; ``made``: new nodes in front of one, by its id."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        self._constants, self._names = Constants(graph), walk.Names(graph)
+        self._of_shapes = shape_arithmetic(graph)
+        self.made: dict[int, list[gs.Node]] = {}
+
+    def write(self, node: gs.Node) -> bool:
+        """Write the axes of a node out; return whether that was possible."""
+        data = node.inputs[0]
+        shape = shape_of(data) or shape_of(node.outputs[0])
+        listed = node.attrs.get("axes")
+        if listed is None:
+            listed = self._constants.integers(node.inputs[_PAD_AXES])
+        if shape is None or listed is None or any(not -len(shape) <= axis < len(shape) for axis in listed):
+            return False
+        axes = [axis % len(shape) for axis in listed]
+        if len(set(axes)) < len(axes):
+            return False
+        sizes = shape_of(data) or (None,) * len(shape)
+        write = {"Pad": self._pad, "Resize": self._resize, "CenterCropPad": self._crop}[node.op]
+        return write(node, axes, sizes)
+
+    def _pad(self, node: gs.Node, axes: list[int], sizes: Shape) -> bool:
+        pads = self._spread(node, node.inputs[_PADS], np.zeros(2 * len(sizes), np.int64), _ends(axes, sizes))
+        if pads is None:
+            return False
+        value = node.inputs[2:_PAD_AXES]
+        node.inputs = [node.inputs[0], pads, *(one for one in value if not one.is_empty())]
+        return True
+
+    def _crop(self, node: gs.Node, axes: list[int], sizes: Shape) -> bool:
+        wanted = self._sizes(node, node.inputs[1], axes, sizes)
+        if wanted is None:
+            return False
+        node.inputs = [node.inputs[0], wanted]
+        del node.attrs["axes"]
+        return True
+
+    def _resize(self, node: gs.Node, axes: list[int], sizes: Shape) -> bool:
+        given = [*node.inputs, *(gs.Variable.empty() for _ in range(len(node.inputs), _SIZES + 1))]
+        roi = self._roi(node, given[_ROI], axes, sizes)
+        by_sizes = not given[_SIZES].is_empty()
+        wanted: gs.Tensor | None
+        if not by_sizes:
+            wanted = self._scales(node, given[_SCALES], axes, sizes)
+        elif node.attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch":
+            wanted = self._sizes(node, given[_SIZES], axes, sizes)
+        else:
+            wanted = self._in_ratio(node, given[_SIZES], axes, sizes)
+        if wanted is None or roi is None:
+            return False
+        node.inputs = [given[0], roi, *((gs.Variable.empty(), wanted) if by_sizes else (wanted,))]
+        for name in ("axes", "keep_aspect_ratio_policy"):
+            node.attrs.pop(name, None)
+        return True
+
+    def _roi(self, node: gs.Node, roi: gs.Tensor, axes: list[int], sizes: Shape) -> gs.Tensor | None:
+        """Return the region as that of all axes, None if it is computed; empty where nothing reads it."""
+        if roi.is_empty() or node.attrs.get("coordinate_transformation_mode", "half_pixel") != _CROP:
+            return gs.Variable.empty()
+        values = self._constants.values(roi)
+        if values is None:
+            return None
+        whole = np.repeat(np.array([0, 1], values.dtype), len(sizes))
+        return self._spread(node, roi, whole, _ends(axes, sizes))
+
+    def _scales(self, node: gs.Node, scales: gs.Tensor, axes: list[int], sizes: Shape) -> gs.Tensor | None:
+        """Return the scales as those of all axes, None if a format might round them on their way there."""
+        maker = walk.producer(scales)
+        if self._constants.values(scales) is None and (maker is None or id(maker) not in self._of_shapes):
+            return None
+        return self._spread(node, scales, np.ones(len(sizes), np.float32), axes)
+
+    def _sizes(self, node: gs.Node, part: gs.Tensor, axes: list[int], sizes: Shape) -> gs.Tensor | None:
+        """Return sizes as those of all axes; of the others, those of the input."""
+        others = [0 if axis in axes else size for axis, size in enumerate(sizes)]
+        if all(isinstance(size, int) for size in others):
+            return self._spread(node, part, np.array(others, np.int64), axes)
+        return self._spread(node, part, self._add(node, "Shape", [node.inputs[0]], len(sizes)), axes)
+
+    def _in_ratio(self, node: gs.Node, part: gs.Tensor, axes: list[int], sizes: Shape) -> gs.Tensor | None:
+        """Return the sizes of all axes that keep a ratio, None if they are not known or not whole."""
+        limits, now = self._constants.integers(part), [sizes[axis] for axis in axes]
+        known = [size for size in now if isinstance(size, int) and size > 0]
+        if limits is None or not len(limits) == len(known) == len(axes):
+            return None
+        if min(node.attrs["axes"]) < 0:
+            return None
+        choose = _POLICIES[node.attrs["keep_aspect_ratio_policy"]]
+        scale = choose(Fraction(limit, size) for limit, size in zip(limits, known, strict=True))
+        scaled = [scale * size for size in known]
+        if any(size.denominator != 1 for size in scaled):
+            return None
+        return self._sizes(node, self._constant(node, np.array(scaled, np.int64)), axes, sizes)
+
+    def _spread(
+        self, node: gs.Node, part: gs.Tensor, whole: np.ndarray | gs.Tensor, places: Sequence[int]
+    ) -> gs.Tensor | None:
+        """Return a vector with a part of it put in its places, None for a part of another length or type."""
+        values = self._constants.values(part)
+        if values is not None and values.shape != (len(places),):
+            return None
+        if values is not None and isinstance(whole, np.ndarray):
+            filled = whole.copy()
+            filled[list(places)] = values
+            return self._constant(node, filled)
+        if isinstance(whole, np.ndarray):
+            whole = self._constant(node, whole)
+        if values is not None:
+            part = self._constant(node, values.astype(whole.dtype))
+        if part.dtype != whole.dtype:
+            return None
+        at = self._constant(node, np.array(places, np.int64))
+        return self._add(node, "ScatterElements", [whole, at, part], whole.shape[0])
+
+    def _constant(self, node: gs.Node, values: np.ndarray) -> gs.Constant:
+        return gs.Constant(self._names.derive(node.outputs[0].name, "axes"), values)
+
+    def _add(self, node: gs.Node, op: str, inputs: list[gs.Tensor], size: object) -> gs.Variable:
+        """Put a node in front of another one; return the vector that it makes."""
+        dtype = np.int64 if op == "Shape" else inputs[0].dtype
+        made = gs.Variable(self._names.derive(node.outputs[0].name, op.lower()), dtype, [size])
+        label = self._names.derive(node.name or node.outputs[0].name, op.lower())
+        self.made.setdefault(id(node), []).append(gs.Node(op, label, {}, inputs, [made]))
+        return made
+
+
+def _ends(axes: list[int], sizes: Shape) -> list[int]:
+    """Return the places of what is given for the start of each axis, then for its end."""
+    return [*axes, *(axis + len(sizes) for axis in axes)]
