@@ -21,11 +21,11 @@ from transforms.mix_precision.mixed_model import MixedModel
 from transforms.model import provenance
 from transforms.model.provenance import model_hash
 from transforms.run.feeds import Feeds, open_feeds
-from transforms.run.instrumented_model import InstrumentedModel
+from transforms.run.instrumented_model import open_showing
 from transforms.run.tasks import SerialExecutor, TaskLog, Workers
 from transforms.run.turns import Timer, time_graphs
 from transforms.runtime.inputs import model_inputs
-from transforms.runtime.session import OpenModel, RunOptions, open_session
+from transforms.runtime.session import RunOptions
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.output_metrics import METRICS, Outputs, OutputsPair, lost_top1
 from transforms.search.target import EVALUATE, LOST_TOP1
@@ -74,7 +74,7 @@ class EvaluationSet:
     def score(self, graph: gs.Graph) -> float:
         """Return the metric of any graph with the inputs and outputs of the float model."""
         names = list(self.expected[0])
-        session = _opened(graph, names, self.run)
+        session = open_showing(graph, names, self.run)
         made = (session.run(feed, names) for feed in self.feeds)
         pairs: Iterator[OutputsPair] = zip(self.expected, made, strict=True)
         if self.metric == LOST_TOP1:
@@ -101,7 +101,7 @@ def open_evaluation(
     feeds = [feed for _, feed in data.source][: rule.data_size or None]
     judged = _judged(model, rule)
     names = list(dict.fromkeys(chain(*judged.values()))) or list(judged)
-    session = _opened(model.graph, names, options.run)
+    session = open_showing(model.graph, names, options.run)
     made = [session.run(feed, names) for feed in feeds]
     arrays = [name for name in names if isinstance(made[0][name], np.ndarray)]  # sequences have no metric
     expected: list[Outputs] = [{name: one[name] for name in arrays} for one in made]
@@ -123,12 +123,6 @@ def _judged(model: MixedModel, rule: MixingRule) -> dict[str, list[str]]:
         return whole
     known = walk.tensors(model.build({}).graph)
     return {name: judged_tensors(model.graph, known)[name] for name in names}
-
-
-def _opened(graph: gs.Graph, names: Sequence[str], run: RunOptions) -> OpenModel | InstrumentedModel[str]:
-    """Return a model that shows tensors, which may be none of its outputs."""
-    ends = {tensor.name for tensor in graph.outputs}
-    return open_session(graph, run) if ends.issuperset(names) else InstrumentedModel[str](graph, names, run)
 
 
 def _outputs(graph: gs.Graph, index: int) -> list[str]:

@@ -22,7 +22,7 @@ from transforms.graph.constants import load
 from transforms.graph.lazy_values import Weight
 from transforms.model import graph_proto
 from transforms.run.tensor_watch import See, TensorWatch
-from transforms.runtime.session import RunOptions, open_light
+from transforms.runtime.session import OpenModel, RunOptions, open_light, open_session
 
 Key = TypeVar("Key", bound="str | tuple[str, str]")
 """What is shown: a tensor by its name, or the name with that of a probe."""
@@ -138,6 +138,16 @@ class InstrumentedModel(Generic[Key]):
             made = self._model.run(feed, [*outputs, *(self._watch.outputs if see else ())])
         found = {key: feed[place] if place in feed else made[place] for key, place in places.items()}
         return found | {key: self._constants[key] for key in keys if key in self._constants}
+
+
+def open_showing(
+    graph: gs.Graph, names: Collection[str], options: RunOptions | None = None
+) -> OpenModel | InstrumentedModel[str]:
+    """Return a model as it stands if tensors are outputs of it, else one that shows them."""
+    ends = {tensor.name for tensor in graph.outputs}
+    if ends.issuperset(names):
+        return open_session(graph, options)
+    return InstrumentedModel[str](graph, names, options)
 
 
 def float_outputs(graph: gs.Graph) -> list[str]:
