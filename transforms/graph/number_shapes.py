@@ -199,7 +199,7 @@ class NumberShapes:
             self._mark([tensor], valued, shaped or grows)
 
     def _scan(self, node: gs.Node) -> None:
-        """Mark what a Scan makes, or another node with a body, which runs as often as its inputs have rows."""
+        """Mark what a Scan or a SequenceMap makes, which runs as often as its inputs have rows."""
         for body in walk.bodies(node):
             inputs = node.inputs[len(node.inputs) - len(body.inputs) :]
             pairs = list(zip(inputs, body.inputs, strict=False))
@@ -224,7 +224,7 @@ class NumberShapes:
                 continue
             if valued:
                 self._valued.add(id(tensor))
-            if shaped and _sizes(tensor) is None:
+            if shaped:  # whatever is declared: exporters write the shapes of one example
                 self._shaped.add(id(tensor))
 
 

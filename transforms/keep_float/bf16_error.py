@@ -18,6 +18,8 @@ from transforms.runtime.session import OpenModel, RunOptions
 from transforms.search.output_metrics import METRICS, Outputs
 from transforms.widen_bf16 import widen_bf16
 
+Shown = OpenModel | InstrumentedModel[str]
+
 Progress = Callable[[int, str], None]
 """Told how many models were measured, and the SQNR of the last in words."""
 
@@ -67,12 +69,12 @@ class Bf16Error:
         widen_bf16(graph)
         return graph
 
-    def opened(self, graph: gs.Graph) -> OpenModel | InstrumentedModel[str]:
+    def opened(self, graph: gs.Graph) -> Shown:
         """Return a model that makes what is measured, as far as it has tensors of these names."""
         made = walk.tensors(graph)
         return open_showing(graph, [name for name in self._names if name in made], self.run)
 
-    def of(self, model: OpenModel | InstrumentedModel[str], flags: Feed | None = None, every: int = 1) -> float:
+    def of(self, model: Shown, flags: Feed | None = None, every: int = 1) -> float:
         """Return the SQNR of a model on every n-th sample, fed with flags as well."""
         value = METRICS["sqnr"].score(self._pairs(model, flags or {}, every))
         self._count += 1
@@ -80,9 +82,7 @@ class Bf16Error:
             self._progress(self._count, f"{value:.2f} dB")
         return value
 
-    def _pairs(
-        self, model: OpenModel | InstrumentedModel[str], flags: Feed, every: int
-    ) -> Iterator[tuple[Outputs, Outputs]]:
+    def _pairs(self, model: Shown, flags: Feed, every: int) -> Iterator[tuple[Outputs, Outputs]]:
         for feed, expected in zip(self.feeds[::every], self._expected[::every], strict=True):
             found = model.run({**feed, **flags})
             yield {name: array for name, array in expected.items() if name in found}, found

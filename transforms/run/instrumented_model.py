@@ -65,13 +65,12 @@ def show_tensors(
 ) -> ShownModel[Key]:
     """Return a copy of the graph that shows tensors, as :class:`InstrumentedModel` describes it."""
     light, weights = graph_proto.export_light(graph)
+    known, names = walk.tensors(graph), walk.Names(graph)
     for name, dtype in (inputs or {}).items():
-        kind = helper.np_dtype_to_tensor_dtype(dtype)
-        light.graph.input.append(helper.make_tensor_value_info(name, kind, None))
+        light.graph.input.append(_fed_value(name, dtype, known[name]))
     constants: dict[Key, np.ndarray] = {}
     places: dict[Key, str] = {}
     fed = {value.name for value in light.graph.input}
-    known, names = walk.tensors(graph), walk.Names(graph)
     after: dict[str, list[onnx.NodeProto]] = {}
     for key in dict.fromkeys(shown):
         name, probe = (key, "") if isinstance(key, str) else key
@@ -92,6 +91,13 @@ def show_tensors(
     del light.graph.output[:]  # types of the new ones are the runtime's to infer
     light.graph.output.extend(onnx.ValueInfoProto(name=place) for place in outputs)
     return ShownModel(light, weights, places, constants, watch)
+
+
+def _fed_value(name: str, dtype: np.dtype, tensor: gs.Tensor) -> onnx.ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    if dtypes.sequence_element(tensor) is None:
+        return helper.make_tensor_value_info(name, kind, None)
+    return helper.make_tensor_sequence_value_info(name, kind, None)
 
 
 class InstrumentedModel(Generic[Key]):
@@ -115,7 +121,8 @@ class InstrumentedModel(Generic[Key]):
         """
         made = show_tensors(graph, shown, inputs, watched)
         self._constants, self._places, self._watch = made.constants, made.places, made.watch
-        self._model = open_light(made.light, made.weights, options, in_order=bool(self._watch.outputs))
+        in_order, sequences = bool(self._watch.outputs), inputs is not None
+        self._model = open_light(made.light, made.weights, options, in_order=in_order, sequences=sequences)
 
     def types(self) -> dict[Key, str]:
         """Return the runtime's name for the type of all that is shown, constants aside."""
