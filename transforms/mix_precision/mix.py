@@ -27,8 +27,10 @@ from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
 from transforms.mix_precision.whole_times import WholeTimes, confirm
+from transforms.pipelines.prepare import note_mended
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.run import tasks
+from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
@@ -116,6 +118,9 @@ def mix_precision(
     require_savings(choices, scheme, rule.strategy)
     everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
     data = None if data is None else repeatable(data, graph)
+    if data is not None:
+        mend_shapes(graph, (feed for _, feed in data.feeds(graph)), options.run)
+        note_mended(graph, model.prepared.notes)
     model.measure(data, [{}, *everywhere], progress=watch.calibrating)
     if data is None:
         return _move_all(model, nodes, choices, rule)
