@@ -58,6 +58,7 @@ def _parser() -> Parser:
 
 def _report(job: ReportJob) -> None:
     from tools.charts.html_report import page
+    from tools.summaries.unequal_results import unequal_lines
     from transforms.compare.compare_models import Data, compare_models
     from transforms.compare.compare_results import output_sqnr
 
@@ -77,6 +78,8 @@ def _report(job: ReportJob) -> None:
     print(f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples.")
     for output, sqnr in output_sqnr(comparison.results):
         print(f"  {sqnr:6.1f} dB  output {output}")
+    for line in unequal_lines(comparison.results):
+        print(line)
     for one in comparison.worst[:3]:
         print(f"  {one.total.sqnr():6.1f} dB  {one.match.name} ({one.match.op}, {one.match.format})")
     for line in cost_lines(*comparison.measurements):

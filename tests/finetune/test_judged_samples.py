@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -43,6 +44,7 @@ class _WrittenDown:
     """Stands for OutputError: errors of a graph by its name, in the order in which samples are judged."""
 
     names = ("y",)
+    judged: ClassVar[dict[str, list[str]]] = {"y": ["y"]}
     found: dict[str, NDArray[np.float64]]
 
     def __init__(
@@ -142,6 +144,7 @@ class _WithCopies:
     """Stands for OutputError: errors of the samples, and of their copies, of graphs by name."""
 
     names = ("y",)
+    judged: ClassVar[dict[str, list[str]]] = {"y": ["y"]}
     found: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
 
     def __init__(self, _: gs.Graph, __: object, *_more: object, samples: int, **_named: object) -> None:

@@ -112,9 +112,9 @@ def test_threads_of_workers_do_not_spin(monkeypatch: pytest.MonkeyPatch) -> None
     """Idle threads of one worker would take the cores that others need."""
     asked: list[bool] = []
 
-    def _open(light: onnx.ModelProto, weights: Any, options: RunOptions) -> OpenModel:
+    def _open(light: onnx.ModelProto, weights: Any, options: RunOptions, **more: bool) -> OpenModel:
         asked.append(options.spin)
-        return open_light(light, weights, options)
+        return open_light(light, weights, options, **more)
 
     monkeypatch.setattr(shared_steps, "open_light", _open)
     _sums(CONV, "A8W8", SERIAL, LayerwiseOptions())

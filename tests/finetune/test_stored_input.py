@@ -10,7 +10,8 @@ from tests.helpers import tunable
 from transforms.finetune.stored_input import LayerInput, layer_input
 from transforms.graph import walk
 from transforms.layers.match_layers import match_layers
-from transforms.run.segmented_model import ActivationStore, SegmentedRun
+from transforms.run.activation_store import ActivationStore
+from transforms.run.segmented_model import SegmentedRun
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 3)

@@ -14,9 +14,10 @@ from ops.metrics import Sums
 from tests.helpers import build, tunable
 from transforms.finetune.output_error import OutputError
 from transforms.model import graph_proto
+from transforms.run.activation_store import ActivationStore
 from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.run.run_model import open_model
-from transforms.run.segmented_model import ActivationStore, SegmentedRun
+from transforms.run.segmented_model import SegmentedRun
 from transforms.runtime.session import RunOptions
 
 

@@ -10,8 +10,9 @@ from onnx import helper
 
 from tests.helpers import build, tunable
 from transforms.model import graph_proto
+from transforms.run.activation_store import ActivationStore
 from transforms.run.run_model import open_model
-from transforms.run.segmented_model import ActivationStore, SegmentedRun
+from transforms.run.segmented_model import SegmentedRun
 
 CONV = tunable.conv_net()
 DATA = tunable.samples(CONV, 3)

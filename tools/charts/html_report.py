@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tools.charts.report_style import STYLE
 from tools.charts.svg_plots import Point, grid_plot, histogram, scatter
 from tools.summaries.timing import duration
+from tools.summaries.unequal_results import unequal_lines
 from tools.summaries.words import figure
 
 if TYPE_CHECKING:
@@ -119,7 +120,9 @@ def _results(comparison: ModelComparison) -> str:
         if bad
         else ""
     )
-    missing = next((one.why_no_ssim for one in comparison.results if one.why_no_ssim), "")
+    note += "".join(f"<p>{escape(line)}.</p>" for line in unequal_lines(comparison.results))
+    reasons = (one.why_no_ssim for one in comparison.results if not one.mismatch)
+    missing = next(filter(None, reasons), "")
     note += f"<p>ssim left out: {escape(missing)}.</p>" if missing else ""
     return (
         "<section><h2>End to end</h2><p>Mean over the samples, and below it the worst of them.</p>"
@@ -227,6 +230,8 @@ def _layer_table(layers: Iterable[LayerStatistics], order: Sequence[LayerStatist
             tensor += f"<small>{escape(one.match.layer)}</small>"
         sqnr = f"{one.total.non_finite} NaN or inf" if one.total.non_finite else figure(one.total.sqnr())
         figures = [sqnr, own, figure(one.total.cosine(), 6), escape(extent)]
+        if not one.total.count:
+            figures[::2] = ["-", "-"]
         rows.append([str(place[id(one)]), tensor, escape(one.match.op), escape(one.match.format), *figures])
     return _table(header, rows, "layers")
 

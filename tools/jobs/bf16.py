@@ -21,6 +21,7 @@ from transforms.lift_constants import lift_constants
 from transforms.model import provenance
 from transforms.pipelines import inspect_bf16
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
+from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme.targets import target
 from transforms.search.target import TargetError
 
@@ -97,6 +98,7 @@ def _keep(graph: gs.Graph, chosen: Bf16Options, job: Bf16Job, phases: Phases) ->
     """Return the nodes that must stay float, with a progress bar that shows the last SQNR."""
     assert job.min_sqnr is not None, "asked for before"
     feeds = [feed for _, feed in open_samples(job, graph)]
+    mend_shapes(graph, feeds, job.run)
     with phases("measuring", "model") as bar:
         return keep_float(
             graph,

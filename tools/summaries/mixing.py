@@ -15,6 +15,7 @@ def lines(mixed: MixedPrecision) -> Iterator[str]:
     """Yield a table of layers with formats, sensitivities and decisions, and what all of it comes to."""
     if mixed.sensitivity is not None:
         yield from _table(mixed)
+    yield from mixed.notes
     if mixed.is_analysis:
         return
     counts = Counter(rule.label for rule in mixed.choices.values())

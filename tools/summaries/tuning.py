@@ -64,6 +64,7 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     if shares and done.attempt is None:
         words = "of the layers' errors are left by float weights, too"
         yield f"Of inputs: {min(shares):.0%} to {max(shares):.0%} {words}"
+    yield from done.notes
     yield f"Outputs on held-out samples: {_of_outputs(done)}"
 
 

@@ -49,7 +49,7 @@ class Bench:
         copy = copy_graph(graph)
         plan = plan_of(copy, scheme)
         plan.settle(calibration.extremes())
-        show(copy, floats.views)
+        show(copy, floats.inner)
         self.switchable = switchable_ranges(plan, switches=switches)
         self._parameters = Parameters(graph, scheme, plan_of, calibration, self.switchable, memory)
 

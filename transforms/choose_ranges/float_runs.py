@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.choose_ranges.output_views import FEW, views_of
+from transforms.graph.number_shapes import NumberShapes, judged_tensors
 from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.kept_arrays import KeptArrays
@@ -44,7 +45,7 @@ class FloatRuns:
         """
         self._graph, self._run, self._step = copy_graph(graph), run, step
         self.feeds, self.options = feeds, _options(feeds, run)
-        self._views = views_of(graph)
+        self._judged, self._views = _compared(graph)
         self._kept, self._made = KeptArrays(), dict[int, Feed]()
         self._model: InstrumentedModel[str] | None = None
 
@@ -80,7 +81,7 @@ class FloatRuns:
 
     def is_of(self, graph: gs.Graph) -> bool:
         """Return whether another form of the graph shows the same tensors beside its outputs."""
-        return views_of(graph) == self._views
+        return _compared(graph) == (self._judged, self._views)
 
     @property
     def views(self) -> list[str]:
@@ -90,9 +91,17 @@ class FloatRuns:
 
     @property
     def outputs(self) -> list[str]:
-        """The names of the outputs of a floating type."""
+        """The names of the outputs of a floating type.
+
+        Where numbers decide how many rows an output has, those of what it is made of before.
+        """
+        return [name for name in self._floats() if name in self._judged]
+
+    @property
+    def inner(self) -> list[str]:
+        """The names of what is compared and is no output of the model: it has to be shown."""
         ends = {tensor.name for tensor in self._graph.outputs}
-        return [name for name in self._floats() if name in ends]
+        return [name for name in dict.fromkeys((*self.outputs, *self.views)) if name not in ends]
 
     @property
     def shown(self) -> list[str]:
@@ -122,9 +131,17 @@ class FloatRuns:
         return self._made[0]
 
     def _open(self, watched: Collection[str] = ()) -> InstrumentedModel[str]:
-        shown = dict.fromkeys((*(tensor.name for tensor in self._graph.outputs), *self._views))
+        ends = (tensor.name for tensor in self._graph.outputs)
+        shown = dict.fromkeys((*ends, *self._judged, *self._views))
         options = replace(self.options, blocked=not watched)  # what is seen of blocks is brought out of them
         return InstrumentedModel[str](self._graph, shown, options, watched=watched)
+
+
+def _compared(graph: gs.Graph) -> tuple[list[str], dict[str, str]]:
+    """Return the names of tensors that stand for the outputs, and the views beside them."""
+    shapes = NumberShapes(graph)
+    judged = list(dict.fromkeys(chain(*judged_tensors(graph, shapes=shapes).values())))
+    return judged, {name: output for name, output in views_of(graph).items() if name not in shapes.names}
 
 
 def _options(feeds: Sequence[Feed], run: RunOptions | None) -> RunOptions:

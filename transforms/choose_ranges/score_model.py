@@ -27,7 +27,7 @@ def score_model(
 
     ``shifts``: by how much tensors are less than in the float model.
     """
-    show(graph, floats.views)
+    show(graph, floats.inner)
     made = run_each(open_model(graph, floats.options).run, (one.feed for one in samples), run)
     return score_runs(made, floats, samples, shifts)
 
@@ -39,8 +39,8 @@ def score_runs(
     shifts: Mapping[str, float] | None = None,
 ) -> Score:
     """Return the errors of what a model made of some samples; ``shifts`` as of :func:`score_model`."""
-    views = floats.views
-    back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in views}
+    inner = floats.inner
+    back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in inner}
     whole = (
         {**found, **{name: found[name] + back[name] for name in back if name in found}} for found in made
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from transforms import model_io
-from transforms.compare.compare_results import Comparison, compare_arrays
+from transforms.compare.compare_results import Comparison, compare_arrays, without_metrics
 from transforms.compare.describe_model import ModelDescription, describe_model
 from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import match_tensors
@@ -90,13 +90,21 @@ def _compare_results(
 
 
 def _compare_outputs(name: str, output: str, left: object, right: object) -> list[Comparison]:
-    """Return the comparison of an output of a sample, of a sequence one for each of its tensors."""
+    """Return the comparison of an output of a sample, of a sequence one for each of its tensors.
+
+    Where numbers decide how many rows or tensors there are, it has no metrics.
+    """
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
-        return [compare_arrays(name, output, left, right)]
+        if left.shape == right.shape:
+            return [compare_arrays(name, output, left, right)]
+        words = f"shape {list(left.shape)} in the float model, {list(right.shape)} in the other"
+        return [without_metrics(name, output, left.shape, words)]
     pair = [one if isinstance(one, list) else [] for one in (left, right)]
     if len(pair[0]) != len(pair[1]):
-        raise ValueError(f"output '{output}' has {len(pair[0])} tensors, quantized {len(pair[1])}")
-    return [compare_arrays(name, f"{output}[{i}]", *both) for i, both in enumerate(zip(*pair, strict=True))]
+        words = f"{len(pair[0])} tensors in the float model, {len(pair[1])} in the other"
+        return [without_metrics(name, output, (), words)]
+    both = enumerate(zip(*pair, strict=True))
+    return [one for i, two in both for one in _compare_outputs(name, f"{output}[{i}]", *two)]
 
 
 def _histograms(

@@ -53,7 +53,8 @@ class ResultPair:
 class Comparison:
     """The metrics of one pair: NaN where an element is not finite, ``ssim`` None where it is left out.
 
-    ``has_integers``: the baseline holds integers or booleans, such as class numbers.
+    ``has_integers``: the baseline holds integers or booleans, such as class numbers. ``mismatch``: why there
+    is no element of the one for each of the other; no metric has a value then.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Comparison:
     baseline_non_finite: int
     quantized_non_finite: int
     has_integers: bool = False
+    mismatch: str = ""
 
     @property
     def is_finite(self) -> bool:
@@ -165,12 +167,20 @@ def compare_arrays(
     )
 
 
+def without_metrics(name: str, output: str, shape: tuple[int, ...], mismatch: str) -> Comparison:
+    """Return a comparison of results that have no element for each other."""
+    nan = math.nan
+    return Comparison(name, output, shape, nan, nan, nan, None, nan, mismatch, 0, 0, mismatch=mismatch)
+
+
 def summarize(comparisons: Sequence[Comparison]) -> Summary:
     """Return mean and worst value of each metric over the comparisons in which it is not NaN or left out.
 
-    Integers beside other numbers do not enter: class numbers are equal, or of no distance.
+    Integers beside other numbers do not enter: class numbers are equal, or of no distance. Nor do results
+    without an element, as of a picture in which nothing is found, beside others.
     """
     comparisons = [one for one in comparisons if not one.has_integers] or comparisons
+    comparisons = [one for one in comparisons if math.prod(one.shape)] or comparisons
     mean: dict[str, float | None] = {}
     worst: dict[str, float | None] = {}
     for metric in METRICS:

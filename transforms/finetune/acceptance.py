@@ -46,6 +46,9 @@ _LEAST_SCATTER = 1e-3
 _SEVERAL = 3
 """Held-out samples, from which on outputs are sure of their gain together."""
 
+_WORST = 1e300
+"""An error that no model has: sums of it are finite."""
+
 _MOST = 20.0
 """dB that a single sample may gain."""
 
@@ -111,7 +114,7 @@ def harmed(before: Errors, after: Errors, held: Mask) -> NDArray[np.intp]:
     """
     finite = np.isfinite(before.errors).all(0) & np.isfinite(after.errors).all(0)
     gains = np.where(finite, np.nan_to_num(_gains(before, after), nan=-1.0), -1.0)
-    saved = np.where(finite, np.nan_to_num(before.errors - after.errors), -1.0)
+    saved = np.where(finite, np.nan_to_num(_saved(before, after)), -1.0)
     threshold = _standard_errors(gains.any(0).sum() - 1, ONE) if gains.any() else ONE
     lost = np.array(
         [
@@ -142,10 +145,12 @@ def loses(before: Errors, after: Errors, part: Mask) -> bool:
 
     Their scatter is that of as many samples as have a share in the errors: of probabilities, a few.
     """
-    first, second = (np.maximum(one.of(part).errors, np.finfo(np.float64).tiny) for one in (before, after))
+    ends = np.finfo(np.float64).tiny, _WORST  # an infinite error has all of the shares
+    first, second = (np.clip(one.of(part).errors, *ends) for one in (before, after))
     shares = (first + second) / (first + second).max(0)
     samples = shares.sum(0) ** 2 / np.square(shares).sum(0)
-    each = np.clip(10 * np.log10(first / second), -_MOST, _MOST)
+    with np.errstate(divide="ignore"):
+        each = np.clip(10 * np.log10(first / second), -_MOST, _MOST)
     scatter = each.std(0, ddof=min(1, len(each) - 1))
     return gain(before, after, part) < -_DOUBT * float((scatter / np.sqrt(samples)).mean())
 
@@ -159,8 +164,10 @@ def _decibels(before: Errors, after: Errors, part: Mask) -> Float64Array:
     """Return by how much the error of each output on a part of the samples, taken together, fell."""
     first, second = _total(before, part), _total(after, part)
     tiny = np.finfo(np.float64).tiny
-    ratios = np.where(first == second, 1.0, np.maximum(first, tiny) / np.maximum(second, tiny))
-    return np.asarray(10 * np.log10(ratios))
+    same = first == second
+    with np.errstate(over="ignore", divide="ignore"):  # of errors that are not finite: no end of a gain
+        ratios = np.maximum(first, tiny) / np.where(same, 1.0, np.maximum(second, tiny))
+        return np.asarray(10 * np.log10(np.where(same, 1.0, ratios)))
 
 
 def _is_lost(values: Float64Array, held: Mask, standard_errors: float) -> bool:
@@ -192,10 +199,19 @@ def _total(errors: Errors, part: Mask) -> Float64Array:
 def _gains(before: Errors, after: Errors) -> Float64Array:
     """Return for each sample and output (e - e') / (e + e') of the errors before and after.
 
-    That is from -1 to 1, and 0 if they are equal: all samples have equal influence.
+    That is from -1 to 1, and 0 if they are equal: all samples have equal influence. Between an infinite error
+    and another, it is one of the ends.
     """
-    sums = before.errors + after.errors
-    return np.asarray((before.errors - after.errors) / np.where(sums > 0, sums, 1.0))
+    sums, saved = before.errors + after.errors, _saved(before, after)
+    gains = np.sign(saved)
+    np.divide(saved, np.where(sums > 0, sums, 1.0), out=gains, where=np.isfinite(sums))
+    return gains
+
+
+def _saved(before: Errors, after: Errors) -> Float64Array:
+    """Return by how much errors are less; 0 where they are equal, be they infinite."""
+    saved = np.zeros_like(before.errors)
+    return np.subtract(before.errors, after.errors, out=saved, where=before.errors != after.errors)
 
 
 def _scatter(gains: Float64Array, held: Mask) -> float:

@@ -23,8 +23,9 @@ from transforms.finetune.row_sums import PartReader, RowsOfPart, RowSums, RowUse
 from transforms.finetune.sample_rows import AHEAD, RowSampler, SampledRowReader, SampledRows
 from transforms.finetune.shared_rows import SharedRowReader
 from transforms.layers.matched_layer import MatchedLayer
+from transforms.run.activation_store import ActivationStore
 from transforms.run.folder_store import FolderStore, parts_of
-from transforms.run.segmented_model import ActivationStore, SegmentedRun
+from transforms.run.segmented_model import SegmentedRun
 from transforms.run.shared_steps import (
     SharedSteps,
     StepSharing,

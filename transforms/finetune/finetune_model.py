@@ -41,7 +41,7 @@ class TunedModel:
     the numbers of layers that have their old weights again, for all together did not pass; ``blocked`` is the
     output that they harmed most, None if they harmed none. ``scales``: how many scales of activations changed
     after that; ``spread``: how many tensors use all codes of int8, which they did not before, and ``added``:
-    how many Pads and Subs this took.
+    how many Pads and Subs this took. ``notes``: on outputs that are not compared themselves.
     """
 
     graph: gs.Graph
@@ -54,6 +54,7 @@ class TunedModel:
     scales: int = 0
     spread: int = 0
     added: int = 0
+    notes: Sequence[str] = ()
 
 
 @products_on_one_thread()
@@ -90,7 +91,7 @@ def finetune_model(
     _refuse(float_graph, quantized_graph)
     judged = JudgedSamples(float_graph, quantized_graph, feeds, options or FinetuneOptions())
     options = judged.options
-    given = float_graph, quantized_graph
+    selective, given = options.selective, (float_graph, quantized_graph)
     float_graph, spread = shift_alike(*given, formats), 0
     if options.algorithm == "auto" and options.rescale and options.all_codes != OFF:
         more = feeds if options.all_codes == PADDED else None
@@ -108,7 +109,7 @@ def finetune_model(
             judged.fitted,
             chosen,
             formats=formats,
-            model_error=partial(judged.error, graph, chosen.fold) if options.selective else None,
+            model_error=partial(judged.error, graph, chosen.fold) if selective else None,
             memory=Memory(checkpoint, name) if checkpoint else None,
             sharing=shared,
             progress=progress,
@@ -136,8 +137,8 @@ def finetune_model(
     if not spread:
         return best.model
     if best.model.attempt is None:
-        without = dataclasses.replace(options, all_codes=OFF)
-        again = partial(finetune_model, *given, feeds, without, formats=formats, checkpoint=checkpoint)
+        options = dataclasses.replace(options, all_codes=OFF)
+        again = partial(finetune_model, *given, feeds, options, formats=formats, checkpoint=checkpoint)
         return again(sharing=sharing, progress=progress)
     added = count_added(quantized_graph) - count_added(given[1])
     return dataclasses.replace(best.model, spread=spread, added=added)
@@ -173,7 +174,7 @@ class _Best:
         formats: Sequence[Format],
     ) -> None:
         before = judged.before
-        self.model = TunedModel(given, before, before, None, TunedLayers())
+        self.model = TunedModel(given, before, before, None, TunedLayers(), notes=judged.notes)
         self._models, self._judged, self._formats = models, judged, formats
         self._gain, self._tried, self._fold = 0.0, 0, 0
         self._kept: _Fitted | None = None
@@ -250,7 +251,8 @@ class _Best:
         self._fold = fold = self._judged.best(left)
         self._kept = best = fitted[fold]
         before, after = self._judged.of_held_out(best.errors, fold)
-        self.model, self._gain = TunedModel(best.graph, before, after, attempt, best.walked), gain
+        notes, self._gain = self.model.notes, gain
+        self.model = TunedModel(best.graph, before, after, attempt, best.walked, notes=notes)
         return True
 
     def _put_back(self, fitted: Sequence[_Fitted], attempt: str, options: FinetuneOptions) -> None:
@@ -294,7 +296,7 @@ def _attempts(options: FinetuneOptions) -> Iterator[tuple[str, FinetuneOptions]]
 
 def _refuse(float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
     for what in ("inputs", "outputs"):
-        names = [[t.name for t in getattr(g, what)] for g in (float_graph, quantized_graph)]
-        if set(names[0]) != set(names[1]):
-            name = min(set(names[0]) ^ set(names[1]))
+        one, two = ({t.name for t in getattr(g, what)} for g in (float_graph, quantized_graph))
+        if one != two:
+            name = min(one ^ two)
             raise ValueError(f"the models have different {what}: '{name}' is in one of them only")

@@ -113,7 +113,7 @@ def fit_scales(
         return left
     judged = _judged(len(feeds), options)
     held = np.array([is_held_out(i, len(feeds), options) for i in judged])
-    errors = OutputError(float_graph, [feeds[i] for i in judged], None, options.run)
+    errors = OutputError(float_graph, [feeds[i] for i in judged], None, options.run, known=quantized_graph)
     float_graph = shift_alike(float_graph, quantized_graph, formats)
     first = errors.each(quantized_graph)
     left = replace(left, before=_mean(first, held), after=_mean(first, held), samples=int(held.sum()))

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.finetune.output_error import Errors, OutputError
-from transforms.graph import dtypes
+from transforms.graph import dtypes, walk
 from transforms.runtime.session import RunOptions
 
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16)
@@ -20,14 +20,15 @@ def float_error(
 ) -> float | None:
     """Return the mean over float outputs of squared error by power; None without such an output.
 
-    An output after a final Softmax counts as it is before it. It may be infinite.
+    An output after a final Softmax counts as it is before it, one whose rows numbers choose as what is before
+    that. It may be infinite.
     """
-    columns = [
-        i for i, tensor in enumerate(float_graph.outputs) if any(dtypes.is_type(tensor, e) for e in _FLOATS)
-    ]
-    if not columns:
+    if not any(dtypes.element_type(tensor) in _FLOATS for tensor in float_graph.outputs):
         return None
-    found = OutputError(float_graph, feeds, None, run).each(quantized_graph)
+    judge = OutputError(float_graph, feeds, None, run, known=quantized_graph)
+    made = walk.tensors(float_graph)
+    columns = [i for i, name in enumerate(judge.names) if dtypes.element_type(made[name]) in _FLOATS]
+    found = judge.each(quantized_graph)
     if not np.isfinite(found.powers[:, columns]).all():
         return None
     return Errors(found.errors[:, columns], found.powers[:, columns]).relative

@@ -27,6 +27,7 @@ from transforms.finetune.find_states import find_states, is_stream
 from transforms.finetune.options import ENOUGH, FEW, FinetuneOptions, LayerwiseOptions, is_held_out
 from transforms.finetune.output_error import Errors, OutputError
 from transforms.finetune.vary_samples import mosaics, noisy, varied, with_bars
+from transforms.graph.number_shapes import in_words
 
 _LEAST_JUDGED, _LEAST_FITTED = 32, 4
 """Least number of samples on which outputs are compared, in all and of those that weights were fitted to."""
@@ -91,9 +92,10 @@ class JudgedSamples:
         if not (states or self.can_choose):
             self.fitted, compared = with_bars(feeds), varied(compared)
         index, run = options.output_index, options.run
-        self._errors = OutputError(float_graph, compared, index, run, samples=len(places))
+        known = quantized_graph
+        self._errors = OutputError(float_graph, compared, index, run, samples=len(places), known=known)
         self._first = self._errors.each(quantized_graph)
-        judges = [OutputError(float_graph, probe, index, run) for probe in probes if probe]
+        judges = [OutputError(float_graph, probe, index, run, known=known) for probe in probes if probe]
         self._probes = [(judge, judge.each(quantized_graph)) for judge in judges]
         steps = [feeds[i] for i in _spread(range(count), min(count, _MOST_STEPS))]
         names = self._errors.names
@@ -104,6 +106,11 @@ class JudgedSamples:
     def before(self) -> float:
         """The error of the original model on the samples that are held out first."""
         return self._first.of(self._parts[0]).relative
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines on outputs that are not compared themselves."""
+        return in_words(self._errors.judged)
 
     @property
     def can_choose(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Feed, Float64Array
 from ops.metrics import sums_of_numbers
+from transforms.all_codes.recorded_shifts import shifts_within
 from transforms.graph import walk
+from transforms.graph.number_shapes import judged_tensors
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.kept_arrays import KeptArrays
 from transforms.run.run_each import run_each, with_bounded_memory, with_fixed_threads
@@ -73,7 +76,8 @@ class OutputError:
 
     An output after a final Softmax is measured before it: probabilities hide errors if one of them is near 1,
     and the few samples without such a one would decide everything. It is measured as it is beside that.
-    ``names`` are those of the outputs.
+    ``names`` are those of the outputs; of one whose number of rows depends on numbers, those of the tensors
+    that it is made of (:mod:`transforms.graph.number_shapes`), as ``judged`` says.
     """
 
     def __init__(
@@ -84,8 +88,11 @@ class OutputError:
         options: RunOptions | None = None,
         *,
         samples: int | None = None,
+        known: gs.Graph | None = None,
     ) -> None:
         """Run the float model; ValueError for an output index out of range.
+
+        ``known``: a quantized graph, whose tensors the models to come have, too.
 
         Feeds after as many as there are ``samples`` are copies of all, in the same order, whose errors are
         added to those of the samples.
@@ -97,7 +104,11 @@ class OutputError:
             raise ValueError(
                 f"output {output_index} is not there, the model has {len(names)}, the first is 0"
             )
-        self.names = names if output_index is None else [names[output_index]]
+        chosen = names if output_index is None else [names[output_index]]
+        tensors = None if known is None else walk.tensors(known)
+        judged = judged_tensors(float_graph, tensors)
+        self.judged = {name: judged[name] for name in chosen}
+        self.names = list(dict.fromkeys(chain(*self.judged.values()))) or chosen
         self._float, self._scored = float_graph, set(_scores(float_graph))
         self._wanted: dict[frozenset[str], list[Found]] = {}
         self._of_float(frozenset(self._scored))
@@ -155,9 +166,12 @@ class OutputError:
         shown = [*(tensor.name for tensor in graph.outputs), *places.values()]
         options = with_bounded_memory(with_fixed_threads(self._options), self._feeds)
         model = InstrumentedModel(graph, shown, options)
+        inner = set(self.names).difference(tensor.name for tensor in graph.outputs)
+        back = {name: np.float32(shift) for name, shift in shifts_within(graph).items() if name in inner}
 
         def _run(feeds: Iterable[Feed]) -> Iterator[Found]:
             for found in run_each(partial(model.run, shown=places.values()), feeds, self._options):
+                found |= {name: found[name] + shift for name, shift in back.items()}
                 yield {view: found[place] for view, place in places.items()}
 
         return _run

@@ -32,8 +32,11 @@ def choose(
 ) -> gs.Node:
     """Return an If, not part of the graph yet, that makes the results from one of two branches.
 
-    Both output as many tensors as there are results, of the same types and ranks.
+    Both output as many tensors as there are results, of the same types and ranks. Sizes that the
+    results have are taken from them: the runtime would go by those, and models declare wrong ones.
     """
+    for tensor in (*on.results, *off.results, *results):
+        tensor.shape = None if tensor.shape is None else [None] * len(tensor.shape)
     branches = {"then_branch": _body(graph, on), "else_branch": _body(graph, off)}
     return gs.Node("If", name, branches, [switch], list(results))
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
+from transforms.graph import walk
+from transforms.graph.number_shapes import judged_tensors
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.convert_bf16 import Bf16Options, convert_bf16
-from transforms.runtime.session import OpenModel, RunOptions, open_session
+from transforms.run.instrumented_model import InstrumentedModel, open_showing
+from transforms.runtime.session import OpenModel, RunOptions
 from transforms.search.output_metrics import METRICS, Outputs
 from transforms.widen_bf16 import widen_bf16
+
+Shown = OpenModel | InstrumentedModel[str]
 
 Progress = Callable[[int, str], None]
 """Told how many models were measured, and the SQNR of the last in words."""
@@ -21,7 +27,8 @@ Progress = Callable[[int, str], None]
 class Bf16Error:
     """Samples with the outputs of the float model; tells how far from those a conversion is.
 
-    All float outputs of all samples count as one vector: 10 log10(sum f^2 / sum (f - q)^2), in dB.
+    All float outputs of all samples count as one vector: 10 log10(sum f^2 / sum (f - q)^2), in dB. Where
+    numbers decide how many rows an output has, what it is made of before counts instead.
     """
 
     def __init__(
@@ -36,8 +43,12 @@ class Bf16Error:
         self.graph, self.options, self.feeds, self.run = graph, options, feeds, run
         self._progress, self._count = progress, 0
         self._known: dict[frozenset[str], float] = {}
-        model = open_session(graph, run)
-        self._expected = [_floats(model.run(feed)) for feed in feeds]
+        judged = judged_tensors(graph)
+        if any(judged[name] != [name] for name in judged):
+            judged = judged_tensors(graph, walk.tensors(self._converted(())))
+        self._names = list(dict.fromkeys(chain(*judged.values()))) or list(judged)
+        model = self.opened(graph)
+        self._expected = [_floats(model.run(feed, self._names)) for feed in feeds]
         if not all(self._expected):
             raise ValueError("the model has no float output to measure the SQNR of")
 
@@ -49,13 +60,21 @@ class Bf16Error:
         """
         key = frozenset(patterns)
         if key not in self._known:
-            graph = copy_graph(self.graph)
-            convert_bf16(graph, self.options.excluding(sorted(key)))
-            widen_bf16(graph)
-            self._known[key] = self.of(open_session(graph, self.run))
+            self._known[key] = self.of(self.opened(self._converted(key)))
         return self._known[key]
 
-    def of(self, model: OpenModel, flags: Feed | None = None, every: int = 1) -> float:
+    def _converted(self, patterns: Iterable[str]) -> gs.Graph:
+        graph = copy_graph(self.graph)
+        convert_bf16(graph, self.options.excluding(sorted(patterns)))
+        widen_bf16(graph)
+        return graph
+
+    def opened(self, graph: gs.Graph) -> Shown:
+        """Return a model that makes what is measured, as far as it has tensors of these names."""
+        made = walk.tensors(graph)
+        return open_showing(graph, [name for name in self._names if name in made], self.run)
+
+    def of(self, model: Shown, flags: Feed | None = None, every: int = 1) -> float:
         """Return the SQNR of a model on every n-th sample, fed with flags as well."""
         value = METRICS["sqnr"].score(self._pairs(model, flags or {}, every))
         self._count += 1
@@ -63,9 +82,10 @@ class Bf16Error:
             self._progress(self._count, f"{value:.2f} dB")
         return value
 
-    def _pairs(self, model: OpenModel, flags: Feed, every: int) -> Iterator[tuple[Outputs, Outputs]]:
+    def _pairs(self, model: Shown, flags: Feed, every: int) -> Iterator[tuple[Outputs, Outputs]]:
         for feed, expected in zip(self.feeds[::every], self._expected[::every], strict=True):
-            yield expected, model.run({**feed, **flags}, list(expected))
+            found = model.run({**feed, **flags})
+            yield {name: array for name, array in expected.items() if name in found}, found
 
 
 def _floats(outputs: Mapping[str, object]) -> dict[str, np.ndarray]:

@@ -15,7 +15,6 @@ from transforms.keep_float.rounding_switches import add_switches
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.convert_bf16 import Bf16Options, Conversion, prepare_bf16
 from transforms.plan.rounding_plan import RoundingPlan
-from transforms.runtime.session import open_session
 from transforms.saturate import saturate_fills
 from transforms.simulate_bf16 import input_tensors
 
@@ -42,7 +41,7 @@ class SwitchedRounding:
             _leave_activations(plan, graph)
         nodes = [part.nodes for part in self.parts]
         self._switches = add_switches(graph, plan, nodes, clipped=options.saturate_activations)
-        self._model = open_session(graph, error.run)
+        self._model = error.opened(graph)
         self._known: dict[tuple[frozenset[int], int], float] = {}
 
     def keeping(self, parts: Iterable[int], every: int = 1) -> float:

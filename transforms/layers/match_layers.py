@@ -12,6 +12,7 @@ from ops.array_types import Float64Array
 from ops.formats import Format
 from transforms.graph import dot_products, walk
 from transforms.graph.constants import Constants
+from transforms.graph.number_shapes import NumberShapes
 from transforms.layers.find_bias import added_constant, bias_place
 from transforms.layers.linear_layer import LinearLayer, UnsupportedLayer, layer_of
 from transforms.layers.matched_layer import Bias, MatchedLayer, SkippedLayer
@@ -101,6 +102,7 @@ class _Finder:
         products = [node for node in float_graph.nodes if dot_products.is_dot_product(node)]
         self._by_output = {node.outputs[0].name: node for node in products}
         self._by_name = {node.name: node for node in products if node.name}
+        self._uneven = NumberShapes(float_graph).names
 
     def match(self, node: gs.Node) -> MatchedLayer:
         """Return a layer with its counterpart; UnsupportedLayer with the reason if there is none."""
@@ -119,6 +121,8 @@ class _Finder:
                 f"its weight has scales along axis {weight.axis}, which is not that of outputs"
             )
         counterpart = self._counterpart(node)
+        if counterpart.outputs[0].name in self._uneven:
+            raise UnsupportedLayer("numbers decide how many rows it has: the models may have different ones")
         numbers = self._weight(counterpart, index, weight)
         bias = bias_place(self._graph, node, layer)
         if bias is not None and bias.is_extra and weight.format.is_float:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph.dot_products import DOT_PRODUCTS, is_dot_product
+from transforms.graph.number_shapes import NumberShapes
 from transforms.graph.selection import label_of, matches
 from transforms.plan.exact_arithmetic import exact_arithmetic
 from transforms.plan.quant_spec import is_unquantized_float
@@ -95,6 +96,24 @@ def find_candidates(
             " Loop or Scan, that the scheme neither keeps in float nor gives formats of its own"
         )
     return chosen
+
+
+def without_uneven(
+    nodes: Mapping[str, list[gs.Node]], graph: gs.Graph
+) -> tuple[dict[str, list[gs.Node]], list[str]]:
+    """Return the candidates that can be measured, and a line on those that cannot, if there are any.
+
+    Where numbers decide how many rows a layer has, it has others in another model: no error tells what its
+    formats do. Raises ValueError if all are of that kind.
+    """
+    uneven = NumberShapes(graph).names
+    left = [name for name, group in nodes.items() if any(one.outputs[0].name in uneven for one in group)]
+    if not left:
+        return dict(nodes), []
+    if len(left) == len(nodes):
+        raise ValueError(f"'{left[0]}': numbers decide how many rows it has, as every layer that could move")
+    said = f"Not moved, for numbers decide how many rows they have: {', '.join(map(repr, left))}"
+    return {name: group for name, group in nodes.items() if name not in left}, [said]
 
 
 def require_savings(choices: Sequence[LayerRule], scheme: Scheme, strategy: str) -> None:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,17 @@ from numpy.typing import NDArray
 
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files import cleanup
+from transforms.graph import walk
+from transforms.graph.number_shapes import in_words, judged_tensors
 from transforms.mix_precision.mixed_model import MixedModel
 from transforms.model import provenance
 from transforms.model.provenance import model_hash
 from transforms.run.feeds import Feeds, open_feeds
+from transforms.run.instrumented_model import open_showing
 from transforms.run.tasks import SerialExecutor, TaskLog, Workers
 from transforms.run.turns import Timer, time_graphs
 from transforms.runtime.inputs import model_inputs
-from transforms.runtime.session import RunOptions, open_session
+from transforms.runtime.session import RunOptions
 from transforms.scheme.mixing_rule import MixingRule
 from transforms.search.output_metrics import METRICS, Outputs, OutputsPair, lost_top1
 from transforms.search.target import EVALUATE, LOST_TOP1
@@ -52,7 +56,8 @@ class EvaluationSet:
 
     ``folder`` is where the work is written and ``workers`` do it; both may be on other machines that share
     the folder. ``log`` keeps what was measured. ``metric``: that of the target; ``evaluate``: the user's
-    FILE.py:FUNCTION, if that is the metric; ``labels`` as in MixingOptions.
+    FILE.py:FUNCTION, if that is the metric; ``labels`` as in MixingOptions. ``notes``: lines on outputs that
+    are not compared themselves.
     """
 
     feeds: Sequence[Mapping[str, np.ndarray]]
@@ -64,11 +69,13 @@ class EvaluationSet:
     metric: str = "sqnr"
     evaluate: str = ""
     labels: NDArray[np.integer] | None = None
+    notes: Sequence[str] = ()
 
     def score(self, graph: gs.Graph) -> float:
         """Return the metric of any graph with the inputs and outputs of the float model."""
-        session = open_session(graph, self.run)
-        made = (session.run(feed, list(self.expected[0])) for feed in self.feeds)
+        names = list(self.expected[0])
+        session = open_showing(graph, names, self.run)
+        made = (session.run(feed, names) for feed in self.feeds)
         pairs: Iterator[OutputsPair] = zip(self.expected, made, strict=True)
         if self.metric == LOST_TOP1:
             return lost_top1(pairs, self.labels)
@@ -92,8 +99,9 @@ def open_evaluation(
     """Yield what measurements stand on; results go to the folder of the options, or are not kept."""
     assert isinstance(data.source, Feeds)
     feeds = [feed for _, feed in data.source][: rule.data_size or None]
-    names = _outputs(model.graph, rule.output_index)
-    session = open_session(model.graph, options.run)
+    judged = _judged(model, rule)
+    names = list(dict.fromkeys(chain(*judged.values()))) or list(judged)
+    session = open_showing(model.graph, names, options.run)
     made = [session.run(feed, names) for feed in feeds]
     arrays = [name for name in names if isinstance(made[0][name], np.ndarray)]  # sequences have no metric
     expected: list[Outputs] = [{name: one[name] for name in arrays} for one in made]
@@ -102,9 +110,19 @@ def open_evaluation(
     with cleanup.temporary_folder() if folder is None else nullcontext(folder) as place:
         place.mkdir(parents=True, exist_ok=True)
         log = TaskLog(place / "results.jsonl")
-        yield EvaluationSet(
-            feeds, expected, options.run, place, options.workers, log, metric, rule.evaluate, options.labels
-        )
+        options_of = options.run, place, options.workers, log, metric, rule.evaluate, options.labels
+        yield EvaluationSet(feeds, expected, *options_of, notes=in_words(judged))
+
+
+def _judged(model: MixedModel, rule: MixingRule) -> dict[str, list[str]]:
+    """Return, by the outputs that count, the tensors that are compared: a user's function gets outputs."""
+    names = _outputs(model.graph, rule.output_index)
+    whole = {name: [name] for name in names}
+    found = {} if rule.evaluate else judged_tensors(model.graph)
+    if all(found.get(name, [name]) == [name] for name in names):
+        return whole
+    known = walk.tensors(model.build({}).graph)
+    return {name: judged_tensors(model.graph, known)[name] for name in names}
 
 
 def _outputs(graph: gs.Graph, index: int) -> list[str]:

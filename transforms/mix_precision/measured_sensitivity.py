@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from transforms.choose_ranges.output_views import show
 from transforms.mix_precision.candidates import Candidate
 from transforms.mix_precision.evaluation import EvaluationSet
 from transforms.mix_precision.mixed_model import MixedModel
@@ -41,6 +42,7 @@ def measure_sensitivity(
         others = {label: model.build(mix, finished=False) for label, mix in mixes.items()}
         switches = switched_model(base, others, wanted)
         inputs = [switches[one] for one in wanted]
+        show(base.graph, list(bench.expected[0]))
         write_folder(bench.folder, base.graph, inputs, bench.feeds, bench.expected, bench.run)
     place = metric if metric in METRICS else absolute_place(metric)  # workers have other working folders
     tasks = {name: SwitchTask(str(bench.folder), number, place) for name, number in names.items()}

@@ -18,6 +18,7 @@ from transforms.mix_precision.candidates import (
     find_candidates,
     measure_candidates,
     require_savings,
+    without_uneven,
 )
 from transforms.mix_precision.evaluation import EvaluationSet, MixingOptions, open_evaluation, repeatable
 from transforms.mix_precision.layer_times import TimeTable, time_layers
@@ -26,8 +27,10 @@ from transforms.mix_precision.mixed_model import Mix, MixedModel
 from transforms.mix_precision.sensitivity import Sensitivity
 from transforms.mix_precision.traced_sensitivity import trace_sensitivity
 from transforms.mix_precision.whole_times import WholeTimes, confirm
+from transforms.pipelines.prepare import note_mended
 from transforms.pipelines.quantize_steps import Quantized
 from transforms.run import tasks
+from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.mixing_rule import MixingRule
@@ -61,7 +64,8 @@ class MixedPrecision:
     the float model as it was quantized. Without data there are no ``candidates`` and no ``sensitivity``;
     there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``).
     ``evaluation``: what the metric was measured on, to measure other graphs, such as a tuned one.
-    ``layer_times`` and ``whole_times``: what strategy ``latency`` went by.
+    ``layer_times`` and ``whole_times``: what strategy ``latency`` went by. ``notes``: lines on outputs and
+    layers whose number of rows depends on numbers.
     """
 
     graph: gs.Graph
@@ -80,6 +84,7 @@ class MixedPrecision:
     evaluation: EvaluationSet | None = None
     layer_times: TimeTable | None = None
     whole_times: WholeTimes | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def is_analysis(self) -> bool:
@@ -108,17 +113,21 @@ def mix_precision(
         raise ValueError("the scheme says nothing of auto_mixed_precision")
     model = MixedModel(graph, scheme)
     nodes = find_candidates(model, rule.target_op_types, rule.include_nodes, rule.exclude_nodes)
+    nodes, uneven = (nodes, []) if data is None else without_uneven(nodes, graph)
     choices = rule.choices(scheme.activation, scheme.weight)
     require_savings(choices, scheme, rule.strategy)
     everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
     data = None if data is None else repeatable(data, graph)
+    if data is not None:
+        mend_shapes(graph, (feed for _, feed in data.feeds(graph)), options.run)
+        note_mended(graph, model.prepared.notes)
     model.measure(data, [{}, *everywhere], progress=watch.calibrating)
     if data is None:
         return _move_all(model, nodes, choices, rule)
     with open_evaluation(model, data, rule, options) as bench:
         candidates = measure_candidates(nodes, graph, bench.feeds[0], bench.run)
         mixing = _Mixing(model, candidates, choices, rule, bench, options)
-        return mixing.run(watch)
+        return replace(mixing.run(watch), notes=[*bench.notes, *uneven])
 
 
 @dataclass(frozen=True)

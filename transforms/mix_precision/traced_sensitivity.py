@@ -34,7 +34,7 @@ from transforms.mix_precision.mixed_model import MixedModel
 from transforms.mix_precision.sensitivity import LayerSensitivity, Sensitivity
 from transforms.mix_precision.traced_layer import Operand, Sample, TracedLayer, constant_operand
 from transforms.model.copy_graph import copy_graph
-from transforms.run.instrumented_model import InstrumentedModel, float_outputs
+from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.tasks import Progress
 from transforms.runtime.session import RunOptions
 from transforms.scheme.layer_rule import LayerRule
@@ -195,7 +195,9 @@ def _own_edges(graph: gs.Graph, node: gs.Node, names: walk.Names) -> dict[int, O
 
 def _outputs(graph: gs.Graph, bench: EvaluationSet) -> dict[str, str]:
     """Return, by the outputs that count, float32 tensors: themselves, or what a last Cast narrows to them."""
-    found = {name: name for name in float_outputs(graph) if name in bench.expected[0]}
+    made = {name: tensor for name, tensor in walk.tensors(graph).items() if isinstance(tensor, gs.Variable)}
+    counted = (name for name in bench.expected[0] if name in made)
+    found = {name: name for name in counted if dtypes.is_type(made[name], dtypes.FLOAT)}
     for tensor in graph.outputs:
         node = walk.producer(tensor)
         counts = tensor.name in bench.expected[0] and dtypes.is_type(tensor, dtypes.FLOAT16)

@@ -23,6 +23,7 @@ from transforms.insert_qdq import insert_qdq
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.give_all_codes import give_all_codes, samples_for_codes
 from transforms.pipelines.measure_biases import BiasSamples
+from transforms.pipelines.prepare import note_mended
 from transforms.pipelines.proposed_rewrites import candidates_of, proposer
 from transforms.pipelines.quantize_steps import (
     EQUALIZED,
@@ -41,6 +42,7 @@ from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.plan.weight_cache import WeightMemory
+from transforms.run.mend_shapes import mend_shapes
 from transforms.runtime.product_threads import products_on_one_thread
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO, FLOAT32
@@ -88,6 +90,9 @@ def quantize_graph(
     if decides_by_rule(scheme, data):
         scheme = scheme.with_(equalize_layers=scheme.equalizes_by_rule)
     targets = prepare_for(graph, scheme, done)
+    if data is not None and (feeds := data.feeds(graph)).is_repeatable:
+        mend_shapes(graph, (feed for _, feed in feeds), data.run)
+        note_mended(graph, done.notes)
     scheme = _equalize(graph, scheme, targets, data, done)
     codes, samples = scheme.all_codes, samples_for_codes(graph, scheme, data, done)
     if samples is not None and data is not None:

@@ -27,6 +27,7 @@ from transforms.choose_ranges.score_model import score_runs
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.lazy_values import constant
+from transforms.graph.number_shapes import NumberShapes
 from transforms.graph.rewire import Insertions
 from transforms.model.copy_graph import copy_graph
 from transforms.run.run_each import run_each
@@ -50,9 +51,17 @@ _CLEAR = 1e6  # squared standard errors: beyond them, a mean is clear
 
 
 def outputs_of_layers(graph: gs.Graph) -> dict[int, str]:
-    """Return the names of the float32 tensors that nodes of a graph make, by the id of the node."""
-    made = ((node, node.outputs[0]) for node in graph.nodes if node.outputs)
-    return {id(node): str(tensor.name) for node, tensor in made if dtypes.is_type(tensor, dtypes.FLOAT)}
+    """Return the names of the float32 tensors that nodes of a graph make, by the id of the node.
+
+    Those are left out whose number of rows depends on numbers: their means are of other rows in other models.
+    """
+    made = ((node, str(node.outputs[0].name)) for node in graph.nodes if _makes_floats(node))
+    uneven = NumberShapes(graph).names
+    return {id(node): name for node, name in made if name not in uneven}
+
+
+def _makes_floats(node: gs.Node) -> bool:
+    return bool(node.outputs) and dtypes.is_type(node.outputs[0], dtypes.FLOAT)
 
 
 def settle_biases(
@@ -163,7 +172,7 @@ class _Trial:
         for layer, mean in zip(layers, means[0], strict=True):
             self._switch(copy, layer, mean, names, insertions)
         insertions.place(copy)
-        missing = set(floats.views).difference(show(copy, floats.views))
+        missing = set(floats.inner).difference(show(copy, floats.inner))
         self._shown = [name for name in floats.shown if name not in missing]
         self._model = open_model(copy, floats.options)
         self._each = list(run_each(self._lack, range(len(means)), run))

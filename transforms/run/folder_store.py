@@ -11,12 +11,14 @@ import math
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 _PARTS = 16
 _ALIGNED = 64  # bytes, as the runtime has its own tensors
 _KINDS = "biufcSU"
+_LENGTH = "length"  # of a sequence, whose arrays have numbers there
 
 
 def parts_of(count: int) -> list[range]:
@@ -84,14 +86,25 @@ class FolderStore:
         self._written: dict[Path, ArrayWriter] = {}
         self._read: dict[Path, dict[str, np.ndarray]] = {}
 
-    def put(self, sample: int, name: str, array: np.ndarray) -> None:
-        """Keep an array, to be read after :meth:`commit`; ValueError for a type that is not NumPy's own."""
-        if array.dtype.kind not in _KINDS:
-            raise ValueError(f"sample {sample}, tensor '{name}': workers cannot take {array.dtype}")
+    def put(self, sample: int, name: str, value: np.ndarray | list[np.ndarray]) -> None:
+        """Keep an array, or a sequence of them, to be read after :meth:`commit`.
+
+        Raises ValueError for a type that is not NumPy's own.
+        """
+        arrays = value if isinstance(value, list) else [value]
+        for array in arrays:
+            if array.dtype.kind not in _KINDS:
+                raise ValueError(f"sample {sample}, tensor '{name}': workers cannot take {array.dtype}")
         path = self._path(sample, name)
         if path not in self._written:
             self._written[path] = ArrayWriter(path)
-        self._written[path].put(f"{sample} {name}", array)
+        written = self._written[path]
+        if not isinstance(value, list):
+            written.put(f"{sample} {name}", value)
+            return
+        written.put(f"{sample} {name} {_LENGTH}", np.array(len(value)))
+        for i, array in enumerate(value):
+            written.put(f"{sample} {name} {i}", array)
 
     def commit(self) -> None:
         """Let the arrays of the parts that were put since the last time take their place."""
@@ -100,12 +113,15 @@ class FolderStore:
         self._written.clear()
         self._read.clear()
 
-    def get(self, sample: int, name: str) -> np.ndarray:
-        """Return an array that was kept."""
+    def get(self, sample: int, name: str) -> Any:
+        """Return an array, or a sequence of them, that was kept."""
         path = self._path(sample, name)
         if path not in self._read:
             self._read[path] = read_arrays(path)
-        return self._read[path][f"{sample} {name}"]
+        arrays, key = self._read[path], f"{sample} {name}"
+        if (length := arrays.get(f"{key} {_LENGTH}")) is None:
+            return arrays[key]
+        return [arrays[f"{key} {i}"] for i in range(int(length))]
 
     def drop(self, sample: int, name: str) -> None:
         """Drop the arrays of a part, if they are there, as its first sample is dropped."""

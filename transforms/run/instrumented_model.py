@@ -23,7 +23,7 @@ from transforms.graph.lazy_values import Weight
 from transforms.graph.rewire import RUNTIME_DOMAIN
 from transforms.model import graph_proto
 from transforms.run.tensor_watch import See, TensorWatch
-from transforms.runtime.session import RunOptions, open_light
+from transforms.runtime.session import OpenModel, RunOptions, open_light, open_session
 
 Key = TypeVar("Key", bound="str | tuple[str, str]")
 """What is shown: a tensor by its name, or the name with that of a probe."""
@@ -66,13 +66,12 @@ def show_tensors(
 ) -> ShownModel[Key]:
     """Return a copy of the graph that shows tensors, as :class:`InstrumentedModel` describes it."""
     light, weights = graph_proto.export_light(graph)
+    known, names = walk.tensors(graph), walk.Names(graph)
     for name, dtype in (inputs or {}).items():
-        kind = helper.np_dtype_to_tensor_dtype(dtype)
-        light.graph.input.append(helper.make_tensor_value_info(name, kind, None))
+        light.graph.input.append(_fed_value(name, dtype, known[name]))
     constants: dict[Key, np.ndarray] = {}
     places: dict[Key, str] = {}
     fed = {value.name for value in light.graph.input}
-    known, names = walk.tensors(graph), walk.Names(graph)
     after: dict[str, list[onnx.NodeProto]] = {}
     for key in dict.fromkeys(shown):
         name, probe = (key, "") if isinstance(key, str) else key
@@ -98,6 +97,13 @@ def show_tensors(
     return ShownModel(light, weights, places, constants, watch)
 
 
+def _fed_value(name: str, dtype: np.dtype, tensor: gs.Tensor) -> onnx.ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    if dtypes.sequence_element(tensor) is None:
+        return helper.make_tensor_value_info(name, kind, None)
+    return helper.make_tensor_sequence_value_info(name, kind, None)
+
+
 class InstrumentedModel(Generic[Key]):
     """A model of which tensors of the main graph can be seen for each feed."""
 
@@ -119,7 +125,8 @@ class InstrumentedModel(Generic[Key]):
         """
         made = show_tensors(graph, shown, inputs, watched)
         self._constants, self._places, self._watch = made.constants, made.places, made.watch
-        self._model = open_light(made.light, made.weights, options, in_order=bool(self._watch.outputs))
+        in_order, sequences = bool(self._watch.outputs), inputs is not None
+        self._model = open_light(made.light, made.weights, options, in_order=in_order, sequences=sequences)
 
     def types(self) -> dict[Key, str]:
         """Return the runtime's name for the type of all that is shown, constants aside."""
@@ -153,6 +160,16 @@ def _declared(tensor: gs.Tensor | None) -> onnx.ValueInfoProto | None:
         return None
     element = dtypes.element_type(tensor)
     return None if element is None else helper.make_tensor_value_info(tensor.name, element, None)
+
+
+def open_showing(
+    graph: gs.Graph, names: Collection[str], options: RunOptions | None = None
+) -> OpenModel | InstrumentedModel[str]:
+    """Return a model as it stands if tensors are outputs of it, else one that shows them."""
+    ends = {tensor.name for tensor in graph.outputs}
+    if ends.issuperset(names):
+        return open_session(graph, options)
+    return InstrumentedModel[str](graph, names, options)
 
 
 def float_outputs(graph: gs.Graph) -> list[str]:

@@ -7,85 +7,23 @@ What has not run yet may change meanwhile, such as the weights of layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.files import cleanup
 from transforms.graph import dtypes, walk
 from transforms.graph.typed import Graph, info_of
+from transforms.run.activation_store import Store, Value, bytes_of
 from transforms.run.instrumented_model import InstrumentedModel, ShownModel, show_tensors
 from transforms.run.run_each import run_each, with_fixed_threads
 from transforms.runtime.session import RunOptions
 
 _UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
 """Element types that NumPy does not have."""
-
-
-class Store(Protocol):
-    """Arrays by sample and name."""
-
-    def put(self, sample: int, name: str, array: np.ndarray) -> None:
-        """Keep an array."""
-
-    def get(self, sample: int, name: str) -> np.ndarray:
-        """Return an array that was kept."""
-
-    def drop(self, sample: int, name: str) -> None:
-        """Drop an array, if it is there."""
-
-
-class ActivationStore:
-    """Arrays by key, in memory until ``limit`` bytes are there (None: without limit), then in files."""
-
-    def __init__(self, limit: int | None = None) -> None:
-        """Start without any array."""
-        self._limit, self._bytes, self._number = limit, 0, 0
-        self._arrays: dict[tuple[int, str], np.ndarray] = {}
-        self._opened = ExitStack()
-        self._folder: Path | None = None
-
-    def __enter__(self) -> ActivationStore:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._arrays.clear()
-        self._opened.close()
-        self._folder = None
-
-    def put(self, sample: int, name: str, array: np.ndarray) -> None:
-        """Keep an array."""
-        if self._limit is not None and self._bytes + array.nbytes > self._limit and array.nbytes:
-            array = self._to_file(array)
-        else:
-            self._bytes += array.nbytes
-        self._arrays[sample, name] = array
-
-    def get(self, sample: int, name: str) -> np.ndarray:
-        """Return an array that was kept."""
-        return self._arrays[sample, name]
-
-    def drop(self, sample: int, name: str) -> None:
-        """Drop an array, if it is there."""
-        array = self._arrays.pop((sample, name), None)
-        if isinstance(array, np.memmap):
-            Path(str(array.filename)).unlink(missing_ok=True)
-        elif array is not None:
-            self._bytes -= array.nbytes
-
-    def _to_file(self, array: np.ndarray) -> np.ndarray:
-        if self._folder is None:
-            self._folder = self._opened.enter_context(cleanup.temporary_folder())
-        path = self._folder / f"{self._number}.npy"
-        self._number += 1
-        np.save(path, array, allow_pickle=False)
-        return np.asanyarray(np.load(path, mmap_mode="r"))
 
 
 @dataclass(frozen=True)
@@ -103,19 +41,17 @@ class Step:
     needed: frozenset[str]
     stale: tuple[str, ...]
 
-    def feed(self, sample: int, store: Store) -> dict[str, np.ndarray]:
+    def feed(self, sample: int, store: Store) -> dict[str, Any]:
         """Return the inputs of the nodes for a sample."""
         return {name: store.get(sample, name) for name in self.inputs}
 
-    def keep(
-        self, sample: int, found: Mapping[str, np.ndarray], store: Store
-    ) -> tuple[dict[str, np.ndarray], int]:
+    def keep(self, sample: int, found: Mapping[str, Any], store: Store) -> tuple[dict[str, Any], int]:
         """Store what was made of a sample and is needed; return tensors by ``names``, and bytes in memory."""
         held = [*found.values(), *(store.get(sample, name) for name in self.inputs if name not in found)]
         asked = {name: found[name] if name in found else store.get(sample, name) for name in self.names}
         for name in self.needed & found.keys():
             store.put(sample, name, found[name])
-        return asked, sum(array.nbytes for array in held)
+        return asked, sum(map(bytes_of, held))
 
 
 class SegmentedRun:
@@ -141,6 +77,8 @@ class SegmentedRun:
         self._wanted = list(wanted)
         self._kept: set[str] = set()
         self._types: dict[str, np.dtype] = {}
+        made = (tensor for node in graph.nodes for tensor in node.outputs)
+        self._sequences = {t.name: e for t in made if (e := dtypes.sequence_element(t)) is not None}
         self._start()
 
     def restart(self) -> None:
@@ -162,7 +100,7 @@ class SegmentedRun:
         for i, found in enumerate(run_each(run, feeds, self.options)):
             asked, size = step.keep(i, found, self._store)
             self.largest_step = max(self.largest_step, size)
-            self._types |= {name: found[name].dtype for name in step.needed & found.keys()}
+            self._types |= {name: self.type_of(name, found[name]) for name in step.needed & found.keys()}
             for name in step.stale:
                 self._store.drop(i, name)
             yield asked
@@ -182,6 +120,14 @@ class SegmentedRun:
         stale = [name for name in {*inputs, *names} & self._kept if name not in needed]
         made = {tensor.name for node in ahead for tensor in node.outputs} & (needed | set(names))
         return Step(tuple(names), ahead, inputs, frozenset(made), frozenset(needed), tuple(stale))
+
+    def type_of(self, name: str, value: Value) -> np.dtype:
+        """Return the type of an array, or of those of a sequence, which may be without one."""
+        if not isinstance(value, list):
+            return value.dtype
+        element = self._sequences.get(name)
+        assert element is not None, f"a sequence of unknown type, '{name}', is not kept"
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
 
     def end(self, step: Step, types: Mapping[str, np.dtype], size: int) -> None:
         """Take a step as run elsewhere, with the store: the types of what it keeps, the bytes of a sample."""
@@ -256,8 +202,15 @@ class SegmentedRun:
                 chosen.add(id(node))
                 _choose(_reads(node), waiting, chosen)
             if id(node) in chosen:
-                unstorable |= {t.name for t in node.outputs if dtypes.element_type(t) in _UNSTORABLE}
+                unstorable |= {t.name for t in node.outputs if _is_unstorable(t)}
         return [node for node in waiting if id(node) in chosen]
+
+
+def _is_unstorable(tensor: gs.Tensor) -> bool:
+    """Return whether no array holds a tensor: an optional, or elements of a type that NumPy does not have."""
+    if isinstance(tensor, gs.Variable) and tensor.type != "tensor_type":
+        return dtypes.sequence_element(tensor) in (None, *_UNSTORABLE)
+    return dtypes.element_type(tensor) in _UNSTORABLE
 
 
 def _choose(names: set[str], nodes: list[gs.Node], chosen: set[int]) -> None:

@@ -27,7 +27,8 @@ from transforms.run.instrumented_model import ShownModel
 from transforms.run.run_each import with_fixed_threads
 from transforms.run.segmented_model import SegmentedRun, Step
 from transforms.run.tasks import KeptWorkers, TaskLog, Workers, run_tasks
-from transforms.runtime.session import OpenModel, RunOptions, is_shareable, open_light
+from transforms.runtime.session import OpenModel, RunOptions, open_light
+from transforms.runtime.shared_arrays import is_shareable
 
 Arrays = dict[str, np.ndarray]
 Visit = Callable[[Iterable[tuple[int, Mapping[str, np.ndarray]]]], Arrays]
@@ -96,7 +97,7 @@ class SharedSteps:
             done = run_tasks(run_part, tasks, self._workers, TaskLog(None))
         finally:
             _open.cache_clear()
-        kept = {name: store.get(0, name).dtype for name in step.needed & step.made}
+        kept = {name: model.type_of(name, store.get(0, name)) for name in step.needed & step.made}
         store.commit()
         model.end(step, kept, int(max(size for (size,) in done.values())))
         for part in self._parts:
@@ -229,7 +230,7 @@ def _open(name: str) -> _OpenStep:
         return _OpenStep(step, tensors, size, None, places)
     weights = {name: np.array(array) for name, array in read_arrays(folder / _WEIGHTS).items()}
     light = onnx.load_model_from_string((folder / _LIGHT).read_bytes())
-    model = open_light(light, weights, RunOptions(**about["run"]))
+    model = open_light(light, weights, RunOptions(**about["run"]), sequences=True)
     return _OpenStep(step, tensors, size, model, places)
 
 

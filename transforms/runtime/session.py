@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
@@ -20,7 +19,6 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Kernel
 from ops.registration import register_custom_ops
 from transforms.deploy import rounded_inputs
 from transforms.files.runtime_message import said_by_runtime
-from transforms.graph import dtypes
 from transforms.graph.lazy_values import Weight
 from transforms.model import detached_weights, graph_proto
 from transforms.model.bounds import PROTOBUF_LIMIT, bytes_in_runs, refuse_bomb
@@ -34,6 +32,7 @@ from transforms.runtime.inputs import session_input
 from transforms.runtime.on_provider import MissingKernelError, ProviderError, start_on
 from transforms.runtime.run_options import RunOptions
 from transforms.runtime.share_mapped import share_mapped
+from transforms.runtime.shared_arrays import is_shareable, value_of
 from transforms.runtime.weight_arrays import weight_arrays
 
 _BLOCKS = "NchwcTransformer"
@@ -49,24 +48,30 @@ _MANY_NODES = 4000  # a session on as many is open in 0.2 s
 _MANY = 256  # inputs: below, binding each takes longer than looking for it
 _NOWHERE = "memory"  # a location that is never read: the arrays take its place
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # domains that need no library
-_SHARED_KINDS = "fiub"  # NumPy's own types, which the runtime takes as they are
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_TYPED = "ortvalue_from_numpy_with_onnx_type"  # not in the oldest versions
 
 
 class OpenModel:
     """A model that is ready to run; ``widened`` nodes of it compute in float32 between Casts."""
 
     def __init__(
-        self, session: ort.InferenceSession, weights: Mapping[str, np.ndarray], widened: int = 0
+        self,
+        session: ort.InferenceSession,
+        weights: Mapping[str, np.ndarray],
+        widened: int = 0,
+        *,
+        sequences: bool = False,
     ) -> None:
         """Take a session whose inputs are all plain tensors, and the arrays that it reads.
 
-        ValueError names the first input other than a plain tensor.
+        ValueError names the first input other than a plain tensor, or a sequence if ``sequences`` may be fed;
+        ``inputs`` leaves those out.
         """
         self.session, self._weights = session, weights
         self.widened = widened
-        self.inputs = tuple(session_input(argument) for argument in session.get_inputs())
+        arguments = session.get_inputs()
+        if sequences:
+            arguments = [one for one in arguments if not one.type.startswith("seq(")]
+        self.inputs = tuple(session_input(argument) for argument in arguments)
         self.outputs = tuple(argument.name for argument in session.get_outputs())
 
     def run(
@@ -76,7 +81,8 @@ class OpenModel:
         names = list(self.outputs if names is None else names)
         if not names:
             return {}  # of no names the runtime makes all outputs, and refuses a model without any
-        made = self.session.run(names, dict(feed)) if len(feed) < _MANY else self._run_bound(feed, names)
+        is_many = len(feed) >= _MANY and not any(isinstance(value, list) for value in feed.values())
+        made = self._run_bound(feed, names) if is_many else self.session.run(names, dict(feed))
         return dict(zip(names, made, strict=True))
 
     def _run_bound(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
@@ -105,16 +111,18 @@ def open_light(
     options: RunOptions | None = None,
     *,
     in_order: bool = False,
+    sequences: bool = False,
 ) -> OpenModel:
     """Return a light model with its weights ready to run; ``light`` is changed by this.
 
     ``in_order``: nodes run as early as their inputs allow, in the order of the model, so that one that looks
     at a large tensor lets go of it at once. Else what reads weights alone runs when it is needed.
+    ``sequences``: whether lists of arrays may be fed, too.
     Raises as :func:`open_session` does.
     """
     with weight_arrays(weights, in_file=_bytes_in_runs(weights) > _MOST_COPIED) as arrays:
         session = _start_light(light, arrays, options or RunOptions(), in_order=in_order)
-    return OpenModel(session, arrays)
+    return OpenModel(session, arrays, sequences=sequences)
 
 
 def start_session(
@@ -242,7 +250,7 @@ def _share(light: onnx.ModelProto, weights: Mapping[str, np.ndarray], settings: 
         if tensor.name in shared:
             tensor.data_location = onnx.TensorProto.EXTERNAL
             tensor.external_data.add(key="location", value=_NOWHERE)
-    values = [_value_of(array) for array in shared.values()]
+    values = [value_of(array) for array in shared.values()]
     settings.add_external_initializers(list(shared), values)
     return stored
 
@@ -264,15 +272,3 @@ def _without_copies(settings: ort.SessionOptions, stored: int, options: RunOptio
     if options.prepack:  # else it is said already
         settings.add_session_config_entry(_NO_PREPACKING, "1")
     return [_FOLDING]
-
-
-def is_shareable(array: np.ndarray) -> bool:
-    """Return whether the runtime can read an array where it is."""
-    kind = array.dtype.kind in _SHARED_KINDS or (array.dtype == _BFLOAT16 and hasattr(ort.OrtValue, _TYPED))
-    return kind and array.flags.c_contiguous
-
-
-def _value_of(array: np.ndarray) -> ort.OrtValue:
-    if array.dtype != _BFLOAT16:
-        return ort.OrtValue.ortvalue_from_numpy(array)
-    return getattr(ort.OrtValue, _TYPED)(array.view(np.uint16), dtypes.BFLOAT16)

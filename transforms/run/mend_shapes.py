@@ -1,0 +1,95 @@
+"""Shapes that a model declares and that no node tells, held against what it makes of samples.
+
+Exporters write the shapes of the one example that they have traced, as for the states of an LSTM. Runtimes go
+by the nodes, and only warn; what is made of such a model goes by the shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.array_types import Feed
+from transforms.graph.typed import info_of
+from transforms.model import detached_weights, graph_proto
+from transforms.run.instrumented_model import InstrumentedModel
+from transforms.run.run_each import with_fixed_threads
+from transforms.runtime.session import RunOptions
+
+_SAMPLES = 4
+"""Samples that are run: a size that is wrong, as that of a batch, is wrong for nearly all."""
+
+
+def mend_shapes(graph: gs.Graph, feeds: Iterable[Feed], options: RunOptions | None = None) -> int:
+    """Clear the declared sizes of a float model that runs contradict, in place; return of how many tensors.
+
+    Sizes that follow from the nodes are not looked at, nor tensors in bodies; a model without others is not
+    run. A note of each goes to the ``notes`` of the model. Raises what a run does.
+    """
+    claimed = _claimed(graph)
+    if not claimed:
+        return 0
+    model = InstrumentedModel[str](graph, list(claimed), with_fixed_threads(options))
+    wrong: dict[str, tuple[int, ...]] = {}
+    for feed in islice(feeds, _SAMPLES):
+        for name, value in model.run(feed).items():
+            if isinstance(value, np.ndarray) and not _fits(claimed[name].shape, value.shape):
+                wrong.setdefault(name, value.shape)
+    info = info_of(graph)
+    for name, made in wrong.items():
+        declared = list(claimed[name].shape)
+        info.notes.append(f"The declared shape of '{name}' was wrong: {declared}, a run makes {list(made)}")
+        claimed[name].shape = _loosened(declared, made)
+        if name in info.interface:
+            info.interface[name].type.tensor_type.ClearField("shape")
+    return len(wrong)
+
+
+def _claimed(graph: gs.Graph) -> dict[str, gs.Variable]:
+    """Return the tensors that nodes make and that have sizes which do not follow from the nodes."""
+    made = {str(t.name): t for node in graph.nodes for t in node.outputs if t.shape and not t.is_empty()}
+    sized = {name: t for name, t in made.items() if t.type == "tensor_type" and _has_sizes(t.shape)}
+    if not sized:
+        return {}
+    found = _inferred(graph)
+    return {name: t for name, t in sized.items() if not _follows(t.shape, found.get(name))}
+
+
+def _inferred(graph: gs.Graph) -> Mapping[str, Sequence[int | None]]:
+    """Return the shapes that follow from the nodes and the inputs alone."""
+    light, weights = graph_proto.export_light(graph)
+    model = detached_weights.as_inputs(light, weights)
+    del model.graph.value_info[:], model.graph.output[:]
+    inferred = graph_proto.infer(model, weights)[0].graph.value_info
+    kinds = ((value.name, value.type.tensor_type) for value in inferred)
+    return {
+        name: [one.dim_value if one.HasField("dim_value") else None for one in kind.shape.dim]
+        for name, kind in kinds
+        if kind.HasField("shape")
+    }
+
+
+def _has_sizes(shape: Sequence[object]) -> bool:
+    return any(isinstance(size, int) for size in shape)
+
+
+def _follows(shape: Sequence[object], found: Sequence[int | None] | None) -> bool:
+    if found is None or len(found) != len(shape):
+        return False
+    return all(size == known for size, known in zip(shape, found, strict=True) if isinstance(size, int))
+
+
+def _fits(shape: Sequence[object], made: tuple[int, ...]) -> bool:
+    if len(shape) != len(made):
+        return False
+    return all(size == other for size, other in zip(shape, made, strict=True) if isinstance(size, int))
+
+
+def _loosened(shape: Sequence[object], made: tuple[int, ...]) -> list[object]:
+    """Return a shape without the sizes that a run contradicts."""
+    if len(shape) != len(made):
+        return [None] * len(made)
+    return [None if isinstance(a, int) and a != b else a for a, b in zip(shape, made, strict=True)]
