@@ -10,9 +10,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Feed
 from transforms.files.runtime_message import said_by_runtime
 from transforms.graph.typed import source_files
-from transforms.model.copy_graph import copy_graph
-from transforms.run.run_model import open_model
-from transforms.runtime.session import RunOptions
+from transforms.runtime.session import RunOptions, open_session
 
 Samples = Mapping[str, Feed]
 
@@ -35,7 +33,7 @@ def failing(samples: Samples, floats: gs.Graph, run: RunOptions | None, made: st
 
 def _blamed(samples: Samples, floats: gs.Graph, run: RunOptions | None, made: str, said: str) -> str:
     file = next((path for path in source_files(floats) if path.is_file()), None)
-    model = open_model(file or copy_graph(floats), run)
+    model = open_session(file or floats, run)
     for name, feed in samples.items():
         try:
             model.run(feed)
